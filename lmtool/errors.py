@@ -1,0 +1,121 @@
+"""The tree of errors: each class knows its exit code and wire name, each instance says what and what next."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class LmtoolError(Exception):
+    """Something a person can act on.
+
+    message: what happened, with the value, and what was expected. hints: what to do next, one short line each.
+    """
+
+    exit_code: ClassVar[int] = 1
+    """Exit status of a command that ends with this error."""
+    code: ClassVar[str] = "error"
+    """Machine-readable kind, sent beside the sentence on every wire."""
+
+    def __init__(self, message: str, *hints: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hints = hints
+
+
+class UsageError(LmtoolError):
+    """The command line or the arguments of a call make no sense."""
+
+    exit_code = 2
+    code = "usage"
+
+
+class ConnectError(LmtoolError):
+    """No connection, or the connection is gone; streams that were running on it are lost."""
+
+    exit_code = 3
+    code = "connection"
+
+
+class ServerError(LmtoolError):
+    """The server answered a request with an error; the connection lives on."""
+
+    exit_code = 4
+    code = "server"
+
+
+class RemoteProtocolError(LmtoolError):
+    """The peer broke the protocol."""
+
+    exit_code = 5
+    code = "protocol"
+
+
+class LocalProtocolError(LmtoolError):
+    """The caller broke the protocol; nothing was sent."""
+
+    exit_code = 2
+    code = "usage"
+
+
+class TimeLimitError(LmtoolError):
+    """The time allowed for an answer is over."""
+
+    exit_code = 6
+    code = "timeout"
+
+
+class FileError(LmtoolError):
+    """An input file is missing, unreadable, or not what it should be."""
+
+    exit_code = 7
+    code = "file"
+
+
+class ResourceError(LmtoolError):
+    """Something this machine lacks: a free port, a device, memory, a model, an optional package."""
+
+    exit_code = 8
+    code = "resource"
+
+
+class ModelLoadError(ResourceError):
+    """The model was not found or cannot be loaded."""
+
+    code = "model_load"
+
+
+class OutOfMemoryError(ResourceError):
+    """The device has no room for the model or for a step of it."""
+
+    code = "out_of_memory"
+
+
+class RequestError(LmtoolError):
+    """A request that cannot be served as it is. Ends its own stream and nothing else."""
+
+    exit_code = 4
+    code = "invalid_request"
+
+
+class ContextOverflowError(RequestError):
+    """Prompt and output do not fit into the model's context."""
+
+    code = "context_overflow"
+
+
+class UnknownTokenError(RequestError):
+    """A token id outside the model's vocabulary."""
+
+    code = "unknown_token"
+
+
+class UnknownModelError(RequestError):
+    """A model that is not served here."""
+
+    code = "unknown_model"
+
+
+class OverloadedError(RequestError):
+    """A limit on streams, connections or queue length is reached; try again later."""
+
+    code = "overloaded"

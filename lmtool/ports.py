@@ -1,0 +1,124 @@
+"""The plugs: what a room must offer to be wired to another, and the adapter from a sink to an async iterator."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Protocol, TypeAlias
+
+from lmtool.types import ChatMessage, GenerateRequest, LoadProgress, ModelInfo, ScoreRequest, TokenizerInfo, TokenOutput
+
+Sink: TypeAlias = Callable[[Sequence[TokenOutput]], None]
+"""Takes all outputs of one step for one connection. Called in the loop that submitted; must not block or raise."""
+
+Unsubscribe: TypeAlias = Callable[[], None]
+
+
+class StreamHandle(Protocol):
+    """The submitter's hold on one running stream. Every method is harmless after the stream's end."""
+
+    def cancel(self) -> None:
+        """End the stream within one step; its last output has `finish_reason` `cancelled`."""
+
+    def pause(self) -> None:
+        """Produce nothing more for this stream until `resume`, at the latest after the current step."""
+
+    def resume(self) -> None:
+        """Go on after `pause`, losing nothing."""
+
+
+class TokenModel(Protocol):
+    """Whatever streams tokens: the engine, an LMTP client, a replayed trace."""
+
+    def submit(self, request: GenerateRequest | ScoreRequest, sink: Sink) -> StreamHandle:
+        """Start a stream; call from a running event loop. Outputs go to `sink`, never before `submit` returned.
+
+        A request that cannot be served (unknown id, prompt too long, unknown model) does not raise: the stream
+        ends with `error`, like one that fails later.
+        """
+
+    async def info(self, model: str | None = None) -> ModelInfo:
+        """What is served under this name (None: the only model). Raises `RequestError` for a name not served."""
+
+
+class ProgressSource(Protocol):
+    """Whatever can tell how a model's load proceeds."""
+
+    def subscribe(self, model: str | None, listener: Callable[[LoadProgress], None]) -> Unsubscribe:
+        """Call `listener` in the event loop: once now, then at each change until the phase is `ready` or `failed`."""
+
+
+class Detokenizer(Protocol):
+    """Turns one stream's ids into text, never half a character."""
+
+    def push(self, token: int) -> str:
+        """Take the next id; return the whole characters that it completes, possibly none."""
+
+    def finish(self) -> str:
+        """Return what is still held back, an open character as U+FFFD. Nothing may be pushed afterwards."""
+
+
+class Tokenizer(Protocol):
+    """Text to ids and back, for one model."""
+
+    @property
+    def info(self) -> TokenizerInfo:
+        """The tokenizer's identity."""
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether `encode_chat` can be called."""
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Token ids of a text; `special` adds what the model expects at a text's start, such as its bos id."""
+
+    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """Token ids of the messages under the model's chat template, ready for the assistant's answer.
+
+        Raises `RequestError` when the template refuses the messages or there is none.
+        """
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of a whole sequence of ids, special tokens left out."""
+
+    def detokenizer(self, context: Sequence[int] = ()) -> Detokenizer:
+        """A fresh detokenizer for a stream that continues `context` (its prompt)."""
+
+
+async def stream(
+    model: TokenModel, request: GenerateRequest | ScoreRequest, *, high_water: int = 256
+) -> AsyncIterator[TokenOutput]:
+    """Yield the outputs of one stream, for callers that have just one.
+
+    Leaving the iterator early cancels the stream. A reader that falls `high_water` outputs behind pauses it until it
+    has caught up by half. An output with `error` is yielded like any other and is the last one.
+    """
+    pending: deque[TokenOutput] = deque()
+    arrived = asyncio.Event()
+    paused = False
+
+    def sink(outputs: Sequence[TokenOutput]) -> None:
+        nonlocal paused
+        pending.extend(outputs)
+        arrived.set()
+        if len(pending) >= high_water and not paused:
+            paused = True
+            handle.pause()
+
+    handle = model.submit(request, sink)
+    ended = False
+    try:
+        while not ended:
+            await arrived.wait()
+            arrived.clear()
+            while pending and not ended:
+                output = pending.popleft()
+                if paused and len(pending) <= high_water // 2:
+                    paused = False
+                    handle.resume()
+                ended = output.last
+                yield output
+    finally:
+        if not ended:
+            handle.cancel()

@@ -1,0 +1,200 @@
+"""The vocabulary of the seams: what one room hands to another (standard library only)."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+StreamId: TypeAlias = Hashable
+"""Names a stream within its sink. Chosen by whoever submits the request; opaque to everyone else."""
+
+FinishReason: TypeAlias = Literal["stop", "length", "cancelled"]
+"""Why a stream ended: an eos id or stop condition, the token limit, or its own client's CANCEL."""
+
+LogprobsMode: TypeAlias = Literal["raw", "biased", "processed"]
+"""Which normalised distribution a logprob is taken from.
+
+`raw`: log-softmax of the model's own logits. `biased`: after `logit_bias` (a forced token has logprob 0).
+`processed`: after everything, the distribution that was sampled from.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """One turn of a conversation, before the chat template is applied."""
+
+    role: str
+    """`system`, `user`, `assistant`, or whatever else the model's template knows."""
+    content: str
+    """The turn's text."""
+
+
+Prompt: TypeAlias = "tuple[int, ...] | str | tuple[ChatMessage, ...]"
+"""Token ids as they are (`()` is an empty prompt), a text to tokenize (never templated), or messages (always)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How one stream picks its tokens and when it ends. Defaults are LMTP's."""
+
+    max_tokens: int = 32
+    """The stream ends with `length` after this many tokens; 0 ends it without a token."""
+    temperature: float = 0.0
+    """0 or less picks the most likely token (greedy)."""
+    top_k: int = 0
+    """Keep the k most likely tokens; 0 keeps all."""
+    top_p: float = 1.0
+    """Keep the smallest set of most likely tokens whose probability reaches this; 1 keeps all."""
+    min_p: float = 0.0
+    """Drop tokens less likely than this times the most likely one; 0 drops none."""
+    repetition_penalty: float = 1.0
+    """Divides positive and multiplies negative logits of tokens in prompt or output (CTRL, arXiv:1909.05858)."""
+    presence_penalty: float = 0.0
+    """Subtracted from the logit of each token already generated."""
+    frequency_penalty: float = 0.0
+    """Subtracted from a token's logit once for each time it was generated."""
+    seed: int | None = None
+    """Same seed, same prompt and same parameters give the same tokens, alone or in a crowd; None draws a seed."""
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """Token id to the number of nats added to its logit."""
+    stop: tuple[str, ...] = ()
+    """Texts that end the stream with `stop`; the match itself is not part of the stream's text."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Ids that end the stream with `stop` once sent, beside the model's own eos ids."""
+    min_tokens: int = 0
+    """No eos or stop id is picked before this many tokens."""
+    ignore_eos: bool = False
+    """Go on to `max_tokens` even when the model picks an eos id."""
+    top_logprobs: int = 1
+    """How many alternatives each token carries, best first, plus the chosen one if it is not among them; 0 to 256."""
+    logprobs_mode: LogprobsMode = "biased"
+    """The distribution that `logprob` and `top_logprobs` are taken from."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """Ask for a new stream of tokens that continues a prompt."""
+
+    stream_id: StreamId
+    prompt: Prompt
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    model: str | None = None
+    """Which served model; None means the only one."""
+    text: bool = False
+    """Each output also carries the text it completes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRequest:
+    """Ask for the log-probability of each token of `scored`, given the prompt and the scored tokens before it."""
+
+    stream_id: StreamId
+    prompt: Prompt
+    scored: tuple[int, ...] | str
+    model: str | None = None
+    """Which served model; None means the only one."""
+    top_logprobs: int | None = None
+    """None sends no alternatives at all (LMTP's SCORE); otherwise as in `SamplingParams`."""
+    text: bool = False
+    """Each output also carries the text it completes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one stream consumed, in tokens."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    """Generated tokens, or scored ones."""
+    cached_tokens: int = 0
+    """Prompt tokens whose keys and values were reused instead of computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenOutput:
+    """One event of one stream: a token, an ending, a failure, or a token that ends it.
+
+    The last event of a stream has `finish_reason` or `error`; there is exactly one such event.
+    """
+
+    stream_id: StreamId
+    token: int | None = None
+    """Token id; None for an ending without a token (cancelled, empty `scored`, `max_tokens` 0, held-back text)."""
+    logprob: float | None = None
+    """Natural-log probability of `token`, in nats, at most 0; see `LogprobsMode`."""
+    top_logprobs: tuple[tuple[int, float], ...] | None = None
+    """(token id, logprob in nats), best first; None where none were asked for."""
+    text: str | None = None
+    """Whole characters this event completes, possibly empty; None unless the request asked for text."""
+    finish_reason: FinishReason | None = None
+    usage: Usage | None = None
+    """On the last event only, where the model counts."""
+    error: str | None = None
+    """What went wrong and what to do next; ends the stream."""
+    error_code: str | None = None
+    """The machine-readable kind of `error`: `LmtoolError.code`."""
+
+    @property
+    def last(self) -> bool:
+        """Whether the stream ends here."""
+        return self.finish_reason is not None or self.error is not None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerInfo:
+    """Which tokenizer belongs to a model, so that a client can tell whether it has the same one."""
+
+    name: str
+    """A hub name, or the last part of a local folder."""
+    sha256: str
+    """Hash of the tokenizer.json, in hex."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What a model is and how it runs."""
+
+    model: str
+    """The served name."""
+    constructor: str
+    """The expression that loads it, for people to read."""
+    backend: str
+    """`transformers`, `random`, or the name a remote server gives."""
+    vocab_size: int | None = None
+    """Size of the logits: ids from 0 to this, exclusive. None where a remote server does not tell."""
+    context_length: int | None = None
+    """Most tokens of prompt and output together."""
+    eos_token_ids: tuple[int, ...] = ()
+    bos_token_id: int | None = None
+    architecture: str | None = None
+    """The transformers class, such as `LlamaForCausalLM`."""
+    parameters: int | None = None
+    """Number of weights."""
+    dtype: str | None = None
+    """`float32`, `bfloat16`, ..."""
+    device: str | None = None
+    """`cpu`, `cuda:0`, ..."""
+    tokenizer: TokenizerInfo | None = None
+    """None where the server has no tokenizer: it takes and gives token ids only."""
+    chat_template: bool = False
+    """Whether `messages` can be sent."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Library name to version."""
+    running: int | None = None
+    """Streams being computed now."""
+    waiting: int | None = None
+    """Streams not yet started."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProgress:
+    """How far a model is on its way into memory."""
+
+    model: str
+    phase: Literal["waiting", "loading", "ready", "failed"]
+    done_bytes: int = 0
+    total_bytes: int = 0
+    """0 where the size is not known yet."""
+    message: str = ""
+    """A sentence for people; the reason when `phase` is `failed`."""
