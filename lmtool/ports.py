@@ -1,13 +1,25 @@
-"""The plugs: what a room must offer to be wired to another, and the adapter from a sink to an async iterator."""
+"""The plugs: what a room must offer to be wired to another, and the adapters that go with them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
-from lmtool.types import ChatMessage, GenerateRequest, LoadProgress, ModelInfo, ScoreRequest, TokenizerInfo, TokenOutput
+from lmtool.types import (
+    ChatMessage,
+    GenerateRequest,
+    LoadProgress,
+    ModelInfo,
+    ScoreRequest,
+    StreamId,
+    TokenizerInfo,
+    TokenOutput,
+)
+
+if TYPE_CHECKING:
+    from lmtool.errors import LmtoolError
 
 Sink: TypeAlias = Callable[[Sequence[TokenOutput]], None]
 """Takes all outputs of one step for one connection. Called in the loop that submitted; must not block or raise."""
@@ -42,6 +54,17 @@ class TokenModel(Protocol):
         """What is served under this name (None: the only model). Raises `RequestError` for a name not served."""
 
 
+@runtime_checkable
+class LoadedModel(TokenModel, Protocol):
+    """A `TokenModel` that holds memory or a device until it is closed."""
+
+    async def drain(self, seconds: float) -> int:
+        """Accept nothing new and let running streams end; how many still run after so many seconds (0: none)."""
+
+    def close(self) -> None:
+        """Give everything back; streams still running end with `error`. Blocks: call it off the event loop."""
+
+
 class ProgressSource(Protocol):
     """Whatever can tell how a model's load proceeds."""
 
@@ -72,6 +95,9 @@ class Tokenizer(Protocol):
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Token ids of a text; `special` adds what the model expects at a text's start, such as its bos id."""
+
+    def encode_continuation(self, text: str) -> list[int]:
+        """Token ids of a text that follows another: nothing that belongs to a text's start, no bos and no blank."""
 
     def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
         """Token ids of the messages under the model's chat template, ready for the assistant's answer.
@@ -122,3 +148,70 @@ async def stream(
     finally:
         if not ended:
             handle.cancel()
+
+
+def failure(stream_id: StreamId, error: LmtoolError) -> TokenOutput:
+    """Return the output that ends a stream with this error: its sentence and what to do next."""
+    return TokenOutput(stream_id, error="; ".join([error.message, *error.hints]), error_code=error.code)
+
+
+class DeferredHandle:
+    """The hold on a stream that cannot start yet: keeps what is asked of it until `start`, then passes it on.
+
+    `fail` or `start` must be called at some time, once; both do nothing after `cancel`. Belongs to the event loop in
+    which it was made.
+    """
+
+    __slots__ = ("_handle", "_loop", "_paused", "_sink", "_stream_id", "ended")
+
+    def __init__(self, stream_id: StreamId, sink: Sink) -> None:
+        self._stream_id = stream_id
+        self._sink = sink
+        self._loop = asyncio.get_running_loop()
+        self._handle: StreamHandle | None = None
+        self._paused = False
+        self.ended = False
+        """Whether the stream ended before it started."""
+
+    def start(self, submit: Callable[[], StreamHandle]) -> None:
+        """Start the stream by calling `submit`, unless it was cancelled meanwhile."""
+        if self.ended:
+            return
+        self._handle = submit()
+        if self._paused:
+            self._handle.pause()
+
+    def fail(self, error: LmtoolError) -> None:
+        """End the stream with `error`, at the next turn of the event loop."""
+        self._end(failure(self._stream_id, error))
+
+    def cancel(self) -> None:
+        """End the stream, started or not."""
+        if self._handle is not None:
+            self._handle.cancel()
+        else:
+            self._end(TokenOutput(self._stream_id, finish_reason="cancelled"))
+
+    def pause(self) -> None:
+        """Hold back the stream's outputs, also once it has started."""
+        self._paused = True
+        if self._handle is not None:
+            self._handle.pause()
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._paused = False
+        if self._handle is not None:
+            self._handle.resume()
+
+    def _end(self, output: TokenOutput) -> None:
+        if not self.ended:
+            self.ended = True
+            self._loop.call_soon(self._sink, [output])
+
+
+def refuse(stream_id: StreamId, sink: Sink, error: LmtoolError) -> StreamHandle:
+    """Answer a request that cannot be served: the stream ends with `error`, after the caller has returned."""
+    handle = DeferredHandle(stream_id, sink)
+    handle.fail(error)
+    return handle

@@ -1,0 +1,1 @@
+"""The engine: sequences, scheduler, forward pass, sampler, and the host that keeps loaded models."""

@@ -1,0 +1,112 @@
+"""One served model: its names, where it stands on its way into memory, and who waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from lmtool.types import LoadProgress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lmtool.errors import LmtoolError
+    from lmtool.ports import DeferredHandle, LoadedModel, Sink, Unsubscribe
+    from lmtool.types import GenerateRequest, ScoreRequest, TokenOutput
+
+    Waiting: TypeAlias = tuple[DeferredHandle, GenerateRequest | ScoreRequest, Sink]
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model and the names under which clients may ask for it."""
+
+    source: str
+    """A hub name or folder, as typed: what is loaded."""
+    names: tuple[str, ...]
+    """The first one is the name shown, in place of the source wherever that would show."""
+
+
+@dataclass(eq=False, slots=True)
+class ModelSlot:
+    """One model: where it stands, and who waits for it."""
+
+    served: ServedModel
+    phase: Literal["absent", "queued", "loading", "ready", "unloading"] = "absent"
+    model: LoadedModel | None = None
+    """Set while `phase` is `ready`."""
+    failure: LmtoolError | None = None
+    """Why the last load failed."""
+    retry_at: float = 0.0
+    """When the next load may be tried, by the host's clock."""
+    last_used: float = 0.0
+    """When a stream last ended, by the host's clock."""
+    claims: int = 0
+    """Who wants the model in memory beside its streams."""
+    waiting: deque[Waiting] = field(default_factory=deque)
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a load has succeeded or failed."""
+    sinks: dict[Sink, CountingSink] = field(default_factory=dict)
+    """Those with running streams, by the sink they stand for."""
+    progress: LoadProgress = field(init=False)
+    _listeners: dict[object, Callable[[LoadProgress], None]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.progress = LoadProgress(self.name, "waiting")
+
+    @property
+    def name(self) -> str:
+        """The name that clients are shown."""
+        return self.served.names[0]
+
+    @property
+    def idle(self) -> bool:
+        """Whether the model is in memory and nobody uses it."""
+        return self.model is not None and not self.sinks and not self.claims
+
+    def take_waiting(self) -> list[Waiting]:
+        """Return the requests that wait, in order; they wait here no longer."""
+        waiting, self.waiting = list(self.waiting), deque()
+        return waiting
+
+    def subscribe(self, listener: Callable[[LoadProgress], None]) -> Unsubscribe:
+        """Call `listener` now, and at each change until the phase is `ready` or `failed`."""
+        key = object()
+        if self.progress.phase not in {"ready", "failed"}:
+            self._listeners[key] = listener
+        listener(self.progress)
+
+        def unsubscribe() -> None:
+            self._listeners.pop(key, None)
+
+        return unsubscribe
+
+    def publish(self, progress: LoadProgress) -> None:
+        """Keep how far the load is and tell the listeners."""
+        self.progress = progress
+        listeners = list(self._listeners.values())
+        if progress.phase in {"ready", "failed"}:
+            self._listeners.clear()
+        for listener in listeners:
+            listener(progress)
+
+
+class CountingSink:
+    """A sink that knows how many of its streams are running."""
+
+    __slots__ = ("_on_empty", "_sink", "running")
+
+    def __init__(self, sink: Sink, on_empty: Callable[[], None]) -> None:
+        self._sink = sink
+        self._on_empty = on_empty
+        self.running = 0
+
+    def __call__(self, outputs: Sequence[TokenOutput]) -> None:
+        """Pass outputs on, then count those that end a stream."""
+        self._sink(outputs)
+        if ended := sum(output.last for output in outputs):
+            self.running -= ended
+            if not self.running:
+                self._on_empty()

@@ -1,0 +1,141 @@
+"""How a conversation becomes the text that a model was trained on: its Jinja chat template, rendered in a sandbox."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, NoReturn
+
+from jinja2 import TemplateError, nodes
+from jinja2.exceptions import SecurityError, TemplateSyntaxError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from lmtool.errors import RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from jinja2 import Template
+    from jinja2.parser import Parser
+    from jinja2.runtime import Context
+
+    from lmtool.types import ChatMessage
+
+MAX_CHARACTERS = 16 * 2**20
+"""Longest text that a template may give, several times what a frame can carry."""
+_MAX_REPEATED = 100_000
+"""Longest text or list that `*` may give in a template; Jinja allows as many items in `range`."""
+_MAX_EXPONENT = 64
+_FAILURES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What a template's own expressions raise beside Jinja's errors."""
+
+
+class ChatTemplate:
+    """One model's chat template, rendered as transformers does.
+
+    What a hostile template can do is limited: no Python attributes, no changes to what it is given, at most
+    `MAX_CHARACTERS` of output, bounded `range`, `*` and `**`. Loops that print nothing are not bounded: a template
+    comes with a model, which whoever serves it trusts.
+    """
+
+    def __init__(self, source: str, tokens: Mapping[str, str]) -> None:
+        """Keep a template. tokens: `bos_token`, `eos_token` and such by name, as the template may print them."""
+        self._source = source
+        self._tokens = dict(tokens)
+
+    def render(self, messages: Sequence[ChatMessage]) -> str:
+        """Return the conversation as text, up to where the assistant's answer begins.
+
+        Raises `RequestError` when the template refuses the messages (with its own words), fails, or cannot be read.
+        """
+        if not messages:
+            raise RequestError("messages is empty", "send at least one message")
+        turns = [{"role": message.role, "content": message.content} for message in messages]
+        try:
+            return self._text(turns)
+        except TemplateSyntaxError as error:
+            raise RequestError(
+                f"the model's chat template cannot be read: line {error.lineno}: {error.message}",
+                "send a prompt without a template",
+            ) from error
+        except TemplateError as error:
+            raise RequestError(
+                f"the model's chat template refuses these messages: {error}",
+                "change the messages, or send a prompt without a template",
+            ) from error
+        except _FAILURES as error:
+            raise RequestError(
+                f"the model's chat template fails on these messages: {type(error).__name__}: {error}",
+                "change the messages, or send a prompt without a template",
+            ) from error
+
+    def _text(self, turns: list[dict[str, str]]) -> str:
+        found: list[str] = []
+        length = 0
+        given: dict[str, object] = {"messages": turns, "tools": None, "documents": None, "add_generation_prompt": True}
+        for text in self._compiled.generate(self._tokens | given):
+            found.append(text)
+            length += len(text)
+            if length > MAX_CHARACTERS:
+                raise SecurityError(f"it gives more than {MAX_CHARACTERS} characters")
+        return "".join(found)
+
+    @cached_property
+    def _compiled(self) -> Template:
+        environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _raise_exception
+        environment.globals["strftime_now"] = _strftime_now
+        return environment.from_string(self._source)
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """Jinja's sandbox with a limit on what one operator can make."""
+
+    intercepted_binops = frozenset({"*", "**"})
+
+    def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
+        if operator == "**" and isinstance(right, int | float) and abs(right) > _MAX_EXPONENT:
+            raise SecurityError(f"exponent {right}: at most {_MAX_EXPONENT} is allowed")
+        if operator == "*" and _repeated(left, right) > _MAX_REPEATED:
+            raise SecurityError(f"a text or list repeated to more than {_MAX_REPEATED} items")
+        return super().call_binop(context, operator, left, right)
+
+
+def _repeated(left: object, right: object) -> int:
+    """Return the length of `left * right` where one of them is a sequence, else 0."""
+    for items, times in ((left, right), (right, left)):
+        if isinstance(items, str | list | tuple) and isinstance(times, int):
+            return len(items) * times
+    return 0
+
+
+class _Generation(Extension):
+    """The `{% generation %}` tag, which marks the assistant's words for training; here it only prints its body."""
+
+    tags = {"generation"}  # noqa: RUF012 -- Jinja's own declaration of this attribute, not to be changed here
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _strftime_now(pattern: str) -> str:
+    return datetime.now().astimezone().strftime(pattern)
+
+
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Return JSON without HTML escapes, unlike Jinja's own filter; parameters as in transformers."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

@@ -1,0 +1,93 @@
+"""Where the files of a tokenizer lie: in a local folder, or in the cache of the Hugging Face hub."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from lmtool.errors import FileError, ModelLoadError
+
+FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+"""What is read of a model's folder; only the first is needed."""
+
+
+def locate(name_or_folder: str) -> tuple[str, Path]:
+    """Return the tokenizer's short name and the folder with its files. May download them.
+
+    Folders win over hub names; a path to a tokenizer.json means its folder. What the hub's cache has is used without
+    asking the hub. Raises `ModelLoadError` when there is no such folder, the hub does not know the model, or it
+    cannot be reached.
+    """
+    if (folder := _folder(name_or_folder)) is not None:
+        return folder.resolve().name, folder
+    if not name_or_folder or name_or_folder.startswith(("/", ".", "~")) or name_or_folder.count("/") > 1:
+        raise ModelLoadError(
+            f"no such folder: {name_or_folder!r}",
+            "give the folder that holds tokenizer.json, or a name on the Hugging Face hub such as gpt2",
+        )
+    cached = _cached(name_or_folder)
+    if cached is not None and (cached / FILES[1]).is_file():
+        return name_or_folder, cached
+    return name_or_folder, _download(name_or_folder, cached)
+
+
+def _folder(name: str) -> Path | None:
+    """Return the local folder that a name means, if there is one; names may come from strangers."""
+    try:
+        path = Path(name).expanduser()
+        if path.name == FILES[0] and path.is_file():
+            path = path.parent
+        return path if name and path.is_dir() else None
+    except (OSError, RuntimeError):  # too long a name, or the home of nobody known
+        return None
+
+
+def read_text(path: Path) -> str:
+    """Return a file's text, line ends as they are. Raises `FileError` when it cannot be read or is not UTF-8."""
+    try:
+        return path.read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileError(f"cannot read {path}: {error}", "check its path and rights, or fetch it again") from error
+
+
+def _cached(name: str) -> Path | None:
+    """Return the folder of the newest snapshot in the hub's cache, if it has a tokenizer.json.
+
+    The cache's layout is documented (huggingface_hub, "Understand caching"); importing that library takes ten times
+    as long as everything else that a client does before it sends its first frame.
+    """
+    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
+    cache = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()
+    repository = cache / ("models--" + name.replace("/", "--"))
+    reference = repository / "refs" / "main"
+    if not reference.is_file():
+        return None
+    folder = repository / "snapshots" / read_text(reference).strip()
+    return folder if (folder / FILES[0]).is_file() else None
+
+
+def _download(name: str, cached: Path | None) -> Path:
+    """Return the folder with the files that the hub has; where it cannot be reached, what the cache has."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=list(FILES)))
+    except HFValidationError as error:
+        raise ModelLoadError(
+            f"{name!r} is neither a folder here nor a possible name on the Hugging Face hub", "check the spelling"
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise ModelLoadError(
+            f"the Hugging Face hub has no model {name!r}, or you may not see it",
+            "check the spelling, or give a local folder",
+            "for a private or gated model set HF_TOKEN",
+        ) from error
+    except OSError as error:  # errors of HTTP, of the connection and of the disk are all OSErrors in huggingface_hub
+        if cached is not None:
+            return cached
+        raise ModelLoadError(
+            f"{name!r} is no folder here, it is not in the local cache, and the Hugging Face hub cannot be reached",
+            "give a local folder, or download the model once while online",
+            "if HF_HUB_OFFLINE is set, unset it",
+        ) from error

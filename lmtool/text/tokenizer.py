@@ -1,0 +1,229 @@
+"""Text to token ids and back, with the `tokenizers` library alone: no torch, no transformers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from tokenizers import Tokenizer
+
+from lmtool.errors import FileError, RequestError
+from lmtool.text.detokenizer import PieceDetokenizer, WindowDetokenizer
+from lmtool.text.files import locate, read_text
+from lmtool.text.pieces import pieces, spelling
+from lmtool.types import TokenizerInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from lmtool.ports import Detokenizer
+    from lmtool.text.chat_template import ChatTemplate
+    from lmtool.types import ChatMessage
+
+    Convert: TypeAlias = Callable[[str], Tokenizer]
+
+_LONG = 4096
+"""Characters from which on a text is encoded without holding the interpreter lock."""
+_ANCHORS = ("\n", "=", "\x02")
+"""Texts that rarely merge with what follows them."""
+
+
+def load_tokenizer(name_or_folder: str, convert: Convert | None = None) -> TextTokenizer:
+    """Return the tokenizer of a model, by its hub name or local folder. Blocks: reads files, may download them.
+
+    Reads tokenizer.json, tokenizer_config.json, special_tokens_map.json and chat_template.jinja. convert: makes the
+    tokenizer of a model that has no tokenizer.json from its older files; called with `name_or_folder`.
+
+    Raises `ModelLoadError` when there is no such model, `FileError` when its files are missing or broken.
+    """
+    name, folder = locate(name_or_folder)
+    if (path := folder / "tokenizer.json").is_file():
+        text = read_text(path)
+        tokenizer = _parse(text, str(path))
+    elif convert is not None:
+        tokenizer = convert(name_or_folder)
+        text = tokenizer.to_str()
+    else:
+        raise FileError(
+            f"{name_or_folder!r} has no tokenizer.json",
+            "save the model's tokenizer in today's format with transformers: "
+            f"AutoTokenizer.from_pretrained({name_or_folder!r}).save_pretrained(FOLDER)",
+        )
+    settings: dict[str, Any] = {}
+    for file in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (path := folder / file).is_file():
+            settings |= _json_object(read_text(path), str(path))
+    path = folder / "chat_template.jinja"
+    template = read_text(path) if path.is_file() else _default_template(settings.get("chat_template"))
+    info = TokenizerInfo(name, hashlib.sha256(text.encode()).hexdigest())
+    return TextTokenizer(tokenizer, info, named_tokens=_named_tokens(settings), template=template)
+
+
+class TextTokenizer:
+    """A `ports.Tokenizer`. May be used from several threads at once.
+
+    Special tokens (bos, eos, turn markers) never show as text, wherever they stand.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, info: TokenizerInfo, *, named_tokens: Mapping[str, str], template: str | None = None
+    ) -> None:
+        """Wrap a tokenizer, which then belongs to this object.
+
+        named_tokens: `bos_token`, `eos_token` and such to their texts; they count as special. template: Jinja source.
+        """
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        added = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
+        named = [text for text in named_tokens.values() if tokenizer.token_to_id(text) is not None]
+        tokenizer.add_special_tokens([text for text in named if text not in added])
+        self._tokenizer = tokenizer
+        self._info = info
+        self._named_tokens = named_tokens
+        self._template = template
+        self._chat: ChatTemplate | None = None
+        self._special = frozenset(i for i, t in tokenizer.get_added_tokens_decoder().items() if t.special)
+        self._pieces = pieces(tokenizer, self._special)
+        self._prefixes = self._adds_prefix()
+
+    @property
+    def info(self) -> TokenizerInfo:
+        """The tokenizer's identity: its name and the hash of its tokenizer.json."""
+        return self._info
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether `encode_chat` can be called."""
+        return self._template is not None
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids that have a meaning; a model's logits may have more."""
+        return self._tokenizer.get_vocab_size(with_added_tokens=True)
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """Ids that never show as text."""
+        return self._special
+
+    def token(self, token_id: int) -> str | None:
+        """Return an id's spelling in the vocabulary, such as `Ġthe` or `<0x0A>`; None for an unknown id."""
+        return spelling(self._tokenizer, token_id)
+
+    def piece(self, token_id: int) -> bytes:
+        """Bytes that an id adds to a text, maybe part of a character; none for special and unknown ids.
+
+        Where that depends on the neighbours, what the id gives alone.
+        """
+        if self._pieces is None:
+            return self.decode([token_id]).encode()
+        piece = self._pieces[token_id]
+        return piece.encode() if isinstance(piece, str) else piece
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Token ids of a text; `special` adds what the model expects at a text's start, such as its bos id.
+
+        Raises `RequestError` for a text that is no Unicode (lone surrogates).
+        """
+        try:
+            if len(text) < _LONG:
+                return self._tokenizer.encode(text, add_special_tokens=special).ids
+            return self._tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids
+        except TypeError as error:  # what tokenizers says of surrogates; the type itself is known here
+            raise RequestError(
+                "the text holds a surrogate (U+D800 to U+DFFF) without its pair, which is no character",
+                "leave it out, or send both halves",
+            ) from error
+
+    def encode_continuation(self, text: str) -> list[int]:
+        """Token ids of a text that follows another: nothing that belongs to a text's start, no bos and no blank."""
+        plain = self.encode(text, special=False)
+        if not self._prefixes:
+            return plain
+        # Behind a text that does not merge with it, the tokenizer puts nothing in front of this one.
+        for anchor in _ANCHORS:
+            before = self.encode(anchor, special=False)
+            both = self.encode(anchor + text, special=False)
+            if both[: len(before)] == before:
+                return both[len(before) :]
+        return plain
+
+    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """Token ids of the messages under the model's chat template, ready for the assistant's answer.
+
+        The template itself writes bos where the model wants one. Raises `RequestError` when the template refuses the
+        messages or there is none.
+        """
+        return self.encode(self.render_chat(messages), special=False)
+
+    def render_chat(self, messages: Sequence[ChatMessage]) -> str:
+        """Return the text that `encode_chat` encodes; raises the same."""
+        if self._template is None:
+            raise RequestError(
+                f"the tokenizer {self._info.name!r} has no chat template, so messages cannot be sent",
+                "send a prompt instead",
+            )
+        if self._chat is None:
+            from lmtool.text.chat_template import ChatTemplate
+
+            self._chat = ChatTemplate(self._template, self._named_tokens)
+        return self._chat.render(messages)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of a whole sequence of ids, special tokens left out; equals what a stream of them shows."""
+        detokenizer = self.detokenizer()
+        return "".join([detokenizer.push(token) for token in tokens]) + detokenizer.finish()
+
+    def detokenizer(self, context: Sequence[int] = ()) -> Detokenizer:
+        """A fresh detokenizer for a stream that continues `context` (its prompt)."""
+        if self._pieces is not None:
+            return PieceDetokenizer(self._pieces, context)
+        return WindowDetokenizer(self._tokenizer.decode, self._visible, context)
+
+    def _visible(self, token_id: int) -> bool:
+        return token_id not in self._special and self.token(token_id) is not None
+
+    def _adds_prefix(self) -> bool:
+        """Whether a text of its own begins otherwise than the same text behind another."""
+        first = self._tokenizer.encode("a", add_special_tokens=False).ids
+        behind = self.detokenizer(context=first)
+        return "".join([behind.push(token) for token in first]) + behind.finish() != "a"
+
+
+def _parse(text: str, where: str) -> Tokenizer:
+    try:
+        return Tokenizer.from_str(text)
+    except Exception as error:  # tokenizers raises nothing finer
+        raise FileError(
+            f"{where} is no tokenizer that this version of `tokenizers` can read: {error}",
+            "download it again, or upgrade with: pip install -U tokenizers",
+        ) from error
+
+
+def _json_object(text: str, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise FileError(f"{where} is no JSON: {error}", "download it again") from error
+    if not isinstance(value, dict):
+        raise FileError(f"{where} holds {type(value).__name__}, a JSON object was expected", "download it again")
+    return value
+
+
+def _named_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return `bos_token`, `eos_token` and such; files give them as a text or as an object with `content`."""
+    found = {}
+    for key, value in settings.items():
+        content = value.get("content") if isinstance(value, dict) else value
+        if key.endswith("_token") and isinstance(content, str):
+            found[key] = content
+    return found
+
+
+def _default_template(setting: object) -> str | None:
+    """Return the template from tokenizer_config.json: one text, or a list of named ones."""
+    if isinstance(setting, list):
+        named = {entry.get("name"): entry.get("template") for entry in setting if isinstance(entry, dict)}
+        setting = named.get("default")
+    return setting if isinstance(setting, str) else None

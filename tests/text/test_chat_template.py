@@ -1,0 +1,133 @@
+"""Chat templates render as transformers renders them, in a sandbox."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lmtool.errors import RequestError
+from lmtool.text import chat_template
+from lmtool.text.chat_template import ChatTemplate
+from lmtool.types import ChatMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
+
+CHATML = """{% for message in messages %}
+    {% if loop.first and message['role'] != 'system' %}
+        {{- '<|im_start|>system\\nYou are a test.<|im_end|>\\n' }}
+    {% endif %}
+    {{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}
+{% endfor %}
+{% if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{% endif %}
+"""
+FOLD = """{% if messages[0]['role'] == 'system' %}
+{% set turns = messages[1:] %}{% set system = messages[0]['content'] %}
+{% else %}{% set turns = messages %}{% set system = false %}{% endif %}
+{% for m in turns %}
+{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}
+{{ raise_exception('Roles must take turns: user, assistant, user, ...') }}
+{% endif %}
+{% if loop.index0 == 0 and system != false %}{% set text = '<<SYS>>\\n' + system + '\\n<</SYS>>\\n\\n' + m['content'] %}
+{% else %}{% set text = m['content'] %}{% endif %}
+{% if m['role'] == 'user' %}{{ bos_token + '[INST] ' + text.strip() + ' [/INST]' }}
+{% elif m['role'] == 'assistant' %}{{ ' ' + text.strip() + ' ' + eos_token }}{% endif %}
+{% endfor %}"""
+TOOLS = """{{- bos_token }}
+{%- set ns = namespace(seen=0) %}
+{%- if tools is not none %}{{ tools | tojson }}{% endif %}
+{%- for m in messages if m.role != 'tool' %}
+{%- if m.role == 'skip' %}{% continue %}{% endif %}
+{%- if m.role == 'end' %}{% break %}{% endif %}
+{%- set ns.seen = ns.seen + 1 %}
+{%- generation %}{{ ns.seen }}:{{ m | tojson(indent=2) }}{% endgeneration %}
+{%- endfor %}
+{{ undefined_name }}{{ strftime_now('%Y') | length }}{{ {'a': [1, '<é&>']} | tojson }}{{ 'x' * 3 }}{{ 2 ** 5 }}
+{%- macro shout(word) %}{{ word | upper }}{% endmacro %}{{ shout(messages[-1].content) }}"""
+
+CHATS = {
+    "one": [ChatMessage("user", "Hi <b>&amp;</b> 'there'")],
+    "system": [ChatMessage("system", "Be brief."), ChatMessage("user", " Hé? ")],
+    "turns": [ChatMessage("user", "a"), ChatMessage("assistant", "b\n"), ChatMessage("user", "c 🙂")],
+    "roles": [ChatMessage("user", "a"), ChatMessage("skip", "b"), ChatMessage("tool", "c"), ChatMessage("end", "d")],
+    "bad turns": [ChatMessage("user", "a"), ChatMessage("user", "b")],
+}
+
+
+@pytest.fixture(scope="module")
+def theirs() -> Callable[[str, list[ChatMessage]], str]:
+    """Render with transformers."""
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()), **TOKENS)
+
+    def render(template: str, messages: list[ChatMessage]) -> str:
+        turns = [{"role": message.role, "content": message.content} for message in messages]
+        return tokenizer.apply_chat_template(turns, chat_template=template, add_generation_prompt=True, tokenize=False)
+
+    return render
+
+
+@pytest.mark.parametrize("chat", CHATS)
+@pytest.mark.parametrize("template", [CHATML, FOLD, TOOLS], ids=["chatml", "fold", "tools"])
+def test_equals_transformers(template: str, chat: str, theirs: Callable[[str, list[ChatMessage]], str]) -> None:
+    """A template gives the text that transformers gives, or refuses in the same words."""
+    from jinja2 import TemplateError
+
+    messages = CHATS[chat]
+    try:
+        expected = theirs(template, messages)
+    except TemplateError as error:
+        with pytest.raises(RequestError, match=str(error)):
+            ChatTemplate(template, TOKENS).render(messages)
+    else:
+        assert ChatTemplate(template, TOKENS).render(messages) == expected
+
+
+def test_refusal() -> None:
+    """What a template raises reaches the client in its own words."""
+    with pytest.raises(RequestError, match=r"Roles must take turns: user, assistant, user, \.\.\."):
+        ChatTemplate(FOLD, TOKENS).render(CHATS["bad turns"])
+
+
+def test_no_messages() -> None:
+    """An empty conversation is refused."""
+    with pytest.raises(RequestError, match="messages is empty"):
+        ChatTemplate(CHATML, TOKENS).render([])
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("\n{% for %}", "cannot be read: line 2"),
+        ("{{ 1 / 0 }}", "ZeroDivisionError"),
+        ("{{ messages + 1 }}", "TypeError"),
+        ("{{ messages[0].role.missing.deeper }}", "has no attribute"),
+        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "RecursionError"),
+        ("{{ 'a'.__class__.__mro__ }}", "unsafe"),
+        ("{{ messages.append(1) }}", "unsafe"),
+        ("{{ 'a' * 1000000000 }}", "repeated"),
+        ("{{ 1000000000 * [1] }}", "repeated"),
+        ("{{ 9 ** 999999999 }}", "exponent"),
+        ("{{ range(999999999) | list }}", "Range too big"),
+        (
+            "{% for a in range(99999) %}{% for b in range(99999) %}" + "x" * 1000 + "{% endfor %}{% endfor %}",
+            "more than",
+        ),
+    ],
+)
+def test_broken_or_hostile(template: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A template that fails, or wants too much, refuses its request with the reason, soon."""
+    monkeypatch.setattr(chat_template, "MAX_CHARACTERS", 2**20)
+    begin = time.process_time()
+    with pytest.raises(RequestError, match=reason) as caught:
+        ChatTemplate(template, TOKENS).render(CHATS["one"])
+    assert caught.value.hints
+    assert time.process_time() - begin < 5

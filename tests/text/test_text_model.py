@@ -1,0 +1,447 @@
+"""A model that speaks text: prompts in, whole characters out, stop strings watched for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmtool.errors import RequestError
+from lmtool.ports import Sink, StreamHandle, stream
+from lmtool.text.text_model import TextModel
+from lmtool.text.tokenizer import TextTokenizer
+from lmtool.types import (
+    ChatMessage,
+    GenerateRequest,
+    ModelInfo,
+    SamplingParams,
+    ScoreRequest,
+    StreamId,
+    TokenOutput,
+    Usage,
+)
+
+END = 0
+"""The id of `<|end|>`."""
+
+
+class ScriptedStream:
+    def __init__(self, request: GenerateRequest | ScoreRequest, sink: Sink, script: Sequence[int]) -> None:
+        self.request = request
+        self.sink = sink
+        self.left = list(script)
+        self.sent = 0
+        self.paused = False
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+
+    def next(self) -> TokenOutput:
+        usage = Usage(len(self.request.prompt), self.sent)
+        if self.cancelled:
+            return TokenOutput(self.request.stream_id, finish_reason="cancelled", usage=usage)
+        if not self.left:
+            return TokenOutput(self.request.stream_id, finish_reason="length", usage=usage)
+        token = self.left.pop(0)
+        self.sent += 1
+        last = token == END or not self.left
+        return TokenOutput(
+            self.request.stream_id,
+            token,
+            -0.5,
+            ((token, -0.5),),
+            finish_reason=None if not last else "stop" if token == END else "length",
+            usage=replace(usage, completion_tokens=self.sent, cached_tokens=1) if last else None,
+        )
+
+
+class ScriptedModel:
+    """A token model whose streams all say the same ids, one a step; the test takes the steps."""
+
+    def __init__(self, script: Sequence[int] = ()) -> None:
+        self.script = list(script)
+        self.streams: list[ScriptedStream] = []
+        self.submitted: list[ScriptedStream] = []
+        self.broken: str | None = None
+        self.drained: float | None = None
+        self.closed = False
+
+    def submit(self, request: GenerateRequest | ScoreRequest, sink: Sink) -> StreamHandle:
+        script = request.scored if isinstance(request, ScoreRequest) else self.script
+        made = ScriptedStream(request, sink, script)
+        self.streams.append(made)
+        self.submitted.append(made)
+        return made
+
+    async def info(self, model: str | None = None) -> ModelInfo:
+        return ModelInfo(model or "scripted", "Scripted()", "scripted")
+
+    async def drain(self, seconds: float) -> int:
+        self.drained = seconds
+        return len(self.streams)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def step(self, tokens: int = 1) -> None:
+        """Let every stream that runs give its next outputs, in one call for each sink."""
+        by_sink: dict[Sink, list[TokenOutput]] = {}
+        for made in list(self.streams):
+            for _ in range(tokens):
+                if made in self.streams and (made.cancelled or not made.paused):
+                    output = self._next(made)
+                    by_sink.setdefault(made.sink, []).append(output)
+                    if output.last:
+                        self.streams.remove(made)
+        for sink, outputs in by_sink.items():
+            sink(outputs)
+
+    def _next(self, made: ScriptedStream) -> TokenOutput:
+        if self.broken:
+            return TokenOutput(made.request.stream_id, error=self.broken, error_code="server")
+        return made.next()
+
+    def run(self) -> None:
+        for _ in range(1000):
+            if not self.streams:
+                return
+            self.step()
+
+
+class Collector:
+    """A sink that keeps what it got, call by call."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[TokenOutput]] = []
+
+    def __call__(self, outputs: Sequence[TokenOutput]) -> None:
+        self.calls.append(list(outputs))
+
+    def of(self, stream_id: StreamId) -> list[TokenOutput]:
+        return [output for call in self.calls for output in call if output.stream_id == stream_id]
+
+    def text(self, stream_id: StreamId) -> str:
+        return "".join(output.text or "" for output in self.of(stream_id))
+
+
+def generate(stream_id: StreamId = 1, prompt: object = (), *, text: bool = True, **sampling: object) -> GenerateRequest:
+    return GenerateRequest(stream_id, prompt, SamplingParams(**sampling), text=text)
+
+
+def said(tokenizer: TextTokenizer, text: str) -> ScriptedModel:
+    """Return a model that says this text and ends it."""
+    return ScriptedModel([*tokenizer.encode(text), END])
+
+
+class TestPrompts:
+    """What goes in."""
+
+    async def test_ids_pass_untouched(self, byte_level: TextTokenizer) -> None:
+        """A stream of ids that asks for no text goes to the inner model as it is, with its own sink and handle."""
+        inner, sink = ScriptedModel([5]), Collector()
+        model = TextModel(inner, byte_level)
+        for request in (
+            generate(1, (1, 2), text=False),
+            generate(2, (), text=False),
+            ScoreRequest(3, (1,), (2,)),
+            ScoreRequest(4, (), ()),
+        ):
+            handle = model.submit(request, sink)
+            assert inner.submitted[-1].request is request
+            assert inner.submitted[-1].sink is sink
+            assert handle is inner.submitted[-1]
+
+    async def test_text_prompt(self, stories: TextTokenizer) -> None:
+        """A string prompt is tokenized as a text's start, bos in front; without text its sink is still the original."""
+        inner, sink = ScriptedModel([403]), Collector()
+        TextModel(inner, stories).submit(generate("x", "Once upon", text=False), sink)
+        assert inner.submitted[0].request.prompt == (1, 403, 407)
+        assert inner.submitted[0].request.stream_id == "x"
+        assert inner.submitted[0].sink is sink
+
+    async def test_scored_text(self, stories: TextTokenizer) -> None:
+        """A scored string is tokenized as what follows the prompt."""
+        inner = ScriptedModel()
+        TextModel(inner, stories).submit(ScoreRequest(1, "Once", " upon"), Collector())
+        request = inner.submitted[0].request
+        assert isinstance(request, ScoreRequest)
+        assert (request.prompt, request.scored) == ((1, 403), (407,))
+
+    async def test_messages(self, byte_level: TextTokenizer) -> None:
+        """Messages go through the chat template."""
+        tokenizer = TextTokenizer(
+            byte_level._tokenizer,
+            byte_level.info,
+            named_tokens={},
+            template="{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}<|assistant|>",
+        )
+        inner = ScriptedModel()
+        model = TextModel(inner, tokenizer)
+        model.submit(generate(1, (ChatMessage("user", "one"),)), Collector())
+        assert inner.submitted[0].request.prompt == (1, *byte_level.encode("one"), 2)
+        assert (await model.info()).chat_template
+
+    async def test_inner_request_is_of_ids(self, byte_level: TextTokenizer) -> None:
+        """The inner model sees neither stop strings nor the wish for text; all else stays."""
+        inner = ScriptedModel()
+        TextModel(inner, byte_level).submit(
+            replace(generate(1, (3,), stop=("x",), seed=7, max_tokens=9), model="m"), Collector()
+        )
+        request = inner.submitted[0].request
+        assert request.sampling == SamplingParams(seed=7, max_tokens=9)
+        assert (request.text, request.model) == (False, "m")
+
+    @pytest.mark.parametrize(
+        ("request_", "reason"),
+        [
+            (generate(1, (ChatMessage("user", "a"),)), "no chat template"),
+            (generate(1, "a\ud800"), "surrogate"),
+            (generate(1, (1,), stop=("",)), "empty"),
+            (generate(1, "a\ud800" * 20_000), "surrogate"),
+        ],
+    )
+    async def test_refusal(self, byte_level: TextTokenizer, request_: GenerateRequest, reason: str) -> None:
+        """A request that cannot be served ends with an error, after submit has returned, once."""
+        inner, sink = ScriptedModel(), Collector()
+        handle = TextModel(inner, byte_level).submit(request_, sink)
+        assert not sink.calls
+        handle.pause()
+        async with asyncio.timeout(10):
+            while not sink.calls:
+                await asyncio.sleep(0)
+        handle.cancel()
+        await asyncio.sleep(0)
+        [[output]] = sink.calls
+        assert reason in output.error
+        assert output.error_code == RequestError.code
+        assert not inner.submitted
+
+
+class TestLongTexts:
+    """Long texts are tokenized in a thread."""
+
+    async def test_stream(self, byte_level: TextTokenizer) -> None:
+        """The stream starts when its prompt is read, paused if it was paused; others start meanwhile."""
+        inner, sink = said(byte_level, "yes"), Collector()
+        model = TextModel(inner, byte_level)
+        long = "one two " * 4000
+        handle = model.submit(generate(1, long), sink)
+        handle.pause()
+        assert not inner.submitted
+        model.submit(generate(2, "short"), sink)
+        assert len(inner.submitted) == 1
+        assert await model.drain(10) == 2
+        assert inner.drained is not None
+        assert inner.submitted[1].request.prompt == tuple(byte_level.encode(long))
+        assert inner.submitted[1].paused
+        handle.resume()
+        inner.run()
+        assert sink.text(1) == sink.text(2) == "yes"
+        model.close()
+        assert inner.closed
+
+    async def test_cancel_before_it_starts(self, byte_level: TextTokenizer) -> None:
+        """A stream that is cancelled while its prompt is read ends then and never starts."""
+        inner, sink = ScriptedModel(), Collector()
+        model = TextModel(inner, byte_level)
+        handle = model.submit(generate(1, "one two " * 4000), sink)
+        handle.cancel()
+        await asyncio.sleep(0)
+        assert sink.calls == [[TokenOutput(1, finish_reason="cancelled")]]
+        await model.drain(10)
+        assert not inner.submitted
+        assert len(sink.calls) == 1
+        model.close()
+
+
+class TestText:
+    """What comes out."""
+
+    async def test_every_token_has_its_text(self, byte_level: TextTokenizer) -> None:
+        """Each token carries the text it completes, perhaps none, beside its id and logprobs; eos has no text."""
+        inner, sink = said(byte_level, "a🙂"), Collector()
+        TextModel(inner, byte_level).submit(generate(), sink)
+        inner.run()
+        outputs = sink.of(1)
+        assert [output.token for output in outputs] == [*byte_level.encode("a🙂"), END]
+        assert "".join(output.text for output in outputs) == "a🙂"
+        assert outputs[-1].text == ""
+        assert outputs[-1].finish_reason == "stop"
+        assert outputs[-1].usage == Usage(0, len(outputs), 1)
+        assert {output.logprob for output in outputs} == {-0.5}
+        assert all(output.top_logprobs for output in outputs)
+
+    async def test_prompt_is_the_context(self, stories: TextTokenizer) -> None:
+        """Text continues the prompt: the blank between prompt and first token is there."""
+        for prompt in ("Once", (1, 403)):
+            inner, sink = ScriptedModel([407]), Collector()
+            TextModel(inner, stories).submit(generate(1, prompt), sink)
+            inner.run()
+            assert sink.text(1) == " upon"
+
+    async def test_open_character(self, byte_level: TextTokenizer) -> None:
+        """A character that the end leaves open comes with the last output, as U+FFFD."""
+        token = byte_level._tokenizer.token_to_id("ð")
+        for script, tokens in (([token], [token]), ([token, token], [token, token])):
+            inner, sink = ScriptedModel(script), Collector()
+            TextModel(inner, byte_level).submit(generate(), sink)
+            inner.run()
+            assert [output.token for output in sink.of(1)] == tokens
+            assert sink.of(1)[-1].text.endswith("\ufffd")
+
+    async def test_score(self, stories: TextTokenizer) -> None:
+        """Scored tokens carry their text."""
+        inner, sink = ScriptedModel(), Collector()
+        TextModel(inner, stories).submit(ScoreRequest(1, "Once", " upon a time", text=True), sink)
+        inner.run()
+        assert [output.text for output in sink.of(1)] == [" upon", " a", " time"]
+
+    async def test_one_call_a_step(self, byte_level: TextTokenizer) -> None:
+        """All streams of a sink come in one call a step, those of other sinks in others."""
+        inner, sink, other = said(byte_level, "abc"), Collector(), Collector()
+        model = TextModel(inner, byte_level)
+        for stream_id in range(4):
+            model.submit(generate(stream_id), sink)
+        model.submit(generate("other"), other)
+        inner.step()
+        assert [[output.stream_id for output in call] for call in sink.calls] == [[0, 1, 2, 3]]
+        assert [[output.stream_id for output in call] for call in other.calls] == [["other"]]
+
+    async def test_handle(self, byte_level: TextTokenizer) -> None:
+        """Pause, resume and cancel reach the inner stream; held-back text comes with the cancelled output."""
+        inner, sink = said(byte_level, "abcdef"), Collector()
+        handle = TextModel(inner, byte_level).submit(generate(stop=("abX",)), sink)
+        inner.step(2)
+        assert sink.text(1) == ""
+        handle.pause()
+        inner.step()
+        assert len(sink.of(1)) == 2
+        handle.resume()
+        handle.cancel()
+        inner.step()
+        assert sink.of(1)[-1] == TokenOutput(1, text="ab", finish_reason="cancelled", usage=Usage(0, 2))
+        handle.cancel()
+        handle.pause()
+        handle.resume()
+
+    async def test_inner_error(self, byte_level: TextTokenizer) -> None:
+        """An error of the inner stream is the stream's error."""
+        inner, sink = said(byte_level, "abc"), Collector()
+        TextModel(inner, byte_level).submit(generate("s"), sink)
+        inner.broken = "out of memory"
+        inner.step()
+        assert sink.of("s") == [TokenOutput("s", error="out of memory", error_code="server")]
+
+    async def test_iterator(self, byte_level: TextTokenizer) -> None:
+        """The model works with the iterator for single streams."""
+        inner = said(byte_level, "one two")
+        asyncio.get_running_loop().call_soon(inner.run)
+        outputs = [output async for output in stream(TextModel(inner, byte_level), generate())]
+        assert "".join(output.text for output in outputs) == "one two"
+
+    async def test_info(self, byte_level: TextTokenizer) -> None:
+        """The description tells the tokenizer."""
+        info = await TextModel(ScriptedModel(), byte_level).info("m")
+        assert (info.model, info.tokenizer, info.chat_template) == ("m", byte_level.info, False)
+
+
+class TestStopStrings:
+    """Streams that a text ends."""
+
+    async def test_cut(self, byte_level: TextTokenizer) -> None:
+        """The token that completes the match is the last output: text before the match, `stop`, what was used."""
+        inner, sink = ScriptedModel(byte_level.encode("one.END two")), Collector()
+        TextModel(inner, byte_level).submit(generate(1, (5, 6), stop=("END",)), sink)
+        inner.run()
+        outputs = sink.of(1)
+        assert sink.text(1) == "one."
+        assert byte_level.decode([output.token for output in outputs]) == "one.END"
+        assert outputs[-1].finish_reason == "stop"
+        assert outputs[-1].usage == Usage(2, len(outputs))
+        assert outputs[-1].token is not None
+        assert [output.last for output in outputs].count(True) == 1
+        assert inner.submitted[0].cancelled
+        assert inner.submitted[0].left
+
+    async def test_rest_of_a_batch_is_dropped(self, byte_level: TextTokenizer) -> None:
+        """Tokens that come in one call with the one that completes the match are not passed on."""
+        inner, sink = ScriptedModel(byte_level.encode("aENDbcd")), Collector()
+        TextModel(inner, byte_level).submit(generate(stop=("END",)), sink)
+        inner.step(tokens=100)
+        assert sink.text(1) == "a"
+        assert sink.of(1)[-1].finish_reason == "stop"
+        assert len(sink.of(1)) == len(byte_level.encode("aEND"))
+
+    async def test_held_back_text_comes_at_the_end(self, byte_level: TextTokenizer) -> None:
+        """What might have become a match comes with the last token, with no output of its own."""
+        inner, sink = said(byte_level, "one EN"), Collector()
+        TextModel(inner, byte_level).submit(generate(stop=("END",)), sink)
+        inner.run()
+        assert sink.text(1) == "one EN"
+        assert sink.of(1)[-1].token == END
+        assert sink.of(1)[-1].text == "EN"
+        assert sink.of(1)[-1].finish_reason == "stop"
+
+    async def test_match_by_the_last_token(self, byte_level: TextTokenizer) -> None:
+        """A match that the last token of `max_tokens` completes ends with `stop`, with the inner model's counts."""
+        inner, sink = ScriptedModel(byte_level.encode("aEND")), Collector()
+        TextModel(inner, byte_level).submit(generate(stop=("END",)), sink)
+        inner.run()
+        assert sink.text(1) == "a"
+        assert sink.of(1)[-1].finish_reason == "stop"
+        assert sink.of(1)[-1].usage.cached_tokens == 1
+        assert not inner.submitted[0].cancelled
+
+    async def test_special_tokens_are_invisible(self, byte_level: TextTokenizer) -> None:
+        """Stop strings are sought in what is shown: special tokens inside a match do not hide it."""
+        script = [*byte_level.encode("aE"), 1, *byte_level.encode("ND"), *byte_level.encode("b")]
+        inner, sink = ScriptedModel(script), Collector()
+        TextModel(inner, byte_level).submit(generate(stop=("END",)), sink)
+        inner.run()
+        assert sink.text(1) == "a"
+
+    async def test_without_text(self, byte_level: TextTokenizer) -> None:
+        """A stream of ids stops at the same token and carries no text."""
+        inner, sink = ScriptedModel(byte_level.encode("oneENDtwo")), Collector()
+        TextModel(inner, byte_level).submit(generate(1, (5,), text=False, stop=("END",)), sink)
+        inner.run()
+        assert byte_level.decode([output.token for output in sink.of(1)]) == "oneEND"
+        assert {output.text for output in sink.of(1)} == {None}
+        assert sink.of(1)[-1].finish_reason == "stop"
+
+    async def test_id_is_free_at_once(self, byte_level: TextTokenizer) -> None:
+        """After the last output the id may be used again, though the inner stream is still on its way out."""
+        inner, sink = ScriptedModel(byte_level.encode("aENDb")), Collector()
+        model = TextModel(inner, byte_level)
+        model.submit(generate(stop=("END",)), sink)
+        while not sink.of(1) or not sink.of(1)[-1].last:
+            inner.step()
+        model.submit(generate(stop=("b",)), sink)
+        inner.run()
+        assert sink.text(1) == "aaEND"
+        assert [output.finish_reason for output in sink.of(1) if output.last] == ["stop", "stop"]
+        assert not model._channels
+
+    @given(text=st.text("ab🙂 ", max_size=20), stop=st.text("ab🙂 ", min_size=1, max_size=3), step=st.integers(1, 5))
+    async def test_text_is_cut_at_the_first_match(
+        self, byte_level: TextTokenizer, text: str, stop: str, step: int
+    ) -> None:
+        """Whatever the tokens, the text is all before the first match, and there is one last output."""
+        inner, sink = said(byte_level, text), Collector()
+        TextModel(inner, byte_level).submit(generate(stop=(stop,)), sink)
+        for _ in range(100):
+            inner.step(step)
+        assert sink.text(1) == text.partition(stop)[0]
+        assert [output.last for output in sink.of(1)].count(True) == 1
+        assert sink.of(1)[-1].usage.completion_tokens == len(sink.of(1))

@@ -1,0 +1,220 @@
+"""Text to ids and back, and the tokenizer's identity."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, models
+
+from lmtool.errors import FileError, RequestError
+from lmtool.text.tokenizer import TextTokenizer, load_tokenizer
+from lmtool.types import ChatMessage
+
+STORIES = Path(__file__).parent.parent / "data/stories260K"
+EXTRA = json.loads((STORIES / "reference_extra.json").read_text())
+CHATML = (
+    "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{{ eos_token }}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the stories tokenizer, to be changed."""
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(STORIES / name, tmp_path)
+    return tmp_path
+
+
+def configure(folder: Path, **settings: object) -> None:
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+
+
+@pytest.mark.parametrize("case", EXTRA["tokenizer"], ids=lambda case: ascii(case["text"]))
+def test_reference(stories: TextTokenizer, case: dict) -> None:
+    """The stories tokenizer gives the reference's ids and texts."""
+    assert stories.encode(case["text"]) == case["ids"]
+    assert stories.encode(case["text"], special=False) == case["ids"][1:]
+    assert stories.decode(case["ids"]) == case["decoded"]
+
+
+def test_identity(stories: TextTokenizer) -> None:
+    """A tokenizer is known by its folder's name and the hash of its tokenizer.json."""
+    assert stories.info.name == "stories260K"
+    assert stories.info.sha256 == hashlib.sha256((STORIES / "tokenizer.json").read_bytes()).hexdigest()
+    assert stories.vocab_size == 512
+    assert stories.special_ids == {0, 1, 2}
+    assert (stories.token(407), stories.token(13), stories.token(512)) == ("▁upon", "<0x0A>", None)
+
+
+def test_pieces(stories: TextTokenizer, byte_level: TextTokenizer) -> None:
+    """An id's own bytes: a text, a part of a character, nothing for special and unknown ids."""
+    assert [stories.piece(i) for i in (407, 3 + 0xF0, 1, 512, -1)] == [b" upon", b"\xf0", b"", b"", b""]
+    assert b"".join(map(byte_level.piece, byte_level.encode("naïve 🙂"))) == "naïve 🙂".encode()
+    words = Tokenizer(models.WordLevel({"word": 0}, unk_token="word"))
+    assert TextTokenizer(words, stories.info, named_tokens={}).piece(0) == b"word"
+
+
+def test_import_is_light() -> None:
+    """Loading a tokenizer imports no torch, transformers, jinja2, huggingface_hub or asyncio."""
+    code = (
+        "import sys; from lmtool.text.tokenizer import load_tokenizer; load_tokenizer(sys.argv[1]).encode('a');"
+        "print({'torch', 'transformers', 'jinja2', 'huggingface_hub', 'asyncio', 'numpy'} & set(sys.modules))"
+    )
+    result = subprocess.run([sys.executable, "-c", code, str(STORIES)], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "set()"
+
+
+def test_long_texts(stories: TextTokenizer) -> None:
+    """A long text, encoded off the interpreter lock, gives the ids that its library gives it otherwise."""
+    text = "Once upon a time, there was a café 🙂.\n" * 300
+    for special in (True, False):
+        assert stories.encode(text, special=special) == stories._tokenizer.encode(text, add_special_tokens=special).ids
+
+
+@pytest.mark.parametrize("text", ["a\ud800b", "a\udfffb" * 5000], ids=["short", "long"])
+def test_no_unicode(stories: TextTokenizer, text: str) -> None:
+    """A lone surrogate is refused by name."""
+    with pytest.raises(RequestError, match="surrogate"):
+        stories.encode(text)
+
+
+def test_many_threads(stories: TextTokenizer) -> None:
+    """Several threads may use one tokenizer."""
+    texts = [f"story {i} " * (i % 9 * 100) for i in range(64)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda text: stories.decode(stories.encode(text)), texts))
+    assert found == texts
+
+
+class TestContinuation:
+    """`encode_continuation`: what follows another text."""
+
+    @pytest.mark.parametrize("case", EXTRA["choice_scores"], ids=lambda case: case["prompt"])
+    def test_reference(self, stories: TextTokenizer, case: dict) -> None:
+        """Continuations of a prompt have the ids that the reference scores."""
+        for choice in case["choices"]:
+            assert stories.encode_continuation(choice["text"]) == choice["ids"]
+
+    @given(text=st.text(st.sampled_from(list("ab \n=é🙂")), max_size=8))
+    def test_prompt_and_continuation_are_the_text(self, stories: TextTokenizer, text: str) -> None:
+        """The text of prompt and continuation is the two texts joined, with no blank between."""
+        assert stories.decode([*stories.encode("Once"), *stories.encode_continuation(text)]) == "Once" + text
+
+    @given(text=st.text(max_size=8))
+    def test_byte_level(self, byte_level: TextTokenizer, text: str) -> None:
+        """Where nothing is put in front of a text, a continuation is encoded like any text."""
+        assert byte_level.encode_continuation(text) == byte_level.encode(text, special=False)
+
+
+class TestSpecialTokens:
+    """Special tokens never show."""
+
+    def test_named_in_the_configuration(self, folder: Path) -> None:
+        """A token that only the configuration calls special is one, and is found in texts as one."""
+        configure(folder, eos_token={"content": "▁time", "lstrip": False}, pad_token="not in the vocabulary")
+        tokenizer = load_tokenizer(str(folder))
+        time = tokenizer._tokenizer.token_to_id("▁time")
+        assert time in tokenizer.special_ids
+        assert tokenizer.decode([403, time, 407]) == "Once upon"
+        assert tokenizer.vocab_size == 512
+        assert tokenizer.encode("a▁time", special=False)[-1] == time
+
+    def test_own_rules_stay(self, stories: TextTokenizer) -> None:
+        """A special token that takes the blanks around it goes on doing so when it is named."""
+        library = Tokenizer(models.WordLevel({"a": 0, "<mask>": 1}, unk_token="a"))
+        library.add_special_tokens([AddedToken("<mask>", lstrip=True, rstrip=True)])
+        tokenizer = TextTokenizer(library, stories.info, named_tokens={"mask_token": "<mask>"})
+        assert tokenizer.encode("a <mask> a") == [0, 1, 0]
+        assert library.get_added_tokens_decoder()[1].lstrip
+
+    def test_no_truncation(self, folder: Path) -> None:
+        """A tokenizer.json that truncates or pads does neither here."""
+        library = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        library.enable_truncation(4)
+        library.enable_padding(length=8)
+        library.save(str(folder / "tokenizer.json"))
+        tokenizer = load_tokenizer(str(folder))
+        assert tokenizer.encode("Once upon a time") == [1, 403, 407, 261, 378]
+        assert tokenizer.encode("Once") == [1, 403]
+
+
+class TestChat:
+    """`encode_chat`, and where the template comes from."""
+
+    def test_bos_once(self, folder: Path) -> None:
+        """A template that writes bos gives one bos, one that does not gives none."""
+        configure(folder, chat_template=CHATML)
+        ids = load_tokenizer(str(folder)).encode_chat([ChatMessage("user", "Once")])
+        assert ids.count(1) == 1
+        assert ids[0] == 1
+        configure(folder, chat_template="{{ messages[0].content }}")
+        assert load_tokenizer(str(folder)).encode_chat([ChatMessage("user", "Once")]) == [403]
+
+    def test_file_wins(self, folder: Path) -> None:
+        """chat_template.jinja is used rather than tokenizer_config.json's."""
+        configure(folder, chat_template="old")
+        (folder / "chat_template.jinja").write_text("new {{ messages[0].content }}")
+        assert load_tokenizer(str(folder)).render_chat([ChatMessage("user", "x")]) == "new x"
+
+    def test_named_templates(self, folder: Path) -> None:
+        """Of several named templates, the one called default is used."""
+        configure(folder, chat_template=[{"name": "rag", "template": "r"}, {"name": "default", "template": "d"}])
+        assert load_tokenizer(str(folder)).render_chat([ChatMessage("user", "x")]) == "d"
+        configure(folder, chat_template=[{"name": "rag", "template": "r"}])
+        assert not load_tokenizer(str(folder)).has_chat_template
+
+    def test_bos_from_the_older_file(self, folder: Path) -> None:
+        """special_tokens_map.json names the tokens that tokenizer_config.json does not."""
+        (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ bos_token }}|{{ pad_token }}"}))
+        (folder / "special_tokens_map.json").write_text(json.dumps({"bos_token": {"content": "<s>"}, "other": 3}))
+        assert load_tokenizer(str(folder)).render_chat([ChatMessage("user", "x")]) == "<s>|"
+
+    def test_no_template(self, stories: TextTokenizer) -> None:
+        """Without a template, messages are refused with what to do instead."""
+        assert not stories.has_chat_template
+        with pytest.raises(RequestError, match="no chat template") as caught:
+            stories.encode_chat([ChatMessage("user", "x")])
+        assert caught.value.hints
+
+
+class TestFolders:
+    """What may be wrong with a folder."""
+
+    def test_no_tokenizer_json(self, tmp_path: Path) -> None:
+        """A folder without tokenizer.json is an error that says how to make one."""
+        with pytest.raises(FileError, match=r"no tokenizer\.json") as caught:
+            load_tokenizer(str(tmp_path))
+        assert "save_pretrained" in caught.value.hints[0]
+
+    def test_converted(self, tmp_path: Path) -> None:
+        """Where a converter is given, it makes the tokenizer of a folder without tokenizer.json."""
+        asked = []
+
+        def convert(name: str) -> Tokenizer:
+            asked.append(name)
+            return Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+
+        tokenizer = load_tokenizer(str(tmp_path), convert)
+        assert asked == [str(tmp_path)]
+        assert tokenizer.encode("a") == [0]
+        assert len(tokenizer.info.sha256) == 64
+
+    @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+    @pytest.mark.parametrize("text", ["{", "[]", '"a"', ""])
+    def test_broken_files(self, folder: Path, name: str, text: str) -> None:
+        """A broken file is an error that names it and says what to do."""
+        (folder / name).write_text(text)
+        with pytest.raises(FileError, match=name) as caught:
+            load_tokenizer(str(folder))
+        assert caught.value.hints
