@@ -1,0 +1,42 @@
+"""How the engine runs a model: one field a choice, each with its unit and its default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lmtool.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """The engine's settings. Fields match the flags of `lmtool serve` one to one."""
+
+    device: str = "auto"
+    """`auto` (a GPU if there is one), `cpu`, `cuda`, or `cuda:N` for the GPU of index N."""
+    dtype: str = "auto"
+    """`float32`, `bfloat16`, `float16`, or `auto`.
+
+    `auto` on CPU: float32 for float32 checkpoints of fewer than 50 million parameters, otherwise bfloat16 where the
+    processor computes in it and float32 where not. `auto` on CUDA: the checkpoint's own, bfloat16 for float32 ones.
+    """
+    max_streams: int = 256
+    """Sequences computed at once; more wait in their order of arrival."""
+    max_batch_tokens: int | None = None
+    """Tokens a step, running streams first, then prompts in chunks. None: 256 on CPU, 2048 on CUDA."""
+    max_context: int | None = None
+    """Tokens of prompt and output together in one stream. None: what the model was made for."""
+    kv_cache_bytes: int | None = None
+    """Bytes for keys and values of all streams. None: what `max_streams` full contexts need, within free memory."""
+    threads: int | None = None
+    """CPU threads of the forward pass. None: torch's own choice."""
+    trust_remote_code: bool = False
+    """Whether Python code that comes with a checkpoint may run."""
+    revision: str | None = None
+    """Branch, tag or commit of a hub model. None: the default branch."""
+
+    def __post_init__(self) -> None:
+        """Raises `UsageError` for a number that makes no sense."""
+        for name in ("max_streams", "max_batch_tokens", "max_context", "kv_cache_bytes", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name} is {value}; expected a number from 1 on")

@@ -1,0 +1,107 @@
+"""Picks tokens from distributions: the most likely one, the likely ones, or one at random by the cumulative sum."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lmtool.types import SamplingParams
+
+_FAST = 256
+"""Candidates that the fast path looks at; a row whose cut lies beyond them is sorted whole."""
+
+_BLOCK = 256
+"""Tokens that are looked at together first: their sum when drawing, their highest when choosing."""
+
+
+def most_likely(logits: Tensor) -> Tensor:
+    """The first highest of each row. logits: [n, V] float32. Returns [n] int64; any id for a row with NaN.
+
+    Two levels, because torch finds a maximum ten times faster than its place: first which block, then where in it.
+    """
+    rows, vocabulary = logits.shape
+    whole = vocabulary // _BLOCK * _BLOCK
+    if whole < 2 * _BLOCK:
+        return torch.argmax(logits, dim=-1)
+    highest = logits[:, :whole].reshape(rows, -1, _BLOCK).amax(dim=-1)
+    block = torch.argmax(highest, dim=-1, keepdim=True)
+    inside = logits.gather(1, block * _BLOCK + torch.arange(_BLOCK, device=logits.device))
+    token = block * _BLOCK + torch.argmax(inside, dim=-1, keepdim=True)
+    if whole == vocabulary:
+        return token.view(rows)
+    rest = torch.argmax(logits[:, whole:], dim=-1, keepdim=True) + whole
+    return torch.where(logits.gather(1, rest) > logits.gather(1, token), rest, token).view(rows)
+
+
+def truncate(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+    """Apply top-k, then top-p of what is left, then min-p.
+
+    logits: [n, V] float32, temperature applied. params: one for each row.
+    Returns [n, V] float32, -inf for what is cut; at least the most likely token stays.
+    """
+    normaliser = torch.logsumexp(logits, dim=-1, keepdim=True)
+    count = min(_FAST, logits.shape[-1])
+    values, ids = torch.topk(logits, count, dim=-1)
+    kept, sure = _keep(values, normaliser, params, logits.shape[-1])
+    result = torch.full_like(logits, float("-inf")).scatter_(1, ids, values.masked_fill(~kept, float("-inf")))
+    beyond = [i for i, row in enumerate(sure.tolist()) if not row]
+    if beyond:
+        values, ids = torch.sort(logits[beyond], dim=-1, descending=True, stable=True)
+        kept, _ = _keep(values, normaliser[beyond], [params[i] for i in beyond], logits.shape[-1])
+        result[beyond] = torch.full_like(values, float("-inf")).scatter_(
+            1, ids, values.masked_fill(~kept, float("-inf"))
+        )
+    return result
+
+
+def _keep(
+    values: Tensor, normaliser: Tensor, params: Sequence[SamplingParams], vocabulary: int
+) -> tuple[Tensor, Tensor]:
+    """Which of the best candidates stay.
+
+    values: [n, C] logits, best first. normaliser: [n, 1], log of the sum over the whole vocabulary.
+    Returns [n, C] bool, and [n] bool: whether no candidate beyond these could have stayed.
+    """
+    device, width = values.device, values.shape[-1]
+    top_k = torch.tensor([p.top_k if 0 < p.top_k < vocabulary else vocabulary for p in params], device=device)
+    top_p = torch.tensor([p.top_p for p in params], dtype=values.dtype, device=device).unsqueeze(-1)
+    min_p = torch.tensor([p.min_p for p in params], dtype=values.dtype, device=device).unsqueeze(-1)
+    kept = torch.arange(width, device=device) < top_k.unsqueeze(-1)
+    all_of_top_k = top_k <= width
+    mass = torch.logsumexp(values.masked_fill(~kept, float("-inf")), dim=-1, keepdim=True)
+    probabilities = torch.exp(values - torch.where(all_of_top_k.unsqueeze(-1), mass, normaliser))
+    before = torch.cumsum(probabilities, dim=-1) - probabilities
+    nucleus = (before < top_p) | (top_p >= 1)
+    likely = probabilities >= min_p * probabilities[:, :1]
+    kept = kept & nucleus & likely
+    kept[:, 0] = True
+    sure = all_of_top_k | ~kept[:, -1] if width < vocabulary else torch.ones_like(all_of_top_k)
+    return kept, sure
+
+
+def draw(logits: Tensor, uniforms: Tensor) -> Tensor:
+    """One token a row: where the cumulative sum of probabilities passes the row's uniform number.
+
+    logits: [n, V] float32. uniforms: [n] float64 in [0, 1). Returns [n] int64.
+
+    Two levels, because a running sum over a whole vocabulary is slow and loses small probabilities in float32: first
+    which block of tokens, in float64, then which token of it.
+    """
+    rows, vocabulary = logits.shape
+    blocks = -(-vocabulary // _BLOCK)
+    probabilities = torch.softmax(logits, dim=-1)
+    padded = torch.nn.functional.pad(probabilities, (0, blocks * _BLOCK - vocabulary)).view(rows, blocks, _BLOCK)
+    sums = padded.sum(dim=-1, dtype=torch.float64).cumsum(dim=-1)
+    goal = uniforms.unsqueeze(-1) * sums[:, -1:]
+    block = torch.searchsorted(sums, goal, right=True).clamp(max=blocks - 1)
+    below = torch.where(block > 0, sums.gather(1, (block - 1).clamp(min=0)), 0.0)
+    inside = padded.gather(1, block.unsqueeze(-1).expand(-1, -1, _BLOCK)).squeeze(1)
+    steps = inside.to(torch.float64).cumsum(dim=-1)
+    token = torch.searchsorted(steps, goal - below, right=True)
+    last = (inside > 0).to(torch.int64).mul(torch.arange(_BLOCK, device=logits.device)).amax(dim=-1, keepdim=True)
+    return (block * _BLOCK + torch.minimum(token, last)).squeeze(-1)

@@ -1,0 +1,309 @@
+"""The engine thread: takes requests, runs steps, and hands each event loop its streams' outputs once a step."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+
+from lmtool.engine.block_allocator import BlockAllocator
+from lmtool.engine.outbox import Outbox
+from lmtool.engine.request_check import check_generate, check_score
+from lmtool.engine.sampler import Bias, Choice, sample
+from lmtool.engine.scheduler import Limits, Plan, Scheduler
+from lmtool.engine.sequence import Sequence as TokenSequence
+from lmtool.engine.stream import Stream, draw_seed, failure
+from lmtool.errors import LmtoolError, OutOfMemoryError, OverloadedError, ServerError
+from lmtool.types import GenerateRequest, ModelInfo, SamplingParams, ScoreRequest, TokenOutput
+
+if TYPE_CHECKING:
+    from lmtool.engine.model_runner import ModelRunner
+    from lmtool.ports import Sink
+
+_logger = logging.getLogger(__name__)
+
+_Command = Callable[[], None]
+
+
+class Engine:
+    """A `TokenModel` over one loaded model: continuous batching in a thread of its own.
+
+    Made by `load_engine`. An idle engine sleeps on a condition variable. What belongs to one stream (a bad request, a
+    row of logits that are not numbers) ends that stream; a step that fails ends the streams of that step.
+    """
+
+    def __init__(
+        self, runner: ModelRunner, limits: Limits, blocks: int, info: ModelInfo, threads: int | None = None
+    ) -> None:
+        """blocks: how many the runner's key-value cache has. threads: CPU threads of a step; None: torch's choice."""
+        self._runner: ModelRunner | None = runner
+        self._device = runner.device
+        self._info = info
+        self._threads = threads
+        self._scheduler = Scheduler(limits, BlockAllocator(blocks))
+        self._streams: dict[int, Stream] = {}
+        self._outbox = Outbox()
+        self._inbox: deque[_Command] = deque()
+        self._wake = threading.Condition()
+        self._accepting = True
+        self._closing = False
+        self._stopped = False
+        self._numbers = itertools.count(1)
+        self._drained: list[Callable[[], None]] = []
+        self._thread: threading.Thread | None = None
+
+    @property
+    def info_now(self) -> ModelInfo:
+        """What is served, with the numbers of streams as they are now."""
+        return replace(self._info, running=self._scheduler.running, waiting=self._scheduler.waiting)
+
+    async def info(self, model: str | None = None) -> ModelInfo:  # noqa: ARG002  # names are the host's business
+        """What is served. The engine has one model and answers for it under any name."""
+        return self.info_now
+
+    def start(self) -> None:
+        """Start the engine thread; harmless when it runs already."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=f"engine {self._info.model}", daemon=True)
+            self._thread.start()
+
+    def submit(self, request: GenerateRequest | ScoreRequest, sink: Sink) -> _Handle:
+        """Start a stream; call from a running event loop. See `TokenModel.submit`.
+
+        The prompt must be token ids. GENERATE with an empty prompt starts from the model's bos id. A prompt must
+        leave room for one token; a stream that reaches the end of the context ends with `length`. SCORE with an empty
+        prompt gives 0.0 for the first token, a placeholder: nothing comes before it.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            stream = self._open(request, sink, loop)
+        except LmtoolError as problem:
+            loop.call_soon(sink, [failure(request.stream_id, problem)])
+            return _Handle(_nothing)
+        if not self._post(partial(self._begin, stream)):
+            loop.call_soon(sink, [stream.failure(_stopped())])
+        return _Handle(lambda change: self._post(partial(change, self, stream)))
+
+    async def drain(self, seconds: float) -> int:
+        """Accept nothing new and let running streams end; how many still run after so many seconds (0: none)."""
+        self._accepting = False
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
+        if not self._post(lambda: self._drained.append(partial(_signal, loop, done))):
+            return 0
+        try:
+            await asyncio.wait_for(done.wait(), seconds)
+        except TimeoutError:
+            return len(self._streams)
+        return 0
+
+    def close(self) -> None:
+        """Stop after the current step, end what still runs with an error, and let go of the model. Blocks briefly."""
+        self._accepting = False
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        if self._thread is not None:
+            self._thread.join()
+        self._runner = None
+
+    def _open(self, request: GenerateRequest | ScoreRequest, sink: Sink, loop: asyncio.AbstractEventLoop) -> Stream:
+        if not self._accepting:
+            raise OverloadedError("the server is shutting down and takes nothing new", "connect again later")
+        if isinstance(request, ScoreRequest):
+            return self._open_score(request, sink, loop)
+        prompt = check_generate(request, self._info)
+        sampling = request.sampling
+        context = self._info.context_length or len(prompt) + sampling.max_tokens
+        eos = () if sampling.ignore_eos else self._info.eos_token_ids
+        sequence = TokenSequence(
+            number=next(self._numbers),
+            tokens=prompt,
+            prompt_length=len(prompt),
+            max_length=min(len(prompt) + sampling.max_tokens, context),
+            stop_ids=frozenset((*eos, *sampling.stop_token_ids)),
+        )
+        top, seed = sampling.top_logprobs, draw_seed(sampling.seed)
+        bias = Bias.of(sampling.logit_bias, self._device)
+        return Stream(request.stream_id, sink, loop, sequence, sampling, top, seed, bias)
+
+    def _open_score(self, request: ScoreRequest, sink: Sink, loop: asyncio.AbstractEventLoop) -> Stream:
+        prompt, scored = check_score(request, self._info)
+        sequence = TokenSequence(
+            number=next(self._numbers),
+            tokens=prompt + scored,
+            prompt_length=len(prompt),
+            max_length=len(prompt) + len(scored),
+            scored=True,
+        )
+        return Stream(request.stream_id, sink, loop, sequence, SamplingParams(), request.top_logprobs, seed=0)
+
+    def _post(self, command: _Command) -> bool:
+        """Have the engine thread carry out a command before its next step; False when it has ended."""
+        with self._wake:
+            if self._stopped:
+                return False
+            self._inbox.append(command)
+            self._wake.notify()
+        return True
+
+    def _run(self) -> None:
+        if self._threads is not None:
+            torch.set_num_threads(self._threads)  # the OpenMP setting is one of the thread, not of the process
+        busy = False
+        with torch.inference_mode():
+            while self._take_commands(wait=not busy):
+                busy = self._step()
+                self._flush()
+        with self._wake:
+            self._stopped = True
+        self._take_commands(wait=False)
+        self._fail(list(self._streams.values()), _stopped())
+        self._flush()
+
+    def _take_commands(self, *, wait: bool) -> bool:
+        """Carry out what arrived; False when the engine closes. wait: sleep until something arrives."""
+        with self._wake:
+            while wait and not self._inbox and not self._closing:
+                self._wake.wait()
+            commands = list(self._inbox)
+            self._inbox.clear()
+        for command in commands:
+            command()
+        return not self._closing
+
+    def _step(self) -> bool:
+        """Plan, compute, and send what it brings; False when there was nothing to compute."""
+        plan = self._scheduler.plan()
+        if not plan.spans:
+            return False
+        streams = [self._streams[span.sequence.number] for span in plan.spans]
+        assert self._runner is not None
+        try:
+            logits = self._runner.run(plan)
+            rows = [row for span, stream in zip(plan.spans, streams, strict=True) for row in stream.rows(span.logits)]
+            self._finish_step(plan, streams, sample(logits, rows) if rows else [])
+        except Exception as problem:
+            _logger.exception("a step of %d streams failed", len(streams))
+            self._fail([stream for stream in streams if self._alive(stream)], _step_error(problem))
+        return True
+
+    def _finish_step(self, plan: Plan, streams: list[Stream], choices: Sequence[Choice | None]) -> None:
+        taken = iter(choices)
+        own = [[next(taken) for _ in span.logits] for span in plan.spans]
+        sampled = [
+            None if span.sequence.scored or not part or part[0] is None else part[0].token
+            for span, part in zip(plan.spans, own, strict=True)
+        ]
+        reasons = self._scheduler.commit(plan, sampled)
+        for stream, part, reason in zip(streams, own, reasons, strict=True):
+            good = [choice for choice in part if choice is not None]
+            if len(good) < len(part):
+                self._fail([stream], ServerError(f"the model {self._info.model} gave logits that are not numbers"))
+                continue
+            for index, choice in enumerate(good, start=1):
+                self._send(stream, stream.output(choice, reason if index == len(good) else None))
+
+    def _begin(self, stream: Stream) -> None:
+        """Queue a new stream, or end it at once if there is nothing to compute."""
+        sequence = stream.sequence
+        self._streams[sequence.number] = stream
+        if sequence.scored:
+            self._begin_score(stream)
+        elif sequence.max_length == sequence.prompt_length:
+            self._send(stream, stream.ending("length"))
+        else:
+            self._scheduler.add(sequence)
+
+    def _begin_score(self, stream: Stream) -> None:
+        sequence = stream.sequence
+        if len(sequence.tokens) == sequence.prompt_length:
+            self._send(stream, stream.ending("stop"))
+            return
+        last = sequence.remaining == 0
+        if sequence.prompt_length == 0:
+            token = sequence.tokens[0]
+            top = None if stream.top_logprobs is None else ((token, 0.0),)
+            self._send(stream, stream.output(Choice(token, 0.0, top), "stop" if last else None))
+        if not last:
+            self._scheduler.add(sequence)
+
+    def _cancel(self, stream: Stream) -> None:
+        if self._alive(stream):
+            self._scheduler.remove(stream.sequence)
+            self._send(stream, stream.ending("cancelled"))
+
+    def _pause(self, stream: Stream) -> None:
+        stream.sequence.paused = True
+
+    def _resume(self, stream: Stream) -> None:
+        stream.sequence.paused = False
+
+    def _alive(self, stream: Stream) -> bool:
+        return stream.sequence.number in self._streams
+
+    def _fail(self, streams: list[Stream], problem: LmtoolError) -> None:
+        for stream in streams:
+            self._scheduler.remove(stream.sequence)
+            self._send(stream, stream.failure(problem))
+
+    def _send(self, stream: Stream, output: TokenOutput) -> None:
+        self._outbox.put(stream.loop, stream.sink, output)
+        if output.last:
+            self._streams.pop(stream.sequence.number, None)
+
+    def _flush(self) -> None:
+        """Hand over the step's outputs; streams of a loop that is gone end here."""
+        gone = self._outbox.flush()
+        for stream in [s for s in self._streams.values() if s.loop in gone]:
+            self._scheduler.remove(stream.sequence)
+            del self._streams[stream.sequence.number]
+        if not self._streams:
+            for signal in self._drained:
+                signal()
+            self._drained.clear()
+
+
+class _Handle:
+    """A `StreamHandle`: what it is told, the engine thread does before its next step."""
+
+    def __init__(self, tell: Callable[[Callable[[Engine, Stream], None]], object]) -> None:
+        self._tell = tell
+
+    def cancel(self) -> None:
+        """End the stream within one step."""
+        self._tell(Engine._cancel)  # noqa: SLF001  # the handle is part of the engine
+
+    def pause(self) -> None:
+        """Produce nothing more until `resume`; the stream keeps its place."""
+        self._tell(Engine._pause)  # noqa: SLF001
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._tell(Engine._resume)  # noqa: SLF001
+
+
+def _nothing(change: Callable[[Engine, Stream], None]) -> None:
+    """A refused stream has ended already."""
+
+
+def _signal(loop: asyncio.AbstractEventLoop, done: asyncio.Event) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(done.set)
+
+
+def _stopped() -> LmtoolError:
+    return ServerError("the server stopped before the stream's end", "connect again later")
+
+
+def _step_error(problem: Exception) -> LmtoolError:
+    if isinstance(problem, torch.OutOfMemoryError | MemoryError):
+        return OutOfMemoryError("the device ran out of memory in this step", "try again, or with fewer tokens")
+    return ServerError(f"the model failed in this step: {type(problem).__name__}", "see the server's log")

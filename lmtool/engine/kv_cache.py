@@ -1,0 +1,91 @@
+"""Keys and values of all streams, in blocks of positions shared by no two streams."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+BLOCK_TOKENS = 16
+"""Positions a block holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """What one attention layer stores for a position."""
+
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+
+    @property
+    def values(self) -> int:
+        """Numbers stored for one position."""
+        return self.kv_heads * (self.key_dim + self.value_dim)
+
+
+class KVCache:
+    """Block storage for every attention layer of a model.
+
+    Layers of one shape share a tensor `[layers, KV, blocks + 1, BLOCK_TOKENS, dim]` for keys and one for values; KV
+    heads come before blocks so that gathered blocks are the batch of a matrix product without another copy. Block 0
+    pads tables and is zero for ever. Memory is touched, and so really taken, only when a block is first handed out.
+    """
+
+    def __init__(
+        self, layers: Sequence[tuple[nn.Module, LayerShape]], blocks: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        """layers: each attention module with its shape. blocks: how many can be handed out, block 0 not counted."""
+        self._pools: dict[LayerShape, tuple[Tensor, Tensor]] = {}
+        self._place: dict[int, tuple[Tensor, Tensor]] = {}
+        self._modules = [module for module, _ in layers]
+        for shape in dict.fromkeys(shape for _, shape in layers):
+            members = [module for module, other in layers if other == shape]
+            size = (len(members), shape.kv_heads, blocks + 1, BLOCK_TOKENS)
+            keys = torch.empty(*size, shape.key_dim, dtype=dtype, device=device)
+            values = torch.empty(*size, shape.value_dim, dtype=dtype, device=device)
+            self._pools[shape] = (keys, values)
+            for index, module in enumerate(members):
+                self._place[id(module)] = (keys[index], values[index])
+        self.clear(torch.zeros(1, dtype=torch.int64, device=device))
+
+    def clear(self, blocks: Tensor) -> None:
+        """Zero the given blocks [n] int64: a masked position still meets its value, and 0 * NaN is NaN."""
+        for keys, values in self._pools.values():
+            keys.index_fill_(2, blocks, 0)
+            values.index_fill_(2, blocks, 0)
+
+    def write(self, module: nn.Module, slots: Tensor, key: Tensor, value: Tensor) -> None:
+        """Store keys [KV, T, D] and values [KV, T, Dv] of T positions.
+
+        slots: [T] int64, `block * BLOCK_TOKENS + offset` for each position.
+        """
+        keys, values = self._place[id(module)]
+        keys.view(keys.shape[0], -1, keys.shape[-1]).index_copy_(1, slots, key)
+        values.view(values.shape[0], -1, values.shape[-1]).index_copy_(1, slots, value)
+
+    def read(self, module: nn.Module, table: Tensor, first: int | None, streams: int) -> tuple[Tensor, Tensor]:
+        """Keys [KV * streams, span, D] and values [KV * streams, span, Dv] of whole blocks.
+
+        table: [streams * n] int64, the blocks of each stream in turn, n each. first: the first of them where they are
+        consecutive, which saves the copy.
+        """
+        keys, values = self._place[id(module)]
+        return _blocks(keys, table, first, streams), _blocks(values, table, first, streams)
+
+
+def _blocks(pool: Tensor, table: Tensor, first: int | None, streams: int) -> Tensor:
+    chosen = pool.index_select(1, table) if first is None else pool.narrow(1, first, len(table))
+    if streams == 1:
+        return chosen.flatten(1, 2)
+    return chosen.reshape(pool.shape[0] * streams, -1, pool.shape[-1])
+
+
+def block_bytes(shapes: Iterable[LayerShape], dtype: torch.dtype) -> int:
+    """Bytes that one block takes over all layers."""
+    return BLOCK_TOKENS * dtype.itemsize * sum(shape.values for shape in shapes)

@@ -1,0 +1,259 @@
+"""Which streams run in the next step, with how many tokens: decode first, then prompts in chunks, in arrival order."""
+
+from __future__ import annotations
+
+from bisect import insort
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Many
+
+    from lmtool.engine.block_allocator import BlockAllocator
+    from lmtool.engine.sequence import Sequence
+    from lmtool.types import FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one step may hold."""
+
+    max_streams: int
+    """Sequences running at once."""
+    max_batch_tokens: int
+    """Tokens a step. Running streams always get theirs, and so does one chunk of a prompt, even above it."""
+    chunk_tokens: int
+    """A prompt is cut at multiples of this position, whoever else runs: a chunk is computed whole or not at all."""
+    block_tokens: int
+    """Positions a block of the key-value cache holds."""
+    max_scored_rows: int
+    """Scored positions a step: each needs a row of logits as wide as the vocabulary. One chunk is always allowed."""
+
+
+@dataclass(slots=True)
+class Span:
+    """Consecutive positions of one sequence, computed in one step."""
+
+    sequence: Sequence
+    start: int
+    """First position."""
+    count: int
+    """Number of positions."""
+
+    @property
+    def end(self) -> int:
+        """The position behind the last one."""
+        return self.start + self.count
+
+    @property
+    def logits(self) -> range:
+        """Positions whose logits are needed: of a SCORE stream all that predict a scored id, else the very last."""
+        sequence = self.sequence
+        if sequence.scored:
+            return range(max(self.start, sequence.prompt_length - 1), self.end)
+        return range(self.end - 1 if self.end == len(sequence.tokens) else self.end, self.end)
+
+
+@dataclass(slots=True)
+class Plan:
+    """What the next step computes."""
+
+    spans: list[Span] = field(default_factory=list)
+    fresh_blocks: list[int] = field(default_factory=list)
+    """Blocks handed out for this step, to be cleared before use: they may hold another stream's leavings."""
+    chunks: int = 0
+    """Chunks of prompts chosen so far."""
+
+    @property
+    def tokens(self) -> int:
+        """Positions in all spans."""
+        return sum(span.count for span in self.spans)
+
+
+class Scheduler:
+    """Owns the queue and the blocks. `plan` chooses, the caller computes, `commit` records the outcome.
+
+    Between `plan` and `commit` no other method may be called but `remove`.
+    """
+
+    def __init__(self, limits: Limits, allocator: BlockAllocator) -> None:
+        self._limits = limits
+        self._allocator = allocator
+        self._waiting: list[Sequence] = []
+        self._admitted: list[Sequence] = []
+
+    @property
+    def running(self) -> int:
+        """Sequences that were given a place, paused ones included."""
+        return len(self._admitted)
+
+    @property
+    def waiting(self) -> int:
+        """Sequences that were not given a place yet."""
+        return len(self._waiting)
+
+    def fits(self, positions: int) -> bool:
+        """Whether a sequence of this many stored positions can be computed at all, if need be alone."""
+        return self._blocks_for(positions) <= self._allocator.total
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence behind those that arrived earlier."""
+        assert self.fits(sequence.capacity)
+        insort(self._waiting, sequence, key=_arrival)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Forget a sequence wherever it is, and free its blocks."""
+        self._release(sequence)
+        for queue in (self._waiting, self._admitted):
+            if sequence in queue:
+                queue.remove(sequence)
+
+    def plan(self) -> Plan:
+        """Choose the next step; no spans when nothing can run."""
+        plan = Plan()
+        active = [sequence for sequence in self._admitted if not sequence.paused][: self._limits.max_streams]
+        for sequence in [s for s in active if s.remaining == 1 and s.computed >= s.chunked_length]:
+            self._decode(plan, sequence)
+        for sequence in [s for s in active if s.remaining > 1 or s.computed < s.chunked_length]:
+            self._prefill(plan, sequence)
+        self._admit(plan, places=self._limits.max_streams - len(active))
+        return plan
+
+    def commit(self, plan: Plan, sampled: Many[int | None]) -> list[FinishReason | None]:
+        """Record a computed step; the reason why each span's sequence ended, None for those that go on.
+
+        sampled: the new id for each span, None where the span brings none (SCORE, or a prompt not yet at its end).
+        Ended sequences are removed and their blocks freed.
+        """
+        reasons: list[FinishReason | None] = []
+        for span, token in zip(plan.spans, sampled, strict=True):
+            sequence = span.sequence
+            sequence.computed = span.end
+            if token is not None:
+                sequence.tokens.append(token)
+            reason = _finish_reason(sequence, token)
+            if reason is not None:
+                self.remove(sequence)
+            reasons.append(reason)
+        return reasons
+
+    def _decode(self, plan: Plan, sequence: Sequence) -> None:
+        preempted = not sequence.blocks
+        if not preempted and self._reserve(plan, sequence, sequence.target):
+            plan.spans.append(Span(sequence, sequence.computed, 1))
+
+    def _prefill(self, plan: Plan, sequence: Sequence) -> None:
+        """Give the sequence as many whole chunks as the step has room for; the first in line gets one in any case."""
+        if sequence not in self._admitted:
+            return
+        end = sequence.computed
+        while end < sequence.target:
+            step = self._next_chunk(sequence, end)
+            if plan.chunks and not self._has_room(plan, sequence, end, step):
+                break
+            if not self._reserve(plan, sequence, end + step):
+                break
+            if end == sequence.computed:
+                plan.spans.append(Span(sequence, end, step))
+            else:
+                plan.spans[-1].count += step
+            end += step
+            plan.chunks += 1
+
+    def _has_room(self, plan: Plan, sequence: Sequence, end: int, step: int) -> bool:
+        if plan.tokens + step > self._limits.max_batch_tokens:
+            return False
+        if not sequence.scored or end + step < sequence.prompt_length:
+            return True
+        rows = sum(len(span.logits) for span in plan.spans if span.sequence.scored)
+        return rows + step <= self._limits.max_scored_rows
+
+    def _next_chunk(self, sequence: Sequence, position: int) -> int:
+        """Positions from `position` to the next cut."""
+        if position >= sequence.chunked_length:
+            return 1
+        cut = (position // self._limits.chunk_tokens + 1) * self._limits.chunk_tokens
+        return min(cut, sequence.chunked_length) - position
+
+    def _admit(self, plan: Plan, places: int) -> None:
+        """Let waiting sequences in, in order, while there are places, room in this step, and blocks for them whole."""
+        for sequence in [s for s in self._waiting if not s.paused]:
+            step = self._next_chunk(sequence, 0)
+            if places <= 0 or (plan.chunks and not self._has_room(plan, sequence, 0, step)):
+                return
+            if not self._make_room(sequence):
+                return
+            self._waiting.remove(sequence)
+            insort(self._admitted, sequence, key=_arrival)
+            self._prefill(plan, sequence)
+            places -= 1
+
+    def _make_room(self, sequence: Sequence) -> bool:
+        """Whether blocks for all of the sequence's known positions are free, paused ones having given way if need be.
+
+        What running sequences still need for their known positions is not free, nor is one more block for each of
+        them: otherwise a newcomer would be preempted as soon as its elders grow.
+        """
+        running = [s for s in self._admitted if not s.paused]
+        promised = sum(max(self._blocks_for(s.target) - len(s.blocks), 0) + 1 for s in running)
+        needed = promised + self._blocks_for(sequence.target)
+        paused = [s for s in self._admitted if s.paused]
+        if needed > self._allocator.free + sum(len(s.blocks) for s in paused):
+            return False
+        while needed > self._allocator.free:
+            self._preempt(paused.pop())
+        return True
+
+    def _reserve(self, plan: Plan, sequence: Sequence, positions: int) -> bool:
+        """Give the sequence blocks for its first `positions`; others give way, paused ones first, then later ones."""
+        missing = self._blocks_for(positions) - len(sequence.blocks)
+        if missing <= 0:
+            return True
+        if missing > self._allocator.free and not self._evict_for(plan, sequence, missing):
+            return False
+        blocks = self._allocator.allocate(missing)
+        assert blocks is not None
+        sequence.blocks.extend(blocks)
+        plan.fresh_blocks.extend(blocks)
+        return True
+
+    def _evict_for(self, plan: Plan, sequence: Sequence, missing: int) -> bool:
+        """Preempt until `missing` blocks are free; False, and nobody preempted, if that cannot be reached."""
+        holders = [s for s in self._admitted if s.blocks and s is not sequence]
+        later = [s for s in holders if s.number > sequence.number and not s.paused]
+        victims = later + [s for s in holders if s.paused]
+        if missing > self._allocator.free + sum(len(s.blocks) for s in victims):
+            return False
+        while missing > self._allocator.free:
+            victim = victims.pop()
+            plan.spans = [span for span in plan.spans if span.sequence is not victim]
+            self._preempt(victim)
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Back into the queue at its own place; what was computed is computed again."""
+        self._release(sequence)
+        self._admitted.remove(sequence)
+        insort(self._waiting, sequence, key=_arrival)
+
+    def _release(self, sequence: Sequence) -> None:
+        self._allocator.release(sequence.blocks)
+        sequence.blocks = []
+        sequence.computed = 0
+
+    def _blocks_for(self, positions: int) -> int:
+        return -(-positions // self._limits.block_tokens)
+
+
+def _arrival(sequence: Sequence) -> int:
+    return sequence.number
+
+
+def _finish_reason(sequence: Sequence, token: int | None) -> FinishReason | None:
+    if sequence.scored:
+        return "stop" if sequence.remaining == 0 else None
+    if token is None:
+        return None
+    if token in sequence.stop_ids:
+        return "stop"
+    return "length" if len(sequence.tokens) >= sequence.max_length else None

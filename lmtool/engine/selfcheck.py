@@ -1,0 +1,191 @@
+"""Finds out at load whether a model's flat, chunked, cached forward pass gives what transformers' plain one gives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from lmtool.engine.attention import IMPLEMENTATION, RECORDING, AttentionCall, attend, attending
+from lmtool.engine.kv_cache import LayerShape
+from lmtool.engine.scheduler import Plan, Span
+from lmtool.engine.sequence import Sequence
+from lmtool.errors import ModelLoadError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from transformers import PreTrainedModel
+
+    from lmtool.engine.model_runner import ModelRunner
+
+_LENGTHS = (21, 13, 2)
+"""Tokens of the prompts that are compared."""
+
+_QUERIES, _MOST_KEYS = 9, 1 << 18
+"""Where a model's masks are looked at: so many queries, and every key up to this position."""
+
+_KNOWN_EXTRAS = frozenset({"dropout", "is_causal", "position_ids", "use_cache", "output_attentions", "cache_position"})
+"""Keywords of an attention call that change nothing here."""
+
+
+class Recorder:
+    """Plain causal attention over one sequence that notes what each layer asks for."""
+
+    def __init__(self, context: int) -> None:
+        """context: positions up to which a layer's mask must be causal, or a sliding window."""
+        self.layers: list[tuple[nn.Module, LayerShape]] = []
+        self.unsupported: set[str] = set()
+        self._keys = torch.arange(min(context, _MOST_KEYS))
+        self._queries = torch.linspace(0, len(self._keys) - 1, _QUERIES).long()
+
+    def mask(self, arguments: Mapping[str, Any]) -> Tensor | None:
+        """The model's own mask for a few queries spread over the context: [1, 1, queries, keys], True where seen."""
+        zero = torch.zeros(1, 1, 1, 1, dtype=torch.int64)
+        queries, keys = self._queries.view(1, 1, -1, 1), self._keys.view(1, 1, 1, -1)
+        seen: Tensor = arguments["mask_function"](zero, zero, queries, keys)
+        return seen.expand(1, 1, len(self._queries), len(self._keys))
+
+    def attend(self, call: AttentionCall) -> Tensor:
+        """The attention output [T, H, Dv]."""
+        self._note(call)
+        tokens = call.query.shape[1]
+        keys = torch.arange(tokens, device=call.query.device)
+        mask = keys > keys.unsqueeze(1)
+        if call.sliding_window is not None:
+            mask |= keys <= keys.unsqueeze(1) - call.sliding_window
+        query = call.query.transpose(0, 1).reshape(1, tokens, call.key.shape[0], -1, call.query.shape[-1])
+        output = attend(query, call.key, call.value, mask.unsqueeze(0), call.scaling, call.softcap)
+        return output.reshape(tokens, -1, call.value.shape[-1])
+
+    def _note(self, call: AttentionCall) -> None:
+        if any(module is call.module for module, _ in self.layers):
+            self.unsupported.add("an attention layer that runs twice in one pass")
+        self.layers.append((call.module, LayerShape(call.key.shape[0], call.key.shape[-1], call.value.shape[-1])))
+        known = {name for name, value in call.extras.items() if value is not None and value is not False}
+        self.unsupported |= {
+            f"attention keyword {name!r}" for name in known - _KNOWN_EXTRAS if isinstance(call.extras[name], Tensor)
+        }
+        if call.extras.get("is_causal") is False or getattr(call.module, "is_causal", True) is False:
+            self.unsupported.add("attention that looks ahead")
+        if call.mask is not None and not self._as_expected(call):
+            self.unsupported.add("an attention mask that is neither causal nor a sliding window")
+
+    def _as_expected(self, call: AttentionCall) -> bool:
+        keys, queries = self._keys, self._queries.unsqueeze(1)
+        expected = keys <= queries
+        if call.sliding_window is not None:
+            expected = expected & (keys > queries - call.sliding_window)
+        return bool(torch.equal(call.mask[0, 0], expected))
+
+
+def record_layers(model: PreTrainedModel, name: str, context: int) -> list[tuple[nn.Module, LayerShape]]:
+    """Each attention layer with what it stores for a position.
+
+    Switches the model to our attention. Raises `ModelLoadError` for attention that the engine cannot compute.
+    """
+    recorder = Recorder(context)
+    _switch(model, name, RECORDING)
+    with attending(recorder), _explained(model, name):
+        ids = _prompt(model, _LENGTHS[0])
+        model(input_ids=ids, position_ids=_positions(ids), attention_mask=None, use_cache=False)
+    if not recorder.layers:
+        recorder.unsupported.add("no attention through transformers' AttentionInterface")
+    if recorder.unsupported:
+        raise _refusal(model, name, f"it needs {', '.join(sorted(recorder.unsupported))}")
+    return recorder.layers
+
+
+def reference_logits(model: PreTrainedModel, name: str) -> list[Tensor]:
+    """Logits [T, V] float32 of each check prompt by transformers' own attention, one plain pass each."""
+    _switch(model, name, "eager")
+    with _explained(model, name):
+        return [
+            model(input_ids=ids, attention_mask=None, use_cache=False).logits[0].float()
+            for ids in (_prompt(model, length) for length in _LENGTHS)
+        ]
+
+
+def check_runner(runner: ModelRunner, name: str, reference: list[Tensor]) -> None:
+    """Run the check prompts through `runner`, together, in uneven pieces, and compare with `reference`.
+
+    Raises `ModelLoadError` when they differ by more than rounding.
+    """
+    _switch(runner.model, name, IMPLEMENTATION)
+    sequences = [
+        Sequence(index, _prompt(runner.model, length)[0].tolist(), prompt_length=1, max_length=length, scored=True)
+        for index, length in enumerate(_LENGTHS)
+    ]
+    for index, sequence in enumerate(sequences):
+        sequence.blocks = [2 * index + 2, 2 * index + 1]
+    pieces = (
+        [Span(sequences[0], 0, 5), Span(sequences[1], 0, 12)],
+        [Span(sequences[2], 0, 1), Span(sequences[0], 5, 14)],
+        [Span(sequences[0], 19, 1)],
+    )
+    rows: dict[int, list[Tensor]] = {sequence.number: [] for sequence in sequences}
+    with _explained(runner.model, name):
+        for index, spans in enumerate(pieces):
+            fresh = list(range(1, 2 * len(sequences) + 1)) if index == 0 else []
+            logits = runner.run(Plan(spans=list(spans), fresh_blocks=fresh))
+            for span, part in zip(spans, torch.split(logits, [len(span.logits) for span in spans]), strict=True):
+                rows[span.sequence.number].append(part)
+    for sequence in sequences:
+        _compare(runner.model, name, torch.cat(rows[sequence.number]), reference[sequence.number][:-1])
+
+
+CHECK_BLOCKS = 2 * len(_LENGTHS)
+"""Blocks of the key-value cache that the check needs."""
+
+
+def _compare(model: PreTrainedModel, name: str, ours: Tensor, theirs: Tensor) -> None:
+    tolerance = 1e-4 if model.dtype == torch.float32 else 4e-2
+    finite = torch.isfinite(theirs)
+    scale = max(float(theirs[finite].abs().max()), 1e-2) if bool(finite.any()) else 1e-2
+    error = float((ours - theirs)[finite].abs().max()) if bool(finite.any()) else float("nan")
+    allowed = tolerance * scale
+    if not error <= allowed:
+        reason = f"its logits differ from transformers' own by {error:.3g}, where {allowed:.2g} is allowed"
+        raise _refusal(model, name, reason)
+
+
+def _prompt(model: PreTrainedModel, length: int) -> Tensor:
+    """[1, length] int64: ids that differ, spread over the vocabulary, the same each time."""
+    vocabulary: int = model.config.get_text_config().vocab_size
+    ids = (torch.arange(1, length + 1) * 2_654_435_761 + 97 * length) % vocabulary
+    return ids.unsqueeze(0).to(next(model.parameters()).device)
+
+
+def _positions(ids: Tensor) -> Tensor:
+    return torch.arange(ids.shape[1], device=ids.device).unsqueeze(0)
+
+
+def _switch(model: PreTrainedModel, name: str, implementation: str) -> None:
+    model.set_attn_implementation(implementation)
+    if model.config._attn_implementation != implementation:  # noqa: SLF001  # set without effect is only seen here
+        raise _refusal(model, name, "it does not use transformers' AttentionInterface")
+
+
+class _explained:  # noqa: N801  # reads as a statement
+    """Turns an exception inside the model's own code into a refusal of the model."""
+
+    def __init__(self, model: PreTrainedModel, name: str) -> None:
+        self._model = model
+        self._name = name
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: object) -> None:
+        usual = (TypeError, ValueError, AttributeError, IndexError, KeyError, NotImplementedError)
+        runtime = isinstance(problem, RuntimeError) and not isinstance(problem, torch.OutOfMemoryError)
+        if isinstance(problem, usual) or runtime:
+            raise _refusal(self._model, self._name, f"{type(problem).__name__}: {problem}") from problem
+
+
+def _refusal(model: PreTrainedModel, name: str, reason: str) -> ModelLoadError:
+    return ModelLoadError(
+        f"{name} ({type(model).__name__}) cannot be served: {reason}",
+        "GPT-2, Llama, Mistral, Qwen2, Qwen3 and Gemma models are known to work",
+    )

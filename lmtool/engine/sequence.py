@@ -1,0 +1,57 @@
+"""One stream as the scheduler sees it: its ids, how far they are computed, and what ends it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One stream's ids and its place in the key-value cache. Plain ints: no tensors, no sinks.
+
+    A GENERATE stream starts with its prompt in `tokens` and grows by one id a step. A SCORE stream has all its ids,
+    prompt and scored ones, from the start, and ends once the last but one is computed.
+    """
+
+    number: int
+    """Order of arrival; unique within an engine."""
+    tokens: list[int]
+    """Prompt, then generated or scored ids."""
+    prompt_length: int
+    """How many of `tokens` are the prompt."""
+    max_length: int
+    """`len(tokens)` at which the stream ends with `length`; for SCORE the length itself."""
+    scored: bool = False
+    """Whether this is a SCORE stream."""
+    stop_ids: frozenset[int] = frozenset()
+    """Ids that end the stream with `stop` once sent: the model's eos ids and the request's own."""
+    computed: int = 0
+    """Positions from the start whose keys and values are stored."""
+    blocks: list[int] = field(default_factory=list)
+    """Blocks of the key-value cache that hold the computed positions, in order."""
+    paused: bool = False
+    """Whether the reader asked for nothing more just now."""
+
+    @property
+    def target(self) -> int:
+        """Positions that must be computed before the next step's outcome is known."""
+        return len(self.tokens) - 1 if self.scored else len(self.tokens)
+
+    @property
+    def remaining(self) -> int:
+        """Positions known but not computed yet."""
+        return self.target - self.computed
+
+    @property
+    def chunked_length(self) -> int:
+        """Positions computed in chunks; those behind were generated one at a time and are recomputed one at a time.
+
+        A generated position therefore always goes through attention as one query, whether it was just sampled or is
+        recomputed after a preemption: the bits are the same.
+        """
+        return self.target if self.scored else self.prompt_length
+
+    @property
+    def capacity(self) -> int:
+        """Positions that may ever be stored: the last id's keys and values are never needed."""
+        return max(self.max_length - 1, 0)

@@ -1,0 +1,90 @@
+"""One running request: whose it is, how it samples, and what its outputs look like."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lmtool.engine.sampler import Bias, Choice, Row
+from lmtool.types import FinishReason, SamplingParams, StreamId, TokenOutput, Usage
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from lmtool.engine.sequence import Sequence
+    from lmtool.errors import LmtoolError
+    from lmtool.ports import Sink
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """A sequence with its owner. Used by the engine thread alone once submitted."""
+
+    stream_id: StreamId
+    sink: Sink
+    loop: asyncio.AbstractEventLoop
+    sequence: Sequence
+    sampling: SamplingParams
+    top_logprobs: int | None
+    seed: int
+    bias: Bias | None = None
+    sent: int = 0
+    """Tokens sent so far, generated or scored."""
+    counts: dict[int, int] = field(default_factory=dict)
+    """Generated id to how often; kept only where a penalty needs it."""
+
+    def rows(self, positions: range) -> list[Row]:
+        """What is wanted from the logits at these positions of the stream."""
+        tokens = self.sequence.tokens
+        if self.sequence.scored:
+            return [Row(target=tokens[position + 1], top_logprobs=self.top_logprobs) for position in positions]
+        params = self.sampling
+        row = Row(
+            params=params,
+            bias=self.bias,
+            top_logprobs=self.top_logprobs,
+            seed=self.seed,
+            position=len(tokens),
+            barred=self.sequence.stop_ids if self.sent < params.min_tokens else (),
+            seen=set(tokens) if params.repetition_penalty != 1 else (),
+            counts=self.counts,
+        )
+        return [row] * len(positions)
+
+    def output(self, choice: Choice, reason: FinishReason | None) -> TokenOutput:
+        """The event for one token; the last one if there is a reason."""
+        self.sent += 1
+        if self.sampling.presence_penalty or self.sampling.frequency_penalty:
+            self.counts[choice.token] = self.counts.get(choice.token, 0) + 1
+        return TokenOutput(
+            self.stream_id,
+            choice.token,
+            choice.logprob,
+            choice.top_logprobs,
+            finish_reason=reason,
+            usage=None if reason is None else self.usage(),
+        )
+
+    def ending(self, reason: FinishReason) -> TokenOutput:
+        """An ending without a token."""
+        return TokenOutput(self.stream_id, finish_reason=reason, usage=self.usage())
+
+    def failure(self, problem: LmtoolError) -> TokenOutput:
+        """An ending by an error."""
+        return failure(self.stream_id, problem)
+
+    def usage(self) -> Usage:
+        """What the stream has consumed so far."""
+        return Usage(self.sequence.prompt_length, self.sent)
+
+
+def failure(stream_id: StreamId, problem: LmtoolError) -> TokenOutput:
+    """The event by which a stream ends when it cannot go on."""
+    sentence = "; ".join((problem.message, *problem.hints))
+    return TokenOutput(stream_id, error=sentence, error_code=problem.code)
+
+
+def draw_seed(wanted: int | None) -> int:
+    """The seed asked for, or a fresh one."""
+    return secrets.randbits(63) if wanted is None else wanted

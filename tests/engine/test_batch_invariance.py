@@ -1,0 +1,92 @@
+"""A stream's ids and logprobs do not depend on its neighbours: bit for bit, on CPU, in float32."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
+
+SUBJECTS = {
+    "greedy": SamplingParams(max_tokens=24, ignore_eos=True, top_logprobs=3),
+    "seeded": SamplingParams(
+        max_tokens=24, ignore_eos=True, temperature=1.3, top_p=0.9, seed=7, repetition_penalty=1.1, top_logprobs=5
+    ),
+    "scored": None,
+}
+
+
+def subject(kind, ids):
+    """The request under test, over a prompt that takes more than one chunk."""
+    sampling = SUBJECTS[kind]
+    return (
+        ScoreRequest("subject", ids[:1], ids[1:], top_logprobs=2)
+        if sampling is None
+        else GenerateRequest("subject", ids, sampling)
+    )
+
+
+@pytest.mark.parametrize(
+    ("architecture", "kind"),
+    [
+        ("llama", "greedy"),
+        ("llama", "seeded"),
+        ("llama", "scored"),
+        ("llama-packed", "greedy"),
+        ("llama-packed", "scored"),
+        ("gpt2", "greedy"),
+        ("gpt2-packed", "seeded"),
+        ("gemma2", "seeded"),
+        ("mistral", "greedy"),
+    ],
+)
+async def test_alone_and_in_a_crowd(architecture, kind, engine_of, run, random_ids):
+    """Alone, among 5, and among 40 of all kinds and lengths, a stream gives the same bits."""
+    engine = engine_of(architecture)
+    request = subject(kind, random_ids(70, seed=1))
+    alone = (await run(engine, request))["subject"]
+    for crowd in (4, 39):
+        neighbours = [
+            GenerateRequest(
+                i, random_ids(1 + 13 * i % 100, seed=i), SamplingParams(max_tokens=1 + i, temperature=i % 3)
+            )
+            if i % 4
+            else ScoreRequest(i, random_ids(3, seed=i), random_ids(20 + i, seed=i))
+            for i in range(crowd)
+        ]
+        split = crowd // 2
+        outputs = await run(engine, *neighbours[:split], request, *neighbours[split:])
+        assert outputs["subject"] == alone
+
+
+@given(
+    lengths=st.lists(st.integers(1, 150), min_size=1, max_size=12),
+    length=st.integers(1, 150),
+    budget=st.sampled_from([1, 64, 256]),
+)
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_crowd(lengths, length, budget, engine_of, run, random_ids, runner):
+    """Whatever the lengths around it and the step's token budget, a seeded stream gives the same bits."""
+    request = GenerateRequest("subject", random_ids(length, seed=5), SUBJECTS["seeded"])
+    alone = runner.run(run(engine_of("llama"), request))["subject"]
+    engine = engine_of("llama", max_batch_tokens=budget)
+    neighbours = [
+        GenerateRequest(i, random_ids(n, seed=n), SamplingParams(max_tokens=9)) for i, n in enumerate(lengths)
+    ]
+    assert runner.run(run(engine, *neighbours, request))["subject"] == alone
+
+
+@pytest.mark.parametrize("architecture", ["llama", "llama-packed"])
+async def test_preemption(architecture, engine_of, run, random_ids):
+    """A stream that was preempted for lack of memory and computed again gives the same bits."""
+    request = GenerateRequest("subject", random_ids(40, seed=3), SamplingParams(max_tokens=60, ignore_eos=True))
+    alone = (await run(engine_of(architecture), request))["subject"]
+    block = {"llama": 16 * 3 * 2 * 2 * 8 * 4, "llama-packed": 16 * 6 * 2 * 2 * 64 * 4}[architecture]
+    small = engine_of(architecture, kv_cache_bytes=16 * block)
+    neighbours = [
+        GenerateRequest(i, random_ids(30 + i, seed=i), SamplingParams(max_tokens=90, ignore_eos=True)) for i in range(5)
+    ]
+    outputs = await run(small, *neighbours, request)
+    assert outputs["subject"] == alone
+    assert [outputs[i][-1].finish_reason for i in range(5)] == ["length"] * 5

@@ -1,0 +1,78 @@
+"""Keys and values come back as they were stored, for each layer and block."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from lmtool.engine.kv_cache import BLOCK_TOKENS, KVCache, LayerShape, block_bytes
+
+WIDE, NARROW = LayerShape(2, 8, 4), LayerShape(1, 4, 4)
+
+
+@pytest.fixture
+def layers():
+    """Three layers of two shapes."""
+    return [(nn.Module(), WIDE), (nn.Module(), NARROW), (nn.Module(), WIDE)]
+
+
+@pytest.fixture
+def cache(layers):
+    """Five blocks, all cleared."""
+    cache = KVCache(layers, 5, torch.float32, torch.device("cpu"))
+    cache.clear(torch.arange(6))
+    return cache
+
+
+@pytest.mark.parametrize("blocks", [[3, 1], [2, 3]])
+def test_round_trip(cache, layers, blocks):
+    """Positions written to blocks in any order are read in the table's order; consecutive blocks without a copy."""
+    tokens = 2 * BLOCK_TOKENS
+    slots = torch.tensor([block * BLOCK_TOKENS + offset for block in blocks for offset in range(BLOCK_TOKENS)])
+    stored = {}
+    for index, (module, shape) in enumerate(layers):
+        generator = torch.Generator().manual_seed(index)
+        stored[module] = (
+            torch.randn(shape.kv_heads, tokens, shape.key_dim, generator=generator),
+            torch.randn(shape.kv_heads, tokens, shape.value_dim, generator=generator),
+        )
+        cache.write(module, slots, *stored[module])
+    first = blocks[0] if blocks[1] == blocks[0] + 1 else None
+    for module, (keys, values) in stored.items():
+        read = cache.read(module, torch.tensor(blocks), first, streams=1)
+        assert torch.equal(read[0], keys)
+        assert torch.equal(read[1], values)
+
+
+def test_several_streams(cache, layers):
+    """Heads come first, streams within a head: the batch of a matrix product."""
+    module, shape = layers[0]
+    for block in range(1, 5):
+        slots = torch.arange(block * BLOCK_TOKENS, (block + 1) * BLOCK_TOKENS)
+        head = torch.tensor([1.0, 2.0]).view(2, 1, 1) * block
+        keys = head.expand(2, BLOCK_TOKENS, shape.key_dim)
+        cache.write(module, slots, keys, keys[..., : shape.value_dim])
+    keys, values = cache.read(module, torch.tensor([4, 3, 1, 0]), None, streams=2)
+    assert keys.shape == (4, 2 * BLOCK_TOKENS, shape.key_dim)
+    assert keys[:, ::BLOCK_TOKENS, 0].tolist() == [[4, 3], [1, 0], [8, 6], [2, 0]]
+    assert values.shape == (4, 2 * BLOCK_TOKENS, shape.value_dim)
+
+
+def test_clear(cache, layers):
+    """A cleared block holds zeros, in every layer; the others keep what they have."""
+    for module, shape in layers:
+        ones = torch.full((shape.kv_heads, 2 * BLOCK_TOKENS, shape.key_dim), torch.nan)
+        cache.write(module, torch.arange(BLOCK_TOKENS, 3 * BLOCK_TOKENS), ones, ones[..., : shape.value_dim])
+    cache.clear(torch.tensor([2]))
+    for module, _ in layers:
+        keys, values = cache.read(module, torch.tensor([2]), 2, streams=1)
+        assert not keys.any()
+        assert not values.any()
+        assert cache.read(module, torch.tensor([1]), 1, streams=1)[0].isnan().all()
+
+
+def test_block_bytes():
+    """Bytes of one block over all layers."""
+    assert block_bytes([WIDE, NARROW, WIDE], torch.float32) == BLOCK_TOKENS * (2 * 12 + 8 + 2 * 12) * 4
+    assert block_bytes([WIDE], torch.bfloat16) == BLOCK_TOKENS * 2 * 12 * 2

@@ -1,0 +1,254 @@
+"""One token a row, any mix of parameters, and log-probabilities that mean one thing."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lmtool.engine.sampler import Bias, Row, sample, uniform
+from lmtool.types import SamplingParams
+
+EXTRA = json.loads((Path(__file__).parents[1] / "data/stories260K/reference_extra.json").read_text())
+LOGITS = torch.log(torch.tensor([0.05, 0.4, 0.1, 0.3, 0.15]))
+
+
+def one(logits=LOGITS, *, top_logprobs=None, seed=0, position=0, barred=(), seen=(), counts=None, **params):
+    """The choice for one row."""
+    sampling = SamplingParams(**params)
+    bias = Bias.of(sampling.logit_bias)
+    row = Row(sampling, None, bias, top_logprobs, seed, position, barred, seen, counts or {})
+    (choice,) = sample(torch.as_tensor(logits).clone().unsqueeze(0), [row])
+    return choice
+
+
+def many(count=4000, **params):
+    """How often each id is drawn with seeds 0 to `count`."""
+    sampling = SamplingParams(**{"temperature": 1.0, **params})
+    rows = [Row(sampling, seed=seed) for seed in range(count)]
+    tokens = [choice.token for choice in sample(LOGITS.repeat(count, 1), rows)]
+    return [tokens.count(token) / count for token in range(5)]
+
+
+class TestGreedy:
+    """Temperature 0 or less picks the most likely token."""
+
+    @pytest.mark.parametrize("temperature", [0.0, -1.0])
+    def test_most_likely(self, temperature):
+        """The token, with its own log-probability."""
+        choice = one(temperature=temperature, seed=5)
+        assert choice.token == 1
+        assert choice.logprob == pytest.approx(math.log(0.4), abs=1e-6)
+
+    def test_real_model(self):
+        """Log-probabilities of a real model's logits are their log-softmax."""
+        for case in EXTRA["next_token_logits"]:
+            logits = torch.tensor(case["logits"])
+            choice = one(logits, top_logprobs=5)
+            expected = torch.log_softmax(logits.double(), -1).topk(5)
+            assert [token for token, _ in choice.top_logprobs] == expected.indices.tolist()
+            assert [value for _, value in choice.top_logprobs] == pytest.approx(expected.values.tolist(), abs=1e-5)
+
+
+class TestSampling:
+    """A drawn token follows the distribution that the parameters describe."""
+
+    def test_temperature(self):
+        """Frequencies are the softmax of logits over temperature."""
+        expected = torch.softmax(LOGITS / 2, -1).tolist()
+        assert many(temperature=2.0) == pytest.approx(expected, abs=0.025)
+
+    def test_truncated(self):
+        """What is cut is never drawn, the rest keeps its proportions."""
+        assert many(top_k=2) == pytest.approx([0, 4 / 7, 0, 3 / 7, 0], abs=0.025)
+
+    def test_tiny_temperature(self):
+        """A temperature next to 0 is as good as greedy, without overflow."""
+        assert one(temperature=1e-30, seed=3).token == 1
+
+    def test_seed(self):
+        """The same seed and position draw the same token; another seed or position another number."""
+        assert one(temperature=1.0, seed=9, position=4) == one(temperature=1.0, seed=9, position=4)
+        numbers = {uniform(seed, position) for seed in range(50) for position in range(50)}
+        assert len(numbers) == 2500
+        assert all(0 <= number < 1 for number in numbers)
+        assert sum(numbers) / 2500 == pytest.approx(0.5, abs=0.03)
+
+    @pytest.mark.parametrize("seed", [-1, 2**80, 0])
+    def test_any_integer_is_a_seed(self, seed):
+        """Negative and huge seeds work."""
+        assert 0 <= uniform(seed, 7) < 1
+
+
+class TestBias:
+    """`logit_bias` is added to the logits."""
+
+    def test_forced(self):
+        """A forced token has logprob 0."""
+        choice = one(logit_bias={0: 100.0}, top_logprobs=1)
+        assert (choice.token, choice.logprob, choice.top_logprobs) == (0, 0.0, ((0, 0.0),))
+
+    def test_allow_list(self):
+        """+100 on some ids leaves the choice among them as the model would have it."""
+        choice = one(logit_bias={0: 100.0, 2: 100.0}, top_logprobs=2)
+        assert choice.token == 2
+        assert choice.logprob == pytest.approx(math.log(2 / 3), abs=1e-4)
+
+    @pytest.mark.parametrize("value", [1e38, 1e308, float("inf")])
+    def test_huge(self, value):
+        """A bias beyond float32 still only forces or forbids."""
+        assert one(logit_bias={4: value}).token == 4
+        assert one(logit_bias={1: -value}).token == 3
+
+
+class TestPenalties:
+    """Repetition, presence and frequency."""
+
+    def test_repetition(self):
+        """Divides positive and multiplies negative logits of ids in prompt or output."""
+        choice = one(
+            torch.tensor([2.0, -1.0, 1.5]),
+            repetition_penalty=2.0,
+            seen=[0, 1],
+            top_logprobs=3,
+            logprobs_mode="processed",
+        )
+        expected = torch.log_softmax(torch.tensor([1.0, -2.0, 1.5]), -1)
+        assert dict(choice.top_logprobs) == pytest.approx(dict(enumerate(expected.tolist())), abs=1e-6)
+
+    def test_presence_and_frequency(self):
+        """Subtracted once for each id generated, and once for each time."""
+        choice = one(
+            torch.zeros(3), presence_penalty=0.5, frequency_penalty=0.25, counts={0: 1, 2: 3}, top_logprobs=3,
+            logprobs_mode="processed",
+        )  # fmt: skip
+        expected = torch.log_softmax(torch.tensor([-0.75, 0.0, -1.25]), -1)
+        assert dict(choice.top_logprobs) == pytest.approx(dict(enumerate(expected.tolist())), abs=1e-6)
+
+    def test_barred(self):
+        """A barred id is neither drawn nor listed among what could be."""
+        choice = one(barred=[1], top_logprobs=5, logprobs_mode="processed")
+        assert choice.token == 3
+        assert {token for token, _ in choice.top_logprobs} == {0, 2, 3, 4}
+
+
+SHAPED = {"temperature": 2.0, "top_k": 2, "logit_bias": {0: 5.0}, "top_logprobs": 5, "seed": 1}
+
+
+class TestModes:
+    """raw: the model's own. biased: after `logit_bias`. processed: what was drawn from."""
+
+    def test_raw(self):
+        """Neither bias nor temperature nor truncation change a raw logprob."""
+        choice = one(**SHAPED, logprobs_mode="raw")
+        assert dict(choice.top_logprobs) == pytest.approx(dict(enumerate(LOGITS.tolist())), abs=1e-6)
+        assert choice.logprob == dict(choice.top_logprobs)[choice.token]
+
+    def test_biased(self):
+        """Only the bias changes a biased logprob."""
+        choice = one(**SHAPED, logprobs_mode="biased")
+        expected = torch.log_softmax(LOGITS + torch.tensor([5.0, 0, 0, 0, 0]), -1)
+        assert dict(choice.top_logprobs) == pytest.approx(dict(enumerate(expected.tolist())), abs=1e-6)
+
+    def test_processed(self):
+        """What was cut is left out, never -inf; the rest is normalised."""
+        choice = one(**SHAPED, logprobs_mode="processed")
+        expected = torch.log_softmax((LOGITS + torch.tensor([5.0, 0, 0, 0, 0]))[:2] / 2, -1)
+        assert dict(choice.top_logprobs) == pytest.approx(dict(enumerate(expected.tolist())), abs=1e-6)
+
+
+class TestAlternatives:
+    """The stream's own k best, plus the chosen one."""
+
+    def test_chosen_is_added(self):
+        """The chosen one comes last when it is not among the best k; with k 0 it is alone."""
+        (choice,) = sample(LOGITS.clone().unsqueeze(0), [Row(target=0, top_logprobs=2)])
+        assert [token for token, _ in choice.top_logprobs] == [1, 3, 0]
+        assert [token for token, _ in one(top_logprobs=0).top_logprobs] == [1]
+
+    def test_none(self):
+        """None asks for no alternatives at all."""
+        assert one(top_logprobs=None).top_logprobs is None
+
+    def test_more_than_the_vocabulary(self):
+        """256 of 5 ids are 5."""
+        assert len(one(top_logprobs=256).top_logprobs) == 5
+
+    def test_certain_token(self):
+        """A logprob is never above 0."""
+        choice = one(torch.tensor([0.0, 1e4, 0.0]), top_logprobs=1)
+        assert choice.logprob == 0.0
+
+
+class TestScored:
+    """A scored row reports its target and nothing else changes it."""
+
+    def test_target(self):
+        """Raw log-probability of the target."""
+        (choice,) = sample(LOGITS.clone().unsqueeze(0), [Row(target=2)])
+        assert choice.token == 2
+        assert choice.logprob == pytest.approx(math.log(0.1), abs=1e-6)
+
+    def test_impossible_target(self):
+        """An id that the model rules out altogether still gets a finite number."""
+        (choice,) = sample(torch.tensor([[0.0, float("-inf")]]), [Row(target=1)])
+        assert math.isfinite(choice.logprob)
+
+
+class TestBrokenLogits:
+    """Logits that are not numbers end their own row."""
+
+    @pytest.mark.parametrize("bad", [[math.nan, 0, 0], [math.inf, 0, 0], [-math.inf] * 3])
+    def test_only_their_row(self, bad):
+        """The neighbours get their choice."""
+        logits = torch.tensor([[0.0, 1.0, 2.0], bad, [0.0, 3.0, 2.0]])
+        rows = [Row(), Row(SamplingParams(temperature=1.0, top_p=0.5)), Row(target=0)]
+        choices = sample(logits, rows)
+        assert choices[1] is None
+        assert [choices[0].token, choices[2].token] == [2, 0]
+
+
+def test_everything_barred():
+    """A row that bars every id has no choice, and never a logprob that is not a number."""
+    for mode in ("biased", "processed"):
+        for temperature in (0.0, 1.0):
+            choice = one(barred=range(5), logprobs_mode=mode, temperature=temperature)
+            assert choice is None or math.isfinite(choice.logprob)
+
+
+PARAMS = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([0.0, 0.7, 1.5]),
+    top_k=st.sampled_from([0, 3, 400]),
+    top_p=st.sampled_from([1.0, 0.9, 0.2]),
+    min_p=st.sampled_from([0.0, 0.05]),
+    repetition_penalty=st.sampled_from([1.0, 1.3]),
+    presence_penalty=st.sampled_from([0.0, 0.5]),
+    logprobs_mode=st.sampled_from(["raw", "biased", "processed"]),
+)
+ROWS = st.builds(
+    Row,
+    params=PARAMS,
+    bias=st.dictionaries(st.integers(0, 599), st.floats(-9, 9), max_size=3).map(Bias.of),
+    target=st.sampled_from([None, None, 17]),
+    top_logprobs=st.sampled_from([None, 0, 1, 4, 30]),
+    seed=st.integers(0, 99),
+    barred=st.sampled_from([(), (3, 5)]),
+    seen=st.just((1, 2, 3)),
+    counts=st.just({4: 2}),
+)
+
+
+@given(st.lists(ROWS, min_size=1, max_size=8), st.integers(0, 1000))
+@settings(deadline=None, max_examples=60)
+def test_a_row_does_not_depend_on_its_neighbours(rows, seed):
+    """Any mix of rows gives each of them, bit for bit, what it gives alone."""
+    logits = torch.randn(len(rows), 600, generator=torch.Generator().manual_seed(seed)) * 3
+    alone = [sample(logits[i : i + 1].clone(), [row])[0] for i, row in enumerate(rows)]
+    assert sample(logits.clone(), rows) == alone
+    assert all(math.isfinite(value) and value <= 0 for c in alone for _, value in c.top_logprobs or ((0, c.logprob),))

@@ -1,0 +1,287 @@
+"""Who runs in a step: decode first, then prompts in chunks, in arrival order; nobody starves, no block is lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from lmtool.engine.block_allocator import BlockAllocator
+from lmtool.engine.scheduler import Limits, Scheduler
+from lmtool.engine.sequence import Sequence
+
+CHUNK = 8
+LIMITS = Limits(max_streams=4, max_batch_tokens=20, chunk_tokens=CHUNK, block_tokens=4, max_scored_rows=16)
+EOS = 0
+
+
+def make(blocks=100, **limits):
+    """A scheduler and its allocator."""
+    allocator = BlockAllocator(blocks)
+    return Scheduler(replace(LIMITS, **limits), allocator), allocator
+
+
+def generate(number, prompt, new=5):
+    """A GENERATE sequence of 1s."""
+    return Sequence(number, [1] * prompt, prompt, prompt + new, stop_ids=frozenset({EOS}))
+
+
+def score(number, prompt, scored):
+    """A SCORE sequence of 1s."""
+    return Sequence(number, [1] * (prompt + scored), prompt, prompt + scored, scored=True)
+
+
+def step(scheduler, token=1):
+    """Plan and commit one step; what each sequence did, and the ended ones with their reasons."""
+    plan = scheduler.plan()
+    tokens = [token if span.logits and not span.sequence.scored else None for span in plan.spans]
+    spans = {span.sequence.number: (span.start, span.count) for span in plan.spans}
+    reasons = scheduler.commit(plan, tokens)
+    ended = {
+        span.sequence.number: reason for span, reason in zip(plan.spans, reasons, strict=True) if reason is not None
+    }
+    return spans, ended
+
+
+class TestOrder:
+    """Decode first, then prompts, in order of arrival."""
+
+    def test_a_new_stream_joins_at_the_next_step(self):
+        """A prompt that arrives while others decode is computed beside them."""
+        scheduler, _ = make()
+        scheduler.add(generate(1, 3))
+        assert step(scheduler)[0] == {1: (0, 3)}
+        scheduler.add(generate(2, 5))
+        assert step(scheduler)[0] == {1: (3, 1), 2: (0, 5)}
+        assert step(scheduler)[0] == {1: (4, 1), 2: (5, 1)}
+
+    def test_prompts_share_the_budget_in_arrival_order(self):
+        """The first prompt takes the whole chunks that fit, the next one what is left."""
+        scheduler, _ = make(max_batch_tokens=20)
+        scheduler.add(generate(1, 30))
+        scheduler.add(generate(2, 4))
+        assert step(scheduler)[0] == {1: (0, 16), 2: (0, 4)}
+        assert step(scheduler)[0] == {2: (4, 1), 1: (16, 14)}
+
+    def test_chunks_end_at_fixed_positions(self):
+        """Where a prompt is cut depends on the position alone, not on who else runs."""
+        scheduler, _ = make(max_batch_tokens=13)
+        for number in (1, 2, 3):
+            scheduler.add(generate(number, 21))
+        ends = set()
+        for _ in range(20):
+            ends |= {start + count for start, count in step(scheduler)[0].values() if start < 21}
+        assert ends <= {8, 16, 21}
+
+    def test_a_full_step_still_takes_one_chunk(self):
+        """When running streams use up the budget, a prompt still gets one chunk a step."""
+        scheduler, _ = make(max_batch_tokens=2)
+        for number in (1, 2, 3):
+            scheduler.add(generate(number, 1, new=30))
+            step(scheduler)
+        scheduler.add(generate(4, 20))
+        spans, _ = step(scheduler)
+        assert spans[4] == (0, 8)
+        assert all(spans[number][1] == 1 for number in (1, 2, 3))
+
+    def test_no_more_than_max_streams(self):
+        """A stream waits while `max_streams` others run, and takes the place of the first that ends."""
+        scheduler, _ = make(max_streams=1)
+        scheduler.add(generate(1, 1, new=2))
+        scheduler.add(generate(2, 1, new=1))
+        assert [sorted(step(scheduler)[0]) for _ in range(3)] == [[1], [1], [2]]
+
+
+class TestEndings:
+    """Why and when a stream ends."""
+
+    def test_length(self):
+        """`max_length` ends with `length`; the blocks are free at once."""
+        scheduler, allocator = make()
+        scheduler.add(generate(1, 2, new=1))
+        assert step(scheduler)[1] == {1: "length"}
+        assert allocator.free == allocator.total
+
+    def test_stop(self):
+        """A stop id ends with `stop`, also when it is the last token allowed."""
+        scheduler, _ = make()
+        scheduler.add(generate(1, 2, new=1))
+        assert step(scheduler, token=EOS)[1] == {1: "stop"}
+
+    def test_score(self):
+        """A SCORE stream ends with `stop` in the step of its last id, and gets rows for scored ids alone."""
+        scheduler, _ = make()
+        scheduler.add(score(1, prompt=3, scored=10))
+        plan = scheduler.plan()
+        assert [list(span.logits) for span in plan.spans] == [list(range(2, 12))]
+        assert scheduler.commit(plan, [None]) == ["stop"]
+
+    def test_scored_rows_are_limited(self):
+        """A long SCORE needs many rows of logits: a step takes `max_scored_rows` of them, or one chunk."""
+        scheduler, _ = make(max_batch_tokens=100, max_scored_rows=16)
+        scheduler.add(score(1, prompt=1, scored=60))
+        assert step(scheduler)[0] == {1: (0, 16)}
+
+
+class TestPause:
+    """A paused stream keeps its place but does not run."""
+
+    def test_keeps_its_place(self):
+        """After `paused` is lifted the stream goes on where it stood."""
+        scheduler, _ = make()
+        sequence = generate(1, 3)
+        scheduler.add(sequence)
+        step(scheduler)
+        sequence.paused = True
+        assert step(scheduler)[0] == {}
+        sequence.paused = False
+        assert step(scheduler)[0] == {1: (3, 1)}
+
+    def test_does_not_hold_a_place(self):
+        """Others run in the place of a paused stream."""
+        scheduler, _ = make(max_streams=1)
+        sequence = generate(1, 3)
+        scheduler.add(sequence)
+        step(scheduler)
+        sequence.paused = True
+        scheduler.add(generate(2, 3))
+        assert step(scheduler)[0] == {2: (0, 3)}
+
+    def test_gives_way(self):
+        """When memory is short a paused stream gives way, and is computed again when it goes on."""
+        scheduler, _ = make(blocks=4)
+        sequence = generate(1, 9)
+        scheduler.add(sequence)
+        step(scheduler)
+        sequence.paused = True
+        scheduler.add(generate(2, 9, new=1))
+        assert step(scheduler)[0] == {2: (0, 9)}
+        sequence.paused = False
+        assert step(scheduler)[0] == {1: (0, 10)}
+
+
+class TestMemory:
+    """When blocks run out, those who came first go on."""
+
+    def test_waits_for_memory(self):
+        """A stream whose known ids do not fit waits, and those behind it do too."""
+        scheduler, _ = make(blocks=6)
+        scheduler.add(generate(1, 8, new=3))
+        scheduler.add(generate(2, 16))
+        scheduler.add(generate(3, 1))
+        assert sorted(step(scheduler)[0]) == [1]
+        assert scheduler.waiting == 2
+
+    def test_the_latest_gives_way(self):
+        """When a running stream needs a block and none is free, the latest arrival is preempted and later redone."""
+        scheduler, _ = make(blocks=4)
+        scheduler.add(generate(1, 3, new=12))
+        scheduler.add(generate(2, 3, new=12))
+        seen = [step(scheduler) for _ in range(40)]
+        restarts = [spans[2] for spans, _ in seen if spans.get(2, (1, 0))[0] == 0]
+        assert len(restarts) > 1
+        assert restarts[1][1] > 3
+        assert {n: r for _, ended in seen for n, r in ended.items()} == {1: "length", 2: "length"}
+
+    def test_generated_ids_are_redone_alone(self):
+        """Positions behind the prompt are no chunk: each may be the end of a step."""
+        sequence = generate(1, 9, new=30)
+        sequence.tokens += [1] * 20
+        scheduler, _ = make(max_batch_tokens=19)
+        scheduler.add(sequence)
+        assert step(scheduler)[0] == {1: (0, 19)}
+        assert step(scheduler)[0] == {1: (19, 10)}
+
+    def test_what_can_never_fit(self):
+        """`fits` tells whether a sequence of so many positions can be computed at all."""
+        scheduler, _ = make(blocks=4)
+        assert scheduler.fits(16)
+        assert not scheduler.fits(17)
+
+
+class RandomSchedules(RuleBasedStateMachine):
+    """Any mix of arrivals, pauses, cancels and steps, with little memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.scheduler, self.allocator = make(blocks=8, max_streams=3, max_batch_tokens=12)
+        self.alive = {}
+        self.number = 0
+
+    @rule(prompt=st.integers(1, 30), new=st.integers(1, 20), scored=st.booleans())
+    def arrive(self, prompt, new, scored):
+        """A new stream, if it can fit at all."""
+        self.number += 1
+        sequence = score(self.number, prompt, new) if scored else generate(self.number, prompt, new)
+        if self.scheduler.fits(sequence.capacity):
+            self.scheduler.add(sequence)
+            self.alive[self.number] = sequence
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data(), paused=st.booleans())
+    def pause(self, data, paused):
+        """Some stream is paused or goes on."""
+        self.alive[data.draw(st.sampled_from(sorted(self.alive)))].paused = paused
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data())
+    def cancel(self, data):
+        """Some stream is cancelled."""
+        self.scheduler.remove(self.alive.pop(data.draw(st.sampled_from(sorted(self.alive)))))
+
+    @rule(token=st.sampled_from([1, 1, 1, EOS]))
+    def run(self, token):
+        """A step; if anyone could run, someone did."""
+        spans, ended = step(self.scheduler, token)
+        assert spans or all(sequence.paused for sequence in self.alive.values())
+        assert all(not self.alive[number].paused for number in spans)
+        for number in ended:
+            del self.alive[number]
+
+    @invariant()
+    def no_block_is_lost_or_shared(self):
+        """Free blocks and held blocks make up all blocks; nobody holds another's."""
+        held = [block for sequence in self.alive.values() for block in sequence.blocks]
+        assert len(set(held)) == len(held)
+        assert len(held) + self.allocator.free == self.allocator.total
+
+    @invariant()
+    def every_position_has_its_block(self):
+        """What counts as computed has a place."""
+        for sequence in self.alive.values():
+            assert len(sequence.blocks) * LIMITS.block_tokens >= sequence.computed
+            assert sequence.computed <= sequence.target
+
+    def teardown(self):
+        """Nobody starves: once all go on and nobody arrives, every stream ends, with all its tokens."""
+        for sequence in self.alive.values():
+            sequence.paused = False
+        for _ in range(2000):
+            if not self.alive:
+                break
+            for number, reason in step(self.scheduler)[1].items():
+                sequence = self.alive.pop(number)
+                assert reason == ("stop" if sequence.scored else "length")
+                assert len(sequence.tokens) == sequence.max_length
+        assert not self.alive
+        assert self.allocator.free == self.allocator.total
+
+
+TestRandomSchedules = RandomSchedules.TestCase
+TestRandomSchedules.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+@given(st.lists(st.tuples(st.integers(1, 30), st.integers(1, 9)), min_size=1, max_size=12))
+@settings(deadline=None)
+def test_first_come_first_served(shapes):
+    """With equal work to do, nobody who came later ends before one who came earlier."""
+    scheduler, _ = make(blocks=40, max_streams=3)
+    prompt, new = shapes[0]
+    for number in range(1, len(shapes) + 1):
+        scheduler.add(generate(number, prompt, new))
+    order = []
+    while scheduler.running or scheduler.waiting:
+        order += sorted(step(scheduler)[1])
+    assert order == sorted(order)

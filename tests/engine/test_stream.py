@@ -1,0 +1,77 @@
+"""What a stream asks of its logits, and what its outputs look like."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from lmtool.engine.sampler import Choice
+from lmtool.engine.sequence import Sequence
+from lmtool.engine.stream import Stream, draw_seed, failure
+from lmtool.errors import ContextOverflowError
+from lmtool.types import SamplingParams, Usage
+
+
+@pytest.fixture
+def make():
+    """A stream over ids 5, 6, 7 with a prompt of two."""
+    loop = asyncio.new_event_loop()
+
+    def make(*, scored=False, top_logprobs=1, **params):
+        sequence = Sequence(1, [5, 6, 7], 2, 9, scored=scored, stop_ids=frozenset({2}))
+        return Stream("s", lambda outputs: None, loop, sequence, SamplingParams(**params), top_logprobs, seed=4)
+
+    yield make
+    loop.close()
+
+
+def test_scored_rows(make):
+    """The logits at a position score the id behind it."""
+    assert [row.target for row in make(scored=True).rows(range(2))] == [6, 7]
+
+
+def test_generated_row(make):
+    """One row for the next id, with the stream's seed and place."""
+    (row,) = make(repetition_penalty=1.5).rows(range(2, 3))
+    assert (row.target, row.seed, row.position, row.top_logprobs) == (None, 4, 3, 1)
+    assert row.seen == {5, 6, 7}
+    assert make().rows(range(3, 3)) == []
+
+
+def test_min_tokens(make):
+    """Stop ids are barred until enough was sent."""
+    stream = make(min_tokens=1)
+    assert set(stream.rows(range(2, 3))[0].barred) == {2}
+    stream.output(Choice(8, -1.0, None), None)
+    assert not stream.rows(range(2, 3))[0].barred
+
+
+def test_counts(make):
+    """Generated ids are counted where a penalty needs it."""
+    stream = make(presence_penalty=1.0)
+    for token in (8, 9, 8):
+        stream.output(Choice(token, -1.0, None), None)
+    assert stream.rows(range(2, 3))[0].counts == {8: 2, 9: 1}
+
+
+def test_outputs(make):
+    """Usage comes with the last output alone."""
+    stream = make()
+    first = stream.output(Choice(8, -1.0, ((8, -1.0),)), None)
+    last = stream.output(Choice(2, -0.5, None), "stop")
+    assert (first.token, first.logprob, first.top_logprobs, first.usage) == (8, -1.0, ((8, -1.0),), None)
+    assert (last.finish_reason, last.usage) == ("stop", Usage(2, 2))
+    assert (stream.ending("cancelled").token, stream.ending("cancelled").finish_reason) == (None, "cancelled")
+
+
+def test_failure():
+    """The sentence with what to do next, and the machine-readable kind beside it."""
+    output = failure("s", ContextOverflowError("too long", "shorten it"))
+    assert (output.error, output.error_code, output.last) == ("too long; shorten it", "context_overflow", True)
+
+
+def test_seed():
+    """The one asked for, or a fresh one each time."""
+    assert draw_seed(-3) == -3
+    assert draw_seed(None) != draw_seed(None)
