@@ -1,0 +1,214 @@
+"""The payloads of TOKEN and MSG: written as lists, read as lists or single objects."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+
+from lmtool.lmtp import json_text
+from lmtool.lmtp.json_text import JsonTextError
+from lmtool.lmtp.messages import (
+    FieldsIgnored,
+    ModelInfoAnswer,
+    Progress,
+    RequestFailed,
+    ServerMessage,
+    UnknownMessage,
+)
+from lmtool.types import FinishReason, LoadProgress, TokenOutput, Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+LEAST_LOGPROB = -3.4028234663852886e38
+"""Stands for the logarithm of zero, which JSON cannot write: the lowest float32."""
+
+_FINISH_REASONS = ("stop", "length", "cancelled")
+
+
+def write_output(output: TokenOutput, *, extended: bool) -> bytes:
+    """One entry of a TOKEN list; `extended` adds `usage` and `error_code`.
+
+    `output.stream_id` is the id's JSON text. A logprob of minus infinity becomes `LEAST_LOGPROB`, an alternative that
+    cannot occur is left out. Raises `ValueError` when the logprob is not a number at all.
+    """
+    stream_id = msgspec.Raw(str(output.stream_id).encode())
+    if output.error is not None:
+        return _error_entry(stream_id, output.error, output.error_code if extended else None)
+    entry: dict[str, object] = {}
+    if output.token is not None:
+        entry["token"] = output.token
+    entry["stream_id"] = stream_id
+    if output.token is not None:
+        entry["logprob"] = _finite(output.logprob)
+    entry["finish_reason"] = output.finish_reason
+    if output.top_logprobs is not None:
+        entry["top_logprobs"] = {token: logprob for token, logprob in output.top_logprobs if math.isfinite(logprob)}
+    if output.text is not None:
+        entry["text"] = output.text
+    if extended and output.usage is not None:
+        entry["usage"] = output.usage
+    return json_text.dump(entry)
+
+
+def write_message(message: ModelInfoAnswer | RequestFailed | Progress | FieldsIgnored) -> bytes:
+    """One entry of a MSG list."""
+    stream_id = msgspec.Raw((message.stream_id or "null").encode())
+    match message:
+        case RequestFailed():
+            return _error_entry(stream_id, message.error, message.error_code)
+        case ModelInfoAnswer():
+            return json_text.dump({"stream_id": stream_id, "model_info": message.model_info})
+        case Progress():
+            return json_text.dump({"stream_id": stream_id, "progress": message.progress})
+        case FieldsIgnored():
+            return json_text.dump({"stream_id": stream_id, "ignored": message.fields})
+
+
+def _error_entry(stream_id: msgspec.Raw, error: str, error_code: str | None) -> bytes:
+    entry: dict[str, object] = {"stream_id": stream_id, "error": error}
+    if error_code is not None:
+        entry["error_code"] = error_code
+    return json_text.dump(entry)
+
+
+def _finite(logprob: float | None) -> float | None:
+    if logprob is None or math.isfinite(logprob):
+        return logprob
+    if math.isnan(logprob):
+        raise ValueError("the logprob is not a number")
+    return LEAST_LOGPROB if logprob < 0 else 0.0
+
+
+class _Fields(msgspec.Struct, kw_only=True):
+    """What an entry of a TOKEN list says of its stream."""
+
+    token: int | None = None
+    logprob: float | None = None
+    top_logprobs: dict[int, float] | None = None
+    finish_reason: str | None = None
+    text: str | None = None
+    usage: Usage | None = None
+    error: str | None = None
+    error_code: str | None = None
+
+
+class _Entry(_Fields, kw_only=True):
+    stream_id: msgspec.Raw
+
+
+_ENTRIES = msgspec.json.Decoder(list[_Entry])
+
+
+def read_tokens(payload: str) -> tuple[TokenOutput, ...]:
+    """The entries of a TOKEN; one that makes no sense becomes an error of its stream. Raises `JsonTextError`."""
+    try:
+        return tuple([_output(bytes(entry.stream_id).decode(), entry) for entry in _ENTRIES.decode(payload)])
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return tuple(map(_tolerant_output, _entries(payload)))
+
+
+def read_messages(payload: str) -> list[ServerMessage]:
+    """The entries of a MSG. Raises `JsonTextError`."""
+    return [_message(entry) for entry in _entries(payload)]
+
+
+def _entries(payload: str) -> list[Mapping[str, object]]:
+    try:
+        value = json_text.load(payload)
+    except JsonTextError as error:
+        raise JsonTextError(f"is not JSON: {error}") from None
+    entries: list[Mapping[str, object]] = []
+    for entry in value if isinstance(value, list) else [value]:
+        if not json_text.is_object(entry) or "stream_id" not in entry:
+            raise JsonTextError(f"has {json_text.kind_of(entry)} where an object with stream_id is expected")
+        entries.append(entry)
+    return entries
+
+
+def _output(stream_id: str, entry: _Fields) -> TokenOutput:
+    top_logprobs = entry.top_logprobs
+    reason = entry.finish_reason
+    if reason is not None and reason not in _FINISH_REASONS:
+        reason = "stop"  # whatever the server calls it, the stream is over
+    return TokenOutput(
+        stream_id,
+        entry.token,
+        entry.logprob,
+        None if top_logprobs is None else _best_first(top_logprobs),
+        entry.text,
+        cast("FinishReason | None", reason),
+        entry.usage,
+        entry.error,
+        entry.error_code if entry.error is None else entry.error_code or "server",
+    )
+
+
+def _best_first(top_logprobs: Mapping[int, float]) -> tuple[tuple[int, float], ...]:
+    if len(top_logprobs) == 1:
+        return tuple(top_logprobs.items())
+    return tuple(sorted(top_logprobs.items(), key=lambda alternative: -alternative[1]))
+
+
+def _tolerant_output(entry: Mapping[str, object]) -> TokenOutput:
+    """The output of an entry in a frame that the strict reader refused."""
+    stream_id = _id_text(entry)
+    fields = {name: value for name, value in entry.items() if name != "stream_id"}
+    fields["logprob"] = _finite_or_none(entry.get("logprob"))
+    alternatives = entry.get("top_logprobs")
+    if json_text.is_object(alternatives):
+        # LMQL's server writes -Infinity for what top_k or top_p removed.
+        fields["top_logprobs"] = {
+            token: logprob for token, logprob in alternatives.items() if _finite_or_none(logprob) is not None
+        }
+    try:
+        return _output(stream_id, msgspec.convert(fields, _Fields, str_keys=True))
+    except msgspec.ValidationError as error:
+        return TokenOutput(
+            stream_id, error=f"the server sent a TOKEN that makes no sense: {error}", error_code="protocol"
+        )
+
+
+def _finite_or_none(value: object) -> object:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _id_text(entry: Mapping[str, object]) -> str:
+    return json_text.dump(entry["stream_id"]).decode()
+
+
+def _message(entry: Mapping[str, object]) -> ServerMessage:
+    stream_id = None if entry["stream_id"] is None else _id_text(entry)
+    if entry.get("error") is not None:
+        code = entry.get("error_code")
+        return RequestFailed(stream_id, str(entry["error"]), code if isinstance(code, str) else None)
+    if stream_id is None:
+        return UnknownMessage("MSG")
+    for name, read in _MESSAGES.items():
+        if name in entry:
+            return read(stream_id, entry[name])
+    return UnknownMessage("MSG", stream_id)
+
+
+def _read_model_info(stream_id: str, value: object) -> ServerMessage:
+    return ModelInfoAnswer(stream_id, value if json_text.is_object(value) else str(value))
+
+
+def _read_progress(stream_id: str, value: object) -> ServerMessage:
+    try:
+        return Progress(stream_id, msgspec.convert(value, LoadProgress))
+    except msgspec.ValidationError:
+        return UnknownMessage("MSG", stream_id)
+
+
+def _read_ignored(stream_id: str, value: object) -> ServerMessage:
+    return FieldsIgnored(stream_id, tuple(map(str, value)) if isinstance(value, list) else ())
+
+
+_MESSAGES: Mapping[str, Callable[[str, object], ServerMessage]] = {
+    "model_info": _read_model_info,
+    "progress": _read_progress,
+    "ignored": _read_ignored,
+}

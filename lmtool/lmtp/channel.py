@@ -1,0 +1,172 @@
+"""What carries a client's frames: a WebSocket, or the stdin and stdout of a server that the client starts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+from lmtool.errors import ConnectError, TimeLimitError
+from lmtool.lmtp.endpoint import CommandEndpoint, SocketEndpoint
+
+if TYPE_CHECKING:
+    from websockets.asyncio.client import ClientConnection
+
+    from lmtool.lmtp.endpoint import Endpoint
+
+MAX_RECEIVED_BYTES = 64 * 1024 * 1024
+"""Longest frame taken from a server: far above any sensible one, far below this machine's memory."""
+_PING_SECONDS = 60.0
+_PONG_SECONDS = 300.0
+"""Long, because LMQL's server with `--single_thread` answers no ping while it computes."""
+_EXIT_SECONDS = 5.0
+
+
+class Channel(Protocol):
+    """An open way to a server."""
+
+    async def send(self, frame: str) -> None:
+        """Send a frame; returns when the next may be sent. Raises `ConnectError`."""
+
+    async def receive(self) -> str | bytes:
+        """Wait for the next frame. Raises `ConnectError` when there will be none."""
+
+    async def close(self) -> None:
+        """Give the channel back."""
+
+
+async def open_channel(endpoint: Endpoint, *, open_timeout: float | None) -> Channel:
+    """Open a way to a server, within `open_timeout` seconds. Raises `ConnectError` or `TimeLimitError`."""
+    try:
+        async with asyncio.timeout(open_timeout):
+            if isinstance(endpoint, CommandEndpoint):
+                return await _start(endpoint)
+            return await _dial(endpoint)
+    except TimeoutError:
+        raise TimeLimitError(f"no connection to {_name(endpoint)} within {open_timeout:g} s") from None
+
+
+def _name(endpoint: Endpoint) -> str:
+    return endpoint.url if isinstance(endpoint, SocketEndpoint) else " ".join(endpoint.words)
+
+
+async def _dial(endpoint: SocketEndpoint) -> Channel:
+    from websockets.asyncio.client import connect
+    from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
+
+    try:
+        connection = await connect(
+            endpoint.url,
+            compression=None,
+            open_timeout=None,
+            ping_interval=_PING_SECONDS,
+            ping_timeout=_PONG_SECONDS,
+            max_size=MAX_RECEIVED_BYTES,
+            proxy=None if endpoint.loopback else True,
+        )
+    except InvalidStatus as error:
+        body = bytes(error.response.body or b"")[:200].decode("utf-8", "replace").strip()
+        status = f"HTTP status {error.response.status_code}" + (f": {body}" if body else "")
+        raise ConnectError(f"no LMTP server at {endpoint.url} ({status})") from None
+    except (InvalidHandshake, InvalidURI) as error:
+        raise ConnectError(f"no LMTP server at {endpoint.url} ({error})") from None
+    except OSError as error:
+        raise ConnectError(f"no LMTP server at {endpoint.url} ({_reason(error)})") from None
+    return _SocketChannel(connection, endpoint.url)
+
+
+def _reason(error: OSError) -> str:
+    """`connection refused`, without what asyncio puts around it."""
+    if isinstance(error, ConnectionRefusedError) or "Connect call failed" in str(error):
+        return "connection refused"
+    return (error.strerror or str(error)).lower()
+
+
+class _SocketChannel:
+    def __init__(self, connection: ClientConnection, url: str) -> None:
+        self._connection = connection
+        self._url = url
+
+    async def send(self, frame: str) -> None:
+        from websockets.exceptions import ConnectionClosed
+
+        try:
+            await self._connection.send(frame)
+        except ConnectionClosed as closed:
+            raise self._lost(closed) from None
+
+    async def receive(self) -> str | bytes:
+        from websockets.exceptions import ConnectionClosed
+
+        try:
+            return await self._connection.recv()
+        except ConnectionClosed as closed:
+            raise self._lost(closed) from None
+
+    def _lost(self, closed: Exception) -> ConnectError:
+        return ConnectError(f"the connection to {self._url} is lost ({closed})")
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+
+async def _start(endpoint: CommandEndpoint) -> Channel:
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *endpoint.words,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=MAX_RECEIVED_BYTES,
+            start_new_session=True,  # Ctrl-C in a terminal is for this program alone; the server ends with its input
+        )
+    except OSError as error:
+        raise ConnectError(f"cannot start {endpoint.words[0]!r} ({_reason(error)})") from None
+    return _PipeChannel(process, endpoint.words[0])
+
+
+class _PipeChannel:
+    def __init__(self, process: asyncio.subprocess.Process, name: str) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._process = process
+        self._name = name
+        self._stdin = process.stdin
+        self._stdout = process.stdout
+
+    async def send(self, frame: str) -> None:
+        try:
+            self._stdin.write(frame.encode() + b"\n")
+            await self._stdin.drain()
+        except OSError:
+            raise await self._lost() from None
+
+    async def receive(self) -> str | bytes:
+        try:
+            line = await self._stdout.readline()
+        except ValueError:
+            raise ConnectError(f"{self._name!r} sent a line above {MAX_RECEIVED_BYTES} bytes") from None
+        if not line:
+            raise await self._lost()
+        try:
+            return line.decode()
+        except UnicodeDecodeError:
+            return line
+
+    async def _lost(self) -> ConnectError:
+        try:
+            async with asyncio.timeout(_EXIT_SECONDS):
+                status = await self._process.wait()
+        except TimeoutError:
+            return ConnectError(f"{self._name!r} has closed its input or output")
+        return ConnectError(f"{self._name!r} has ended with exit status {status}")
+
+    async def close(self) -> None:
+        """Close the server's stdin, which tells it to end; insist when it does not."""
+        self._stdin.close()
+        for insist in (self._process.terminate, self._process.kill):
+            try:
+                async with asyncio.timeout(_EXIT_SECONDS):
+                    await self._process.wait()
+                break
+            except TimeoutError:
+                insist()
+        await self._process.wait()

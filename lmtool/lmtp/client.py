@@ -1,0 +1,146 @@
+"""A client of any LMTP server, ours or LMQL's, that is itself a `TokenModel`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from lmtool.errors import ConnectError, LocalProtocolError, TimeLimitError
+from lmtool.lmtp import endpoint as endpoints
+from lmtool.lmtp import model_info
+from lmtool.lmtp.link import Link
+from lmtool.ports import refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+    from typing import Self
+
+    from lmtool.ports import Sink, StreamHandle
+    from lmtool.types import GenerateRequest, LoadProgress, ModelInfo, ScoreRequest
+
+OnFrame: TypeAlias = "Callable[[Literal['>', '<'], str], None]"
+"""Is shown every frame: `>` as it is sent, `<` as it is received."""
+
+_POLL_SECONDS = 0.25
+
+
+class LmtpClient:
+    """A remote model.
+
+    Make one with `await LmtpClient.connect(...)`, best in `async with`. When the connection is lost, running streams
+    end with `error_code` `connection`; they are not repeated. The next `submit` or `info` connects again.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        open_timeout: float | None = 10.0,
+        on_frame: OnFrame | None = None,
+        on_progress: Callable[[LoadProgress], None] | None = None,
+        on_ignored: Callable[[tuple[str, ...]], None] | None = None,
+    ) -> None:
+        """Remember where the server is (`lmtool.lmtp.endpoint` has the forms). Raises `UsageError`.
+
+        `on_progress` is told how the server's load proceeds while requests wait for it, `on_ignored` which fields of a
+        request the server did not know, where a server can tell.
+        """
+        self._endpoint = endpoints.parse(endpoint)
+        self._open_timeout = open_timeout
+        self._on_frame = on_frame
+        self._on_progress = on_progress
+        self._on_ignored = on_ignored
+        self._link: Link | None = None
+        self._closed = False
+
+    @classmethod
+    async def connect(
+        cls,
+        endpoint: str,
+        *,
+        open_timeout: float | None = 10.0,
+        on_frame: OnFrame | None = None,
+        on_progress: Callable[[LoadProgress], None] | None = None,
+        on_ignored: Callable[[tuple[str, ...]], None] | None = None,
+    ) -> Self:
+        """A client with an open connection.
+
+        Raises `UsageError` for a malformed endpoint, `ConnectError` when nobody answers there, `TimeLimitError` when
+        that takes longer than `open_timeout` seconds.
+        """
+        client = cls(
+            endpoint, open_timeout=open_timeout, on_frame=on_frame, on_progress=on_progress, on_ignored=on_ignored
+        )
+        await client.open()
+        return client
+
+    async def open(self) -> None:
+        """Connect now rather than at the first request. Raises as `connect` does."""
+        await self._live_link().opened()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connection; streams that still run end with an error. A server started by `stdio:` ends."""
+        self._closed = True
+        if self._link is not None:
+            await self._link.close()
+
+    def submit(self, request: GenerateRequest | ScoreRequest, sink: Sink) -> StreamHandle:
+        """Start a stream on the server; see `TokenModel`."""
+        try:
+            return self._live_link().submit(request, sink)
+        except LocalProtocolError as error:
+            return refuse(request.stream_id, sink, error)
+
+    async def info(self, model: str | None = None, *, timeout: float | None = None) -> ModelInfo:  # noqa: ASYNC109  # a limit of the protocol's, with an error of ours
+        """What the server serves under this name.
+
+        Waits while the model loads, `timeout` seconds at most. Raises `ServerError`, `ConnectError`, `TimeLimitError`.
+        """
+        told = await self.model_info(model, timeout=timeout)
+        return model_info.from_wire(told, model)
+
+    async def model_info(
+        self,
+        model: str | None = None,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109  # as above
+    ) -> Mapping[str, object] | str:
+        """The `model_info` of the server's answer as it is, for what `ModelInfo` has no field for. As `info` else."""
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    told = await self._live_link().ask(model)
+                    if told != model_info.UNAVAILABLE:
+                        return told
+                    # LMQL's server does not answer when its model is loaded, but at once; it has to be asked again.
+                    await asyncio.sleep(_POLL_SECONDS)
+        except TimeoutError:
+            raise TimeLimitError(f"no answer to MODEL_INFO within {timeout:g} s") from None
+        except ConnectError as error:
+            if model is not None or self._link is None or not self._link.was_open:
+                raise
+            hint = "name a model: LMQL's own server drops a connection that names none"
+            raise ConnectError(error.message, *error.hints, hint) from None
+
+    def _live_link(self) -> Link:
+        if self._closed:
+            raise LocalProtocolError("this client is closed; make a new one")
+        if self._link is None or self._link.lost:
+            self._link = Link(
+                self._endpoint,
+                open_timeout=self._open_timeout,
+                on_frame=self._on_frame,
+                on_progress=self._on_progress,
+                on_ignored=self._on_ignored,
+            )
+        return self._link

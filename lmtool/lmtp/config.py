@@ -1,0 +1,29 @@
+"""What an LMTP server allows to those who speak to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """Limits of a server and of each of its connections."""
+
+    max_frame_bytes: int = 4 * 1024 * 1024
+    """Longest frame a client may send, LMQL's own limit; above it that connection is closed with code 1009."""
+    max_connections: int = 1024
+    """Open connections; one more is refused with status 503."""
+    max_streams: int = 1024
+    """Streams of one connection at once, and likewise its unanswered MODEL_INFO requests."""
+    high_water_bytes: int = 256 * 1024
+    """Unsent answers above this pause their client's streams and the reading of its requests."""
+    max_sent_frame_bytes: int = 1024 * 1024
+    """Tokens of several steps share a frame up to this size, when the client is slow to read."""
+    stall_seconds: float = 300.0
+    """A client that takes no byte for so long is taken for gone."""
+    ping_interval: float = 60.0
+    """Seconds between pings to a silent client."""
+    ping_timeout: float = 300.0
+    """Seconds a client may leave a ping unanswered: LMQL's answers none while it computes a mask."""
+    allowed_origins: tuple[str, ...] = ()
+    """Origins of web pages that may connect, such as `https://example.org`, beside those of this machine; `*`: any."""

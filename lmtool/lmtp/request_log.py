@@ -1,0 +1,90 @@
+"""What is worth a line in a server's log about each request: who, what, how much, how fast, how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lmtool.types import GenerateRequest
+
+if TYPE_CHECKING:
+    from lmtool.lmtp.messages import Generate, Score
+    from lmtool.types import TokenOutput, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLog:
+    """One finished request, or one refused frame. Holds counts and ids, never what was said."""
+
+    connection: int
+    """Connections are counted from 1; the one of stdin and stdout is 0."""
+    stream_id: str
+    """The id's JSON text; `null` where the frame has none."""
+    command: str
+    """`GENERATE`, `SCORE`, `MODEL_INFO`, `CANCEL`, or what the client sent in its place."""
+    model: str | None = None
+    """As the client named it."""
+    prompt_tokens: int | None = None
+    """None for a text whose ids were not counted."""
+    output_tokens: int = 0
+    ttft: float | None = None
+    """Seconds from the request to its first token."""
+    seconds: float = 0.0
+    """From the request to its end."""
+    end: str | None = None
+    """`stop`, `length`, `cancelled`, or `left` when the client was gone; None with an error."""
+    error: str | None = None
+    ignored: tuple[str, ...] = ()
+    """Fields of the request that had no effect."""
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Rate after the first token; None for fewer than two tokens."""
+        if self.ttft is None or self.output_tokens < 2 or self.seconds <= self.ttft:
+            return None
+        return (self.output_tokens - 1) / (self.seconds - self.ttft)
+
+
+class StreamRecord:
+    """Counts one running stream until it is logged."""
+
+    __slots__ = ("_connection", "_first", "_message", "_output_tokens", "_started", "_usage")
+
+    def __init__(self, connection: int, message: Generate | Score, now: float) -> None:
+        self._connection = connection
+        self._message = message
+        self._started = now
+        self._first: float | None = None
+        self._output_tokens = 0
+        self._usage: Usage | None = None
+
+    def add(self, output: TokenOutput, now: float) -> None:
+        """Count one output."""
+        self._usage = output.usage or self._usage
+        if output.token is not None:
+            self._output_tokens += 1
+            self._first = self._first or now
+
+    def log(self, now: float, *, end: str | None = None, error: str | None = None) -> RequestLog:
+        """The finished record."""
+        request = self._message.request
+        prompt_tokens = self._usage.prompt_tokens if self._usage else None
+        if prompt_tokens is None and not self._message.request.text:
+            prompt_tokens = len(request.prompt)
+        return RequestLog(
+            self._connection,
+            str(request.stream_id),
+            "GENERATE" if isinstance(request, GenerateRequest) else "SCORE",
+            request.model,
+            prompt_tokens,
+            self._output_tokens,
+            None if self._first is None else self._first - self._started,
+            now - self._started,
+            end,
+            error,
+            self._message.ignored,
+        )
+
+
+def silent(_entry: RequestLog) -> None:
+    """Log nothing."""

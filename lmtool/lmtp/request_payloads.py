@@ -1,0 +1,216 @@
+"""The payloads of GENERATE, SCORE, MODEL_INFO and CANCEL: read with every field checked by name, and written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from lmtool.errors import LocalProtocolError, RequestError
+from lmtool.lmtp import json_text, request_fields
+from lmtool.lmtp.json_text import JsonTextError
+from lmtool.lmtp.messages import PROTOCOL_VERSION, Cancel, ClientMessage, Generate, ModelInfoRequest, Score
+from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lmtool.types import Prompt
+
+T = TypeVar("T")
+_DEFAULTS = SamplingParams()
+_REPORTED_FIELDS = 20
+_REPORTED_CHARACTERS = 64
+
+
+def stream_id(members: Mapping[str, bytes]) -> str:
+    """The request's id as JSON text without insignificant whitespace. Raises `RequestError`."""
+    text = members.get("stream_id", b"null")
+    if text == b"null":
+        raise RequestError("stream_id is missing; expected any JSON value but null")
+    longest = request_fields.MAX_STREAM_ID_BYTES
+    if len(text) > longest:
+        raise RequestError(f"stream_id has {len(text)} bytes; expected at most {longest}")
+    try:
+        return json_text.compact(text)
+    except JsonTextError:
+        raise RequestError(f"stream_id is {request_fields.shown(text)}; expected a JSON value") from None
+
+
+def read(command: str, shown: str, stream: str, members: Mapping[str, bytes]) -> ClientMessage:
+    """The message of a command with these members. Raises `RequestError`; `shown` names the command in it."""
+    reader = _READERS.get(command)
+    if reader is None:
+        raise RequestError(f"Unknown command: {shown}; expected {', '.join(_READERS)}")
+    # null is the same as leaving a field out, so that a client may always send all its fields.
+    return reader(stream, {name: text for name, text in members.items() if text != b"null"})
+
+
+def _read_generate(stream: str, members: Mapping[str, bytes]) -> Generate:
+    prompt = _prompt(members)
+    request = GenerateRequest(
+        stream,
+        prompt,
+        _sampling(members),
+        model=_optional(members, "model", request_fields.MODEL),
+        text=_switch(members, "text", default=_is_text(prompt)),
+    )
+    return Generate(request, _extended(members), _switch(members, "progress"), _ignored("GENERATE", members))
+
+
+def _read_score(stream: str, members: Mapping[str, bytes]) -> Score:
+    prompt = _prompt(members)
+    if "scored" not in members:
+        raise RequestError(f"scored is missing; expected {request_fields.SCORED.expected}")
+    scored = request_fields.SCORED.read("scored", members["scored"])
+    request = ScoreRequest(
+        stream,
+        prompt,
+        scored,
+        model=_optional(members, "model", request_fields.MODEL),
+        top_logprobs=_optional(members, "top_logprobs", request_fields.TOP_LOGPROBS),
+        text=_switch(members, "text", default=_is_text(prompt) or isinstance(scored, str)),
+    )
+    return Score(request, _extended(members), _switch(members, "progress"), _ignored("SCORE", members))
+
+
+def _read_model_info(stream: str, members: Mapping[str, bytes]) -> ModelInfoRequest:
+    model = _optional(members, "model", request_fields.MODEL)
+    ignored = _ignored("MODEL_INFO", members)
+    return ModelInfoRequest(stream, model, _extended(members), _switch(members, "progress"), ignored)
+
+
+def _read_cancel(stream: str, members: Mapping[str, bytes]) -> Cancel:
+    return Cancel(stream, _optional(members, "model", request_fields.MODEL), _extended(members))
+
+
+_READERS: Mapping[str, Callable[[str, Mapping[str, bytes]], ClientMessage]] = {
+    "GENERATE": _read_generate,
+    "SCORE": _read_score,
+    "MODEL_INFO": _read_model_info,
+    "CANCEL": _read_cancel,
+}
+
+
+def _prompt(members: Mapping[str, bytes]) -> Prompt:
+    if "prompt" in members and "messages" in members:
+        raise RequestError("the request has both prompt and messages; expected one of them")
+    if "messages" in members:
+        return request_fields.MESSAGES.read("messages", members["messages"])
+    if "prompt" in members:
+        return request_fields.PROMPT.read("prompt", members["prompt"])
+    raise RequestError(f"prompt is missing; expected {request_fields.PROMPT.expected}")
+
+
+def _is_messages(prompt: Prompt) -> bool:
+    return not isinstance(prompt, str) and len(prompt) > 0 and not isinstance(prompt[0], int)
+
+
+def _is_text(prompt: Prompt) -> bool:
+    """Whether a request with this prompt is in text mode unless it says otherwise: any that is not token ids."""
+    return isinstance(prompt, str) or _is_messages(prompt)
+
+
+def _sampling(members: Mapping[str, bytes]) -> SamplingParams:
+    values = {
+        name: field.read(name, members[name]) for name, field in request_fields.SAMPLING.items() if name in members
+    }
+    if "stop" in members:
+        stop = request_fields.STOP.read("stop", members["stop"])
+        entries = stop if isinstance(stop, tuple) else (stop,)
+        values["stop"] = tuple(entry for entry in entries if isinstance(entry, str))
+        ids = tuple(entry for entry in entries if isinstance(entry, int))
+        values["stop_token_ids"] = ids + values.get("stop_token_ids", ())
+    return SamplingParams(**values)
+
+
+def _optional(members: Mapping[str, bytes], name: str, field: request_fields.Field[T]) -> T | None:
+    return field.read(name, members[name]) if name in members else None
+
+
+def _switch(members: Mapping[str, bytes], name: str, *, default: bool = False) -> bool:
+    given = _optional(members, name, request_fields.SWITCH)
+    return default if given is None else given
+
+
+def _extended(members: Mapping[str, bytes]) -> bool:
+    return _optional(members, "lmtp", request_fields.LMTP) is not None
+
+
+def _ignored(command: str, members: Mapping[str, bytes]) -> tuple[str, ...]:
+    unknown = sorted(members.keys() - request_fields.KNOWN[command])
+    return tuple(name[:_REPORTED_CHARACTERS] for name in unknown[:_REPORTED_FIELDS])
+
+
+def write(message: ClientMessage) -> tuple[str, bytes]:
+    """The command and the JSON of a message, without fields that have their default value.
+
+    Raises `LocalProtocolError` for a number that is not finite or text that is not Unicode.
+    """
+    payload: dict[str, object]
+    match message:
+        case Generate(request):
+            command, payload = "GENERATE", _generate_payload(request)
+        case Score(request):
+            command, payload = "SCORE", _score_payload(request)
+        case ModelInfoRequest():
+            command, payload = "MODEL_INFO", _payload(message.model, message.stream_id)
+        case Cancel():
+            command, payload = "CANCEL", _payload(message.model, message.stream_id)
+    if message.extended:
+        payload["lmtp"] = PROTOCOL_VERSION
+    if not isinstance(message, Cancel) and message.progress:
+        payload["progress"] = True
+    try:
+        return command, msgspec.json.encode(payload)
+    except UnicodeEncodeError:
+        raise LocalProtocolError(f"the text of {command} holds half a surrogate pair; expected Unicode") from None
+
+
+def needs_extensions(request: GenerateRequest | ScoreRequest) -> bool:
+    """Whether only a server that knows more than LMQL 0.7.3's understands a request."""
+    payload = _generate_payload(request) if isinstance(request, GenerateRequest) else _score_payload(request)
+    return bool(payload.keys() - _KNOWN_TO_LMQL) or any(isinstance(payload.get(at), str) for at in ("prompt", "scored"))
+
+
+_KNOWN_TO_LMQL = {"model", "stream_id", "prompt", "scored", "max_tokens", "temperature", "logit_bias"} | {
+    "top_logprobs", "top_k", "top_p", "repetition_penalty",
+}  # fmt: skip
+
+
+def _generate_payload(request: GenerateRequest) -> dict[str, object]:
+    payload = _payload(request.model, str(request.stream_id))
+    payload["messages" if _is_messages(request.prompt) else "prompt"] = request.prompt
+    for field in fields(SamplingParams):
+        value = getattr(request.sampling, field.name)
+        if value != getattr(_DEFAULTS, field.name):
+            _refuse_infinite(field.name, value)
+            payload[field.name] = value
+    if request.text != _is_text(request.prompt):
+        payload["text"] = request.text
+    return payload
+
+
+def _score_payload(request: ScoreRequest) -> dict[str, object]:
+    payload = _payload(request.model, str(request.stream_id))
+    payload["messages" if _is_messages(request.prompt) else "prompt"] = request.prompt
+    payload["scored"] = request.scored
+    if request.top_logprobs is not None:
+        payload["top_logprobs"] = request.top_logprobs
+    if request.text != (_is_text(request.prompt) or isinstance(request.scored, str)):
+        payload["text"] = request.text
+    return payload
+
+
+def _payload(model: str | None, stream: str) -> dict[str, object]:
+    start: dict[str, object] = {} if model is None else {"model": model}
+    return {**start, "stream_id": msgspec.Raw(stream.encode())}
+
+
+def _refuse_infinite(name: str, value: object) -> None:
+    numbers = value.values() if isinstance(value, Mapping) else (value,)
+    if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
+        raise LocalProtocolError(f"{name} is {value}; expected finite numbers, the only ones that JSON has")

@@ -1,0 +1,229 @@
+"""An LMTP server: WebSocket at `/`, or lines on a pipe, in front of any `TokenModel`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from lmtool.errors import ConnectError, RequestError
+from lmtool.lmtp import origin
+from lmtool.lmtp.config import ServerConfig
+from lmtool.lmtp.connection import Connection
+from lmtool.lmtp.messages import PROTOCOL_VERSION
+from lmtool.lmtp.request_log import silent
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from starlette.requests import Request
+
+    from lmtool.lmtp.request_log import RequestLog
+    from lmtool.lmtp.stdio import LineReader, LineWriter
+    from lmtool.ports import ProgressSource, TokenModel
+
+_FLUSH_SECONDS = 2.0
+_GOING_AWAY = 1001
+
+
+class LmtpServer:
+    """Offers a model to any number of clients.
+
+    `progress` is asked how a load proceeds, for clients that want to be told; `log` gets one `RequestLog` for each
+    request that ends.
+    """
+
+    def __init__(
+        self,
+        model: TokenModel,
+        *,
+        config: ServerConfig | None = None,
+        progress: ProgressSource | None = None,
+        log: Callable[[RequestLog], None] | None = None,
+    ) -> None:
+        self._model = model
+        self._config = config or ServerConfig()
+        self._progress = progress
+        self._log = log or silent
+        self._count = 0
+        self._connections: set[Connection] = set()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._draining: ConnectError | None = None
+
+    @property
+    def connections(self) -> int:
+        """Open connections."""
+        return len(self._connections)
+
+    def routes(self) -> list[BaseRoute]:
+        """Routes for a starlette application; serve it with `uvicorn_options`."""
+        return [WebSocketRoute("/", self._websocket), Route("/", self._welcome, methods=["GET"])]
+
+    async def drain(self, seconds: float) -> bool:
+        """Take no new work, let running streams end, then close every connection.
+
+        Streams still running after `seconds` end with an error. Returns whether all ended by themselves. Call it before
+        asking uvicorn to exit, which would close the sockets at once.
+        """
+        self._draining = ConnectError("the server is shutting down", "connect again when it is back")
+        for connection in self._connections:
+            connection.refuse_new(self._draining)
+        await self._within(seconds, [connection.idle() for connection in self._connections])
+        finished = not any(connection.busy for connection in self._connections)
+        for connection in self._connections:
+            connection.fail(self._draining)
+        await self._within(_FLUSH_SECONDS, [connection.flushed() for connection in self._connections])
+        for connection in self._connections:
+            connection.close()
+        await self._within(_FLUSH_SECONDS, [self._empty.wait()])
+        return finished
+
+    @staticmethod
+    async def _within(seconds: float, waits: Iterable[Awaitable[object]]) -> None:
+        """Wait for all of these, but no longer than that."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await asyncio.gather(*waits)
+
+    async def _welcome(self, _request: Request) -> Response:
+        return JSONResponse(
+            {
+                "protocol": "LMTP, the Language Model Transport Protocol",
+                "lmtp": PROTOCOL_VERSION,
+                "transport": "WebSocket at this address",
+                "try": 'lmtool chat "Hello there max_tokens=5"',
+            }
+        )
+
+    def _open(self) -> Connection:
+        self._count += 1
+        return self._register(self._count)
+
+    def _register(self, number: int) -> Connection:
+        connection = Connection(number, self._model, self._config, progress=self._progress, log=self._log)
+        self._connections.add(connection)
+        self._empty.clear()
+        return connection
+
+    def _close(self, connection: Connection) -> None:
+        connection.close()
+        self._connections.discard(connection)
+        if not self._connections:
+            self._empty.set()
+
+    def _refusal(self, websocket: WebSocket) -> Response | None:
+        headers = websocket.headers
+        if not origin.is_allowed(headers.get("origin"), headers.get("host"), self._config.allowed_origins):
+            return PlainTextResponse("web pages of this origin may not connect; see allowed_origins", 403)
+        if len(self._connections) >= self._config.max_connections:
+            return PlainTextResponse(f"{len(self._connections)} connections are open, the most there may be", 503)
+        if self._draining is not None:
+            return PlainTextResponse(self._draining.message, 503)
+        return None
+
+    async def _websocket(self, websocket: WebSocket) -> None:
+        refusal = self._refusal(websocket)
+        if refusal is not None:
+            await websocket.send_denial_response(refusal)
+            return
+        connection = self._open()
+        try:
+            await websocket.accept()
+            await self._converse(websocket, connection)
+        finally:
+            self._close(connection)
+
+    async def _converse(self, websocket: WebSocket, connection: Connection) -> None:
+        """Read and write until the client leaves, stalls, or the server closes the connection."""
+        reader = asyncio.create_task(_read(websocket, connection))
+        writer = asyncio.create_task(connection.write(websocket.send_text))
+        try:
+            await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            # The client's work stops before anything else is waited for.
+            drained = writer.done() and not writer.cancelled() and writer.exception() is None
+            connection.close()
+            reader.cancel()
+            writer.cancel()
+            ends = await asyncio.gather(reader, writer, return_exceptions=True)
+        _raise_unexpected(ends)
+        if drained:
+            with contextlib.suppress(WebSocketDisconnect):  # the client may leave in the same moment
+                await websocket.close(_GOING_AWAY)
+
+    async def run_stdio(self, reader: LineReader, writer: LineWriter) -> None:
+        """Serve one client: a frame a line. Returns when its requests have ended and all is answered."""
+        connection = self._register(0)
+
+        async def send(frame: str) -> None:
+            writer.write(frame.encode() + b"\n")
+            await writer.drain()
+
+        writing = asyncio.create_task(connection.write(send))
+        reading = asyncio.create_task(_read_lines(reader, connection))
+        try:
+            # A client that only closes its end still wants its answers; one that is gone makes the writing fail.
+            await asyncio.wait((reading, writing), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._close(connection)
+            reading.cancel()
+            ends = await asyncio.gather(reading, writing, return_exceptions=True)
+        _raise_unexpected(ends)
+
+
+def _raise_unexpected(ends: Iterable[BaseException | None]) -> None:
+    """Raise what a reader or writer ended with, unless it is one of the ways in which clients leave."""
+    for end in ends:
+        if end is not None and not isinstance(end, WebSocketDisconnect | OSError | asyncio.CancelledError):
+            raise end
+
+
+async def _read(websocket: WebSocket, connection: Connection) -> None:
+    while True:
+        await connection.room()
+        event = await websocket.receive()
+        if event["type"] == "websocket.disconnect":
+            return
+        text = event.get("text")
+        connection.receive(text if text is not None else event["bytes"])
+
+
+async def _read_lines(reader: LineReader, connection: Connection) -> None:
+    try:
+        while line := await reader.readline():
+            if line.strip():
+                connection.receive(_text(line))
+            await connection.room()
+    except RequestError as error:
+        connection.refuse(error)
+    await connection.idle()
+    await connection.flushed()
+
+
+def _text(line: bytes) -> str | bytes:
+    """A line as text; as it is where it is not UTF-8, to be refused as a binary frame is."""
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        return line
+
+
+def uvicorn_options(config: ServerConfig | None = None) -> dict[str, Any]:
+    """Keyword arguments for `uvicorn.Config` that make it carry LMTP as SPEC.md says.
+
+    websockets' sans-IO core with its back-pressure; deflate off, because it costs more time than it saves; the frame
+    limit; pings slow enough for a client that computes a mask in its event loop.
+    """
+    config = config or ServerConfig()
+    return {
+        "ws": "websockets-sansio",
+        "ws_max_size": config.max_frame_bytes,
+        "ws_per_message_deflate": False,
+        "ws_ping_interval": config.ping_interval,
+        "ws_ping_timeout": config.ping_timeout,
+    }

@@ -1,0 +1,81 @@
+"""A process's own stdin and stdout as lines for an event loop, whatever they are connected to."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import sys
+from typing import TYPE_CHECKING, Protocol
+
+from lmtool.errors import RequestError
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+
+class LineReader(Protocol):
+    """Where frames come from."""
+
+    async def readline(self) -> bytes:
+        """The next line with its newline; empty at the end. Raises `RequestError` for a line above the limit."""
+
+
+class LineWriter(Protocol):
+    """Where frames go."""
+
+    def write(self, data: bytes) -> None:
+        """Queue bytes."""
+
+    async def drain(self) -> None:
+        """Return when more may be queued. Raises ConnectionError or BrokenPipeError when nobody reads."""
+
+
+class BoundedLines:
+    """Lines of a stream, none longer than `limit` bytes."""
+
+    def __init__(self, stream: asyncio.StreamReader, limit: int) -> None:
+        self._stream = stream
+        self._limit = limit
+
+    async def readline(self) -> bytes:
+        """The next line with its newline; empty at the end. Raises `RequestError` for a line above the limit."""
+        try:
+            return await self._stream.readuntil(b"\n")
+        except asyncio.IncompleteReadError as error:
+            return error.partial
+        except asyncio.LimitOverrunError:
+            raise RequestError(f"the frame has more than {self._limit} bytes, the most that are read") from None
+
+
+class _FileLines:
+    """Writes to a regular file, which an event loop cannot watch and which never blocks for long."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data)
+
+    async def drain(self) -> None:
+        self._file.flush()
+
+
+async def open_stdio(limit: int) -> tuple[LineReader, LineWriter]:
+    """This process's stdin and stdout. `limit`: bytes of the longest line that is read whole."""
+    loop = asyncio.get_running_loop()
+    # The stream's own limit has to be above ours, or a line of just the limit would not be found.
+    stream = asyncio.StreamReader(limit=limit + 1)
+    if _is_file(sys.stdin.fileno()):
+        stream.feed_data(sys.stdin.buffer.read())
+        stream.feed_eof()
+    else:
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), sys.stdin)
+    if _is_file(sys.stdout.fileno()):
+        return BoundedLines(stream, limit), _FileLines(sys.stdout.buffer)
+    transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, sys.stdout)
+    return BoundedLines(stream, limit), asyncio.StreamWriter(transport, protocol, None, loop)
+
+
+def _is_file(descriptor: int) -> bool:
+    return stat.S_ISREG(os.fstat(descriptor).st_mode)

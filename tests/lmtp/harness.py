@@ -1,0 +1,160 @@
+"""A real LMTP server on a free port, and a client that speaks in frames as they are."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from websockets.asyncio.client import ClientConnection, connect
+
+from lmtool.lmtp.config import ServerConfig
+from lmtool.lmtp.request_log import RequestLog
+from lmtool.lmtp.server import LmtpServer, uvicorn_options
+from lmtool.ports import ProgressSource, TokenModel
+
+PATIENCE = 30.0
+"""Seconds after which something that does not come counts as missing: generous, the machine may be busy."""
+
+
+@dataclass
+class Served:
+    """A running server."""
+
+    port: int
+    server: LmtpServer
+    logged: list[RequestLog] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"ws://127.0.0.1:{self.port}/"
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    model: TokenModel, *, config: ServerConfig | None = None, progress: ProgressSource | None = None
+) -> AsyncIterator[Served]:
+    """Serve a model on a free port, in this event loop."""
+    logged: list[RequestLog] = []
+    server = LmtpServer(model, config=config, progress=progress, log=logged.append)
+    options = uvicorn_options(config)
+    runner = uvicorn.Server(
+        uvicorn.Config(Starlette(routes=server.routes()), lifespan="off", log_level="error", **options)
+    )
+    listener = socket.create_server(("127.0.0.1", 0))
+    # Without uvicorn's main loop, which takes over signals and looks for the end only ten times a second.
+    runner.config.load()
+    runner.lifespan = runner.config.lifespan_class(runner.config)
+    await runner.startup(sockets=[listener])
+    try:
+        yield Served(listener.getsockname()[1], server, logged)
+    finally:
+        await server.drain(0)
+        await runner.shutdown(sockets=[listener])
+
+
+class Wire:
+    """A client that sends and receives frames as they are."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self.connection = connection
+
+    async def send(self, *frames: str | bytes) -> None:
+        """Send frames."""
+        for frame in frames:
+            await self.connection.send(frame)
+
+    async def frame(self) -> str:
+        """The next frame."""
+        async with asyncio.timeout(PATIENCE):
+            received = await self.connection.recv()
+        assert isinstance(received, str)
+        return received
+
+    async def receive(self) -> tuple[str, list[dict[str, Any]]]:
+        """The next frame's command and list."""
+        command, payload = split(await self.frame())
+        return command, payload
+
+    async def entries(self, command: str, count: int) -> list[dict[str, Any]]:
+        """The next entries, which must all be of one command."""
+        found: list[dict[str, Any]] = []
+        while len(found) < count:
+            received, payload = await self.receive()
+            assert received == command, (received, payload)
+            found += payload
+        assert len(found) == count
+        return found
+
+    async def stream(self, stream_id: object) -> list[dict[str, Any]]:
+        """Every entry of one stream, up to its end; nothing else may come."""
+        found: list[dict[str, Any]] = []
+        while not found or not ends(found[-1]):
+            command, payload = await self.receive()
+            assert command == "TOKEN", (command, payload)
+            assert all(entry["stream_id"] == stream_id for entry in payload), payload
+            found += payload
+        return found
+
+    async def streams(self, count: int) -> dict[Any, list[dict[str, Any]]]:
+        """The entries of so many streams, up to the end of each."""
+        found: dict[Any, list[dict[str, Any]]] = {}
+        ended = 0
+        while ended < count:
+            command, payload = await self.receive()
+            assert command == "TOKEN", (command, payload)
+            for entry in payload:
+                found.setdefault(entry["stream_id"], []).append(entry)
+                ended += ends(entry)
+        return found
+
+    async def alive(self) -> None:
+        """Check that the server still answers on this connection, with nothing sent before."""
+        await self.send('MODEL_INFO {"stream_id": "alive"}')
+        (entry,) = await self.entries("MSG", 1)
+        assert entry["stream_id"] == "alive"
+        assert "model_info" in entry
+
+
+async def until(condition: Callable[[], object], turn: Callable[[], Awaitable[object]]) -> None:
+    """Take turns, such as a request and its answer, until the condition holds."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await turn()
+
+
+def ends(entry: dict[str, Any]) -> bool:
+    """Whether an entry is its stream's last."""
+    return entry.get("finish_reason") is not None or entry.get("error") is not None
+
+
+def split(frame: str) -> tuple[str, list[dict[str, Any]]]:
+    """A frame's command and its list, read as strictly as JSON is defined."""
+    command, _, payload = frame.partition(" ")
+    entries = json.loads(payload, parse_constant=_refuse)
+    assert isinstance(entries, list)
+    return command, entries
+
+
+def _refuse(constant: str) -> object:
+    raise AssertionError(f"{constant} is not JSON")
+
+
+@contextlib.asynccontextmanager
+async def wire(served: Served, **options: Any) -> AsyncIterator[Wire]:
+    """A connection to a running server."""
+    async with connect(served.url, compression=None, max_size=None, **options) as connection:
+        yield Wire(connection)
+
+
+@contextlib.asynccontextmanager
+async def conversation(model: TokenModel, **options: Any) -> AsyncIterator[Wire]:
+    """A connection to a server of its own."""
+    async with serving(model, **options) as served, wire(served) as client:
+        yield client

@@ -1,0 +1,15 @@
+"""A server of the scripted model on this process's stdin and stdout: `python -m tests.lmtp.stdio_server`."""
+
+import asyncio
+
+from lmtool.lmtp.server import LmtpServer
+from lmtool.lmtp.stdio import open_stdio
+from tests.scripted_model import ScriptedModel
+
+
+async def main() -> None:
+    await LmtpServer(ScriptedModel()).run_stdio(*await open_stdio(4 * 1024 * 1024))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,395 @@
+"""The client against a real server, and against servers that misbehave."""
+
+import asyncio
+import contextlib
+import json
+import socket
+import sys
+
+import pytest
+from websockets.asyncio.server import serve
+
+from lmtool.errors import ConnectError, RemoteProtocolError, ServerError, TimeLimitError, UsageError
+from lmtool.lmtp.client import LmtpClient
+from lmtool.ports import stream
+from lmtool.types import ChatMessage, GenerateRequest, LoadProgress, SamplingParams, ScoreRequest, TokenOutput, Usage
+from tests.lmtp.harness import PATIENCE, serving, until
+from tests.scripted_model import ScriptedModel, logprob_of, tokens_of
+
+STDIO = f"stdio:{sys.executable} -m tests.lmtp.stdio_server"
+
+
+async def outputs(client, request):
+    async with asyncio.timeout(PATIENCE):
+        return [output async for output in stream(client, request)]
+
+
+def tokens(found):
+    return [output.token for output in found]
+
+
+@contextlib.asynccontextmanager
+async def peer(answer):
+    """A server of ours that answers each frame with the frames that `answer` returns; None cuts the connection."""
+    received = []
+
+    async def handler(connection):
+        async for frame in connection:
+            received.append(frame)
+            for reply in answer(frame):
+                if reply is None:
+                    connection.transport.abort()
+                    return
+                await connection.send(reply)
+
+    async with serve(handler, "127.0.0.1", 0) as server:
+        yield f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/", received
+
+
+class TestStreams:
+    async def test_generate(self):
+        """Outputs are what the model produced, under the caller's own id."""
+        async with serving(ScriptedModel()) as served, LmtpClient(served.url) as client:
+            found = await outputs(
+                client, GenerateRequest(("any", 1), (5,), SamplingParams(max_tokens=3, top_logprobs=2))
+            )
+        assert tokens(found) == tokens_of((5,), 3)
+        first = found[0]
+        assert first.stream_id == ("any", 1)
+        assert first.top_logprobs == ((first.token, logprob_of(first.token)), ((first.token + 1) % 1000, -3.0))
+        assert [output.finish_reason for output in found] == [None, None, "length"]
+
+    async def test_score(self):
+        """SCORE gives one output a scored id."""
+        async with serving(ScriptedModel()) as served, LmtpClient(served.url) as client:
+            found = await outputs(client, ScoreRequest(0, (5,), (6, 7)))
+            empty = await outputs(client, ScoreRequest(0, (5,), ()))
+        assert [(o.token, o.logprob, o.top_logprobs) for o in found] == [
+            (6, logprob_of(6), None),
+            (7, logprob_of(7), None),
+        ]
+        assert empty == [TokenOutput(0, finish_reason="stop")]
+
+    async def test_text_and_messages(self):
+        """Text goes and comes, and with it usage."""
+        async with serving(ScriptedModel()) as served, LmtpClient(served.url) as client:
+            text = await outputs(client, GenerateRequest(0, "hi", SamplingParams(max_tokens=2), text=True))
+            chat = await outputs(
+                client, GenerateRequest(0, (ChatMessage("user", "hi"),), SamplingParams(max_tokens=2), text=True)
+            )
+        assert [output.text for output in text] == [chr(97 + token % 26) for token in tokens_of("hi", 2)]
+        assert text[-1].usage == Usage(2, 2)
+        assert chat == text
+
+    async def test_errors_end_their_stream(self):
+        """A request that cannot be served ends with an error; the connection goes on."""
+        async with serving(ScriptedModel()) as served, LmtpClient(served.url) as client:
+            (bad,) = await outputs(client, GenerateRequest(0, (5000,), SamplingParams(seed=1)))
+            assert "5000" in bad.error
+            assert bad.error_code == "unknown_token"
+            (unknown,) = await outputs(client, GenerateRequest(0, (1,), model="other"))
+            assert unknown.error_code == "unknown_model"
+            (unwritable,) = await outputs(client, GenerateRequest(0, (1,), SamplingParams(temperature=float("nan"))))
+            assert unwritable.error_code == "usage"
+            assert len(await outputs(client, GenerateRequest(0, (1,)))) == 32
+
+    async def test_64_streams(self):
+        """64 streams on one connection keep apart, also when they share an id and a sink."""
+        async with serving(ScriptedModel()) as served, LmtpClient(served.url) as client:
+            requests = [GenerateRequest(0, (number,), SamplingParams(max_tokens=number + 1)) for number in range(64)]
+            found = await asyncio.gather(*(outputs(client, request) for request in requests))
+        assert [tokens(each) for each in found] == [tokens_of((number,), number + 1) for number in range(64)]
+
+    async def test_one_sink_gets_a_step_at_once(self):
+        """A sink is called once a frame, with the tokens of all its streams."""
+        model = ScriptedModel(manual=True)
+        calls = asyncio.Queue()
+        async with serving(model) as served, LmtpClient(served.url) as client:
+            for number in range(3):
+                client.submit(GenerateRequest(number, (number,)), calls.put_nowait)
+            await client.info()
+            model.step()
+            async with asyncio.timeout(PATIENCE):
+                assert [output.stream_id for output in await calls.get()] == [0, 1, 2]
+
+    async def test_cancel(self):
+        """A cancelled stream ends here at once and at the server too; what was under way is dropped."""
+        model = ScriptedModel(manual=True)
+        calls = asyncio.Queue()
+        async with serving(model) as served, LmtpClient(served.url) as client:
+            handle = client.submit(GenerateRequest("x", (1,), model="scripted"), calls.put_nowait)
+            await client.info()
+            model.step()
+            handle.cancel()
+            handle.cancel()
+            async with asyncio.timeout(PATIENCE):
+                assert await calls.get() == [TokenOutput("x", finish_reason="cancelled")]
+            await until(lambda: model.cancelled, client.info)
+            model.step()
+            await client.info()
+            assert calls.empty()
+            handle.cancel()
+
+    async def test_pause(self):
+        """A paused stream's outputs are kept, in order, and its neighbour goes on."""
+        got: dict[str, list[int]] = {"slow": [], "fast": []}
+        done = asyncio.Event()
+
+        def sink(name):
+            def take(found):
+                got[name] += tokens(found)
+                if found[-1].last:
+                    done.set()
+
+            return take
+
+        model = ScriptedModel(manual=True)
+        async with serving(model) as served, LmtpClient(served.url) as client:
+            slow = client.submit(GenerateRequest(1, (1,), SamplingParams(max_tokens=10)), sink("slow"))
+            client.submit(GenerateRequest(2, (2,), SamplingParams(max_tokens=8)), sink("fast"))
+            slow.pause()
+            await client.info()
+            for _ in range(8):
+                model.step()
+            async with asyncio.timeout(PATIENCE):
+                await done.wait()
+                done.clear()
+                assert got == {"slow": [], "fast": tokens_of((2,), 8)}
+                slow.resume()
+                model.step()
+                model.step()
+                await done.wait()
+        assert got["slow"] == tokens_of((1,), 10)
+
+    async def test_cancel_while_paused(self):
+        """What was kept for a paused stream is dropped when it is cancelled."""
+        calls = asyncio.Queue()
+        async with serving(ScriptedModel()) as served, LmtpClient(served.url) as client:
+            handle = client.submit(GenerateRequest(1, (1,)), calls.put_nowait)
+            handle.pause()
+            await client.info()
+            await until(lambda: len(served.logged) > 1, client.info)
+            handle.cancel()
+            handle.resume()
+            async with asyncio.timeout(PATIENCE):
+                assert await calls.get() == [TokenOutput(1, finish_reason="cancelled")]
+            await client.info()
+            assert calls.empty()
+
+
+class TestInfo:
+    async def test_info(self):
+        """The server tells what it serves."""
+        async with serving(ScriptedModel()) as served, LmtpClient(served.url) as client:
+            info = await client.info("scripted")
+            raw = await client.model_info()
+        assert (info.model, info.vocab_size, info.eos_token_ids) == ("scripted", 1000, (999,))
+        assert raw["lmtp"] == 1
+
+    async def test_unknown_model(self):
+        """A name that is not served is the server's error."""
+        async with serving(ScriptedModel()) as served, LmtpClient(served.url) as client:
+            with pytest.raises(ServerError, match="other"):
+                await client.info("other")
+
+    async def test_time_limit(self):
+        """An answer that does not come in time is an error of its own, and harmless when it comes later."""
+        model = ScriptedModel()
+        model.loaded.clear()
+        async with serving(model) as served, LmtpClient(served.url) as client:
+            with pytest.raises(TimeLimitError, match=r"0\.01 s"):
+                await client.info(timeout=0.01)
+            model.loaded.set()
+            assert (await client.info()).model == "scripted"
+
+    async def test_unavailable_is_asked_again(self):
+        """LMQL's server says `<unavailable>` while it loads: the client asks until it says more."""
+        told = iter(['"<unavailable>"', '"<unavailable>"', '{"model": "m", "constructor": "c"}'])
+
+        def answer(frame):
+            stream_id = json.loads(frame.partition(" ")[2])["stream_id"]
+            return [f'MSG [{{"stream_id": {stream_id}, "model_info": {next(told)}}}]']
+
+        async with peer(answer) as (url, received), LmtpClient(url) as client:
+            assert (await client.info("m")).constructor == "c"
+            assert len(received) == 3
+
+    async def test_progress_and_ignored(self):
+        """Whoever wants to know is told how a load proceeds."""
+
+        class Loading:
+            def subscribe(self, model, listener):
+                for phase in ("loading", "ready"):
+                    listener(LoadProgress("m", phase))
+                return lambda: None
+
+        told = []
+        async with (
+            serving(ScriptedModel(), progress=Loading()) as served,
+            LmtpClient(served.url, on_progress=told.append) as client,
+        ):
+            await client.info()
+            await outputs(client, GenerateRequest(0, (1,)))
+        assert [progress.phase for progress in told] == ["loading", "ready", "loading", "ready"]
+
+
+class TestFrames:
+    async def test_on_frame(self):
+        """Every frame is shown as it is sent and received."""
+        frames = []
+        async with (
+            serving(ScriptedModel()) as served,
+            LmtpClient(served.url, on_frame=lambda *frame: frames.append(frame)) as client,
+        ):
+            await outputs(client, GenerateRequest(0, (1,), SamplingParams(max_tokens=1)))
+        assert [direction for direction, _ in frames] == [">", "<"]
+        assert frames[0][1] == 'GENERATE {"stream_id":1,"prompt":[1],"max_tokens":1}'
+        assert frames[1][1].startswith("TOKEN [{")
+
+    async def test_large_frames(self):
+        """A mask over a large vocabulary goes out, and large answers come in."""
+        bias = dict.fromkeys(range(200000), -100.0)
+        async with serving(ScriptedModel()) as served, LmtpClient(served.url) as client:
+            request = GenerateRequest(0, (1,), SamplingParams(max_tokens=2, logit_bias=bias, top_logprobs=256))
+            found = await outputs(client, request)
+        assert len(found[0].top_logprobs) == 256
+
+
+class TestOpening:
+    async def test_nobody_there(self):
+        """A port where nobody listens is a connection error, at the opening and for each request."""
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+        with pytest.raises(ConnectError, match="connection refused"):
+            await LmtpClient.connect(f":{port}")
+        client = LmtpClient(f":{port}")
+        (lost,) = await outputs(client, GenerateRequest(0, (1,)))
+        assert lost.error_code == "connection"
+        with pytest.raises(ConnectError) as refused:
+            await client.info()
+        assert refused.value.hints == ()
+        await client.close()
+
+    async def test_somebody_else(self):
+        """A server of another protocol is named as such."""
+
+        async def greet(reader, writer):
+            await reader.readline()
+            writer.write(b"HTTP/1.1 418 Teapot\r\nContent-Length: 0\r\n\r\n")
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(greet, "127.0.0.1", 0)
+        async with server:
+            with pytest.raises(ConnectError, match="418"):
+                await LmtpClient.connect(f":{server.sockets[0].getsockname()[1]}")
+
+    async def test_silence(self):
+        """A server that does not finish the handshake in time is an error of its own."""
+        with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(TimeLimitError):
+            await LmtpClient.connect(f":{silent.getsockname()[1]}", open_timeout=0.05)
+
+    async def test_nonsense(self):
+        """A malformed endpoint is refused before anything is opened."""
+        with pytest.raises(UsageError):
+            LmtpClient("gopher://x")
+
+    async def test_closed(self):
+        """A closed client starts nothing more."""
+        async with serving(ScriptedModel()) as served:
+            client = await LmtpClient.connect(served.url)
+            await client.close()
+            (refused,) = await outputs(client, GenerateRequest(0, (1,)))
+            assert "closed" in refused.error
+
+
+class TestLoss:
+    async def test_a_cut(self):
+        """When the connection is cut, every stream and request ends with an error; the next request connects again."""
+
+        def answer(frame):
+            if '"stream_id":1,' in frame and "[7]" in frame:
+                return ['TOKEN [{"token": 5, "stream_id": 1, "logprob": -1, "finish_reason": null}]']
+            return [None] if "MODEL_INFO" in frame else ['TOKEN [{"stream_id": 1, "finish_reason": "stop"}]']
+
+        async with peer(answer) as (url, received), LmtpClient(url) as client:
+            streaming = asyncio.create_task(outputs(client, GenerateRequest("a", (7,))))
+            await asyncio.sleep(0)
+            with pytest.raises(ConnectError, match="lost"):
+                await client.info("m")
+            first, last = await streaming
+            assert first.token == 5
+            assert last.error_code == "connection"
+            assert await outputs(client, GenerateRequest("b", (8,))) == [TokenOutput("b", finish_reason="stop")]
+        assert len(received) == 3
+
+    async def test_a_server_that_needs_a_name(self):
+        """LMQL's server drops a connection whose request names no model: the error says what to do."""
+        async with peer(lambda frame: [None]) as (url, _), LmtpClient(url) as client:
+            with pytest.raises(ConnectError) as lost:
+                await client.info()
+        assert "name a model" in lost.value.hints[-1]
+
+    async def test_a_broken_frame(self):
+        """A frame that cannot be read ends the connection and everything on it."""
+        async with peer(lambda frame: ["TOKEN ["]) as (url, _), LmtpClient(url) as client:
+            (broken,) = await outputs(client, GenerateRequest(0, (1,)))
+            assert broken.error_code == RemoteProtocolError.code
+
+    async def test_closing(self):
+        """Closing ends what runs, and leaves nothing behind."""
+        model = ScriptedModel(manual=True)
+        async with serving(model) as served:
+            client = await LmtpClient.connect(served.url)
+            streaming = asyncio.create_task(outputs(client, GenerateRequest(0, (1,))))
+            await client.info()
+            await client.close()
+            (closed,) = await streaming
+            assert closed.error_code == "connection"
+            assert served.server.connections <= 1
+
+
+class TestStdio:
+    async def test_a_command(self):
+        """`stdio:COMMAND` starts a server for this client alone, and ends it."""
+        async with LmtpClient(STDIO) as client:
+            assert (await client.info()).model == "scripted"
+            found = await outputs(client, GenerateRequest(0, (5,), SamplingParams(max_tokens=50)))
+            assert tokens(found) == tokens_of((5,), 50)
+
+    async def test_no_such_command(self):
+        """A command that cannot be started is a connection error."""
+        with pytest.raises(ConnectError, match="cannot start 'no-such-command'"):
+            await LmtpClient.connect("stdio:no-such-command")
+
+    async def test_a_command_that_dies(self):
+        """A server that dies is a lost connection, with its exit status."""
+        command = f"stdio:{sys.executable} -c 'input(); raise SystemExit(3)'"
+        async with LmtpClient(command) as client:
+            (lost,) = await outputs(client, GenerateRequest(0, (1,)))
+            assert lost.error_code == "connection"
+            assert "exit status 3" in lost.error
+
+
+class TestOldServers:
+    async def test_requests_stay_plain(self):
+        """What is sent has only what LMQL's server knows, and CANCEL bears the model's name."""
+        cancelled = asyncio.Event()
+
+        def answer(frame):
+            if frame.startswith("CANCEL"):
+                cancelled.set()
+                return ['MSG [{"stream_id": 1, "error": "Unknown command: CANCEL"}]']
+            return []
+
+        async with peer(answer) as (url, received), LmtpClient(url, on_progress=print) as client:
+            calls = asyncio.Queue()
+            handle = client.submit(GenerateRequest(0, (1,), SamplingParams(top_p=0.5), model="m"), calls.put_nowait)
+            handle.cancel()
+            await calls.get()
+            async with asyncio.timeout(PATIENCE):
+                await cancelled.wait()
+        assert received == [
+            'GENERATE {"model":"m","stream_id":1,"prompt":[1],"top_p":0.5}',
+            'CANCEL {"model":"m","stream_id":1}',
+        ]

@@ -1,0 +1,289 @@
+"""One client's connection, without a socket: what it starts, stops, pauses and sends."""
+
+import asyncio
+import contextlib
+import json
+
+import pytest
+
+from lmtool.errors import ConnectError
+from lmtool.lmtp.config import ServerConfig
+from lmtool.lmtp.connection import Connection
+from lmtool.types import LoadProgress
+from tests.scripted_model import ScriptedModel, tokens_of
+
+SMALL = ServerConfig(high_water_bytes=2000, max_streams=4, stall_seconds=0.01)
+
+
+def connect(model, config=None, progress=None):
+    logged = []
+    return Connection(1, model, config or ServerConfig(), progress=progress, log=logged.append), logged
+
+
+class Reader:
+    """Takes frames, as many as it is allowed to."""
+
+    def __init__(self):
+        self.frames = []
+        self.allowed = asyncio.Semaphore(0)
+        self.taken = asyncio.Event()
+
+    async def __call__(self, frame):
+        await self.allowed.acquire()
+        self.frames.append(frame)
+        self.taken.set()
+
+    def allow(self, count):
+        for _ in range(count):
+            self.allowed.release()
+
+    @property
+    def entries(self):
+        return [entry for frame in self.frames for entry in json.loads(frame.partition(" ")[2])]
+
+
+@contextlib.asynccontextmanager
+async def writing(connection, reader):
+    task = asyncio.create_task(connection.write(reader))
+    try:
+        yield task
+    finally:
+        connection.close()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_one_frame_a_step():
+    """A step's tokens of all streams are one frame for a client that keeps up."""
+    model = ScriptedModel(manual=True)
+    connection, _ = connect(model)
+    reader = Reader()
+    reader.allow(1000)
+    async with writing(connection, reader):
+        for number in range(8):
+            connection.receive(f'GENERATE {{"prompt": [{number}], "stream_id": {number}, "max_tokens": 3}}')
+        for step in range(3):
+            model.step()
+            await connection.flushed()
+            assert len(reader.frames) == step + 1
+            assert [e["stream_id"] for e in json.loads(reader.frames[-1].partition(" ")[2])] == list(range(8))
+    assert not model.running
+
+
+async def test_a_slow_reader_pauses_its_own_streams():
+    """Above the mark the streams pause, and requests wait; when the client has read, all go on and nothing is lost."""
+    model = ScriptedModel(manual=True)
+    connection, _ = connect(model, ServerConfig(high_water_bytes=2000))
+    other, _ = connect(model)
+    reader = Reader()
+    async with writing(connection, reader):
+        connection.receive('GENERATE {"prompt": [1], "stream_id": 1, "max_tokens": 100}')
+        other.receive('GENERATE {"prompt": [2], "stream_id": 1, "max_tokens": 100}')
+        slow, fast = model.running.values()
+        for _ in range(60):
+            model.step()
+        assert slow.paused
+        assert slow.position < 40
+        assert fast.position == 60
+        room = asyncio.ensure_future(connection.room())
+        await asyncio.sleep(0)
+        assert not room.done()
+        connection.receive('GENERATE {"prompt": [3], "stream_id": 2, "max_tokens": 1}')
+        assert all(stream.paused for stream in model.running.values() if stream is not fast)
+        reader.allow(1000)
+        await room
+        assert not slow.paused
+        while model.running:
+            model.step()
+            await connection.flushed()
+        tokens = [entry["token"] for entry in reader.entries if entry["stream_id"] == 1]
+        assert tokens == tokens_of((1,), 100)
+        assert len(reader.frames) < 100
+    other.close()
+
+
+async def test_a_stalled_reader_is_given_up():
+    """A client that takes nothing for too long ends the writing."""
+    connection, _ = connect(ScriptedModel(), SMALL)
+    async with writing(connection, Reader()) as task:
+        connection.receive('MODEL_INFO {"stream_id": 1}')
+        with pytest.raises(TimeoutError):
+            await task
+
+
+async def test_leaving_cancels_everything():
+    """When the client is gone, all its streams are cancelled at once and logged; nothing more is taken."""
+    model = ScriptedModel(manual=True)
+    connection, logged = connect(model)
+    connection.receive('GENERATE {"prompt": [1], "stream_id": 1}')
+    connection.receive('SCORE {"prompt": [1], "scored": [2, 3], "stream_id": 2}')
+    connection.close()
+    connection.close()
+    assert model.cancelled == ["1", "2"]
+    assert [(entry.stream_id, entry.command, entry.end) for entry in logged] == [
+        ("1", "GENERATE", "left"),
+        ("2", "SCORE", "left"),
+    ]
+    model.step()
+    assert not model.running
+
+
+async def test_cancel():
+    """CANCEL ends the stream within one step; a second one, or one for a stranger, does nothing."""
+    model = ScriptedModel(manual=True)
+    connection, logged = connect(model)
+    reader = Reader()
+    reader.allow(100)
+    async with writing(connection, reader):
+        connection.receive('GENERATE {"prompt": [1], "stream_id": 1}')
+        model.step()
+        for _ in range(2):
+            connection.receive('CANCEL {"stream_id": 1}')
+        connection.receive('CANCEL {"stream_id": 2}')
+        model.step()
+        await connection.idle()
+        await connection.flushed()
+    assert [entry["finish_reason"] for entry in reader.entries] == [None, "cancelled"]
+    assert "token" not in reader.entries[-1]
+    assert logged[0].end == "cancelled"
+
+
+async def test_model_info_waits_for_the_model():
+    """MODEL_INFO is answered when the model is there, and other requests do not wait for it."""
+    model = ScriptedModel()
+    model.loaded.clear()
+    connection, logged = connect(model)
+    reader = Reader()
+    reader.allow(100)
+    async with writing(connection, reader):
+        connection.receive('MODEL_INFO {"stream_id": 1}')
+        connection.receive('MODEL_INFO {"stream_id": 2, "model": "other"}')
+        connection.receive('GENERATE {"prompt": [1], "stream_id": 3, "max_tokens": 1}')
+        await reader.taken.wait()
+        assert reader.entries[0]["stream_id"] == 3
+        model.loaded.set()
+        await connection.idle()
+        await connection.flushed()
+    answers = {entry["stream_id"]: entry for entry in reader.entries}
+    assert answers[1]["model_info"]["model"] == "scripted"
+    assert "other" in answers[2]["error"]
+    assert {entry.stream_id: entry.command for entry in logged}["1"] == "MODEL_INFO"
+
+
+async def test_too_many_model_infos():
+    """Waiting MODEL_INFO requests are limited like streams."""
+    model = ScriptedModel()
+    model.loaded.clear()
+    connection, _ = connect(model, SMALL)
+    for number in range(5):
+        connection.receive(f'MODEL_INFO {{"stream_id": {number}}}')
+    reader = Reader()
+    reader.allow(1)
+    async with writing(connection, reader):
+        await reader.taken.wait()
+    assert reader.entries[0]["stream_id"] == 4
+    assert "MODEL_INFO" in reader.entries[0]["error"]
+
+
+class Loading:
+    """A load whose progress the test tells."""
+
+    def __init__(self, *phases):
+        self.phase = LoadProgress("m", phases[0]) if phases else LoadProgress("m", "waiting")
+        self.listeners = []
+
+    def subscribe(self, model, listener):
+        self.listeners.append(listener)
+        listener(self.phase)
+        return lambda: self.listeners.remove(listener)
+
+    def tell(self, phase, done=0):
+        for listener in list(self.listeners):
+            listener(LoadProgress("m", phase, done, 100))
+
+
+async def test_progress_is_told_to_who_asks():
+    """Each change is told to a request with `progress`, until its stream ends; others hear nothing."""
+    model, loading = ScriptedModel(manual=True), Loading("waiting")
+    connection, _ = connect(model, progress=loading)
+    reader = Reader()
+    reader.allow(100)
+    async with writing(connection, reader):
+        connection.receive('GENERATE {"prompt": [1], "stream_id": 1, "max_tokens": 1, "progress": true}')
+        connection.receive('GENERATE {"prompt": [1], "stream_id": 2, "max_tokens": 1}')
+        loading.tell("loading", 50)
+        loading.tell("ready", 100)
+        model.step()
+        await connection.flushed()
+    progress = [entry for entry in reader.entries if "progress" in entry]
+    assert [entry["progress"]["phase"] for entry in progress] == ["waiting", "loading", "ready"]
+    assert {entry["stream_id"] for entry in progress} == {1}
+    assert loading.listeners == []
+
+
+async def test_no_progress_when_the_model_is_there():
+    """A model that is there already is not announced."""
+    model, loading = ScriptedModel(), Loading("ready")
+    connection, _ = connect(model, progress=loading)
+    reader = Reader()
+    reader.allow(100)
+    async with writing(connection, reader):
+        connection.receive('MODEL_INFO {"stream_id": 1, "progress": true}')
+        await connection.idle()
+        await connection.flushed()
+    assert [set(entry) for entry in reader.entries] == [{"stream_id", "model_info"}]
+
+
+async def test_refusing_new_streams():
+    """A connection that takes no new streams ends them with an error, and finishes the old ones."""
+    model = ScriptedModel(manual=True)
+    connection, _ = connect(model)
+    reader = Reader()
+    reader.allow(100)
+    async with writing(connection, reader):
+        connection.receive('GENERATE {"prompt": [1], "stream_id": 1, "max_tokens": 1}')
+        connection.refuse_new(ConnectError("shutting down"))
+        connection.receive('GENERATE {"prompt": [1], "stream_id": 2, "max_tokens": 1}')
+        model.step()
+        await connection.idle()
+        await connection.flushed()
+    assert [(entry["stream_id"], "error" in entry) for entry in reader.entries] == [(2, True), (1, False)]
+
+
+async def test_failing_what_runs():
+    """All streams of a connection can be ended with an error."""
+    model = ScriptedModel(manual=True)
+    connection, logged = connect(model)
+    connection.receive('GENERATE {"prompt": [1], "stream_id": 1}')
+    connection.fail(ConnectError("shutting down"))
+    await connection.idle()
+    assert model.cancelled == ["1"]
+    assert logged[0].error == "shutting down"
+    connection.close()
+
+
+async def test_a_bug_in_a_plug_is_answered_and_shown():
+    """A model that fails to describe itself by a bug answers the client and shows the bug to the loop's handler."""
+
+    class Broken(ScriptedModel):
+        async def info(self, model=None):
+            raise ZeroDivisionError
+
+    shown = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: shown.append(context["exception"]))
+    connection, _ = connect(Broken())
+    reader = Reader()
+    reader.allow(1)
+    async with writing(connection, reader):
+        connection.receive('MODEL_INFO {"stream_id": 1}')
+        await reader.taken.wait()
+    assert "ZeroDivisionError" in reader.entries[0]["error"]
+    assert isinstance(shown[0], ZeroDivisionError)
+
+
+async def test_refused_frames_are_logged():
+    """A frame that was refused is logged with its command and the reason."""
+    connection, logged = connect(ScriptedModel())
+    connection.receive("NOISE {}")
+    assert (logged[0].command, logged[0].stream_id) == ("NOISE", "null")
+    assert "stream_id" in logged[0].error

@@ -1,0 +1,42 @@
+"""The ways to write where a server is."""
+
+import pytest
+
+from lmtool.errors import UsageError
+from lmtool.lmtp import endpoint
+from lmtool.lmtp.endpoint import CommandEndpoint, SocketEndpoint
+
+
+@pytest.mark.parametrize(
+    ("text", "url", "loopback"),
+    [
+        ("ws://127.0.0.1:8080/", "ws://127.0.0.1:8080/", True),
+        ("ws://localhost:8080", "ws://localhost:8080/", True),
+        ("wss://models.example", "wss://models.example/", False),
+        ("http://localhost:8080", "ws://localhost:8080/", True),
+        ("https://models.example/lmtp", "wss://models.example/lmtp", False),
+        ("localhost:8080", "ws://localhost:8080/", True),
+        ("10.0.0.5:8080", "ws://10.0.0.5:8080/", False),
+        (":8080", "ws://127.0.0.1:8080/", True),
+        ("[::1]:8080", "ws://[::1]:8080/", True),
+        ("models.example", "ws://models.example/", False),
+    ],
+)
+def test_sockets(text, url, loopback):
+    """Every form means a WebSocket."""
+    assert endpoint.parse(text) == SocketEndpoint(url, loopback)
+
+
+def test_commands():
+    """`stdio:` has a command line, split as a shell would but without one."""
+    assert endpoint.parse("stdio:lmtool serve --stdio 'my model'") == CommandEndpoint(
+        ("lmtool", "serve", "--stdio", "my model")
+    )
+
+
+@pytest.mark.parametrize("text", ["", ":", "ftp://x", "ws://", "ws://x:port", ":99999", "stdio:", "stdio:'x", "ws://["])
+def test_nonsense(text):
+    """Anything else is refused, with the forms that are known."""
+    with pytest.raises(UsageError) as refused:
+        endpoint.parse(text)
+    assert refused.value.hints

@@ -1,0 +1,63 @@
+"""MODEL_INFO's object."""
+
+import msgspec
+
+from lmtool.lmtp import model_info
+from lmtool.types import ModelInfo, TokenizerInfo
+
+FULL = ModelInfo(
+    "gpt2",
+    "AutoModelForCausalLM.from_pretrained('gpt2')",
+    "transformers",
+    50257,
+    1024,
+    (50256,),
+    50256,
+    "GPT2LMHeadModel",
+    124_000_000,
+    "float32",
+    "cpu",
+    TokenizerInfo("gpt2", "abc"),
+    chat_template=True,
+    versions={"transformers": "5.23", "torch": "2.13"},
+    running=1,
+    waiting=0,
+)
+
+
+def through_the_wire(info):
+    return msgspec.json.decode(msgspec.json.encode(model_info.to_wire(info)))
+
+
+def test_round_trip():
+    """What is told of a model is read back as the same."""
+    assert model_info.from_wire(through_the_wire(FULL), None) == FULL
+    bare = ModelInfo("m", "c", "b")
+    assert model_info.from_wire(through_the_wire(bare), None) == bare
+
+
+def test_old_names_are_kept():
+    """`model`, `model_type`, `constructor` and the library's version stand where LMQL's server has them."""
+    told = model_info.to_wire(FULL)
+    assert list(told)[:4] == ["model", "model_type", "constructor", "transformers"]
+    assert told["lmtp"] == 1
+    assert "cancel" in told["extensions"]
+
+
+def test_other_servers():
+    """What LMQL's servers tell is read as far as it goes."""
+    transformers = {"model": "gpt2", "model_type": "transformers", "constructor": "x", "transformers": "4.36.2"}
+    read = model_info.from_wire(transformers, "gpt2")
+    assert (read.model, read.backend, read.versions) == ("gpt2", "transformers", {"transformers": "4.36.2"})
+    assert read.vocab_size is None
+    llama = {"model_identifier": "x.gguf", "model_type": "llama.cpp", "constructor": "Llama(...)"}
+    assert model_info.from_wire(llama, None).model == "x.gguf"
+    assert model_info.from_wire("UniformRandomSamplingLLM(seed=0)", "random").constructor.startswith("Uniform")
+
+
+def test_nonsense_is_not_believed():
+    """Values of wrong kinds are taken for not told."""
+    read = model_info.from_wire(
+        {"model": 5, "vocab_size": "many", "eos_token_ids": 3, "tokenizer": "x", "versions": 1, "dtype": []}, "asked"
+    )
+    assert read == ModelInfo("asked", "", "unknown")

@@ -1,0 +1,113 @@
+"""LMTP, Errors."""
+
+import json
+
+import pytest
+
+from lmtool.errors import ConnectError
+from lmtool.lmtp.messages import RequestFailed
+from lmtool.lmtp.session import ClientSession
+from lmtool.types import GenerateRequest
+from tests.lmtp.harness import wire
+from tests.scripted_model import tokens_of
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        'GENERATE {"stream_id": 1}',
+        'GENERATE {"stream_id": 1, "prompt": "x", "messages": [{"role": "user", "content": "x"}]}',
+        'GENERATE {"stream_id": 1, "prompt": [5000]}',
+        'GENERATE {"stream_id": 1, "prompt": [1], "model": "other"}',
+        'GENERATE {"stream_id": 1, "prompt": [1], "temperature": NaN}',
+        'SCORE {"stream_id": 1, "prompt": [1]}',
+        'SCORE {"stream_id": 1, "prompt": [1], "scored": [1], "model": "other"}',
+    ],
+)
+async def test_failing_streams(client, frame):
+    """ERR-1: a GENERATE or SCORE that fails ends its stream by a TOKEN entry with `stream_id` and `error`."""
+    await client.send(frame)
+    (entry,) = await client.stream(1)
+    assert set(entry) == {"stream_id", "error"}
+    assert isinstance(entry["error"], str)
+    await client.alive()
+
+
+async def test_the_engines_errors(real):
+    """ERR-1, ERR-5: an id outside the vocabulary and a prompt too long are errors of their stream, in words."""
+    for prompt, word in (([512], "512"), ([1] * 600, "512")):
+        await real.send(f"GENERATE {json.dumps({'stream_id': 1, 'prompt': prompt})}")
+        (entry,) = await real.stream(1)
+        assert word in entry["error"]
+
+
+@pytest.mark.parametrize(
+    ("frame", "word"),
+    [
+        ('MODEL_INFO {"stream_id": 1, "model": "other"}', "other"),
+        ('MODEL_INFO {"stream_id": 1, "model": 5}', "model"),
+        ('CANCEL {"stream_id": 1, "model": 5}', "model"),
+        ('HELLO {"stream_id": 1}', "Unknown command: HELLO"),
+        ('TOKEN {"stream_id": 1}', "Unknown command: TOKEN"),
+    ],
+)
+async def test_failing_requests(client, frame, word):
+    """ERR-2: any other request that fails is answered by a MSG entry with `stream_id` and `error`."""
+    await client.send(frame)
+    (entry,) = await client.entries("MSG", 1)
+    assert set(entry) == {"stream_id", "error"}
+    assert entry["stream_id"] == 1
+    assert word in entry["error"]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    ["", "GENERATE", "GENERATE {", "GENERATE 5", "GENERATE {'a': 1}", "HELLO {}", 'GENERATE {"prompt": [1]}', b"\x00"],
+)
+async def test_frames_of_nobody(client, frame):
+    """ERR-3: a frame that belongs to no stream is answered by a MSG error with `stream_id` null."""
+    await client.send(frame)
+    (entry,) = await client.entries("MSG", 1)
+    assert entry["stream_id"] is None
+    assert entry["error"]
+    await client.alive()
+
+
+async def test_others_go_on(served, client):
+    """ERR-4: failures disturb no other stream, on the same connection or another."""
+    async with wire(served) as other:
+        for connected in (client, other):
+            await connected.send('GENERATE {"prompt": [3], "stream_id": "good", "max_tokens": 200}')
+        for number in range(20):
+            await client.send(f'GENERATE {{"prompt": [{number + 5000}], "stream_id": {number}}}')
+        found = await client.streams(21)
+        assert all("error" in found[number][0] for number in range(20))
+        for entries in (found["good"], await other.stream("good")):
+            assert [entry["token"] for entry in entries] == tokens_of((3,), 200)
+
+
+async def test_sentences(client):
+    """ERR-5: an error names the field, the value, and what was expected."""
+    await client.send('GENERATE {"prompt": [1, 2, -3], "stream_id": 1}')
+    (entry,) = await client.stream(1)
+    assert (
+        entry["error"] == "prompt has -3 at index 2; expected an array of token ids (integers, 0 or more) or a string"
+    )
+
+
+def test_refused_by_msg():
+    """ERR-6: a client ends a stream also when a MSG error bears its id."""
+    session = ClientSession()
+    session.open(GenerateRequest("x", (1,)))
+    (event,) = session.receive('MSG [{"stream_id": 1, "error": "model not loaded"}]')
+    assert (event.outputs[0].stream_id, event.outputs[0].error) == ("x", "model not loaded")
+
+
+def test_lost_connections():
+    """ERR-7: when the connection is lost, every open stream and request ends with an error."""
+    session = ClientSession()
+    session.open(GenerateRequest("x", (1,)))
+    key, _ = session.ask("m")
+    streams, request = session.lost(ConnectError("gone"))
+    assert streams.outputs[0].error_code == "connection"
+    assert request == RequestFailed(key, "gone", "connection")

@@ -1,0 +1,72 @@
+"""LMTP, Logprobs."""
+
+import json
+import math
+
+import pytest
+
+from lmtool.lmtp.answer_payloads import LEAST_LOGPROB
+from lmtool.lmtp.session import ServerSession
+from lmtool.types import TokenOutput
+
+PROMPT = [1, 403, 407, 261, 378]
+
+
+async def entries_of(client, command="GENERATE", **fields):
+    await client.send(f"{command} {json.dumps({'prompt': PROMPT, 'stream_id': 1, **fields})}")
+    return await client.stream(1)
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 2, "seed": 1}, {"temperature": 2, "top_k": 3, "seed": 1}])
+async def test_normalised(real, sampling):
+    """LOG-1: at most 0, summing to 1, and the same under any temperature and truncation."""
+    for entry in await entries_of(real, max_tokens=5, top_logprobs=256, **sampling):
+        values = list(entry["top_logprobs"].values())
+        assert all(value <= 0 for value in values)
+        assert 0.99 < sum(map(math.exp, values)) < 1 + 1e-5
+    (plain,) = await entries_of(real, max_tokens=1, top_logprobs=10)
+    (sampled,) = await entries_of(real, max_tokens=1, top_logprobs=10, **sampling)
+    for token, logprob in plain["top_logprobs"].items():
+        assert sampled["top_logprobs"][token] == pytest.approx(logprob, abs=1e-5)
+
+
+async def test_forced_tokens(real):
+    """LOG-2: after `logit_bias`: among few allowed ids the probabilities sum to 1, and one alone has 0."""
+    (entry,) = await entries_of(real, max_tokens=1, logit_bias={"300": 100, "301": 100}, top_logprobs=2)
+    assert set(entry["top_logprobs"]) == {"300", "301"}
+    assert sum(map(math.exp, entry["top_logprobs"].values())) == pytest.approx(1, abs=1e-4)
+    (forced,) = await entries_of(real, max_tokens=1, logit_bias={"300": 100})
+    assert forced["logprob"] == pytest.approx(0, abs=1e-4)
+
+
+async def test_scores_agree(real):
+    """LOG-3: generating a text and scoring it give the same numbers."""
+    generated = await entries_of(real, max_tokens=20)
+    scored = await entries_of(real, "SCORE", scored=[entry["token"] for entry in generated])
+    assert [e["token"] for e in scored] == [e["token"] for e in generated]
+    for one, other in zip(generated, scored, strict=True):
+        assert one["logprob"] == pytest.approx(other["logprob"], abs=1e-4)
+
+
+async def test_modes(real):
+    """LOG-4: `raw` is before the bias, `biased` after it, `processed` after everything."""
+    bias = {"logit_bias": {"300": 100}, "max_tokens": 1}
+    (raw,) = await entries_of(real, logprobs_mode="raw", **bias)
+    (biased,) = await entries_of(real, logprobs_mode="biased", **bias)
+    (score,) = await entries_of(real, "SCORE", scored=[300])
+    assert raw["logprob"] == pytest.approx(score["logprob"], abs=1e-4)
+    assert biased["logprob"] == pytest.approx(0, abs=1e-4)
+    fields = {"temperature": 1.0, "top_k": 3, "seed": 1, "max_tokens": 1, "top_logprobs": 10}
+    (processed,) = await entries_of(real, logprobs_mode="processed", **fields)
+    assert len(processed["top_logprobs"]) == 3
+    assert sum(map(math.exp, processed["top_logprobs"].values())) == pytest.approx(1, abs=1e-4)
+
+
+def test_finite():
+    """LOG-5, FRM-6: the logarithm of 0 is the lowest float32 where it has to be told, and left out elsewhere."""
+    session = ServerSession()
+    session.receive('GENERATE {"prompt": [1], "stream_id": 1}')
+    session.outputs([TokenOutput("1", 5, -math.inf, ((4, -0.5), (5, -math.inf)))])
+    entry = json.loads(session.next_frame().partition(" ")[2])[0]
+    assert entry["logprob"] == LEAST_LOGPROB == -3.4028234663852886e38
+    assert entry["top_logprobs"] == {"4": -0.5}

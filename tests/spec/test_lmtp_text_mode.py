@@ -1,0 +1,57 @@
+"""LMTP, Text mode."""
+
+import json
+
+ONCE = "Once upon a time"
+
+
+async def ask(client, command="GENERATE", **fields):
+    await client.send(f"{command} {json.dumps({'stream_id': 1, **fields})}")
+    return await client.stream(1)
+
+
+async def test_text_prompts(real):
+    """TXT-1: a text is tokenized with the bos that the tokenizer adds, and not templated; `scored` may be text too."""
+    by_text = await ask(real, prompt=ONCE, max_tokens=10)
+    by_ids = await ask(real, prompt=[1, 403, 407, 261, 378], max_tokens=10)
+    assert [entry["token"] for entry in by_text] == [entry["token"] for entry in by_ids]
+    scored = await ask(real, "SCORE", prompt=ONCE, scored=", there")
+    assert [entry["token"] for entry in scored] == [432, 383]
+    assert [entry["logprob"] for entry in scored] == [entry["logprob"] for entry in by_ids[:2]] or all(
+        abs(one["logprob"] - other["logprob"]) < 1e-4 for one, other in zip(scored, by_ids, strict=False)
+    )
+
+
+async def test_messages(client, real):
+    """TXT-2: `messages` are rendered by the model's template, an error without one; never beside a prompt."""
+    messages = [{"role": "user", "content": "hi"}]
+    assert len(await ask(client, messages=messages, max_tokens=3)) == 3
+    (both,) = await ask(client, messages=messages, prompt=[1])
+    assert "both prompt and messages" in both["error"]
+    (none,) = await ask(real, messages=messages)
+    assert "template" in none["error"]
+
+
+async def test_whole_characters(real):
+    """TXT-3: the texts joined are the stream's text, and none is half a character."""
+    entries = await ask(real, prompt=ONCE, max_tokens=100)
+    text = "".join(entry["text"] for entry in entries)
+    assert text.startswith(", there was a little girl named Lily.")
+    snowman = "☃".encode()
+    ids = [3 + byte for byte in snowman]  # the tokenizer's byte tokens begin at 3
+    pieces = [
+        entry.get("text", "") for entry in await ask(real, "SCORE", prompt=[1, 403], scored=[*ids, 403], text=True)
+    ]
+    assert pieces[:3] == ["", "", "☃"]
+
+
+async def test_who_is_in_text_mode(real):
+    """TXT-4: a text asks for text, ids do not, and `text` says otherwise."""
+    for fields, text in (
+        ({"prompt": ONCE}, True),
+        ({"prompt": [1, 403]}, False),
+        ({"prompt": ONCE, "text": False}, False),
+        ({"prompt": [1, 403], "text": True}, True),
+    ):
+        for entry in await ask(real, max_tokens=3, **fields):
+            assert ("text" in entry) is text

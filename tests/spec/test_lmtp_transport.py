@@ -1,0 +1,159 @@
+"""LMTP, Transport."""
+
+import asyncio
+import contextlib
+import json
+
+import httpx
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from lmtool.lmtp.client import LmtpClient
+from lmtool.lmtp.config import ServerConfig
+from lmtool.lmtp.server import LmtpServer
+from tests.lmtp.harness import PATIENCE, Wire, serving, until, wire
+from tests.scripted_model import tokens_of
+
+
+async def test_the_first_frame_may_be_a_request(served):
+    """TRA-1: the server listens at `/`; the first frame may be a request; `http://` and `ws://` mean the same."""
+    for url in (f"ws://127.0.0.1:{served.port}", f"http://127.0.0.1:{served.port}/"):
+        async with LmtpClient(url) as model:
+            assert (await model.info()).model == "scripted"
+    async with connect(f"ws://127.0.0.1:{served.port}") as connection:
+        assert connection.subprotocol is None
+        wire_ = Wire(connection)
+        await wire_.send('GENERATE {"prompt": [1], "stream_id": 1, "max_tokens": 2}')
+        assert len(await wire_.stream(1)) == 2
+    with pytest.raises(InvalidStatus) as refused:
+        await connect(f"ws://127.0.0.1:{served.port}/elsewhere")
+    assert refused.value.response.status_code in (403, 404)
+
+
+async def test_fragments_and_pings(client):
+    """TRA-2: fragments are one frame; a ping is answered."""
+    await client.connection.send(["MODEL_", 'INFO {"stream', '_id": 1}'])
+    (entry,) = await client.entries("MSG", 1)
+    assert entry["stream_id"] == 1
+    async with asyncio.timeout(PATIENCE):
+        await (await client.connection.ping())
+
+
+async def test_binary_frames(client):
+    """TRA-3, ERR-3: a binary message is an error without a stream; the connection goes on."""
+    await client.send(b'MODEL_INFO {"stream_id": 1}')
+    (entry,) = await client.entries("MSG", 1)
+    assert entry["stream_id"] is None
+    assert "binary" in entry["error"]
+    await client.alive()
+
+
+async def test_long_frames(served, client):
+    """TRA-4: a frame of 4 MiB is read; one byte more closes that connection with 1009, and no other."""
+    head, tail = 'MODEL_INFO {"stream_id": 1, "data": "', '"}'
+    frame = head + "x" * (4 * 2**20 - len(head + tail)) + tail
+    await client.send(frame)
+    assert "model_info" in (await client.entries("MSG", 1))[0]
+    async with wire(served) as other:
+        with contextlib.suppress(ConnectionClosed):
+            await other.send(frame + " ")
+        with pytest.raises(ConnectionClosed) as closed:
+            await other.frame()
+        assert closed.value.rcvd.code == 1009
+    await client.alive()
+
+
+async def test_plain_get(served):
+    """TRA-5: a GET of `/` is answered with 200 and JSON that has the protocol's version."""
+    async with httpx.AsyncClient() as browser:
+        answer = await browser.get(f"http://127.0.0.1:{served.port}/")
+    assert (answer.status_code, answer.json()["lmtp"]) == (200, 1)
+
+
+@pytest.mark.parametrize(
+    ("origin", "allowed"),
+    [("http://localhost:8000", True), ("http://127.0.0.1", True), ("https://example.org", False), ("null", False)],
+)
+async def test_origins(served, origin, allowed):
+    """TRA-6: only pages of this machine may open a socket; programs send no origin."""
+    if allowed:
+        async with wire(served, origin=origin) as page:
+            await page.alive()
+    else:
+        with pytest.raises(InvalidStatus) as refused:
+            await connect(served.url, origin=origin)
+        assert refused.value.response.status_code == 403
+
+
+async def test_pipes(scripted):
+    """TRA-7: over a pipe a frame is a line; empty lines mean nothing; at the end what runs is finished."""
+    reader = asyncio.StreamReader()
+    reader.feed_data(b'\n  \nGENERATE {"prompt": [1], "stream_id": 1, "max_tokens": 40}\n')
+    reader.feed_eof()
+    written = []
+
+    class Writer:
+        def write(self, data):
+            written.append(data)
+
+        async def drain(self):
+            pass
+
+    await LmtpServer(scripted).run_stdio(reader, Writer())
+    lines = b"".join(written).decode().splitlines()
+    entries = [entry for line in lines for entry in json.loads(line.partition(" ")[2])]
+    assert [entry["token"] for entry in entries] == tokens_of((1,), 40)
+
+
+async def test_leaving(manual):
+    """TRA-8: when a client leaves, all its streams are cancelled, and those of others go on."""
+    async with serving(manual) as served, wire(served) as other:
+        await other.send('GENERATE {"prompt": [1], "stream_id": "other"}')
+        await other.alive()
+        async with wire(served) as client:
+            for number in range(5):
+                await client.send(f'GENERATE {{"prompt": [1], "stream_id": {number}}}')
+            await client.alive()
+        await until(lambda: len(manual.cancelled) == 5, other.alive)
+        manual.step()
+        assert [stream.request.stream_id for stream in manual.running.values()] == ['"other"']
+
+
+async def test_slow_readers(manual):
+    """TRA-9: a slow reader gets several steps in a frame, then its streams pause; nothing is lost."""
+    async with serving(manual, config=ServerConfig(high_water_bytes=5000)) as served, wire(served) as client:
+        await client.send('GENERATE {"prompt": [1], "stream_id": 1, "max_tokens": 200}')
+        await client.alive()
+        for _ in range(200):
+            manual.step()  # without a turn of the loop: nothing can be sent meanwhile
+        (stream,) = manual.running.values()
+        assert stream.paused
+        found = []
+        while len(found) < 200:
+            _, entries = await client.receive()
+            found += entries
+            while manual.running and not stream.paused and len(found) >= stream.position:
+                manual.step()
+        assert [entry["token"] for entry in found] == tokens_of((1,), 200)
+
+
+async def test_shutting_down(manual):
+    """TRA-10: a server that shuts down starts nothing new, finishes what runs or fails it, and closes with 1001."""
+    async with serving(manual) as served, wire(served) as client:
+        await client.send('GENERATE {"prompt": [1], "stream_id": 1, "max_tokens": 1}')
+        await client.send('GENERATE {"prompt": [1], "stream_id": 2}')
+        await client.alive()
+        draining = asyncio.create_task(served.server.drain(0.2))
+        await asyncio.sleep(0)
+        await client.send('GENERATE {"prompt": [1], "stream_id": 3}')
+        (refused,) = await client.stream(3)
+        manual.step()
+        found = await client.streams(2)
+        assert not await draining
+        assert "error" in refused
+        assert [entry.get("finish_reason") for entry in found[1]] == ["length"]
+        assert "error" in found[2][-1]
+        with pytest.raises(ConnectionClosed) as closed:
+            await client.frame()
+        assert closed.value.rcvd.code == 1001
