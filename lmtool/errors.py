@@ -84,6 +84,10 @@ class ModelLoadError(ResourceError):
     code = "model_load"
 
 
+class ModelNotFoundError(ModelLoadError):
+    """There is no such model, neither here nor on the hub, or the hub cannot be reached."""
+
+
 class OutOfMemoryError(ResourceError):
     """The device has no room for the model or for a step of it."""
 

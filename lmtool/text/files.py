@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from lmtool.errors import FileError, ModelLoadError
+from lmtool.errors import FileError, ModelLoadError, ModelNotFoundError
 
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 """What is read of a model's folder; only the first is needed."""
@@ -15,13 +15,13 @@ def locate(name_or_folder: str) -> tuple[str, Path]:
     """Return the tokenizer's short name and the folder with its files. May download them.
 
     Folders win over hub names; a path to a tokenizer.json means its folder. What the hub's cache has is used without
-    asking the hub. Raises `ModelLoadError` when there is no such folder, the hub does not know the model, or it
-    cannot be reached.
+    asking the hub. Raises `ModelNotFoundError` when there is no such folder, the hub does not know the model, or it
+    cannot be reached and nothing of the model is in its cache; `ModelLoadError` when only the tokenizer is missing.
     """
     if (folder := _folder(name_or_folder)) is not None:
         return folder.resolve().name, folder
     if not name_or_folder or name_or_folder.startswith(("/", ".", "~")) or name_or_folder.count("/") > 1:
-        raise ModelLoadError(
+        raise ModelNotFoundError(
             f"no such folder: {name_or_folder!r}",
             "give the folder that holds tokenizer.json, or a name on the Hugging Face hub such as gpt2",
         )
@@ -56,14 +56,19 @@ def _cached(name: str) -> Path | None:
     The cache's layout is documented (huggingface_hub, "Understand caching"); importing that library takes ten times
     as long as everything else that a client does before it sends its first frame.
     """
-    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
-    cache = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()
-    repository = cache / ("models--" + name.replace("/", "--"))
+    repository = _repository(name)
     reference = repository / "refs" / "main"
     if not reference.is_file():
         return None
     folder = repository / "snapshots" / read_text(reference).strip()
     return folder if (folder / FILES[0]).is_file() else None
+
+
+def _repository(name: str) -> Path:
+    """Return where the hub's cache keeps a model, whether it does or not."""
+    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
+    cache = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()
+    return cache / ("models--" + name.replace("/", "--"))
 
 
 def _download(name: str, cached: Path | None) -> Path:
@@ -74,11 +79,11 @@ def _download(name: str, cached: Path | None) -> Path:
     try:
         return Path(snapshot_download(name, allow_patterns=list(FILES)))
     except HFValidationError as error:
-        raise ModelLoadError(
+        raise ModelNotFoundError(
             f"{name!r} is neither a folder here nor a possible name on the Hugging Face hub", "check the spelling"
         ) from error
     except RepositoryNotFoundError as error:
-        raise ModelLoadError(
+        raise ModelNotFoundError(
             f"the Hugging Face hub has no model {name!r}, or you may not see it",
             "check the spelling, or give a local folder",
             "for a private or gated model set HF_TOKEN",
@@ -86,7 +91,12 @@ def _download(name: str, cached: Path | None) -> Path:
     except OSError as error:  # errors of HTTP, of the connection and of the disk are all OSErrors in huggingface_hub
         if cached is not None:
             return cached
-        raise ModelLoadError(
+        if _repository(name).is_dir():
+            raise ModelLoadError(
+                f"the local cache has {name!r} without its tokenizer, and the Hugging Face hub cannot be reached",
+                "download it once while online",
+            ) from error
+        raise ModelNotFoundError(
             f"{name!r} is no folder here, it is not in the local cache, and the Hugging Face hub cannot be reached",
             "give a local folder, or download the model once while online",
             "if HF_HUB_OFFLINE is set, unset it",

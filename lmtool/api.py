@@ -1,0 +1,313 @@
+"""The Python face: a model behind a socket or in this process, with the same calls; and a server of one's own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, cast
+
+from lmtool.errors import LmtoolError, ServerError
+from lmtool.ports import stream
+from lmtool.types import (
+    ChatMessage,
+    GenerateRequest,
+    LogprobsMode,
+    ModelInfo,
+    Prompt,
+    SamplingParams,
+    ScoreRequest,
+    TokenOutput,
+)
+
+if TYPE_CHECKING:
+    from lmtool.cli.serving.service import Service
+    from lmtool.ports import TokenModel
+    from lmtool.types import LoadProgress
+
+PromptLike: TypeAlias = "str | Sequence[int] | Sequence[ChatMessage | Mapping[str, str]]"
+"""A text (never templated), token ids, or messages (always templated), as objects or as `{"role", "content"}`."""
+
+CHAT_TOKENS = 512
+"""Most tokens of an answer of `Model.chat` where nothing else is asked for."""
+
+
+class Sampling(TypedDict, total=False):
+    """Keyword arguments of `generate` and `chat`: the fields of `SamplingParams`, which describes them."""
+
+    max_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    seed: int | None
+    logit_bias: Mapping[int, float]
+    stop: str | Sequence[str]
+    stop_token_ids: Sequence[int]
+    min_tokens: int
+    ignore_eos: bool
+    top_logprobs: int
+    logprobs_mode: LogprobsMode
+
+
+class EngineOptions(TypedDict, total=False):
+    """Keyword arguments of `load` and `serve`: the fields of `EngineConfig`, which describes them."""
+
+    device: str
+    dtype: str
+    max_streams: int
+    max_batch_tokens: int | None
+    max_context: int | None
+    kv_cache_bytes: int | None
+    threads: int | None
+    trust_remote_code: bool
+    revision: str | None
+
+
+class Model:
+    """One model, wherever it runs. Get one from `connect` or `load`; belongs to the event loop it came from.
+
+    Any number of calls may run at once; they share the model's batch.
+    """
+
+    def __init__(self, model: TokenModel, name: str | None = None) -> None:
+        """Speak to a token model. name: which of several served ones."""
+        self._model = model
+        self._name = name
+        self._stream_ids = itertools.count(1)
+
+    def generate(
+        self, prompt: PromptLike, *, text: bool | None = None, **sampling: Unpack[Sampling]
+    ) -> AsyncIterator[TokenOutput]:
+        """Stream the tokens that continue a prompt; leaving the iterator early cancels them.
+
+        prompt: text, token ids, or messages. text: whether outputs carry the text they complete; by default where the
+        prompt is not token ids. Raises `TypeError` for an unknown parameter at once, and while streaming the error
+        that ends the stream: `RequestError` or a subclass, `ConnectError`, `ServerError`.
+        """
+        request = GenerateRequest(
+            stream_id=next(self._stream_ids),
+            prompt=as_prompt(prompt),
+            sampling=as_sampling(sampling),
+            model=self._name,
+            text=_wants_text(prompt) if text is None else text,
+        )
+        return self._stream(request)
+
+    async def chat(self, message: PromptLike, *, system: str | None = None, **sampling: Unpack[Sampling]) -> str:
+        """The whole answer to a message, under the model's chat template where it has one.
+
+        message: a text, or a conversation as messages. system: put in front of it. The limit is 512 tokens unless
+        `max_tokens` says otherwise. Raises what `generate` raises.
+        """
+        prompt = await self._conversation(message, system)
+        sampling.setdefault("max_tokens", CHAT_TOKENS)
+        outputs = self.generate(prompt, text=True, **sampling)
+        return "".join([output.text or "" async for output in outputs])
+
+    async def score(
+        self,
+        prompt: PromptLike,
+        scored: str | Sequence[int],
+        *,
+        top_logprobs: int | None = None,
+        text: bool | None = None,
+    ) -> list[TokenOutput]:
+        """The log-probability of each token of `scored`, in nats, given the prompt and the scored tokens before it.
+
+        top_logprobs: how many alternatives to tell for each; None tells none. Raises what `generate` raises.
+        """
+        request = ScoreRequest(
+            stream_id=next(self._stream_ids),
+            prompt=as_prompt(prompt),
+            scored=scored if isinstance(scored, str) else tuple(scored),
+            model=self._name,
+            top_logprobs=top_logprobs,
+            text=_wants_text(scored) if text is None else text,
+        )
+        return [output async for output in self._stream(request) if output.token is not None]
+
+    async def info(self) -> ModelInfo:
+        """What the model is and how it runs. Raises `RequestError`, `ConnectError` or `ServerError`."""
+        return await self._model.info(self._name)
+
+    async def _stream(self, request: GenerateRequest | ScoreRequest) -> AsyncIterator[TokenOutput]:
+        outputs = cast("AsyncGenerator[TokenOutput, None]", stream(self._model, request))
+        async with aclosing(outputs):
+            async for output in outputs:
+                if output.error is not None:
+                    raise as_error(output)
+                yield output
+
+    async def _conversation(self, message: PromptLike, system: str | None) -> PromptLike:
+        if not isinstance(message, str):
+            return message if system is None else (ChatMessage("system", system), *_messages(message))
+        if not (await self.info()).chat_template:
+            return message if system is None else f"{system}\n\n{message}"
+        head = () if system is None else (ChatMessage("system", system),)
+        return (*head, ChatMessage("user", message))
+
+
+@asynccontextmanager
+async def connect(
+    url: str = "ws://127.0.0.1:8080/",
+    *,
+    model: str | None = None,
+    open_timeout: float | None = 10.0,
+    on_progress: Callable[[LoadProgress], None] | None = None,
+) -> AsyncIterator[Model]:
+    """A model behind a server, ours or LMQL's: `async with lmtool.connect(url) as model`.
+
+    url: `ws://`, `wss://`, `http://`, `HOST:PORT`, or `stdio:COMMAND`, which starts the server. model: which of several
+    served ones. open_timeout: seconds. on_progress: told how a load proceeds that requests wait for.
+    Raises `UsageError` for a malformed url, `ConnectError` or `TimeLimitError`.
+    """
+    from lmtool.cli import wiring
+
+    async with wiring.connect(url, open_timeout=open_timeout, on_progress=on_progress) as client:
+        yield Model(client, model)
+
+
+@asynccontextmanager
+async def load(
+    model: str | None = None,
+    *,
+    on_progress: Callable[[LoadProgress], None] | None = None,
+    **engine: Unpack[EngineOptions],
+) -> AsyncIterator[Model]:
+    """A model in this process, without a socket: `async with lmtool.load("gpt2") as model`.
+
+    model: a local folder, a hub name, or None for the embedded model. engine: fields of
+    `lmtool.engine.config.EngineConfig`, such as `device`, `dtype`, `max_streams`. on_progress: called in the loop.
+    Raises `ModelLoadError`, `ResourceError`, `OutOfMemoryError`; leaving ends what still runs and frees the memory.
+    """
+    from lmtool.cli.serving.service import Service, ServiceConfig
+    from lmtool.cli.wiring import ModelsConfig, need_serve_packages
+    from lmtool.engine.config import EngineConfig
+
+    need_serve_packages()
+    service = Service(ServiceConfig(ModelsConfig(model), EngineConfig(**engine)))
+    try:
+        await service.ready(on_progress or _ignore)
+        yield Model(service.model)
+    finally:
+        await service.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running server."""
+
+    url: str
+    """Where clients on this machine reach it."""
+    info: ModelInfo | None
+    """What is served; None where models are loaded on demand."""
+    service: Service
+
+    async def drain(self, seconds: float = 3600.0) -> bool:
+        """Take no new work, let running streams end; whether all ended within so many seconds."""
+        return await self.service.drain(seconds)
+
+
+@asynccontextmanager
+async def serve(
+    model: str | None = None,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    served_model_name: Sequence[str] = (),
+    allow_model: Sequence[str] = (),
+    on_progress: Callable[[LoadProgress], None] | None = None,
+    **engine: Unpack[EngineOptions],
+) -> AsyncIterator[Server]:
+    """A server in this process, as long as the block lasts: `async with lmtool.serve("gpt2") as server`.
+
+    model: a local folder, a hub name, `auto`, or None for the embedded model. port: 0 takes a free one. The other
+    arguments are those of `lmtool serve`; engine: fields of `EngineConfig`. Entered once the model answers. Leaving
+    ends what still runs; `Server.drain` before that lets it end by itself. Raises what `load` raises, and
+    `ResourceError` for a port that cannot be had.
+    """
+    from lmtool.cli.serving.listening import ListenConfig, bind, url
+    from lmtool.cli.serving.service import Service, ServiceConfig
+    from lmtool.cli.wiring import ModelsConfig, need_serve_packages
+    from lmtool.engine.config import EngineConfig
+
+    need_serve_packages()
+    models = ModelsConfig(model, tuple(served_model_name), tuple(allow_model))
+    service = Service(ServiceConfig(models, EngineConfig(**engine)))
+    listen = ListenConfig(host, port)
+    sockets = bind(listen)
+    where = url(listen, sockets)
+    service.listen(sockets)
+    try:
+        yield Server(where, await service.ready(on_progress or _ignore), service)
+    finally:
+        await service.close()
+
+
+def as_prompt(prompt: PromptLike) -> Prompt:
+    """The prompt as requests carry it. Raises `TypeError` for what is none."""
+    if isinstance(prompt, str):
+        return prompt
+    parts = list(prompt)
+    if all(isinstance(part, int) for part in parts):
+        return tuple(part for part in parts if isinstance(part, int))
+    return _messages(parts)
+
+
+def _messages(parts: Sequence[Any]) -> tuple[ChatMessage, ...]:
+    return tuple(part if isinstance(part, ChatMessage) else _message(part) for part in parts)
+
+
+def _message(part: object) -> ChatMessage:
+    if isinstance(part, Mapping) and set(part) == {"role", "content"}:
+        return ChatMessage(str(part["role"]), str(part["content"]))
+    raise TypeError(
+        f"a prompt is a text, token ids, or messages with role and content; found {type(part).__name__}: {part!r:.60}"
+    )
+
+
+def _wants_text(prompt: PromptLike) -> bool:
+    return isinstance(prompt, str) or any(not isinstance(part, int) for part in prompt)
+
+
+def as_sampling(given: Mapping[str, Any]) -> SamplingParams:
+    """Sampling parameters from keyword arguments. Raises `TypeError` for an unknown name, with the nearest known."""
+    known = [field.name for field in fields(SamplingParams)]
+    for name in given:
+        if name not in known:
+            import difflib
+
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+            raise TypeError(f"{name!r} is no sampling parameter; {hint}")
+    values = dict(given)
+    stop = values.get("stop", ())
+    values["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
+    values["stop_token_ids"] = tuple(values.get("stop_token_ids", ()))
+    return SamplingParams(**values)
+
+
+def as_error(output: TokenOutput) -> LmtoolError:
+    """The exception for an output that ends its stream with an error; `ServerError` where no known kind is told.
+
+    A server tells kinds to a client that has used an extension (text, `stop`, ...) or has asked for `info`.
+    """
+    kind = _kinds(LmtoolError).get(output.error_code or "", ServerError)
+    return kind(output.error or "the stream failed")
+
+
+def _kinds(base: type[LmtoolError]) -> dict[str, type[LmtoolError]]:
+    """Every class of error by its code; where two share one, the more general."""
+    found: dict[str, type[LmtoolError]] = {}
+    for child in base.__subclasses__():
+        found |= _kinds(child)
+    return {**found, base.code: base}
+
+
+def _ignore(_progress: LoadProgress) -> None:
+    """Nobody asked how the load proceeds."""

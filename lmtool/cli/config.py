@@ -1,0 +1,66 @@
+"""`lmtool config`: the effective settings, and where each came from."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lmtool.cli.invocation import Common
+
+if TYPE_CHECKING:
+    from lmtool.cli.settings import Settings
+
+
+def show(
+    common: Common,
+    command: Annotated[str | None, typer.Argument(help="Only this command's options.", show_default=False)] = None,
+) -> None:
+    """Print each option's effective value and its origin: environment, settings file, or default."""
+    from lmtool.cli.app import build_whole, option_names
+    from lmtool.cli.output import Output
+    from lmtool.cli.settings import load
+    from lmtool.errors import UsageError
+
+    tree = build_whole()
+    commands = {".".join(path): _params(tree, path) for path in option_names(tree)}
+    if command is not None and command not in commands:
+        raise UsageError(f"no command is called {command!r}", f"commands: {', '.join(commands)}")
+    out, settings = Output.of(common), load(common.settings)
+    for name, params in commands.items():
+        if command in {None, name}:
+            out.line(f"[{name}]")
+            for param in params:
+                value, origin = _effective(param, tuple(name.split(".")), settings)
+                out.line(f"{param.name} = {value!r}  # {origin}")
+
+
+def path(common: Common) -> None:
+    """Print the settings files that are read, strongest first, and where the user's own would be."""
+    from lmtool.cli.output import Output
+    from lmtool.cli.settings import load, user_file
+
+    out, files = Output.of(common), load(common.settings).files
+    for file in files:
+        out.line(str(file))
+    if user_file() not in files:
+        out.note(f"your own settings would go into {user_file()}")
+
+
+def _params(tree: Any, path: tuple[str, ...]) -> list[Any]:
+    node = tree
+    for part in path:
+        node = node.commands[part]
+    return [p for p in node.params if p.param_type_name == "option" and p.name != "help"]
+
+
+def _effective(param: Any, command: tuple[str, ...], settings: Settings) -> tuple[Any, str | Path]:
+    given = os.environ.get(str(param.envvar)) if param.envvar else None
+    if given:
+        return given, f"environment {param.envvar}"
+    found = settings.values.get((*command, param.name)) or settings.values.get((param.name,))
+    if found:
+        return found.value, found.origin
+    return param.default, "default"

@@ -1,0 +1,39 @@
+"""What a person says to any command: which server, which colours, how many words."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields, replace
+from typing import Literal, TypeAlias
+
+DEFAULT_ENDPOINT = "ws://127.0.0.1:8080/"
+
+ColorWhen: TypeAlias = Literal["auto", "always", "never"]
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """The options that work before and after every command's name."""
+
+    endpoint: str | None = None
+    """Where the server is; None where neither option, environment nor settings said: `DEFAULT_ENDPOINT`."""
+    color: ColorWhen | None = None
+    quiet: bool = False
+    verbose: int = 0
+    settings: str | None = None
+
+    @property
+    def url(self) -> str:
+        """The endpoint to use."""
+        return self.endpoint or DEFAULT_ENDPOINT
+
+    @property
+    def debug(self) -> bool:
+        """Whether tracebacks are wanted."""
+        return self.verbose >= 2 or os.environ.get("LMTOOL_DEBUG", "") not in {"", "0"}
+
+    def under(self, outer: Common | None) -> Common:
+        """Fill what was not said after the command's name with what was said before it."""
+        if outer is None:
+            return self
+        return replace(self, **{f.name: getattr(self, f.name) or getattr(outer, f.name) for f in fields(Common)})

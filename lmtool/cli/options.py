@@ -1,0 +1,139 @@
+"""Options that every command shares, and the wrapper that gives them to a command."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import typer
+from typer.models import ArgumentInfo, OptionInfo
+
+from lmtool.cli.invocation import DEFAULT_ENDPOINT, ColorWhen, Common
+from lmtool.errors import LmtoolError
+
+PANEL = "Everywhere"
+
+EndpointOption = Annotated[
+    str | None,
+    typer.Option(
+        "--endpoint",
+        "-e",
+        metavar="URL",
+        help="Server to talk to: ws://, http://, HOST:PORT, or stdio:COMMAND.",
+        show_default=DEFAULT_ENDPOINT,
+        rich_help_panel=PANEL,
+    ),
+]
+ColorOption = Annotated[ColorWhen | None, typer.Option("--color", help="When to use colours.", rich_help_panel=PANEL)]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No notes on stderr.", rich_help_panel=PANEL)]
+VerboseOption = Annotated[
+    int,
+    typer.Option(
+        "--verbose", "-v", count=True, show_default=False, help="Say more; -vv shows tracebacks.", rich_help_panel=PANEL
+    ),
+]
+SettingsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--settings", metavar="FILE", help="Read settings from this file instead of lmtool.toml.", rich_help_panel=PANEL
+    ),
+]
+
+
+def common_parameters() -> dict[str, inspect.Parameter]:
+    """Signature parameters for the fields of `Common`, in the form that typer reads."""
+
+    def shape(
+        endpoint: EndpointOption = None,
+        color: ColorOption = None,
+        quiet: QuietOption = False,
+        verbose: VerboseOption = 0,
+        settings: SettingsOption = None,
+    ) -> None:
+        """Carry the annotations."""
+
+    return dict(inspect.signature(shape, eval_str=True).parameters)
+
+
+def with_common(function: Callable[..., Any]) -> Callable[..., None]:
+    """Make a typer callback of a command that takes `Common` as its first argument.
+
+    Adds the shared options to its signature, gives every option its `LMTOOL_<OPTION>` environment variable, runs
+    a coroutine function to its end, and turns what it raises into a message and an exit status.
+    """
+    hints = get_type_hints(function, include_extras=True)
+    own = list(inspect.signature(function).parameters.values())[1:]
+    own = [p.replace(annotation=_with_environment(p.name, hints[p.name])) for p in own]
+    shared = [p.replace(annotation=_with_environment(p.name, p.annotation)) for p in common_parameters().values()]
+    context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *shared)]
+
+    @functools.wraps(function)
+    def callback(**given: Any) -> None:
+        ctx: typer.Context = given.pop("ctx")
+        common = Common(**{f.name: given.pop(f.name) for f in fields(Common)})
+        run(function, common.under(ctx.obj if isinstance(ctx.obj, Common) else None), given)
+
+    callback.__signature__ = inspect.Signature([context, *parameters])  # type: ignore[attr-defined] # typer reads it
+    callback.__annotations__ = {p.name: p.annotation for p in (context, *parameters)}
+    del callback.__wrapped__  # or inspect would look through to the bare function
+    return callback
+
+
+def _with_environment(name: str, annotation: Any) -> Any:
+    if get_origin(annotation) is not Annotated:
+        return annotation
+    kind, info, *_ = get_args(annotation)
+    if isinstance(info, OptionInfo | ArgumentInfo) and info.envvar is None and isinstance(info, OptionInfo):
+        info = copy.copy(info)
+        info.envvar, info.show_envvar = f"LMTOOL_{name.upper()}", False
+    return Annotated[kind, info]
+
+
+def run(function: Callable[..., Any], common: Common, given: dict[str, Any]) -> None:
+    """Call a command, a coroutine function to its end, and turn what it raises into an exit status."""
+    with reporting(common):
+        result = function(common, **given)
+        if inspect.iscoroutine(result):
+            import asyncio
+
+            asyncio.run(result)
+
+
+@contextlib.contextmanager
+def reporting(common: Common) -> Iterator[None]:
+    """Print what is raised inside and end the process with the documented exit status.
+
+    130 for Ctrl-C, 141 when the reader of stdout has gone, an error's own code, 70 for a mistake of ours.
+    """
+    from lmtool.cli.output import report_bug, report_error
+
+    try:
+        yield
+    except LmtoolError as error:
+        report_error(error, common)
+        raise typer.Exit(error.exit_code) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except BrokenPipeError:
+        _discard_stdout()
+        raise typer.Exit(141) from None
+    except (typer.Exit, typer.BadParameter):
+        raise
+    except Exception as bug:  # noqa: BLE001 - the one place where an unforeseen error becomes a sentence
+        report_bug(bug, common)
+        raise typer.Exit(70) from None
+
+
+def _discard_stdout() -> None:
+    """Point stdout at nothing, or the interpreter would complain about the closed pipe while it exits."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, sys.stdout.fileno())
+    os.close(nothing)

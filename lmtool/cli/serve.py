@@ -1,0 +1,161 @@
+"""`lmtool serve`: a model behind a port or a pipe, until Ctrl-C."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lmtool.cli.invocation import Common
+
+if TYPE_CHECKING:
+    pass
+
+MODELS = "Models"
+MACHINE = "Machine"
+WIRE = "Connections"
+OUTPUT = "Output"
+
+
+async def serve(
+    common: Common,
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[MODEL]",
+            help="A local folder, a hub name, or auto for whatever clients name.  [default: the embedded model]",
+            show_default=False,
+        ),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(metavar="NAME", help="Interface to listen on; 0.0.0.0: every one.", rich_help_panel=WIRE)
+    ] = "127.0.0.1",
+    port: Annotated[
+        int,
+        typer.Option("--port", "-p", min=0, max=65535, metavar="N", help="0 takes a free one.", rich_help_panel=WIRE),
+    ] = 8080,
+    stdio: Annotated[
+        bool, typer.Option("--stdio", help="Speak on stdin and stdout, not on a port.", rich_help_panel=WIRE)
+    ] = False,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL", help="Web pages of this origin may connect (repeatable; * for any).", rich_help_panel=WIRE
+        ),
+    ] = None,
+    max_connections: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Open at once.", rich_help_panel=WIRE)
+    ] = 1024,
+    drain_limit: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="Longest wait for streams at the end.", rich_help_panel=WIRE)
+    ] = 3600.0,
+    device: Annotated[
+        str, typer.Option(metavar="NAME", help="Where to compute: auto, cpu, cuda, cuda:N.", rich_help_panel=MACHINE)
+    ] = "auto",
+    cuda: Annotated[bool, typer.Option("--cuda", help="The same as --device cuda.", rich_help_panel=MACHINE)] = False,
+    dtype: Annotated[
+        str,
+        typer.Option(metavar="TYPE", help="Of the weights: auto, float32, bfloat16, float16.", rich_help_panel=MACHINE),
+    ] = "auto",
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="CPU threads; 1 for a very small model, else torch's choice.",
+            rich_help_panel=MACHINE,
+        ),
+    ] = None,
+    max_streams: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Computed at once; more wait.", rich_help_panel=MACHINE)
+    ] = 256,
+    batch_size: Annotated[int | None, typer.Option(min=1, hidden=True, help="LMQL's --max-streams.")] = None,
+    max_batch_tokens: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Tokens in one step of the model.", rich_help_panel=MACHINE)
+    ] = None,
+    max_context: Annotated[
+        int | None,
+        typer.Option(min=2, metavar="N", help="Tokens of prompt and output together.", rich_help_panel=MACHINE),
+    ] = None,
+    kv_cache_bytes: Annotated[
+        int | None, typer.Option(min=1, metavar="BYTES", help="Memory for keys and values.", rich_help_panel=MACHINE)
+    ] = None,
+    served_model_name: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Show the model under this name (repeatable).", rich_help_panel=MODELS),
+    ] = None,
+    allow_model: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Load this one too when a client names it (repeatable).", rich_help_panel=MODELS
+        ),
+    ] = None,
+    static: Annotated[
+        bool,
+        typer.Option("--static", help="Load no other models: always so, except with auto.", rich_help_panel=MODELS),
+    ] = False,
+    max_loaded: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Models in memory at once.", rich_help_panel=MODELS)
+    ] = None,
+    idle_unload: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="SECONDS", help="Unload a model unused so long.", rich_help_panel=MODELS),
+    ] = None,
+    revision: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Branch, tag or commit of a hub model.", rich_help_panel=MODELS)
+    ] = None,
+    trust_remote_code: Annotated[
+        bool,
+        typer.Option("--trust-remote-code", help="Run Python code that a model brings along.", rich_help_panel=MODELS),
+    ] = False,
+    ready_file: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="Write the URL here once the model answers.", rich_help_panel=OUTPUT),
+    ] = None,
+    json_logs: Annotated[
+        bool, typer.Option("--json-logs", help="One JSON object a line.", rich_help_panel=OUTPUT)
+    ] = False,
+) -> None:
+    """Serve a model over LMTP.
+
+    Listens at once; requests wait while the model loads. Ctrl-C lets running streams end and exits with 0; a second
+    one ends them.
+    """
+    from lmtool.cli.serving.listening import ListenConfig
+    from lmtool.cli.serving.run import ServingConfig, run
+    from lmtool.cli.serving.service import ServiceConfig
+    from lmtool.cli.wiring import ModelsConfig, need_serve_packages, threads_for
+    from lmtool.engine.config import EngineConfig
+    from lmtool.errors import UsageError
+    from lmtool.lmtp.config import ServerConfig
+
+    need_serve_packages()
+    if cuda and device not in {"auto", "cuda"} and not device.startswith("cuda:"):
+        raise UsageError(f"--cuda and --device {device} contradict each other", "give one of them")
+    if stdio and (port, host) != (8080, "127.0.0.1"):
+        raise UsageError("--stdio and --port contradict each other: it speaks on stdin and stdout", "give one of them")
+    if static and model == "auto":
+        raise UsageError("--static serves one model, auto serves any", "name the model, or leave --static out")
+    models = ModelsConfig(model, tuple(served_model_name or ()), tuple(allow_model or ()), max_loaded, idle_unload)
+    engine = EngineConfig(
+        device="cuda" if cuda and device == "auto" else device,
+        dtype=dtype,
+        max_streams=batch_size or max_streams,
+        max_batch_tokens=max_batch_tokens,
+        max_context=max_context,
+        kv_cache_bytes=kv_cache_bytes,
+        threads=threads if threads is not None else threads_for(model),
+        trust_remote_code=trust_remote_code,
+        revision=revision,
+    )
+    server = ServerConfig(max_connections=max_connections, allowed_origins=tuple(allow_origin or ()))
+    await run(
+        ServingConfig(
+            None if stdio else ListenConfig(host, port),
+            ServiceConfig(models, engine, server),
+            ready_file=ready_file,
+            drain_limit=drain_limit,
+            json_logs=json_logs,
+        ),
+        common,
+    )

@@ -1,0 +1,1 @@
+"""What `chat` and `score` are made of: prompts, streams in flight, the ways to show them, the conversation."""

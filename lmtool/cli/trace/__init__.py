@@ -1,0 +1,1 @@
+"""`lmtool trace`: one file per verb for recorded conversations; `files` is what they share."""

@@ -1,0 +1,82 @@
+"""What the `trace` commands share: opening traces, writing new ones, telling how a file ends."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lmtool.cli.output import Output
+    from lmtool.trace.events import Event
+    from lmtool.trace.exchanges import Exchange
+    from lmtool.trace.header import Header
+    from lmtool.trace.reader import TraceReader
+
+TraceFile = Annotated[Path, typer.Argument(metavar="FILE", help="A trace: NAME.lmtp.jsonl, or packed with gzip.")]
+NewFile = Annotated[Path, typer.Option("--output", "-O", metavar="FILE", help="The trace to write; .gz packs it.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")]
+
+
+def tell_ending(out: Output, reader: TraceReader) -> None:
+    """Warn when a trace that was read to its end is not complete."""
+    if reader.ending is not None and reader.ending.state != "complete":
+        out.warn(f"{reader.path} is {reader.ending.state}: {reader.ending.reason}")
+
+
+def read_exchanges(out: Output, path: Path) -> list[Exchange]:
+    """The requests of a trace, each with its answer; warns when the trace is not complete. Raises `FileError`."""
+    from lmtool.trace.exchanges import exchanges
+    from lmtool.trace.reader import TraceReader
+
+    reader = TraceReader(path)
+    found = exchanges(event for _, event in reader.located(whole=True))
+    tell_ending(out, reader)
+    return found
+
+
+def write_trace(path: Path, header: Header, events: Iterable[Event], *, force: bool, sources: Iterable[Path]) -> int:
+    """Write a trace of these events; return how many there were. Raises `FileError`."""
+    from lmtool.errors import FileError, UsageError
+    from lmtool.trace.writer import TraceWriter
+
+    if path.exists() and any(path.samefile(source) for source in sources):
+        raise UsageError(f"{path} is being read", "write into another file")
+    time = 0.0
+    writer = TraceWriter(path, header, overwrite=force)
+    try:
+        for event in events:
+            writer.write(event)
+            time = event.time
+            if writer.waiting_bytes > 2**20:
+                writer.flush()
+        writer.close(time)
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error.strerror}") from None
+    finally:
+        writer.abandon()
+    return writer.events
+
+
+@contextmanager
+def text_output(path: Path | None, *, force: bool) -> Iterator[typer.FileTextWrite]:
+    """A file to write text into, or stdout. Raises `FileError`."""
+    from lmtool.errors import FileError
+
+    if path is None:
+        yield sys.stdout  # type: ignore[misc] # a TextIO is all that is needed
+        return
+    try:
+        file = path.open("w" if force else "x", encoding="utf-8", newline="\n")
+    except FileExistsError:
+        raise FileError(f"{path} exists already", "choose another name, or --force to replace it") from None
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error.strerror}") from None
+    with file:
+        yield file  # type: ignore[misc] # a TextIO is all that is needed

@@ -1,0 +1,44 @@
+"""`lmtool trace show`: a trace as text."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lmtool.cli.invocation import Common
+from lmtool.cli.trace.files import TraceFile, tell_ending
+
+
+def show(
+    common: Common,
+    file: TraceFile,
+    connection: Annotated[
+        int | None, typer.Option("--connection", "-c", metavar="N", help="Only this connection.", show_default=False)
+    ] = None,
+    jsonl: Annotated[bool, typer.Option("--jsonl", help="One JSON object a token or other event.")] = False,
+) -> None:
+    """Print a trace: one line for each token and each other event."""
+    import msgspec
+
+    from lmtool.cli.output import Output
+    from lmtool.trace.conversation import Conversation
+    from lmtool.trace.description import describe, objects
+    from lmtool.trace.reader import TraceReader
+
+    out = Output.of(common)
+    reader = TraceReader(file)
+    header = reader.header
+    if not jsonl:
+        out.line(" · ".join(str(part) for part in (file.name, header.at, header.by, header.title) if part))
+    conversation = Conversation()
+    for event in reader:
+        if connection is not None and event.connection not in (0, connection):
+            continue
+        if jsonl:
+            for one in objects(event):
+                out.line(msgspec.json.encode(one).decode())
+        else:
+            for line in describe(event, conversation):
+                out.line(line)
+    tell_ending(out, reader)

@@ -1,0 +1,64 @@
+"""`lmtool trace stats`: the figures of a trace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lmtool.cli.invocation import Common
+from lmtool.cli.trace.files import TraceFile, tell_ending
+
+if TYPE_CHECKING:
+    from lmtool.cli.output import Output
+
+_SHOWN = 40
+
+
+def stats(
+    common: Common,
+    file: TraceFile,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Print how many tokens, how fast, and how each stream ended."""
+    import json
+
+    from lmtool.cli.output import Output
+    from lmtool.trace.reader import TraceReader
+    from lmtool.trace.statistics import TraceFigures
+
+    out = Output.of(common)
+    reader, figures = TraceReader(file), TraceFigures()
+    for event in reader:
+        figures.add(event)
+    assert reader.ending is not None
+    found = {"file": str(file), "state": reader.ending.state, **figures.as_json()}
+    if as_json:
+        out.line(json.dumps(found))
+    else:
+        _print(out, found)
+    tell_ending(out, reader)
+
+
+def _print(out: Output, found: dict[str, Any]) -> None:
+    out.line(
+        f"{found['duration_s']:.3f} s · {found['connections']} connections · {found['streams']} requests · "
+        f"{found['tokens']} tokens · {found['client_frames']} > {found['server_frames']} < frames"
+    )
+    out.line(f"gap p50 {_figure(found['gap_p50_ms'])} ms · p99 {_figure(found['gap_p99_ms'])} ms")
+    listed = found["listed"]
+    row = "{:<8} {:<24} {:>7} {:>7} {:>9} {:>8} {:>8} {:>8}  {}".format
+    if listed:
+        out.line(row("stream", "request", "prompt", "tokens", "ttft ms", "tok/s", "gap p99", "ppl", "end"))
+    for one in listed[:_SHOWN]:
+        numbers = [one[n] for n in ("tokens", "ttft_ms", "tokens_per_second", "gap_p99_ms", "perplexity")]
+        end = one["error"] or one["finish_reason"] or ("" if one["kind"] == "MODEL_INFO" else "not finished")
+        out.line(row(one["stream"], one["kind"][:24], _figure(one["prompt_length"]), *map(_figure, numbers), end))
+    if found["streams"] > _SHOWN:
+        out.line(f"… and {found['streams'] - _SHOWN} more (--json lists the first 10000)")
+
+
+def _figure(number: float | None) -> str:
+    if number is None:
+        return "-"
+    return str(number) if isinstance(number, int) else f"{number:.1f}"

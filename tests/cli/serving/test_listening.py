@@ -1,0 +1,82 @@
+"""Taking a port, and what is said when it cannot be had."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from lmtool.cli.serving.listening import ListenConfig, bind, explain, url
+from lmtool.errors import ResourceError
+
+
+@pytest.fixture
+def taken() -> int:
+    """A port on which somebody listens who speaks no protocol at all."""
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        yield holder.getsockname()[1]
+
+
+def test_port_0_takes_a_free_port_and_the_url_names_it() -> None:
+    """Port 0 takes a free port, and the URL names it."""
+    (bound,) = bind(ListenConfig(port=0))
+    with bound:
+        assert url(ListenConfig(port=0), [bound]) == f"ws://127.0.0.1:{bound.getsockname()[1]}/"
+
+
+def test_every_address_of_a_name_gets_the_same_port() -> None:
+    """`localhost` may be 127.0.0.1 and ::1; a client may try either."""
+    sockets = bind(ListenConfig("localhost", 0))
+    try:
+        assert len({s.getsockname()[1] for s in sockets}) == 1
+    finally:
+        for bound in sockets:
+            bound.close()
+
+
+def test_all_interfaces_are_reached_by_loopback_from_here() -> None:
+    """A server on every interface is reached by loopback from this machine."""
+    (bound,) = bind(ListenConfig("0.0.0.0", 0))
+    with bound:
+        assert url(ListenConfig("0.0.0.0"), [bound]).startswith("ws://127.0.0.1:")
+
+
+@pytest.mark.parametrize(
+    ("host", "public"), [("127.0.0.1", False), ("localhost", False), ("::1", False), ("0.0.0.0", True), ("::", True)]
+)
+def test_public_means_that_other_machines_can_connect(host: str, public: bool) -> None:
+    """Only a loopback name or address keeps other machines out."""
+    assert ListenConfig(host).public is public
+
+
+async def test_a_port_in_use_is_named_with_another_to_try(taken: int) -> None:
+    """Who is there and says nothing within the limit is not taken for an LMTP server."""
+    config = ListenConfig(port=taken)
+    with pytest.raises(ResourceError) as refused:
+        bind(config)
+    error = await explain(config, refused.value)
+    assert error.message == f"port {taken} is already in use"
+    assert error.exit_code == 8
+    assert any(f"--port {taken + 1}" in hint for hint in error.hints)
+
+
+async def test_a_port_in_use_by_an_lmtp_server_says_so_and_which_model(served: str) -> None:
+    """A port held by an LMTP server is told with its model and how to use it."""
+    config = ListenConfig(port=int(served.rstrip("/").rpartition(":")[2]))
+    with pytest.raises(ResourceError) as refused:
+        bind(config)
+    error = await explain(config, refused.value)
+    assert "in use by an LMTP server (model stories260K)" in error.message
+    assert any(hint.startswith("use it:") and f":{config.port} " in hint for hint in error.hints)
+
+
+def test_an_unknown_host_is_refused_by_name() -> None:
+    """A host name that means nothing is refused by name."""
+    with pytest.raises(ResourceError, match=r"cannot listen on 'no\.such\.host\.invalid'"):
+        bind(ListenConfig("no.such.host.invalid", 0))
+
+
+def test_an_address_of_another_machine_is_refused() -> None:
+    """An address that this machine does not have is refused."""
+    with pytest.raises(ResourceError, match=r"cannot listen on 192\.0\.2\.1:0"):
+        bind(ListenConfig("192.0.2.1", 0))

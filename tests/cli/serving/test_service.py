@@ -1,0 +1,141 @@
+"""A server's life: open, load, ready, drain, close."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from lmtool.cli.serving.listening import ListenConfig, bind, url
+from lmtool.cli.serving.service import Service, ServiceConfig
+from lmtool.cli.wiring import ModelsConfig
+from lmtool.errors import ConnectError, ModelLoadError
+from lmtool.lmtp.client import LmtpClient
+from lmtool.lmtp.config import ServerConfig
+from lmtool.ports import stream
+from lmtool.types import GenerateRequest, SamplingParams
+
+if TYPE_CHECKING:
+    from lmtool.lmtp.request_log import RequestLog
+    from lmtool.types import LoadProgress
+
+STORIES = str(Path(__file__).parents[2] / "data/stories260K")
+
+
+def ignore(_progress: LoadProgress) -> None:
+    """Nobody wants to know."""
+
+
+def opened(service: Service) -> str:
+    listen = ListenConfig(port=0)
+    sockets = bind(listen)
+    service.listen(sockets)
+    return url(listen, sockets)
+
+
+async def test_from_the_open_port_to_the_last_word() -> None:
+    """Requests wait while the model loads; draining lets streams end and refuses new ones; closing frees the port."""
+    log: list[RequestLog] = []
+    told: list[str] = []
+    service = Service(ServiceConfig(ModelsConfig(STORIES)), log.append)
+    where = opened(service)
+    loading = asyncio.create_task(service.ready(lambda progress: told.append(progress.phase)))
+    async with LmtpClient(where) as client, httpx.AsyncClient(base_url=where.replace("ws", "http", 1)) as http:
+        early = stream(
+            client, GenerateRequest("a", "Once upon a time", SamplingParams(max_tokens=300, ignore_eos=True))
+        )
+        assert (await http.get("/health")).status_code == 503
+        first = await anext(early)
+        assert first.token == 432
+        info = await loading
+        assert info is not None
+        assert (info.model, service.health.state, told[-1]) == ("stories260K", "ready", "ready")
+        assert service.streams == 1
+        draining = asyncio.create_task(service.drain(60.0))
+        await asyncio.sleep(0)
+        assert json.loads((await http.get("/health")).text)["status"] == "draining"
+        rest = [output async for output in early]
+        assert (len(rest), rest[-1].finish_reason) == (299, "length")
+        assert await draining
+    await service.close()
+    assert [(entry.command, entry.output_tokens, entry.end) for entry in log] == [("GENERATE", 300, "length")]
+    with pytest.raises(ConnectError):
+        async with LmtpClient(where):
+            pass
+    with socket.create_server(("127.0.0.1", int(where.rstrip("/").rpartition(":")[2]))):
+        pass
+
+
+async def test_a_load_that_fails_is_told_to_everybody(tmp_path: Path) -> None:
+    """To whoever started the server, to clients that wait, and to probes."""
+    (tmp_path / "empty").mkdir()
+    service = Service(ServiceConfig(ModelsConfig(str(tmp_path / "empty"))))
+    where = opened(service)
+    async with LmtpClient(where) as client, httpx.AsyncClient(base_url=where.replace("ws", "http", 1)) as http:
+        waiting = asyncio.create_task(anext(stream(client, GenerateRequest("a", "text"))))
+        with pytest.raises(ModelLoadError):
+            await service.ready(ignore)
+        assert (await waiting).error is not None
+        health = await http.get("/health")
+        assert health.status_code == 500
+        assert health.json()["error"]
+    await service.close()
+
+
+async def test_closing_ends_what_still_runs() -> None:
+    """Without draining, running streams end with an error that says why."""
+    service = Service(ServiceConfig(ModelsConfig(STORIES)))
+    where = opened(service)
+    await service.ready(ignore)
+    async with LmtpClient(where) as client:
+        request = GenerateRequest("a", "Once upon a time", SamplingParams(max_tokens=500, ignore_eos=True))
+        outputs = stream(client, request)
+        await anext(outputs)
+        closing = asyncio.create_task(service.close())
+        last = [output async for output in outputs][-1]
+        await closing
+        assert last.error_code == "connection"
+        assert last.error is not None
+        assert "shutting down" in last.error
+
+
+async def test_under_auto_it_is_ready_at_once() -> None:
+    """No model is named, so there is none to wait for."""
+    service = Service(ServiceConfig(ModelsConfig("auto")))
+    assert await service.ready(ignore) is None
+    assert service.health.state == "ready"
+    assert service.streams == 0
+    await service.close()
+
+
+async def test_frames_above_the_limit_close_their_connection_alone() -> None:
+    """The limit of the protocol's configuration reaches the sockets: close code 1009."""
+    from websockets.asyncio.client import connect
+    from websockets.exceptions import ConnectionClosed
+
+    service = Service(ServiceConfig(ModelsConfig("auto"), server=ServerConfig(max_frame_bytes=1000)))
+    where = opened(service)
+    async with LmtpClient(where) as neighbour, connect(where, compression=None) as big:
+        await big.send("GENERATE " + " " * 2000)
+        with pytest.raises(ConnectionClosed) as closed:
+            await big.recv()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1009
+        assert (await anext(stream(neighbour, GenerateRequest("a", "text")))).error is not None
+    await service.close()
+
+
+async def test_deflate_is_never_agreed_to() -> None:
+    """Compressing small frames costs more time than it saves."""
+    from websockets.asyncio.client import connect
+
+    service = Service(ServiceConfig(ModelsConfig("auto")))
+    async with connect(opened(service), compression="deflate") as socket_:
+        assert socket_.response is not None
+        assert "Sec-WebSocket-Extensions" not in socket_.response.headers
+    await service.close()

@@ -1,0 +1,43 @@
+"""The tree of commands as a person meets it first."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from lmtool import __version__
+from lmtool.cli.app import build, build_whole, option_names
+
+runner = CliRunner()
+
+
+def test_no_arguments_is_help() -> None:
+    """`lmtool` alone shows the help and exits 0."""
+    result = runner.invoke(build(), [])
+    assert result.exit_code == 0
+    assert "serve" in result.output
+
+
+def test_every_command_tells_what_it_does() -> None:
+    """Each command of the tree has a help text and answers --help."""
+    for path in option_names(build_whole()):
+        result = runner.invoke(build(), [*path, "--help"])
+        assert result.exit_code == 0, path
+        assert "--endpoint" in result.output, path
+
+
+def test_unknown_command_names_a_near_one() -> None:
+    """A typo is a usage error (2) with a suggestion."""
+    result = runner.invoke(build(), ["serv"])
+    assert result.exit_code == 2
+    assert "serve" in result.output
+
+
+@pytest.mark.parametrize("word", ["--version", "-V"])
+def test_version(word: str) -> None:
+    """The version is one line."""
+    result = subprocess.run([sys.executable, "-m", "lmtool", word], capture_output=True, text=True, check=True)
+    assert result.stdout == f"lmtool {__version__}\n"

@@ -1,0 +1,60 @@
+"""`lmtool doctor`: what is looked at, and the exit status."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from lmtool.cli import doctor, wiring
+from lmtool.cli.invocation import Common
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+    from tests.conftest import Run
+
+NOBODY = "127.0.0.1:1"
+
+
+def test_a_whole_installation_is_well(lmtool: Run) -> None:
+    """Nothing broken: exit status 0, each thing on a line of its own."""
+    checked = lmtool("doctor", "-e", NOBODY)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    names = [line.split()[1] for line in checked.stdout.splitlines() if line.startswith(("✓", "!", "✗"))]
+    assert names[:9] == ["python", "client", "serve", "embedded", "memory", "cache", "settings", "terminal", "endpoint"]
+    assert "torch" in names
+
+
+async def test_json_has_the_same_findings(served: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--json` has the same findings, in one list."""
+    await doctor.doctor(Common(endpoint=served), json=True)
+    findings = {f["name"]: f for f in json.loads(capsys.readouterr().out)}
+    assert findings["python"]["verdict"] == "ok"
+    assert "serves stories260K" in findings["endpoint"]["found"]
+
+
+def test_a_client_installation_is_told_how_to_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without torch nothing is broken: a client machine installs without it."""
+    monkeypatch.setattr(wiring, "SERVE_PACKAGES", ("torch", "no_such_package_anywhere"))
+    serving = found("serve")
+    assert serving.verdict == "note"
+    assert "no_such_package_anywhere" in serving.found
+    assert "pip install 'lmtool[serve]'" in serving.advice
+
+
+def test_a_missing_client_package_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a package that talking needs, the installation is broken."""
+    monkeypatch.setattr(doctor, "CLIENT", ("no_such_package_anywhere",))
+    assert found("client").verdict == "bad"
+
+
+def test_settings_files_are_named(tmp_path: Path) -> None:
+    """The settings files in effect are named."""
+    (tmp_path / "lmtool.toml").write_text("[chat]\n")
+    assert found("settings").found == str(tmp_path / "lmtool.toml")
+
+
+def found(name: str) -> doctor.Finding:
+    return next(finding for finding in doctor.quick(Common()) if finding.name == name)

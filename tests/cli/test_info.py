@@ -1,0 +1,125 @@
+"""`lmtool info`: against our server, against one that tells little, and against nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from websockets.asyncio.server import serve
+
+from lmtool.cli.info import describe
+
+if TYPE_CHECKING:
+    from websockets.asyncio.server import ServerConnection
+
+    from tests.conftest import Run, ServerProcess, StartServer
+
+STORIES = str(Path(__file__).parent.parent / "data/stories260K")
+URL = "ws://127.0.0.1:8080/"
+LMQL = {
+    "model": "gpt2",
+    "model_type": "transformers",
+    "constructor": "AutoModelForCausalLM.from_pretrained('gpt2')]",
+    "transformers": "4.36.2",
+}
+"""What LMQL's server tells of a transformers model."""
+
+
+def test_a_server_is_described(lmtool: Run, server: ServerProcess) -> None:
+    """Model, address and round trip, backend, context, vocabulary, tokenizer, streams, protocol."""
+    told = lmtool("info", "-e", server.url)
+    assert told.returncode == 0, told.stderr
+    lines = told.stdout.splitlines()
+    assert lines[0] == "stories260K · 260 K · float32 · cpu"
+    facts = {line[2:12].strip(): line[13:] for line in lines[1:]}
+    assert facts["at"].startswith(f"{server.url}   round trip ")
+    assert facts["at"].endswith(" ms")
+    assert facts["context"] == "512 tokens"
+    assert facts["vocabulary"] == "512 tokens, ends with 1, 2"
+    assert facts["tokenizer"].startswith("stories260K, without a chat template, sha256 ")
+    assert facts["streams"].endswith("running, 0 waiting")
+    assert facts["protocol"].startswith("LMTP 1 with extensions: cancel, ")
+
+
+def test_json_is_what_the_server_says(lmtool: Run, served: str) -> None:
+    """`--json` gives the answer as it came, with the endpoint and the round trip."""
+    told = json.loads(lmtool("info", "--json", "-e", served).stdout)
+    assert told["endpoint"] == served
+    assert told["round_trip_ms"] > 0
+    assert told["model_info"]["model"] == "stories260K"
+    assert told["model_info"]["lmtp"] == 1
+
+
+def test_a_model_that_is_not_served(lmtool: Run, served: str) -> None:
+    """The server's own error, exit status 4."""
+    told = lmtool("info", "nonsense", "-e", served)
+    assert told.returncode == 4
+    assert "'nonsense' is not served here" in told.stderr
+
+
+def test_nobody_there(lmtool: Run) -> None:
+    """No server: exit status 3, and how to start one."""
+    told = lmtool("info", "-e", "127.0.0.1:1")
+    assert told.returncode == 3
+    assert told.stderr.startswith("error: ")
+    assert "lmtool serve" in told.stderr
+
+
+def test_wait_waits_for_the_model(lmtool: Run, start_server: StartServer) -> None:
+    """While a model loads, `--wait` waits and tells how far it is."""
+    with start_server(STORIES) as server:
+        server.expect(" listen ")
+        told = lmtool("info", "--wait", "-e", server.url)
+        assert told.returncode == 0, told.stderr
+        assert told.stdout.startswith("stories260K")
+        assert "loading stories260K" in told.stderr
+
+
+def test_little_is_told_by_lmqls_server() -> None:
+    """A transformers model at LMQL's server: no vocabulary, no tokenizer, no extensions."""
+    lines = describe(LMQL, "gpt2", URL, 0.0008, None)
+    assert lines == [
+        "gpt2",
+        f"  at         {URL}   round trip 0.8 ms",
+        "  runs on    transformers, transformers 4.36.2",
+        "  made by    AutoModelForCausalLM.from_pretrained('gpt2')]",
+        "  tokenizer  none: the server takes token ids only",
+        "  protocol   LMTP as LMQL speaks it: token ids, no cancelling, no text",
+    ]
+
+
+def test_a_bare_string_is_shown_as_it_is() -> None:
+    """LMQL's random backend tells its constructor and nothing else."""
+    lines = describe("UniformRandomSamplingLLM(seed=0)", "random", URL, 0.001, None)
+    assert lines[0] == "random"
+    assert "  made by    UniformRandomSamplingLLM(seed=0)" in lines
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+def test_long_facts_are_broken_at_the_terminals_width(columns: int) -> None:
+    """Continuation lines stand under the fact, and none reaches the last column."""
+    told = {
+        **LMQL,
+        "lmtp": 1,
+        "extensions": ["cancel", "stop", "sampling", "seed", "logprobs_mode", "text", "usage"] * 3,
+    }
+    lines = describe(told, None, "ws://x/", 0.001, columns)
+    assert max(map(len, lines)) < columns or columns == 40
+    assert lines[-1].startswith(" " * 13)
+
+
+async def test_a_server_that_says_nothing(lmtool: Run) -> None:
+    """Within five seconds without an answer: exit status 6, and `--wait` is named."""
+
+    async def silent(connection: ServerConnection) -> None:
+        async for _frame in connection:
+            pass
+
+    async with serve(silent, "127.0.0.1", 0) as mute:
+        port = mute.sockets[0].getsockname()[1]
+        told = await asyncio.to_thread(lmtool, "info", "-e", f":{port}")
+    assert told.returncode == 6
+    assert "--wait" in told.stderr

@@ -1,0 +1,37 @@
+"""Start-up of the program."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+MODULES_OF_TYPER = 60
+"""More than our own part of the program needs on top of typer's: a start is as slow as the modules it loads."""
+
+
+def run(code: str) -> str:
+    """Run Python code in a process of its own and return the last line it prints."""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return result.stdout.splitlines()[-1]
+
+
+def test_help_loads_little() -> None:
+    """`lmtool --help` loads hardly more than typer itself: its budget is 120 ms of CPU over `python -c pass`."""
+    typer = int(run("import sys, typer; print(len(sys.modules))"))
+    code = """import atexit, sys
+atexit.register(lambda: print(len(sys.modules)))
+sys.argv = ['lmtool', '--help']
+from lmtool.cli.main import main
+main()"""
+    assert int(run(code)) - typer <= MODULES_OF_TYPER
+
+
+@pytest.mark.parametrize("word", ["--version", "-V"])
+def test_version_needs_no_typer(word: str) -> None:
+    """--version is answered before the command line library is imported."""
+    code = f"""import sys; sys.argv = ['lmtool', {word!r}]
+from lmtool.cli.main import main
+main(); print('typer' in sys.modules)"""
+    assert run(code) == "False"

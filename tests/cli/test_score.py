@@ -1,0 +1,90 @@
+"""`lmtool score` on a real server and a real model."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+STORIES = Path(__file__).parent.parent / "data/stories260K"
+
+
+@pytest.fixture
+def score(lmtool: Run, served: str) -> Run:
+    """Run `lmtool score WORDS...` against the shared server."""
+    return lambda *words, **more: lmtool("score", *words, "-e", served, **more)
+
+
+def test_candidates_are_compared(score: Run) -> None:
+    """A row a candidate; the likelier one has the longer bar."""
+    head, time, dog = score("Once upon a", " time", " dog").stdout.splitlines()
+    assert head.split() == ["candidate", "tokens", "logprob", "p", "ppl"]
+    assert time.count("█") == 16
+    assert dog.count("█") == 0
+    assert "' dog'" in dog
+
+
+def test_generating_and_scoring_agree(score: Run, lmtool: Run, served: str) -> None:
+    """The logprobs of a generated text are those of the same text scored."""
+    made = json.loads(lmtool("chat", "Once upon a time max_tokens=8", "--json", "-e", served).stdout)
+    found = json.loads(score("Once upon a time", made["text"], "--json").stdout)["candidates"][0]
+    assert [t["token"] for t in found["tokens"]] == [t["token"] for t in made["tokens"]]
+    assert found["logprob"] == pytest.approx(made["logprob"], abs=1e-4)
+    assert found["perplexity"] == pytest.approx(math.exp(-found["logprob"] / 8))
+
+
+def test_own_tokenizer_agrees(score: Run) -> None:
+    """Tokenized here or there, the scores are the same."""
+    words = ("Once upon a", " time there was", "--csv")
+    assert score(*words, "--tokenizer", str(STORIES)).stdout == score(*words).stdout
+
+
+def test_empty_text_has_no_tokens(score: Run) -> None:
+    """The score of nothing is that of no tokens, and does not hang."""
+    found = json.loads(score("Once upon a", "", " time", "--json").stdout)["candidates"]
+    nothing, something = found
+    assert (nothing["text"], nothing["tokens"], nothing["logprob"], nothing["perplexity"]) == ("", [], 0.0, None)
+    assert len(something["tokens"]) == 1
+
+
+def test_forms(score: Run) -> None:
+    """`--per token` and `word` have a row each; `--top` alternatives; `--csv` can be read; `--ppl-only` is a number."""
+    assert len(score("Once upon a", " time there", "--per", "token").stdout.splitlines()) == 3
+    assert len(score("Once", " upon a time", "--per", "word").stdout.splitlines()) == 4
+    top = score("Once upon a", " time", "--top", "2", "--tokenizer", str(STORIES)).stdout.splitlines()[1]
+    assert top.count("'") == 6
+    rows = list(csv.DictReader(io.StringIO(score("Once upon a", " time", " dog", "--csv").stdout)))
+    assert [row["text"] for row in rows] == [" time", " dog"]
+    assert float(score("Once upon a", " time", "--ppl-only").stdout) >= 1.0
+    assert "\x1b[38;5;" in score("Once upon a", " time", "--heat", "--color", "always").stdout
+
+
+def test_stdin(score: Run) -> None:
+    """`-` is stdin, once."""
+    assert "' time'" in score("Once upon a", "-", stdin=" time\n").stdout
+    assert score("-", "-", stdin="x").returncode == 2
+
+
+def test_single_text_has_no_prompt(score: Run) -> None:
+    """A text alone is scored from its start, and what that means for the first token is said."""
+    alone = score("Once upon a time", "--json")
+    assert json.loads(alone.stdout)["prompt"] == ""
+    assert "first token" in score("Once upon a time").stderr
+    both = json.loads(score("--no-prompt", " time", " dog", "--json").stdout)
+    assert [c["text"] for c in both["candidates"]] == [" time", " dog"]
+
+
+def test_mistakes(score: Run) -> None:
+    """Mistakes have a sentence and the documented status."""
+    assert score("a", "b", "--csv", "--json").returncode == 2
+    unknown = score("a", "b", "-m", "other")
+    assert (unknown.returncode, unknown.stdout) == (4, "")
+    assert "other" in unknown.stderr
+    assert score().returncode == 2

@@ -1,0 +1,66 @@
+"""Opening and writing traces from the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lmtool.cli.output import Output
+from lmtool.cli.trace.files import tell_ending, text_output, write_trace
+from lmtool.errors import FileError, UsageError
+from lmtool.trace.events import Remark
+from lmtool.trace.header import Header
+from lmtool.trace.reader import TraceReader
+from tests.cli.trace_runner import CONVERSATION
+
+OUT = Output(color=False, note_color=False, terminal=False)
+
+
+def test_written_traces_are_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Header, events, end record; nothing to tell about it."""
+    path = tmp_path / "a.gz"
+    assert write_trace(path, Header(), [Remark(1, "mark", 0, "x")] * 3, force=False, sources=[]) == 3
+    reader = TraceReader(path)
+    assert len(list(reader)) == 4
+    tell_ending(OUT, reader)
+    assert capsys.readouterr().err == ""
+
+
+def test_cut_traces_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A warning names the file and why it is not complete."""
+    (tmp_path / "a").write_text(CONVERSATION)
+    reader = TraceReader(tmp_path / "a")
+    list(reader)
+    tell_ending(OUT, reader)
+    assert "is cut: there is no end record" in capsys.readouterr().err
+
+
+def test_files_are_not_lost(tmp_path: Path) -> None:
+    """What exists is kept unless --force; what is being read is never written."""
+    path = tmp_path / "a"
+    path.write_text(CONVERSATION)
+    with pytest.raises(FileError, match="exists already"):
+        write_trace(path, Header(), [], force=False, sources=[])
+    with pytest.raises(UsageError, match="is being read"):
+        write_trace(path, Header(), [], force=True, sources=[path])
+    with pytest.raises(FileError, match="exists already"), text_output(path, force=False):
+        pass
+    with pytest.raises(FileError, match="cannot write"), text_output(tmp_path / "no" / "b", force=False):
+        pass
+    assert path.read_text() == CONVERSATION
+    with text_output(path, force=True) as file:
+        file.write("new")
+    assert path.read_text() == "new"
+
+
+def test_a_source_that_breaks_leaves_no_end(tmp_path: Path) -> None:
+    """When the events end with an error the new trace has no end record."""
+
+    def events() -> object:
+        yield Remark(0, "mark", 0, "x")
+        raise FileError("line 3: broken")
+
+    with pytest.raises(FileError, match="broken"):
+        write_trace(tmp_path / "a", Header(), events(), force=False, sources=[])  # type: ignore[arg-type]
+    assert '"end"' not in (tmp_path / "a").read_text()

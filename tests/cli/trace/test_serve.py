@@ -1,0 +1,55 @@
+"""`lmtool trace serve`, as a process that a real client talks to."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from websockets.asyncio.client import connect
+
+from tests.cli.trace_runner import CONVERSATION, trace
+
+
+async def test_a_recording_answers(tmp_path: Path) -> None:
+    """The recorded stream comes back byte for byte; Ctrl-C ends it with a summary, status 0."""
+    (tmp_path / "a").write_text(CONVERSATION)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "lmtool", "trace", "serve"),
+        *(str(tmp_path / "a"), "--port", "0", "--speed", "max"),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    said = ""
+    try:
+        while (found := re.search(r"answering 1 recorded requests at (ws://\S+)", said)) is None:
+            line = await asyncio.wait_for(process.stderr.readline(), 60)
+            assert line, said
+            said += line.decode()
+        async with connect(found[1]) as client:
+            await client.send('GENERATE {"model": "m", "prompt": [5, 6], "stream_id": 1, "max_tokens": 3}')
+            frames = [await client.recv() for _ in range(3)]
+            await client.send('GENERATE {"model": "m", "prompt": [5, 6], "stream_id": 2, "max_tokens": 3}')
+            assert "answered already" in str(await client.recv())
+        process.send_signal(signal.SIGINT)
+        rest = (await asyncio.wait_for(process.stderr.read(), 60)).decode()
+        assert await asyncio.wait_for(process.wait(), 60) == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert frames[1] == 'TOKEN [{"token": 12, "stream_id": 1, "logprob": -Infinity}]'
+    assert "1 requests answered · 1 not recorded · 0 recorded ones not asked" in rest
+    assert "is cut" in said
+
+
+@pytest.mark.parametrize("speed", ["fast", "0", "-1", "inf", "nan"])
+def test_a_speed_is_a_number_or_max(tmp_path: Path, speed: str) -> None:
+    """Anything else is a usage error."""
+    (tmp_path / "a").write_text(CONVERSATION)
+    result = trace("serve", tmp_path / "a", "--speed", speed)
+    assert result.exit_code == 2
+    assert f"--speed {speed} is no speed" in result.stderr

@@ -1,0 +1,177 @@
+"""What every test may use: an environment of its own, and one server process that all share."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Run = Callable[..., subprocess.CompletedProcess[str]]
+    StartServer = Callable[..., contextlib.AbstractContextManager["ServerProcess"]]
+
+ROOT = Path(__file__).parent.parent
+STORIES = ROOT / "tests/data/stories260K"
+"""A real, trained model of 260K parameters: text in, text out, no chat template."""
+PATIENCE = 60.0
+"""Seconds after which a process that says nothing counts as hung: generous, the machine may be busy."""
+
+
+@pytest.fixture
+def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep settings, caches and variables of whoever runs the tests out of this one; it runs in `tmp_path`."""
+    for name in [n for n in os.environ if n.startswith("LMTOOL_")]:
+        monkeypatch.delenv(name)
+    for name, value in _clean(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+
+
+def _clean(home: Path) -> dict[str, str]:
+    return {
+        "HOME": str(home),
+        "XDG_CONFIG_HOME": str(home / ".config"),
+        "XDG_CACHE_HOME": str(home / ".cache"),
+        "HF_HOME": str(home / "hub"),
+        "HF_HUB_OFFLINE": "1",
+        "NO_COLOR": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT),
+    }
+
+
+@pytest.fixture
+def lmtool(clean_environment: None) -> Run:
+    """Run `lmtool WORDS...` to its end in a clean environment (`tmp_path` is its folder); text in, text out."""
+
+    def run(*words: str, stdin: str = "", timeout: float = PATIENCE, **env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "lmtool", *words],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            timeout=timeout,
+            env={**os.environ, **env},
+            check=False,
+        )
+
+    return run
+
+
+@dataclass
+class ServerProcess:
+    """A running `lmtool serve`, and what it says line by line."""
+
+    process: subprocess.Popen[str]
+    lines: list[str] = field(default_factory=list)
+    """What was read so far, from stdout and stderr together."""
+    _fresh: queue.SimpleQueue[str | None] = field(default_factory=queue.SimpleQueue)
+    url: str = ""
+    """Known once the `listen` line was read."""
+
+    def __post_init__(self) -> None:
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._fresh.put(line.rstrip("\n"))
+        self._fresh.put(None)
+
+    def expect(self, part: str) -> str:
+        """Return the next line that holds `part`; fails with everything said when the process ends without it."""
+        while (line := self._fresh.get(timeout=PATIENCE)) is not None:
+            self.lines.append(line)
+            if " listen " in line or '"listening"' in line:
+                self.url = re.findall(r"ws://[^\s\"]+", line)[0]
+            if part in line:
+                return line
+        pytest.fail(f"the server ended without saying {part!r}:\n" + "\n".join(self.lines))
+
+    def rest(self) -> list[str]:
+        """Wait for the end; return the lines not yet read."""
+        found = []
+        while (line := self._fresh.get(timeout=PATIENCE)) is not None:
+            found.append(line)
+        self.lines += found
+        self.process.wait(PATIENCE)
+        return found
+
+    def interrupt(self) -> None:
+        """Press Ctrl-C."""
+        self.process.send_signal(signal.SIGINT)
+
+    def wait(self) -> int:
+        """Return the exit status."""
+        return self.process.wait(PATIENCE)
+
+
+@pytest.fixture(scope="session")
+def start_server(tmp_path_factory: pytest.TempPathFactory) -> StartServer:
+    """Start `lmtool serve WORDS...` on a free port; a context manager that ends it. `expect("ready")` waits for it."""
+
+    @contextlib.contextmanager
+    def start(*words: str, port: str = "0", **env: str) -> Iterator[ServerProcess]:
+        home = tmp_path_factory.mktemp("server")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "lmtool", "serve", *words, "--port", port],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            cwd=home,
+            env={**{n: v for n, v in os.environ.items() if not n.startswith("LMTOOL_")}, **_clean(home), **env},
+        )
+        try:
+            yield ServerProcess(process)
+        finally:
+            _end(process)
+
+    return start
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(10)
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def server(start_server: StartServer) -> Iterator[ServerProcess]:
+    """One server process on the stories model, shared by all tests of this run."""
+    with start_server(str(STORIES)) as process:
+        process.expect("ready in")
+        yield process
+
+
+@pytest.fixture(scope="session")
+def served(server: ServerProcess) -> str:
+    """The URL of a server process on the stories model (`stories260K`), shared by all tests of this run."""
+    return server.url
+
+
+@pytest.fixture(scope="session")
+def embedded(start_server: StartServer) -> Iterator[str]:
+    """The URL of a server process on the embedded model, shared by all tests of this run."""
+    with start_server() as process:
+        process.expect("ready in")
+        yield process.url

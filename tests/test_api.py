@@ -1,0 +1,191 @@
+"""The Python face: the same calls on a model in this process, behind a socket, and in a server of one's own."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import lmtool
+from lmtool.api import EngineOptions, Sampling, as_error, as_prompt, as_sampling
+from lmtool.engine.config import EngineConfig
+from lmtool.errors import (
+    ConnectError,
+    ContextOverflowError,
+    ModelLoadError,
+    RequestError,
+    ServerError,
+    UnknownTokenError,
+)
+from lmtool.types import ChatMessage, SamplingParams, TokenOutput
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+STORIES = str(Path(__file__).parent / "data/stories260K")
+BEGINNING = ", there was a little girl"
+IDS = [432, 383, 286, 261, 376]
+
+
+@pytest.fixture(params=["here", "there"])
+async def model(request: pytest.FixtureRequest, served: str) -> AsyncIterator[lmtool.Model]:
+    """The stories model, once in this process and once behind a socket."""
+    opened = lmtool.load(STORIES) if request.param == "here" else lmtool.connect(served)
+    async with opened as model:
+        yield model
+
+
+async def test_a_text_is_continued_in_text_and_ids(model: lmtool.Model) -> None:
+    """Outputs carry ids, logprobs in nats, and the text they complete; the last one tells why it is the last."""
+    outputs = [output async for output in model.generate("Once upon a time", max_tokens=5)]
+    assert [output.token for output in outputs] == IDS
+    assert "".join(output.text or "" for output in outputs).strip(", ") == "there was a little"
+    assert all(output.logprob is not None and output.logprob <= 0 for output in outputs)
+    assert outputs[-1].finish_reason == "length"
+
+
+async def test_ids_give_ids_without_text(model: lmtool.Model) -> None:
+    """Text comes with a text prompt; with ids only when it is asked for."""
+    outputs = [output async for output in model.generate([1, 403, 407, 261, 378], max_tokens=5)]
+    assert [output.token for output in outputs] == IDS
+    assert {output.text for output in outputs} == {None}
+    outputs = [output async for output in model.generate([1, 403, 407, 261, 378], max_tokens=1, text=True)]
+    assert outputs[0].text == ","
+
+
+async def test_chat_gives_the_whole_answer(model: lmtool.Model) -> None:
+    """A model without a chat template continues the text; a system text stands in front."""
+    assert (await model.chat("Once upon a time", max_tokens=6)).startswith(", there was a little")
+    assert isinstance(await model.chat("Hello", system="Be kind.", max_tokens=2), str)
+
+
+async def test_scores_equal_what_generating_told(model: lmtool.Model) -> None:
+    """Generating a text and scoring it give the same numbers."""
+    generated = [output async for output in model.generate([1, 403, 407, 261, 378], max_tokens=5)]
+    scored = await model.score([1, 403, 407, 261, 378], IDS, top_logprobs=2)
+    assert [output.token for output in scored] == IDS
+    assert [output.logprob for output in scored] == pytest.approx([output.logprob for output in generated], abs=1e-4)
+    assert all(output.top_logprobs is not None for output in scored)
+
+
+async def test_a_failing_stream_raises_the_error_of_its_kind(model: lmtool.Model) -> None:
+    """The same class in this process and over the wire, once the server is known to tell kinds; the model goes on."""
+    await model.info()
+    with pytest.raises(UnknownTokenError, match="99999"):
+        _ = [output async for output in model.generate([99999])]
+    with pytest.raises(ContextOverflowError):
+        _ = [output async for output in model.generate([1] * 600)]
+    assert (await model.info()).context_length == 512
+
+
+async def test_leaving_early_ends_the_stream(model: lmtool.Model) -> None:
+    """Whoever has read enough stops reading, and nothing is computed for nobody."""
+    outputs = model.generate("Once upon a time", max_tokens=500, ignore_eos=True)
+    await anext(outputs)
+    await outputs.aclose()  # type: ignore[attr-defined] # what `break` does sooner or later
+    while (await model.info()).running:
+        await asyncio.sleep(0)
+
+
+async def test_a_server_of_ones_own() -> None:
+    """A server lasts as long as its block, and answers to the names it was given."""
+    told: list[str] = []
+    serving = lmtool.serve(
+        STORIES, served_model_name=["tiny"], on_progress=lambda p: told.append(p.phase), max_streams=4
+    )
+    async with serving as server:
+        assert server.info is not None
+        assert server.info.model == "tiny"
+        async with lmtool.connect(server.url, model="stories260K") as model:
+            assert (await model.chat("Once upon a time", max_tokens=1)) == ","
+        assert await server.drain(1.0)
+    assert told[-1] == "ready"
+    with pytest.raises(ConnectError):
+        async with lmtool.connect(server.url):
+            pass
+
+
+async def test_a_model_that_is_not_there() -> None:
+    """Raised when entering, before anything heavy is loaded."""
+    with pytest.raises(ModelLoadError, match=r"'\./nope'"):
+        async with lmtool.load("./nope"):
+            pass
+    with pytest.raises(ModelLoadError, match=r"'\./nope'"):
+        async with lmtool.serve("./nope"):
+            pass
+
+
+async def test_nobody_there() -> None:
+    """No server: `ConnectError`."""
+    with pytest.raises(ConnectError):
+        async with lmtool.connect("127.0.0.1:1"):
+            pass
+
+
+def test_prompts_come_in_three_kinds() -> None:
+    """Text stays text, ids become a tuple, messages become `ChatMessage`s."""
+    hello = ChatMessage("user", "hello")
+    assert as_prompt("hello") == "hello"
+    assert as_prompt([1, 2]) == (1, 2)
+    assert as_prompt([]) == ()
+    assert as_prompt([{"role": "user", "content": "hello"}, hello]) == (hello, hello)
+    with pytest.raises(TypeError, match="role and content"):
+        as_prompt([1, "two"])  # type: ignore[list-item]
+
+
+def test_an_unknown_parameter_names_the_nearest() -> None:
+    """A typo is not silently ignored."""
+    with pytest.raises(TypeError, match="'max_token' is no sampling parameter; did you mean 'max_tokens'"):
+        as_sampling({"max_token": 3})
+
+
+def test_one_stop_text_need_not_be_a_list() -> None:
+    """`stop="x"` means the text, not its characters."""
+    assert as_sampling({"stop": "end"}).stop == ("end",)
+    assert as_sampling({"stop": ["a", "b"], "stop_token_ids": [3]}) == SamplingParams(
+        stop=("a", "b"), stop_token_ids=(3,)
+    )
+
+
+def test_keyword_arguments_are_the_fields_of_the_configurations() -> None:
+    """What `generate` and `load` take is what `SamplingParams` and `EngineConfig` have."""
+    assert set(Sampling.__annotations__) == {field.name for field in fields(SamplingParams)}
+    assert set(EngineOptions.__annotations__) == {field.name for field in fields(EngineConfig)}
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("unknown_token", UnknownTokenError),
+        ("invalid_request", RequestError),
+        ("connection", ConnectError),
+        ("new", ServerError),
+    ],
+)
+def test_errors_of_streams_have_their_class(code: str, kind: type[Exception]) -> None:
+    """The class is found by the code on the wire; a code of a newer server is a `ServerError`."""
+    error = as_error(TokenOutput("a", error="no", error_code=code))
+    assert type(error) is kind
+    assert str(error) == "no"
+
+
+def test_names_of_the_package_are_loaded_when_used() -> None:
+    """`import lmtool` costs nothing; each public name can be reached through it."""
+    code = "import lmtool; print(all(getattr(lmtool, n) for n in lmtool.__all__), 'nope' in dir(lmtool)); lmtool.nope"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout.split() == ["True", "False"]
+    assert "module 'lmtool' has no attribute 'nope'" in done.stderr
+
+
+async def test_errors_do_not_tell_where_the_model_lies(model: lmtool.Model) -> None:
+    """Clients may be strangers: neither the description nor an error has a path of the server's in it."""
+    with pytest.raises(lmtool.LmtoolError) as refused:
+        _ = [output async for output in model.generate([99999])]
+    assert STORIES not in str(refused.value)
+    assert "stories260K" in str(refused.value)
+    assert STORIES not in str(await model.info())
