@@ -1,0 +1,106 @@
+"""New traces out of old ones: a part of one, several as one."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from lmtool.trace.blobs import references
+from lmtool.trace.events import Blob, Close, Drop, End, Open, Vocab
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from lmtool.trace.events import Event
+    from lmtool.trace.header import Header
+
+
+@dataclass(slots=True)
+class Cut:
+    """Takes the part between two times; call `take` with each event in order.
+
+    What the part needs from before it (open connections, vocabulary, blobs it refers to) is put at its beginning.
+    """
+
+    start: float
+    """Seconds; becomes time 0 of the part."""
+    stop: float
+    """Seconds, inclusive."""
+    connections: frozenset[int]
+    """Only these; empty for all."""
+    blob: Callable[[str], Blob]
+    """Finds the blob event of a hash."""
+    _open: dict[int, Open] = field(default_factory=dict)
+    _vocab: dict[int, str | bytes] = field(default_factory=dict)
+    _given: set[str] = field(default_factory=set)
+    _begun: bool = False
+
+    def take(self, event: Event) -> Iterator[Event]:
+        """The events to write for this one."""
+        if isinstance(event, End | Blob) or not self._chosen(event):
+            return
+        if event.time < self.start:
+            self._remember(event)
+        elif event.time <= self.stop:
+            yield from self._beginning()
+            yield from self._missing_blobs(event)
+            yield replace(event, time=max(0.0, event.time - self.start))
+
+    def _chosen(self, event: Event) -> bool:
+        return not self.connections or event.connection == 0 or event.connection in self.connections
+
+    def _remember(self, event: Event) -> None:
+        if isinstance(event, Open):
+            self._open[event.connection] = event
+        elif isinstance(event, Close | Drop):
+            self._open.pop(event.connection, None)
+        elif isinstance(event, Vocab):
+            self._vocab.update(event.tokens)
+
+    def _beginning(self) -> Iterator[Event]:
+        if self._begun:
+            return
+        self._begun = True
+        for event in self._open.values():
+            yield replace(event, time=0.0)
+        if self._vocab:
+            yield Vocab(0.0, 0, self._vocab)
+
+    def _missing_blobs(self, event: Event) -> Iterator[Event]:
+        for sha256 in references(event):
+            if sha256 not in self._given:
+                self._given.add(sha256)
+                yield replace(self.blob(sha256), time=max(0.0, event.time - self.start))
+
+
+def merged(sources: Sequence[Iterable[Event]]) -> Iterator[Event]:
+    """The events of several traces in order of time, each trace beginning at 0; connections are numbered anew."""
+    numbers: dict[tuple[int, int], int] = {}
+    blobs: set[str] = set()
+    tagged = (_tagged(which, source) for which, source in enumerate(sources))
+    for _, which, _, event in heapq.merge(*tagged, key=lambda item: item[:3]):
+        if isinstance(event, End) or (isinstance(event, Blob) and event.sha256 in blobs):
+            continue
+        if isinstance(event, Blob):
+            blobs.add(event.sha256)
+        number = event.connection and numbers.setdefault((which, event.connection), len(numbers) + 1)
+        yield replace(event, connection=number)
+
+
+def _tagged(which: int, source: Iterable[Event]) -> Iterator[tuple[float, int, int, Event]]:
+    for number, event in enumerate(source):
+        yield event.time, which, number, event
+
+
+def merged_header(headers: Sequence[Header]) -> Header:
+    """The header of merged traces: the first one's, with the titles and what was redacted and covered of all."""
+    first = headers[0]
+    titles = [header.title for header in headers if header.title]
+    return replace(
+        first,
+        title=" + ".join(titles) or None,
+        redacted=tuple(dict.fromkeys(what for header in headers for what in header.redacted)),
+        covers=tuple(dict.fromkeys(rule for header in headers for rule in header.covers)),
+        times="numbered" if all(header.times == "numbered" for header in headers) else "measured",
+    )

@@ -1,0 +1,232 @@
+"""Every event a trace holds, as data (FORMAT.md, "Events").
+
+`time` is in seconds since the recording began, `connection` counts from 1 (0: the recording as a whole).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from lmtool.trace import styles
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lmtool.trace.styles import Style
+
+Direction: TypeAlias = Literal[">", "<"]
+"""`>`: client to server; `<`: server to client."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """Text that ends in JSON, taken apart; writing it again gives the same bytes, unless it was redacted."""
+
+    lead: str
+    """What stands before the JSON: a frame's command, the `data: ` of a server-sent event, nothing in a body."""
+    value: object
+    """The JSON value; a member may be a reference `{"$blob": sha256}` or a mark `{"$redacted": ...}`."""
+    style: Style
+
+    @property
+    def json(self) -> str:
+        """The JSON text."""
+        return styles.write(self.value, self.style)
+
+
+Content: TypeAlias = Parsed | str | bytes
+"""Taken apart, exact text, or binary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One WebSocket message."""
+
+    time: float
+    direction: Direction
+    connection: int
+    content: Content
+
+    @property
+    def command(self) -> str | None:
+        """The LMTP command; None for what is not a command, one space and JSON."""
+        return self.content.lead if isinstance(self.content, Parsed) else None
+
+    def wire(self) -> str | bytes:
+        """The message as it was sent: text, or bytes for a binary one."""
+        if isinstance(self.content, Parsed):
+            return f"{self.content.lead} {self.content.json}"
+        return self.content
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An HTTP request, whole."""
+
+    time: float
+    connection: int
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    """Those that were recorded; names in lower case."""
+    body: Content | None = None
+
+    def wire_body(self) -> bytes:
+        """The body's bytes."""
+        return b"" if self.body is None else _body_bytes(self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """Status and headers of an HTTP response; its body follows in pieces, then `Done`."""
+
+    time: float
+    connection: int
+    status: int
+    reason: str
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Part of a response's body: one server-sent event with its blank line, or bytes of another body."""
+
+    time: float
+    kind: Literal["sse", "body"]
+    connection: int
+    content: Content
+
+    def wire(self) -> bytes:
+        """The piece's bytes."""
+        if self.kind == "sse" and isinstance(self.content, Parsed):
+            return f"{self.content.lead}{self.content.json}\n\n".encode()
+        return _body_bytes(self.content)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A response's body is complete."""
+
+    time: float
+    connection: int
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A connection begins."""
+
+    time: float
+    connection: int
+    facts: Mapping[str, object] = field(default_factory=dict)
+    """`peer`, `agent`, `path`, ..."""
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """A connection ends in good order."""
+
+    time: float
+    connection: int
+    by: str
+    """`client` or `server`: who closed first."""
+    code: int | None = None
+    """The WebSocket close code; None where there was none."""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """A connection ends without a close frame."""
+
+    time: float
+    connection: int
+    facts: Mapping[str, object] = field(default_factory=dict)
+    """`by` and `reason` where known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vocab:
+    """What token ids mean: text, or bytes that are no UTF-8 on their own."""
+
+    time: float
+    connection: int
+    tokens: Mapping[int, str | bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """A large value, kept once; later events refer to it."""
+
+    time: float
+    connection: int
+    sha256: str
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """A marker that one can jump to, or free text."""
+
+    time: float
+    kind: Literal["mark", "note"]
+    connection: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """What the server told about itself: memory, queue lengths."""
+
+    time: float
+    connection: int
+    facts: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The recording was ended in good order."""
+
+    time: float
+    events: int
+    """Events before this one."""
+    tokens: int
+    """Entries with a `token` in the parsed TOKEN frames."""
+    sha256: str
+    """Of the lines before this one (FORMAT.md, "The end")."""
+    connection: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """An event of a kind that this version does not know."""
+
+    time: float
+    kind: str
+    connection: int
+    rest: tuple[object, ...]
+
+
+Event: TypeAlias = (
+    Frame | Request | Response | Piece | Done | Open | Close | Drop | Vocab | Blob | Remark | Stat | End | Other
+)
+
+
+def token_entries(event: Event) -> list[Mapping[str, object]]:
+    """The entries of a parsed TOKEN frame, one per event of a stream; empty for every other event."""
+    if not isinstance(event, Frame) or event.direction != "<" or event.command != "TOKEN":
+        return []
+    assert isinstance(event.content, Parsed)
+    value = event.content.value
+    return [entry for entry in (value if isinstance(value, list) else [value]) if isinstance(entry, dict)]
+
+
+def count_tokens(event: Event) -> int:
+    """How many tokens an event carries, as the end record counts them."""
+    return sum("token" in entry for entry in token_entries(event))
+
+
+def _body_bytes(content: Content) -> bytes:
+    if isinstance(content, Parsed):
+        return f"{content.lead}{content.json}".encode()
+    return content.encode() if isinstance(content, str) else content

@@ -1,0 +1,247 @@
+"""One direction of an HTTP/1.1 connection, split into heads and bodies without holding a body back (RFC 9112)."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LONGEST_HEAD = 2**16
+"""Bytes; what is longer is passed on and no longer followed."""
+_LONGEST_LINE = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Start line and headers of a message."""
+
+    raw: bytes
+    """As sent, with the blank line."""
+    start: tuple[str, str, str]
+    """Method, path, version of a request; version, status, reason of a response."""
+    headers: tuple[tuple[str, str], ...]
+    """Names in lower case."""
+
+    def get(self, name: str) -> str:
+        """A header's value, all values of the name joined; empty where there is none."""
+        return ", ".join(value for key, value in self.headers if key == name)
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Bytes of a message after its head."""
+
+    raw: bytes
+    """As sent."""
+    body: bytes
+    """What of it belongs to the content: without chunk sizes and trailers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The message is complete."""
+
+    raw: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """Bytes that are not HTTP: after an upgrade, or after something that cannot be followed."""
+
+    raw: bytes
+
+
+Part: TypeAlias = Head | Data | Last | Opaque
+
+
+class HttpStream:
+    """Takes bytes, gives parts; the `raw` of all parts together are the bytes, in order.
+
+    Only a head that is not complete yet is held back.
+    """
+
+    def __init__(self, *, responses: bool) -> None:
+        self._responses = responses
+        self._head = bytearray()
+        self._line = bytearray()
+        self._left = 0
+        self._state: Callable[[bytes, list[Part]], bytes] = self._in_head
+        self.methods: deque[str] = deque()
+        """For responses: methods of the requests that have not been answered; the caller appends them."""
+        self.broken = ""
+        """Why the bytes are no longer followed; empty while they are."""
+
+    def feed(self, data: bytes) -> list[Part]:
+        """The parts that these bytes complete."""
+        parts: list[Part] = []
+        while data:
+            data = self._state(data, parts)
+        return parts
+
+    def end(self) -> list[Part]:
+        """The parts at the end of the connection: a body that lasts until then is complete."""
+        if self._state == self._until_end:
+            return [Last()]
+        held, self._head = bytes(self._head), bytearray()
+        return [Opaque(held)] if held else []
+
+    @property
+    def between(self) -> bool:
+        """Whether the last message is complete and no other has begun."""
+        return self._state == self._in_head and not self._head
+
+    def resume(self) -> None:
+        """Follow the bytes again: the upgrade was refused."""
+        self._state = self._in_head
+
+    def _in_head(self, data: bytes, parts: list[Part]) -> bytes:
+        searched = max(0, len(self._head) - 3)
+        held, self._head = bytes(self._head) + data, bytearray()
+        if held.startswith(b"\r\n"):  # some clients send a line too many after a body
+            parts.append(Data(held[:2], b""))
+            return held[2:]
+        at = held.find(b"\r\n\r\n", searched)
+        if at < 0 and len(held) <= LONGEST_HEAD:
+            self._head += held
+            return b""
+        head = None if at < 0 else _parse_head(held[: at + 4])
+        if head is None:
+            return self._give_up("no HTTP/1.1 message", held, parts)
+        parts.append(head)
+        self._begin_body(head, parts)
+        return held[at + 4 :]
+
+    def _begin_body(self, head: Head, parts: list[Part]) -> None:
+        if self._responses and not self._has_body(head):
+            return self._none(head, parts)
+        length = head.get("content-length")
+        if "chunked" in head.get("transfer-encoding").lower():
+            self._state = self._chunk_size
+        elif length.isascii() and length.isdigit() and len(length) < 19 and int(length):
+            self._left, self._state = int(length), self._length
+        elif length or not self._responses:
+            self._none(head, parts)
+        else:
+            self._state = self._until_end
+        return None
+
+    def _has_body(self, head: Head) -> bool:
+        status = head.start[1]
+        method = "" if status.startswith("1") and status != "101" else self.methods.popleft() if self.methods else ""
+        return not (status.startswith("1") or status in ("204", "304") or method == "HEAD")
+
+    def _none(self, head: Head, parts: list[Part]) -> None:
+        """A message without a body; an upgrade may follow it."""
+        upgrades = head.start[1] == "101" if self._responses else asks_for_websocket(head)
+        self._state = self._opaque if upgrades else self._in_head
+        parts.append(Last())
+
+    def _length(self, data: bytes, parts: list[Part]) -> bytes:
+        piece, rest = data[: self._left], data[self._left :]
+        self._left -= len(piece)
+        parts.append(Data(piece, piece))
+        if not self._left:
+            self._finish(parts)
+        return rest
+
+    def _chunk_size(self, data: bytes, parts: list[Part]) -> bytes:
+        line, rest = self._take_line(data, parts)
+        if line is None:
+            return rest
+        try:
+            self._left = int(line.partition(b";")[0], 16)
+        except ValueError:
+            self._left = -1
+        if self._left < 0:
+            return self._give_up("a chunk without a size", rest, parts)
+        self._state = self._chunk if self._left else self._trailers
+        return rest
+
+    def _chunk(self, data: bytes, parts: list[Part]) -> bytes:
+        piece, rest = data[: self._left], data[self._left :]
+        self._left -= len(piece)
+        parts.append(Data(piece, piece))
+        if not self._left:
+            self._state = self._chunk_end
+        return rest
+
+    def _chunk_end(self, data: bytes, parts: list[Part]) -> bytes:
+        line, rest = self._take_line(data, parts)
+        if line is not None:
+            self._state = self._chunk_size
+        return rest
+
+    def _trailers(self, data: bytes, parts: list[Part]) -> bytes:
+        line, rest = self._take_line(data, parts)
+        if line is not None and not line.strip():
+            self._finish(parts)
+        return rest
+
+    def _take_line(self, data: bytes, parts: list[Part]) -> tuple[bytes | None, bytes]:
+        """A whole line (None while it is not complete) and what follows it; the bytes are passed on at once."""
+        end = data.find(b"\n") + 1 or len(data)
+        parts.append(Data(data[:end], b""))
+        self._line += data[:end]
+        if len(self._line) > _LONGEST_LINE:
+            self._line.clear()
+            return None, self._give_up("a line that is too long", data[end:], parts)
+        if not self._line.endswith(b"\n"):
+            return None, b""
+        line = bytes(self._line)
+        self._line.clear()
+        return line, data[end:]
+
+    def _finish(self, parts: list[Part]) -> None:
+        self._state = self._in_head
+        parts.append(Last())
+
+    def _until_end(self, data: bytes, parts: list[Part]) -> bytes:
+        parts.append(Data(data, data))
+        return b""
+
+    def _opaque(self, data: bytes, parts: list[Part]) -> bytes:
+        parts.append(Opaque(data))
+        return b""
+
+    def _give_up(self, reason: str, data: bytes, parts: list[Part]) -> bytes:
+        self.broken = reason
+        self._state = self._opaque
+        if data:
+            parts.append(Opaque(data))
+        return b""
+
+
+def _parse_head(raw: bytes) -> Head | None:
+    first, *lines = raw[:-4].decode("latin-1").split("\r\n")
+    words = first.split(" ", 2)
+    if len(words) < 2 or "HTTP/1." not in first:
+        return None
+    pairs = [line.partition(":") for line in lines]
+    headers = tuple((name.strip().lower(), value.strip()) for name, _, value in pairs)
+    return Head(raw, (words[0], words[1], words[2] if len(words) > 2 else ""), headers)
+
+
+def asks_for_websocket(head: Head) -> bool:
+    """Whether a request is a WebSocket handshake."""
+    return head.get("upgrade").lower() == "websocket" and "upgrade" in head.get("connection").lower()
+
+
+def redirected(head: Head, host: str, base: str) -> bytes:
+    """The bytes of a request head as the server behind a proxy expects it.
+
+    host: the server's own `Host`. base: the path that the server's URL names; put in front of paths that lack it.
+    """
+    method, path, version = head.start
+    lines = head.raw[:-4].split(b"\r\n")
+    if base not in ("", "/") and path.startswith("/") and not _is_below(path, base):
+        lines[0] = f"{method} {base.rstrip('/')}{'' if path == '/' else path} {version}".encode("latin-1")
+    new = [b"Host: " + host.encode("latin-1") if line[:5].lower() == b"host:" else line for line in lines]
+    return b"\r\n".join(new) + b"\r\n\r\n"
+
+
+def _is_below(path: str, base: str) -> bool:
+    bare = base.rstrip("/")
+    return path.partition("?")[0] == bare or path.startswith((f"{bare}/", f"{bare}?"))

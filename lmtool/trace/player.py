@@ -1,0 +1,298 @@
+"""A server made of recordings: LMTP over WebSocket and HTTP with server-sent events, on one port."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+
+from websockets.frames import Frame as WireFrame
+from websockets.frames import Opcode
+from websockets.http11 import Request as Handshake
+from websockets.server import ServerProtocol
+
+from lmtool.trace.chaos import Chaos
+from lmtool.trace.exchanges import HttpExchange, LmtpExchange, read_frame
+from lmtool.trace.http_stream import Data, Head, HttpStream, Last, asks_for_websocket
+from lmtool.trace.matching import Asked, Miss, kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+    from socket import socket
+
+    from lmtool.trace.exchanges import Exchange
+    from lmtool.trace.matching import Matcher
+
+OnMiss: TypeAlias = Literal["error", "nearest", "close", "hang"]
+ON_MISS: tuple[OnMiss, ...] = get_args(OnMiss)
+_LARGEST = 2**26
+_FRAMING = ("transfer-encoding", "content-length", "content-encoding", "connection")
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How recorded times become waiting."""
+
+    speed: float | None = 1.0
+    """Times as fast as recorded; None waits for nothing."""
+    max_gap: float | None = None
+    """Longest wait between two pieces of an answer, in seconds; None for any."""
+
+    def due(self, offsets: Iterable[float]) -> Iterator[float]:
+        """When each piece is sent, in seconds after its request."""
+        due = before = 0.0
+        for offset in offsets:
+            gap = 0.0 if self.speed is None else max(0.0, offset - before) / self.speed
+            due += gap if self.max_gap is None else min(gap, self.max_gap)
+            before = offset
+            yield due
+
+
+class Player:
+    """Answers requests as they were answered when they were recorded."""
+
+    def __init__(
+        self,
+        matcher: Matcher,
+        pace: Pace,
+        on_miss: OnMiss,
+        warn: Callable[[str], None],
+        chaos: Chaos | None = None,
+    ) -> None:
+        """Make a server; call `listen`. warn: called with a sentence for each request that no recording answers."""
+        self._matcher = matcher
+        self.chaos = chaos or Chaos(())
+        self.pace = pace
+        self._on_miss = on_miss
+        self._warn = warn
+        self._servers: list[asyncio.Server] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.answered = 0
+        """Requests that a recording answered."""
+        self.missed = 0
+        """Requests that none did."""
+
+    async def listen(self, sockets: Iterable[socket]) -> None:
+        """Take connections on sockets that are bound; returns at once."""
+        for one in sockets:
+            self._servers.append(await asyncio.start_server(self._accept, sock=one))
+
+    async def close(self) -> None:
+        """Take no more connections and cut those that are open."""
+        for server in self._servers:
+            server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            await _Connection(self, reader, writer).run()
+        except (ConnectionError, asyncio.CancelledError):  # the client has gone, or `close` was called
+            writer.transport.abort()
+        else:
+            writer.close()
+
+    def find(self, asked: Asked) -> tuple[Exchange | None, str]:
+        """The exchange that answers; where there is none, None and a sentence that says why."""
+        found = self._matcher.match(asked)
+        if not isinstance(found, Miss):
+            self.answered += 1
+            return found, ""
+        self.missed += 1
+        told = f"no recorded request matches this {asked.kind or 'frame'}"
+        if found.nearest is not None:
+            nearest = f"{kind_of(found.nearest)} at {found.nearest.time:.3f} s on connection {found.nearest.connection}"
+            told += f"; the nearest is {nearest}: " + "; ".join(found.differences)
+        self._warn(told)
+        return (found.nearest if self._on_miss == "nearest" else None), told
+
+    @property
+    def on_miss(self) -> OnMiss:
+        """What to do with a request that no recording answers."""
+        return self._on_miss
+
+
+class _Connection:
+    """One client."""
+
+    def __init__(self, player: Player, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._player = player
+        self._reader = reader
+        self._writer = writer
+
+    async def run(self) -> None:
+        """Answer requests until the client goes."""
+        requests, head, body = HttpStream(responses=False), None, bytearray()
+        while data := await self._reader.read(2**16):
+            parts = requests.feed(data)
+            for i, part in enumerate(parts):
+                if isinstance(part, Head):
+                    head, body = part, bytearray()
+                elif isinstance(part, Data):
+                    body += part.body
+                elif isinstance(part, Last) and head is not None:
+                    if asks_for_websocket(head):
+                        rest = b"".join(later.raw for later in parts[i + 1 :])
+                        await _Socket(self._player, self._reader, self._writer).run(head.raw + rest)
+                        return
+                    if not await self._answer(head, bytes(body)):
+                        return
+            if requests.broken or len(body) > _LARGEST:
+                return
+
+    async def _answer(self, head: Head, body: bytes) -> bool:
+        """Answer an HTTP request; return whether the connection goes on."""
+        try:
+            value = json.loads(body) if body else {}
+        except ValueError:
+            value = {}
+        asked = Asked(f"{head.start[0]} {head.start[1]}", value if isinstance(value, dict) else {}, body)
+        exchange, why = self._player.find(asked)
+        if isinstance(exchange, HttpExchange) and exchange.response is not None:
+            await self._play(exchange)
+            return exchange.complete
+        if self._player.on_miss == "hang":
+            await self._reader.read()
+        elif self._player.on_miss != "close":
+            error = json.dumps({"error": {"message": why, "type": "no_recording", "code": None}}).encode()
+            self._write_head(404, "Not Found", {"content-type": "application/json"}, len(error))
+            self._writer.write(error)
+            await self._writer.drain()
+            return True
+        return False
+
+    async def _play(self, exchange: HttpExchange) -> None:
+        assert exchange.response is not None
+        size = None if exchange.streamed else sum(len(part.data) for part in exchange.parts)
+        response = exchange.response
+        self._write_head(response.status, response.reason, response.headers, size)
+        parts, cut = self._player.chaos.parts(exchange, exchange.parts)
+        due = self._player.pace.due(part.offset for part in parts)
+        began = asyncio.get_running_loop().time()
+        for when, part in zip(due, parts, strict=True):
+            await _until(began + when)
+            self._writer.write(part.data if size is not None else b"%x\r\n%s\r\n" % (len(part.data), part.data))
+            await self._writer.drain()
+        if cut:
+            raise ConnectionAbortedError
+        if size is None and exchange.complete:
+            self._writer.write(b"0\r\n\r\n")
+            await self._writer.drain()
+
+    def _write_head(self, status: int, reason: str, headers: Mapping[str, str], size: int | None) -> None:
+        framing = "transfer-encoding: chunked" if size is None else f"content-length: {size}"
+        kept = [f"{name}: {value}" for name, value in headers.items() if name not in _FRAMING]
+        lines = [f"HTTP/1.1 {status} {reason}", *kept, framing, "", ""]
+        self._writer.write("\r\n".join(lines).encode("latin-1", "replace"))
+
+
+class _Socket:
+    """One client that speaks WebSocket."""
+
+    def __init__(self, player: Player, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._player = player
+        self._reader = reader
+        self._writer = writer
+        self._protocol = ServerProtocol(max_size=_LARGEST)
+        self._fragments = bytearray()
+        self._text = False
+        self._plays: list[asyncio.Task[None]] = []
+        self._streams: dict[str, asyncio.Task[None]] = {}
+
+    async def run(self, data: bytes) -> None:
+        """Speak until the client closes or goes; `data`: bytes from the handshake on."""
+        try:
+            self._protocol.receive_data(data)
+            async for message in self._messages():
+                if not await self._receive(message):
+                    self._protocol.send_close(1011, "no recording")
+                    break
+        finally:
+            await self._flush()
+            for play in self._plays:
+                play.cancel()
+            for failed in await asyncio.gather(*self._plays, return_exceptions=True):
+                if isinstance(failed, Exception):
+                    raise failed
+
+    async def _messages(self) -> AsyncIterator[str | bytes]:
+        while True:
+            for event in self._protocol.events_received():
+                if isinstance(event, Handshake):
+                    self._protocol.send_response(self._protocol.accept(event))
+                elif (message := self._assembled(event)) is not None:
+                    yield message
+            await self._flush()
+            if self._protocol.close_expected():
+                return
+            received = await self._reader.read(2**16)
+            if not received:
+                return
+            self._protocol.receive_data(received)
+
+    def _assembled(self, event: object) -> str | bytes | None:
+        if not isinstance(event, WireFrame) or event.opcode not in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
+            return None
+        if event.opcode is not Opcode.CONT:
+            self._text, self._fragments = event.opcode is Opcode.TEXT, bytearray()
+        self._fragments += event.data
+        if not event.fin:
+            return None
+        return self._fragments.decode("utf-8", "replace") if self._text else bytes(self._fragments)
+
+    async def _flush(self) -> None:
+        with contextlib.suppress(ConnectionError):  # the read that follows sees the end
+            for data in self._protocol.data_to_send():
+                if data:
+                    self._writer.write(data)
+            await self._writer.drain()
+
+    async def _receive(self, frame: str | bytes) -> bool:
+        """Begin to answer a frame; return whether the connection goes on."""
+        command, payload = read_frame(frame)
+        key = json.dumps(payload.get("stream_id"), sort_keys=True)
+        if command == "CANCEL":
+            await self._cancel(key, payload.get("stream_id"))
+            return True
+        exchange, why = self._player.find(Asked(command or "", payload, frame))
+        if isinstance(exchange, LmtpExchange):
+            self._streams[key] = asyncio.create_task(self._play(exchange, payload.get("stream_id")))
+            self._plays.append(self._streams[key])
+        elif self._player.on_miss == "close":
+            return False
+        elif self._player.on_miss != "hang":
+            answer = "TOKEN" if command in ("GENERATE", "SCORE") else "MSG"
+            await self._send(f"{answer} {json.dumps([{'stream_id': payload.get('stream_id'), 'error': why}])}")
+        return True
+
+    async def _play(self, exchange: LmtpExchange, stream_id: object) -> None:
+        replies, cut = self._player.chaos.replies(exchange, exchange.replies)
+        due = self._player.pace.due(reply.offset for reply in replies)
+        began = asyncio.get_running_loop().time()
+        for when, reply in zip(due, replies, strict=True):
+            await _until(began + when)
+            await self._send(reply.wire(exchange.stream_id, stream_id))
+        if cut:
+            self._writer.transport.abort()
+
+    async def _cancel(self, key: str, stream_id: object) -> None:
+        play = self._streams.get(key)
+        if play is not None and not play.done():
+            play.cancel()
+            await self._send(f"TOKEN {json.dumps([{'stream_id': stream_id, 'finish_reason': 'cancelled'}])}")
+
+    async def _send(self, text: str) -> None:
+        self._protocol.send_text(text.encode())
+        await self._flush()
+
+
+async def _until(time: float) -> None:
+    """Wait until a time of the event loop's clock; let others run even if it is past."""
+    await asyncio.sleep(max(0.0, time - asyncio.get_running_loop().time()))

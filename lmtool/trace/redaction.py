@@ -1,0 +1,134 @@
+"""What a trace must not tell: prompts, texts and headers, taken out of events."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+
+from lmtool.errors import UsageError
+from lmtool.trace import styles
+from lmtool.trace.blobs import reference
+from lmtool.trace.events import Frame, Open, Parsed, Piece, Request, Response, Vocab, token_entries
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lmtool.trace.events import Content, Event
+
+What: TypeAlias = Literal["headers", "prompt", "text"]
+
+HARMLESS_HEADERS = frozenset(
+    {
+        *("accept", "accept-encoding", "cache-control", "connection", "retry-after", "server", "upgrade", "user-agent"),
+        *("content-encoding", "content-length", "content-type", "transfer-encoding"),
+        *("sec-websocket-extensions", "sec-websocket-protocol", "sec-websocket-version"),
+        *("openai-processing-ms", "openai-version", "x-ratelimit-limit-requests", "x-ratelimit-limit-tokens"),
+    }
+)
+"""Headers that are kept when headers are redacted; all others are left out."""
+
+_PROMPTS = ("prompt", "scored", "messages", "input")
+_SECRETS = re.compile(
+    r"\b(?:sk-[A-Za-z0-9_-]{16,}|hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{30,}"
+    r"|xox[abprs]-[A-Za-z0-9-]{10,}|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{5,})"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
+)
+
+
+def parse(words: str) -> tuple[What, ...]:
+    """The kinds named in `prompt,headers`. Raises `UsageError` for an unknown one."""
+    known: tuple[What, ...] = get_args(What)
+    names = [word.strip() for word in words.split(",") if word.strip()]
+    for name in names:
+        if name not in known:
+            raise UsageError(f"cannot redact {name!r}", f"one or more of {', '.join(known)}, with commas between")
+    return tuple(what for what in known if what in names)
+
+
+@dataclass(frozen=True, slots=True)
+class Redaction:
+    """Takes parts out of events. The same prompt is seen to be the same within one salt."""
+
+    what: tuple[What, ...]
+    salt: bytes
+    """Random bytes of this recording, thrown away with it."""
+    spoken: set[int] = field(default_factory=set)
+    """Ids that outputs carried: only these stay in the vocabulary when prompts go."""
+
+    def apply(self, event: Event) -> Event | None:
+        """The event without what must not be told; None where nothing is left of it."""
+        for entry in token_entries(event):
+            self.spoken.update(spoken_ids(entry))
+        match event:
+            case Frame() if event.direction == ">":
+                return Frame(event.time, ">", event.connection, self._prompt(event.content))
+            case Request():
+                body = None if event.body is None else self._prompt(event.body)
+                headers = self._headers(event.headers)
+                return Request(event.time, event.connection, event.method, self._path(event.path), headers, body)
+            case Response():
+                headers = self._headers(event.headers)
+                return Response(event.time, event.connection, event.status, event.reason, headers)
+            case Vocab():
+                return self._vocab(event)
+            case Open() if "headers" in self.what:
+                path = event.facts.get("path")
+                shown = {"path": self._path(path)} if isinstance(path, str) else {}
+                return Open(event.time, event.connection, {**event.facts, **shown})
+        return event
+
+    def wants(self, token: int) -> bool:
+        """Whether the vocabulary may tell what this id means."""
+        return "text" not in self.what and ("prompt" not in self.what or token in self.spoken)
+
+    def _headers(self, headers: Mapping[str, str]) -> Mapping[str, str]:
+        if "headers" not in self.what:
+            return headers
+        return {name: value for name, value in headers.items() if name in HARMLESS_HEADERS}
+
+    def _path(self, path: str) -> str:
+        return path.partition("?")[0] if "headers" in self.what else path
+
+    def _prompt(self, content: Content) -> Content:
+        if "prompt" not in self.what:
+            return content
+        if not isinstance(content, Parsed):
+            # Text that could not be taken apart may hold anything: a prompt beside an infinity, for one.
+            return Parsed("", self._mark(content if isinstance(content, str) else content.hex()), "py")
+        if not isinstance(content.value, dict):
+            return Parsed(content.lead, self._mark(content.value), content.style)
+        members = {n: self._mark(v) if n in _PROMPTS else v for n, v in content.value.items()}
+        return Parsed(content.lead, members, content.style)
+
+    def _mark(self, value: object) -> object:
+        if isinstance(value, dict) and "$redacted" in value:
+            return value
+        text = styles.write(value, "py")
+        size = len(value) if isinstance(value, list | str) and reference(value) is None else 1
+        return {"$redacted": "prompt", "n": size, "sha256": hashlib.sha256(self.salt + text.encode()).hexdigest()}
+
+    def _vocab(self, event: Vocab) -> Vocab | None:
+        tokens = {token: text for token, text in event.tokens.items() if self.wants(token)}
+        return Vocab(event.time, event.connection, tokens) if tokens or not event.tokens else None
+
+
+def spoken_ids(entry: Mapping[str, object]) -> list[int]:
+    """The ids that an entry of a TOKEN names: the token and its alternatives."""
+    token, alternatives = entry.get("token"), entry.get("top_logprobs")
+    names = alternatives if isinstance(alternatives, dict) else {}
+    ids = [int(name) for name in names if name.isascii() and name.isdigit() and len(name) < 20]
+    return [token, *ids] if type(token) is int and token >= 0 else ids
+
+
+def suspects(event: Event) -> list[str]:
+    """What looks like a key in an event's content, each with its middle left out."""
+    if isinstance(event, Request):
+        text = " ".join([event.path, *event.headers.values(), event.wire_body().decode("utf-8", "replace")])
+    elif isinstance(event, Frame | Piece):
+        wire = event.wire()
+        text = wire if isinstance(wire, str) else wire.decode("utf-8", "replace")
+    else:
+        return []
+    return [f"{found[:6]}…{found[-2:]}" for found in _SECRETS.findall(text)]

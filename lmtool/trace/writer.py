@@ -1,0 +1,115 @@
+"""A trace file being written: events go into memory at once and to the disk when asked."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import threading
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from lmtool.errors import FileError
+from lmtool.trace.events import End, count_tokens
+from lmtool.trace.format import write_event, write_header
+
+if TYPE_CHECKING:
+    from lmtool.trace.events import Event
+    from lmtool.trace.header import Header
+
+
+class TraceWriter:
+    """Writes one trace. `write` never touches the disk; `flush` and `close` do, and may run in another thread.
+
+    What was flushed survives the death of the process: the file is then cut, and still readable.
+    """
+
+    def __init__(self, path: str | Path, header: Header, *, overwrite: bool = False) -> None:
+        """Make the file and write its header. A name that ends in `.gz` is packed.
+
+        Raises `FileError` when the file cannot be made, or exists and may not be overwritten.
+        """
+        self.path = Path(path)
+        self._header = header
+        self._numbered = header.times == "numbered"
+        self._hash = hashlib.sha256()
+        self._pending: list[str] = []
+        self._lock = threading.Lock()
+        self._raw = _create(self.path, overwrite=overwrite)
+        # A packed file names no time and no name: the same events give the same bytes.
+        packed = self.path.suffix == ".gz"
+        self._packed = gzip.GzipFile("", "wb", fileobj=self._raw, mtime=0) if packed else None
+        self.events = 0
+        """Written so far."""
+        self.tokens = 0
+        """In these events, as the end record counts them."""
+        self.waiting_bytes = 0
+        """Characters that wait for a flush; who writes faster than the disk must stop somewhere."""
+        self._put(write_header(header))
+        try:
+            self.flush()
+        except OSError as error:
+            self.abandon()
+            raise FileError(f"cannot write {self.path}: {error.strerror}") from None
+
+    def time(self, measured: float) -> float:
+        """The time to give the next event: as measured, or its number / 1000 where the header says `numbered`."""
+        return self.events / 1000 if self._numbered else measured
+
+    def write(self, event: Event) -> None:
+        """Take an event; events must come in order of time, and no `End` among them."""
+        self._put(write_event(event, self._header.json))
+        self.events += 1
+        self.tokens += count_tokens(event)
+
+    def _put(self, text: str) -> None:
+        line = f"{text}\n"
+        with self._lock:
+            self._pending.append(line)
+            self.waiting_bytes += len(line)
+
+    def flush(self) -> None:
+        """Hand everything written so far to the operating system. Raises `OSError`, such as for a full disk."""
+        with self._lock:
+            lines, self._pending = self._pending, []
+            self.waiting_bytes = 0
+        if not lines:
+            return
+        data = "".join(lines).encode()
+        self._hash.update(data)
+        self._store(data)
+
+    def _store(self, data: bytes) -> None:
+        if self._packed is None:
+            self._raw.write(data)
+        else:
+            self._packed.write(data)
+            self._packed.flush(zlib.Z_SYNC_FLUSH)
+        self._raw.flush()
+
+    def close(self, measured: float) -> None:
+        """Flush, write the end record, close the file. `measured`: the time now. Raises `OSError`."""
+        try:
+            self.flush()
+            end = End(self.time(measured), self.events, self.tokens, self._hash.hexdigest())
+            self._store(f"{write_event(end, self._header.json)}\n".encode())
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Close the file without an end record: it is cut."""
+        with contextlib.suppress(OSError):  # a full disk, which `flush` has told of
+            if self._packed is not None:
+                self._packed.close()
+        with contextlib.suppress(OSError):
+            self._raw.close()
+
+
+def _create(path: Path, *, overwrite: bool) -> BinaryIO:
+    try:
+        return path.open("wb" if overwrite else "xb")
+    except FileExistsError:
+        raise FileError(f"{path} exists already", "choose another name, or --force to replace it") from None
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error.strerror}") from None

@@ -1,0 +1,59 @@
+"""Recordings compared request by request."""
+
+from __future__ import annotations
+
+from lmtool.trace.comparison import Comparison, compare
+from lmtool.trace.diff import Tolerance
+from lmtool.trace.events import Done, Event, Frame, Piece, Request, Response
+from lmtool.trace.exchanges import exchanges
+from tests.trace.conftest import generate, token, tokens
+
+ONE: list[Event] = [generate(0, 1), tokens(1, token(7) | {"finish_reason": "stop"})]
+OTHER_ID: list[Event] = [generate(0, 5), tokens(1, token(7, 5) | {"finish_reason": "stop"})]
+
+
+def compared(expected: list[Event], actual: list[Event]) -> list[Comparison]:
+    """Comparisons at the level of ids."""
+    return compare(exchanges(expected), exchanges(actual), "ids", Tolerance())
+
+
+def failures(expected: list[Event], actual: list[Event]) -> list[str]:
+    """What is found and not about missing alternatives, which these short answers do not have."""
+    found = [finding for one in compared(expected, actual) for finding in one.findings]
+    return [str(finding) for finding in found if "top_logprobs" not in finding.message]
+
+
+def test_ids_of_streams_may_differ() -> None:
+    """A request is found by what it asks, not by its stream_id."""
+    assert failures(ONE, OTHER_ID) == []
+
+
+def test_missing_and_unexpected_requests_are_told() -> None:
+    """A request without its like in the other recording fails, in both directions."""
+    other: list[Event] = [generate(0, 1, max_tokens=5), *ONE[1:]]
+    assert failures(ONE, other) == [
+        "fail (shape) stream 1/1: no such request in the second: max_tokens: recorded 5, got 32",
+        "fail (shape) stream 1/1: this GENERATE was not expected",
+    ]
+    assert failures([Frame(0, ">", 1, "x")], [])[0].endswith("there is none of its kind")
+    assert compared(ONE, [])[0].verdict == "fail"
+
+
+def http(body: str, status: int = 200, *, done: bool = True) -> list[Event]:
+    """One HTTP exchange."""
+    events: list[Event] = [
+        Request(0, 1, "GET", "/x", {}),
+        Response(1, 1, status, "", {}),
+        Piece(1, "body", 1, body[:3]),
+        Piece(2, "body", 1, body[3:]),
+    ]
+    return [*events, Done(2, 1)] if done else events
+
+
+def test_http_is_compared_by_status_and_bytes() -> None:
+    """However a body was divided its bytes count; a status or a cut body is a matter of shape."""
+    assert failures(http("abcdef"), http("abcdef")) == []
+    (found,) = failures(http("abcdef"), http("abcxef"))
+    assert found == "fail (ids) stream 1: body differs at byte 3: expected b'def', got b'xef'"
+    assert failures(http("a"), http("a", 500)) == ["fail (shape) stream 1: expected status 200, got 500"]
+    assert "got one that was cut" in failures(http("a"), http("a", done=False))[0]

@@ -1,0 +1,96 @@
+"""Events as text, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+
+from lmtool.trace.conversation import Conversation
+from lmtool.trace.description import describe, objects
+from lmtool.trace.events import (
+    Blob,
+    Close,
+    Done,
+    Drop,
+    End,
+    Event,
+    Frame,
+    Open,
+    Other,
+    Parsed,
+    Piece,
+    Remark,
+    Request,
+    Response,
+    Vocab,
+)
+from tests.trace.conftest import generate, token, tokens
+from tests.trace.strategies import events
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (generate(0.5, temperature=1.2), "    0.500000  1/1     > GENERATE · m · 3 ids · temperature 1.2"),
+        (tokens(0.5, token(11)), "    0.500000  1/1     <     11 · p 0.607"),
+        (tokens(0.5, token(11, text="é\n")), '    0.500000  1/1     <     11 "é\\n" · p 0.607'),
+        (tokens(0.5, {"stream_id": 1, "error": "no"}), '    0.500000  1/1     < error · "no"'),
+        (tokens(0.5, {"stream_id": 1, "finish_reason": "stop"}), "    0.500000  1/1     < stop"),
+        (Open(0, 1, {"peer": "client"}), '    0.000000  1       open peer "client"'),
+        (Frame(0, "<", 1, b"abc"), "    0.000000  1       < 3 bytes, binary"),
+        (Frame(0, "<", 1, 'MSG [{"a"\n:1}]'), '    0.000000  1       < MSG [{"a"\\n:1}]'),
+        (Close(1, 1, "client", 1000), "    1.000000  1       close by client · 1000"),
+        (Drop(1, 1), "    1.000000  1       drop"),
+        (Vocab(1, 0, {1: "a"}), "    1.000000  -       vocab · 1 ids"),
+        (Blob(1, 0, "ab" * 32, 1), "    1.000000  -       blob abababababab"),
+        (Remark(1, "mark", 0, "here"), "    1.000000  -       mark here"),
+        (End(1, 8, 2, ""), "    1.000000  -       end · 8 events · 2 tokens"),
+        (Response(1, 1, 200, "OK", {"content-type": "text/plain"}), "    1.000000  1       < 200 OK · text/plain"),
+        (Done(1, 1), "    1.000000  1       < done"),
+        (Piece(1, "sse", 1, "data: [DONE]\n\n"), "    1.000000  1       < data: [DONE]"),
+        (Other(1, "weather", 1, ("fine",)), '    1.000000  1       weather ["fine"]'),
+        (Request(1, 1, "GET", "/v1/models", {}), "    1.000000  1/1     > GET /v1/models"),
+    ],
+)
+def test_lines(event: Event, line: str) -> None:
+    """Time, connection or stream, direction, what it says."""
+    assert list(describe(event, Conversation())) == [line]
+
+
+def test_text_of_ids_is_shown() -> None:
+    """Ids have their text where the trace tells it."""
+    conversation = Conversation()
+    list(describe(Vocab(0, 0, {5: "Hel", 6: "lo", 11: " there"}), conversation))
+    assert '3 ids "Hello"' in next(describe(generate(1), conversation))
+    assert '11 " there"' in next(describe(tokens(1, token(11)), conversation))
+
+
+def test_one_object_a_token() -> None:
+    """Each entry of a TOKEN is an object with the fields that it had."""
+    found = list(objects(tokens(0.5, token(1), token(2, 7))))
+    assert [one["token"] for one in found] == [1, 2]
+    assert found[1] == {"time": 0.5, "connection": 1, "event": "TOKEN", **token(2, 7)}
+
+
+def test_objects_are_json_even_where_the_wire_is_not() -> None:
+    """-Infinity and NaN become null; text that is no JSON at all is kept as text."""
+    frame = Frame(0, "<", 1, 'TOKEN [{"token": 1, "stream_id": 1, "top_logprobs": {"1": NaN}, "logprob": -Infinity}]')
+    (one,) = objects(frame)
+    assert one["logprob"] is None
+    assert one["top_logprobs"] == {"1": None}
+    assert next(objects(Frame(0, "<", 1, "TOKEN {")))["payload"] == "TOKEN {"
+
+
+@given(events)
+def test_every_event_has_lines_and_objects(event: Event) -> None:
+    """Any event is shown on lines that are single, and as JSON."""
+    assert all("\n" not in line for line in describe(event, Conversation()))
+    for one in objects(event):
+        json.dumps(one, allow_nan=False)
+
+
+def test_a_message_that_is_a_list_of_values() -> None:
+    """A payload whose entries are no objects is shown entry by entry."""
+    assert [o["payload"] for o in objects(Frame(0, "<", 1, Parsed("MSG", [1, "a"], "py")))] == [1, "a"]

@@ -1,0 +1,91 @@
+"""Traces as requests with their answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from lmtool.trace.events import Done, Event, Frame, Parsed, Piece, Request, Response
+from lmtool.trace.exchanges import HttpExchange, LmtpExchange, exchanges, read_frame
+from tests.trace.conftest import generate, token, tokens
+
+
+def lmtp(*events: Event) -> list[LmtpExchange]:
+    """The exchanges of these events, all of LMTP."""
+    found = exchanges(events)
+    assert all(isinstance(exchange, LmtpExchange) for exchange in found)
+    return [exchange for exchange in found if isinstance(exchange, LmtpExchange)]
+
+
+def test_answers_belong_to_their_requests() -> None:
+    """Each stream has its own tokens, at times counted from its request; a frame of two streams is shared out."""
+    one, two = lmtp(generate(1, 1), generate(2, 2), tokens(3, token(7, 1), token(8, 2)), tokens(4, token(9, 1)))
+    assert [(r.offset, [e["token"] for e in r.entries]) for r in one.replies] == [(2, [7]), (3, [9])]
+    assert [(r.offset, [e["token"] for e in r.entries]) for r in two.replies] == [(1, [8])]
+
+
+def test_an_id_used_again_is_another_request() -> None:
+    """Answers belong to the latest request with their id, on their own connection."""
+    first, second, other = lmtp(
+        generate(1), tokens(2, token(7)), generate(3), generate(3, connection=2), tokens(4, token(8))
+    )
+    assert [len(exchange.replies) for exchange in (first, second, other)] == [1, 1, 0]
+
+
+def test_frames_that_are_no_requests_have_answers_too() -> None:
+    """An error that bears no id answers what was sent last."""
+    error = Frame(2, "<", 1, Parsed("MSG", [{"stream_id": None, "error": "no"}], "py"))
+    (exchange,) = lmtp(Frame(1, ">", 1, "GENERATE {"), error)
+    assert exchange.command is None
+    assert exchange.replies[0].wire(None, None) == 'MSG [{"stream_id": null, "error": "no"}]'
+    assert exchange.replies[0].last
+
+
+def test_ids_are_exchanged() -> None:
+    """With the recorded id a frame is sent as it was; with another one only the id changes, the style stays."""
+    (exchange,) = lmtp(generate(1), Frame(2, "<", 1, Parsed("TOKEN", [token(7)], "compact")))
+    (reply,) = exchange.replies
+    assert reply.wire(1, 1) == 'TOKEN [{"token":7,"stream_id":1,"logprob":-0.5,"finish_reason":null}]'
+    assert reply.wire(1, "a") == 'TOKEN [{"token":7,"stream_id":"a","logprob":-0.5,"finish_reason":null}]'
+    assert not reply.last
+
+
+def test_what_json_cannot_say_is_sent_as_recorded() -> None:
+    """LMQL's -Infinity, and a MSG that is a bare object, keep their form under a new id."""
+    infinite = 'TOKEN [{"token": 7, "stream_id": 1, "logprob": -Infinity}]'
+    bare = Frame(3, "<", 1, 'MSG  {"stream_id": 1, "model_info": "m"}')
+    (exchange,) = lmtp(generate(1), Frame(2, "<", 1, infinite), bare)
+    assert [reply.wire(1, 1) for reply in exchange.replies] == [infinite, bare.wire()]
+    assert exchange.replies[0].wire(1, 2) == infinite.replace('"stream_id": 1', '"stream_id": 2')
+    assert exchange.replies[1].wire(1, 2) == 'MSG {"stream_id": 2, "model_info": "m"}'
+
+
+def test_answers_of_nobody_are_left_out() -> None:
+    """Frames that answer no request, binary frames and CANCEL are no exchange."""
+    cancel = Frame(0, ">", 1, Parsed("CANCEL", {"stream_id": 1}, "py"))
+    assert lmtp(tokens(0, token(7)), Frame(0, "<", 1, b"x"), cancel) == []
+
+
+def test_http_requests_and_their_bodies() -> None:
+    """Head, pieces at times counted from the request, and whether the body is complete; requests in order."""
+    body = Parsed("", {"model": "m"}, "py")
+    events: list[Event] = [
+        Request(1, 5, "POST", "/v1/x", {}, body),
+        Request(1, 5, "GET", "/v1/y", {}),
+        Response(2, 5, 200, "OK", {}),
+        Piece(3, "sse", 5, "data: [DONE]\n\n"),
+        Done(3, 5),
+        Response(4, 5, 404, "Not Found", {}),
+    ]
+    first, second = exchanges(events)
+    assert isinstance(first, HttpExchange)
+    assert isinstance(second, HttpExchange)
+    assert (first.payload, first.streamed, first.complete) == ({"model": "m"}, True, True)
+    assert [(part.offset, part.data) for part in first.parts] == [(2, b"data: [DONE]\n\n")]
+    assert (second.response, second.complete) == (events[-1], False)
+
+
+@pytest.mark.parametrize("frame", [b"GENERATE {}", "GENERATE", "GENERATE [1]", "GENERATE {", ""])
+def test_what_is_no_request(frame: str | bytes) -> None:
+    """Only a command, a space and a JSON object are."""
+    assert read_frame(frame) == (None, {})
+    assert read_frame('X {"a": 1}') == ("X", {"a": 1})

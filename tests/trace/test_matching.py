@@ -1,0 +1,102 @@
+"""Which recorded answer a request gets."""
+
+from __future__ import annotations
+
+import pytest
+
+from lmtool.trace.events import Frame, Parsed, Request
+from lmtool.trace.exchanges import exchanges
+from lmtool.trace.matching import Asked, Matcher, Miss, kind_of, text_of
+from tests.trace.conftest import generate
+
+RECORDED = exchanges([generate(1, 1), generate(2, 2, temperature=0.7), generate(3, 3, prompt=[5, 6, 8])])
+
+
+def ask(**fields: object) -> Asked:
+    """A GENERATE that comes in."""
+    return Asked("GENERATE", {"model": "m", "prompt": [5, 6, 7], "stream_id": 99, **fields}, "")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"temperature": 0},
+        {"temperature": -0.0},
+        {"max_tokens": 32.0, "top_logprobs": 1, "logit_bias": {}},
+    ],
+)
+def test_equal_in_meaning_is_equal(fields: dict[str, object]) -> None:
+    """1 and 1.0, 0.0 and -0.0 are equal, a missing field has its default, the id does not count."""
+    assert Matcher(RECORDED).match(ask(**fields)) is RECORDED[0]
+
+
+def test_each_recording_answers_once() -> None:
+    """An equal request is a miss when all that match are used, unless they may be reused: the least used first."""
+    matcher = Matcher(RECORDED)
+    assert matcher.unused == RECORDED
+    assert matcher.match(ask()) is RECORDED[0]
+    again = matcher.match(ask())
+    assert isinstance(again, Miss)
+    assert again.differences == ("every recorded request that equals it has been answered already",)
+    assert matcher.unused == RECORDED[1:]
+    twice = exchanges([generate(1, 1), generate(2, 2)])
+    reusing = Matcher(twice, reuse=True)
+    assert [reusing.match(ask()) for _ in range(4)] == [twice[0], twice[1], twice[0], twice[1]]
+
+
+def test_a_miss_names_the_nearest_and_what_differs() -> None:
+    """The recorded request with the fewest differing fields, each field with both values."""
+    miss = Matcher(RECORDED).match(ask(temperature=0.7, max_tokens=5))
+    assert isinstance(miss, Miss)
+    assert miss.nearest is RECORDED[1]
+    assert miss.differences == ("max_tokens: recorded 32, got 5",)
+    miss = Matcher(RECORDED[2:]).match(ask())
+    assert isinstance(miss, Miss)
+    assert miss.differences == ("prompt differs at 2: recorded [8] of 3, got [7] of 3",)
+    assert Matcher(RECORDED).match(Asked("SCORE", {}, "")) == Miss(None, ())
+
+
+def test_fields_may_be_ignored() -> None:
+    """`--ignore`: a field that may differ."""
+    assert Matcher(RECORDED, ignore=["max_tokens", "temperature"]).match(ask(max_tokens=5)) is RECORDED[0]
+
+
+def test_only_the_prompt() -> None:
+    """`--match prompt`: kind, model and prompt."""
+    matcher = Matcher(RECORDED, "prompt")
+    assert matcher.match(ask(max_tokens=5, seed=7)) is RECORDED[0]
+    assert isinstance(matcher.match(ask(model="other")), Miss)
+
+
+def test_only_the_order() -> None:
+    """`--match order`: the n-th request gets the n-th answer, whatever it asks."""
+    matcher = Matcher(RECORDED, "order")
+    assert [matcher.match(Asked("SCORE", {}, "")) for _ in range(3)] == RECORDED
+    assert isinstance(matcher.match(ask()), Miss)
+
+
+def test_a_redacted_prompt_matches_by_length() -> None:
+    """Of a prompt that was left out only the length is known."""
+    recorded = exchanges([generate(1, prompt={"$redacted": "prompt", "n": 3, "sha256": ""})])
+    assert Matcher(recorded).match(ask()) is recorded[0]
+    assert isinstance(Matcher(recorded).match(ask(prompt=[1])), Miss)
+
+
+def test_frames_that_are_no_requests_match_by_text() -> None:
+    """Anything that is not a command and a JSON object must be the same text."""
+    recorded = exchanges([Frame(1, ">", 1, "GENERATE {")])
+    assert isinstance(Matcher(recorded).match(Asked("", {}, "GENERATE [")), Miss)
+    assert Matcher(recorded).match(Asked("", {}, "GENERATE {")) is recorded[0]
+
+
+def test_http_requests_match_by_method_path_and_body() -> None:
+    """Bodies are compared as values; a body that is no JSON object as bytes."""
+    body = Parsed("", {"model": "m", "messages": []}, "py")
+    recorded = exchanges([Request(1, 1, "POST", "/v1/x", {}, body), Request(2, 1, "GET", "/v1/models", {})])
+    matcher = Matcher(recorded)
+    assert matcher.match(Asked("POST /v1/x", {"messages": [], "model": "m"}, b"")) is recorded[0]
+    assert matcher.match(Asked("GET /v1/models", {}, b"")) is recorded[1]
+    assert isinstance(matcher.match(Asked("GET /v1/other", {}, b"")), Miss)
+    assert kind_of(recorded[0]) == "POST /v1/x"
+    assert text_of(recorded[1]) == b""

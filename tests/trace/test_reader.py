@@ -1,0 +1,237 @@
+"""Trace files as they come: whole, cut, altered, packed, broken."""
+
+from __future__ import annotations
+
+import gzip
+import tracemalloc
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lmtool.errors import FileError
+from lmtool.trace.events import Blob, Frame, Parsed, Remark
+from lmtool.trace.reader import TraceReader
+from tests.trace.conftest import CONVERSATION, token, tokens
+
+if TYPE_CHECKING:
+    from tests.trace.conftest import WriteTrace
+
+HEADER = b'{"lmtp_trace": 1}\n'
+
+
+def read(path: Path) -> tuple[list[object], str]:
+    """All events and the state of the ending."""
+    reader = TraceReader(path)
+    events: list[object] = list(reader)
+    assert reader.ending is not None
+    return events, reader.ending.state
+
+
+@pytest.mark.parametrize("name", ["a.lmtp.jsonl", "a.lmtp.jsonl.gz"])
+def test_what_was_written_is_read(write_trace: WriteTrace, name: str) -> None:
+    """All events in order, then the end record; plain or packed."""
+    events, state = read(write_trace(name=name))
+    assert tuple(events[:-1]) == CONVERSATION
+    assert state == "complete"
+
+
+def test_it_can_be_read_twice(write_trace: WriteTrace) -> None:
+    """Each iteration begins at the first event."""
+    reader = TraceReader(write_trace())
+    assert list(reader) == list(reader)
+
+
+def test_packing_is_told_by_content(write_trace: WriteTrace, tmp_path: Path) -> None:
+    """The first two bytes say whether a file is packed, not its name."""
+    path = write_trace(name="a.lmtp.jsonl.gz").rename(tmp_path / "plain.jsonl")
+    assert read(path)[1] == "complete"
+
+
+def test_comments_and_empty_lines_mean_nothing(write_trace: WriteTrace) -> None:
+    """Comments may be added anywhere, before the header too; the trace stays complete."""
+    path = write_trace()
+    lines = path.read_bytes().splitlines()
+    path.write_bytes(b"# first\n\n" + b"\r\n# more \xff\r\n\n".join(lines) + b"\n")
+    events, state = read(path)
+    assert len(events) == len(CONVERSATION) + 1
+    assert state == "complete"
+
+
+def test_unknown_kinds_are_kept(tmp_path: Path) -> None:
+    """An event of an unknown kind is read, and the ones after it."""
+    path = tmp_path / "a"
+    path.write_bytes(HEADER + b'[1, "weather", 0, {"sun": true}]\n[2, "mark", 0, "x"]\n')
+    events, _ = read(path)
+    assert len(events) == 2
+
+
+@pytest.mark.parametrize("name", ["a.lmtp.jsonl", "a.lmtp.jsonl.gz"])
+def test_a_cut_file_is_read_as_far_as_it_goes(write_trace: WriteTrace, name: str) -> None:
+    """FORMAT.md, The end: without an end record the trace is cut, and every whole line is still read."""
+    events, state = read(write_trace(name=name, end=False))
+    assert tuple(events) == CONVERSATION
+    assert state == "cut"
+
+
+def test_a_file_may_be_cut_at_any_byte(write_trace: WriteTrace) -> None:
+    """Whatever byte a file ends at, after its header, it is cut: the whole lines before it are read."""
+    path = write_trace()
+    data = path.read_bytes()
+    for length in range(data.index(b"\n") + 1, len(data) - 1):
+        path.write_bytes(data[:length])
+        events, state = read(path)
+        assert state == "cut"
+        whole_lines = data[:length].count(b"\n") - 1
+        assert whole_lines <= len(events) <= whole_lines + 1
+
+
+def test_packed_data_may_be_cut_at_any_byte(write_trace: WriteTrace) -> None:
+    """A packed file that breaks off anywhere is read as far as it goes, or refused; nothing else."""
+    path = write_trace(name="a.gz")
+    data = path.read_bytes()
+    for length in range(2, len(data) - 8, 3):
+        path.write_bytes(data[:length])
+        try:
+            assert read(path)[1] in ("cut", "complete")
+        except FileError as error:
+            assert "empty" in error.message or "header" in error.message  # noqa: PT017 - either outcome is right
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        (b'"token": 12', b'"token": 99', "sha256"),
+        (b'"events":5', b'"events":6', "counts 6 events, the file has 5"),
+        (b'"tokens":3', b'"tokens":9', "counts 9 tokens, the file has 3"),
+    ],
+)
+def test_an_altered_file_is_told(write_trace: WriteTrace, old: bytes, new: bytes, reason: str) -> None:
+    """FORMAT.md, The end: the record does not fit the lines; they are read all the same."""
+    path = write_trace()
+    assert old in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(old, new))
+    reader = TraceReader(path)
+    assert len(list(reader)) == 6
+    assert reader.ending is not None
+    assert reader.ending.state == "altered"
+    assert reason in reader.ending.reason
+
+
+@pytest.mark.parametrize(
+    ("data", "where", "reason"),
+    [
+        (b"", "", "is empty"),
+        (b"# only a comment\n", "", "is empty"),
+        (b"GENERATE {}\n", "line 1", "not a trace header"),
+        (b"\xff\xfe\x00\n", "line 1", "not a trace header"),
+        (b'{"lmtp_trace": 2}\n', "line 1", "version 2; this lmtool reads version 1"),
+        (b'#\n{"lmtp_trace": 1, "covers": 1}\n', "line 2", "expected a list of strings"),
+        (HEADER + b"nonsense\n", "line 2", "not JSON"),
+        (HEADER + b'[1, "mark", 0, "\xff"]\n', "line 2", "not UTF-8"),
+        (HEADER + b'[1, "mark", 0, "x"]\n#\n[2, "<", 1, 7, 7]\n', "line 4", "where a command or null"),
+        (HEADER + b'[2, "mark", 0, "x"]\n[1, "mark", 0, "y"]\n', "line 3", "time 1.000000 is before 2.000000"),
+        (
+            HEADER + b'[2, "end", 0, {"events": 0, "tokens": 0, "sha256": ""}]\n[2, "mark", 0, "y"]\n',
+            "line 3",
+            "an event after the end record",
+        ),
+        (b"\x1f\x8b not gzip", "line 0", ""),
+        (gzip.compress(HEADER)[:-8] + b"12345678" + b"x", "", ""),
+    ],
+)
+def test_a_bad_file_is_refused_with_line_and_reason(tmp_path: Path, data: bytes, where: str, reason: str) -> None:
+    """Exit 7, the line's number, and why."""
+    path = tmp_path / "bad"
+    path.write_bytes(data)
+    with pytest.raises(FileError) as error:
+        read(path)
+    assert where in error.value.message
+    assert reason in error.value.message
+    assert error.value.exit_code == 7
+
+
+def test_a_huge_line_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line above the limit is refused before it is held in memory."""
+    monkeypatch.setattr("lmtool.trace.reader.LONGEST_LINE", 1000)
+    path = tmp_path / "huge"
+    path.write_bytes(HEADER + b'[1, "mark", 0, "' + b"x" * 5000)
+    with pytest.raises(FileError, match="line 2: longer than 1000 bytes"):
+        read(path)
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    """A file that is not there, and a folder, are refused with the system's reason."""
+    for path in (tmp_path / "none", tmp_path):
+        with pytest.raises(FileError, match="cannot read"):
+            TraceReader(path)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(data=st.data())
+def test_damage_is_survived(write_trace: WriteTrace, tmp_path: Path, data: st.DataObject) -> None:
+    """Bytes overwritten and lines moved: the file is read or refused with `FileError`, and nothing else happens."""
+    path = tmp_path / "a.lmtp.jsonl"
+    path.unlink(missing_ok=True)
+    lines = write_trace().read_bytes().splitlines(keepends=True)
+    lines = data.draw(st.permutations(lines)) if data.draw(st.booleans()) else lines
+    damaged = bytearray(b"".join(lines))
+    for place in data.draw(st.lists(st.integers(0, len(damaged) - 1), max_size=4)):
+        damaged[place] = data.draw(st.integers(0, 255))
+    path.write_bytes(bytes(damaged))
+    try:
+        read(path)
+    except FileError as error:
+        assert str(path) in error.message  # noqa: PT017 - either outcome is right
+
+
+def test_any_event_by_its_number(write_trace: WriteTrace) -> None:
+    """The index holds the offset of each event's line; `at` reads it alone, comments or not."""
+    path = write_trace()
+    path.write_bytes(path.read_bytes().replace(b"\n[0.01", b"\n# here\n[0.01"))
+    reader = TraceReader(path)
+    index = reader.index()
+    assert [reader.at(offset) for offset in index] == list(reader)
+    assert index.itemsize == 8
+
+
+def test_blobs_are_put_back_when_asked(write_trace: WriteTrace) -> None:
+    """`whole` leaves no reference; values that are no longer at hand are read again from the file."""
+    masks = [Blob(0, 0, f"{i:02}", {"n": i}) for i in range(20)]
+    users = [Frame(0, ">", 1, Parsed("GENERATE", {"logit_bias": {"$blob": f"{i:02}"}}, "py")) for i in range(20)]
+    reader = TraceReader(write_trace([*masks, *users]))
+    frames = [e for _, e in reader.located(whole=True) if isinstance(e, Frame)]
+    assert [f.wire() for f in frames] == [f'GENERATE {{"logit_bias": {{"n": {i}}}}}' for i in range(20)]
+    assert users[3] in list(reader)
+
+
+def test_a_blob_that_is_nowhere_is_told(write_trace: WriteTrace) -> None:
+    """A reference without its blob event makes the file invalid for whoever needs the value."""
+    reader = TraceReader(write_trace([Frame(0, ">", 1, Parsed("GENERATE", {"logit_bias": {"$blob": "ab"}}, "py"))]))
+    with pytest.raises(FileError, match="blob ab, which no line above gives"):
+        list(reader.located(whole=True))
+
+
+def test_memory_does_not_grow_with_the_file(write_trace: WriteTrace) -> None:
+    """Ten times the events take no more memory to read."""
+    peaks = []
+    for count in (500, 5000):
+        path = write_trace([tokens(i / 1000, token(i)) for i in range(count)], f"{count}.jsonl")
+        reader = TraceReader(path)
+        tracemalloc.start()
+        for _ in reader:
+            pass
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < peaks[0] + 50_000
+
+
+def test_a_file_that_shrinks_is_told(write_trace: WriteTrace) -> None:
+    """An offset beyond the file's end is an error of the file, not of the program."""
+    reader = TraceReader(write_trace([Remark(0, "mark", 0, "x")]))
+    offset = reader.index()[0]
+    reader.path.write_bytes(b"")
+    with pytest.raises(FileError, match="shorter"):
+        reader.at(offset)

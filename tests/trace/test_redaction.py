@@ -1,0 +1,97 @@
+"""What a redacted trace still tells."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+
+from lmtool.errors import UsageError
+from lmtool.trace.events import Event, Frame, Open, Parsed, Request, Response, Vocab
+from lmtool.trace.redaction import Redaction, parse, suspects
+from tests.trace.conftest import generate, token, tokens
+from tests.trace.strategies import events
+
+
+def test_prompts_are_replaced() -> None:
+    """Length and a salted hash stay, so that equal prompts are seen to be equal; everything else is as it was."""
+    redaction = Redaction(("prompt",), b"salt")
+    first, again, other = (redaction.apply(e) for e in (generate(1, 1), generate(2, 2), generate(3, 3, prompt=[9])))
+    values = [e.content.value for e in (first, again, other) if isinstance(e, Frame) and isinstance(e.content, Parsed)]
+    prompts = [value["prompt"] for value in values if isinstance(value, dict)]
+    assert prompts[0]["$redacted"] == "prompt"
+    assert prompts[0]["n"] == 3
+    assert prompts[0] == prompts[1]
+    assert prompts[0]["sha256"] != prompts[2]["sha256"]
+    assert isinstance(values[0], dict)
+    assert values[0]["model"] == "m"
+
+
+def test_another_salt_gives_another_hash() -> None:
+    """A prompt cannot be found by hashing guesses, since the salt is thrown away."""
+    assert Redaction(("prompt",), b"1").apply(generate(1)) != Redaction(("prompt",), b"2").apply(generate(1))
+
+
+def test_vocabulary_of_prompts_goes() -> None:
+    """Only ids that outputs carried keep their text; alternatives of a token count."""
+    redaction = Redaction(("prompt",), b"")
+    redaction.apply(tokens(1, token(11, top_logprobs={"11": -0.5, "12": -1.0})))
+    assert redaction.apply(Vocab(1, 0, {5: "secret", 11: "a", 12: "b"})) == Vocab(1, 0, {11: "a", 12: "b"})
+    assert redaction.apply(Vocab(1, 0, {5: "secret"})) is None
+    assert Redaction(("text",), b"").apply(Vocab(1, 0, {11: "a"})) is None
+
+
+def test_http_prompts_and_headers_go() -> None:
+    """`messages`, `prompt` and `input` of bodies; headers that are not known to be harmless; the query of a path."""
+    body = Parsed("", {"model": "m", "messages": [{"content": "secret"}]}, "py")
+    headers = {"authorization": "Bearer x", "content-type": "application/json"}
+    told = Redaction(("headers", "prompt"), b"").apply(Request(0, 1, "POST", "/v1?key=secret", headers, body))
+    assert isinstance(told, Request)
+    assert told.headers == {"content-type": "application/json"}
+    assert b"secret" not in told.wire_body()
+    assert told.path == "/v1"
+    response = Redaction(("headers",), b"").apply(Response(0, 1, 200, "OK", {"set-cookie": "a", "server": "b"}))
+    assert response == Response(0, 1, 200, "OK", {"server": "b"})
+    opened = Redaction(("headers",), b"").apply(Open(0, 1, {"path": "/?key=secret", "agent": "a"}))
+    assert opened == Open(0, 1, {"path": "/", "agent": "a"})
+
+
+def test_text_that_was_not_taken_apart_may_hold_a_prompt() -> None:
+    """An exact text of a client goes wholly."""
+    told = Redaction(("prompt",), b"").apply(Frame(0, ">", 1, 'GENERATE {"prompt": [5], "temperature": Infinity}'))
+    assert isinstance(told, Frame)
+    assert "[5]" not in str(told.wire())
+
+
+@given(events)
+def test_nothing_asked_nothing_changed(event: Event) -> None:
+    """Without a kind to redact every event stays as it is."""
+    assert Redaction((), b"").apply(event) == event
+
+
+@given(events)
+def test_redacting_twice_changes_nothing_more(event: Event) -> None:
+    """A mark is not redacted again."""
+    redaction = Redaction(("headers", "prompt"), b"")
+    once = redaction.apply(event)
+    if isinstance(event, Frame) and isinstance(event.content, Parsed) and isinstance(event.content.value, dict):
+        assert once is not None
+        assert redaction.apply(once) == once
+
+
+def test_kinds_are_checked() -> None:
+    """Names with commas, in any order; an unknown one is refused with the known ones."""
+    assert parse("prompt, headers") == ("headers", "prompt")
+    assert parse("") == ()
+    with pytest.raises(UsageError, match="cannot redact 'promt'"):
+        parse("promt")
+
+
+def test_keys_are_found() -> None:
+    """What looks like a key is named without telling it; ordinary text is not suspected."""
+    key = "sk-" + "a1" * 20
+    body = Parsed("", {"messages": f"my key is {key}"}, "py")
+    (shown,) = suspects(Request(0, 1, "POST", "/", {}, body))
+    assert key not in shown
+    assert suspects(Frame(0, ">", 1, f"GENERATE {key}")) == [shown]
+    assert suspects(generate(0)) == []
+    assert suspects(Vocab(0, 0, {1: key})) == []

@@ -1,0 +1,85 @@
+"""Figures of a trace."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmtool.trace.events import Drop, Frame, Parsed
+from lmtool.trace.statistics import Histogram, TraceFigures
+from tests.trace.conftest import CONVERSATION, generate, token, tokens
+from tests.trace.strategies import events
+
+
+def figures(*some: object) -> TraceFigures:
+    """The figures of these events."""
+    found = TraceFigures()
+    for event in some:
+        found.add(event)  # type: ignore[arg-type]
+    return found
+
+
+def test_figures_of_one_stream() -> None:
+    """Time to first token from the request, rate and gaps between arrivals, perplexity, ending."""
+    (one,) = figures(*CONVERSATION).as_json()["listed"]  # type: ignore[misc]
+    assert isinstance(one, dict)
+    assert (one["ttft_ms"], one["tokens"], one["tokens_per_second"]) == (9.0, 3, 100.0)
+    assert (one["perplexity"], one["finish_reason"], one["prompt_length"]) == (1.649, "length", 3)
+    assert one["gap_p50_ms"] == pytest.approx(10, rel=0.03)
+
+
+def test_tokens_of_one_frame_arrive_together() -> None:
+    """A gap is between arrivals: two tokens of one frame make none."""
+    found = figures(generate(0), tokens(1, token(1), token(2)), tokens(2, token(3)))
+    assert found.gaps.count == 1
+    assert found.as_json()["unfinished_streams"] == 1
+
+
+def test_infinite_logprobs_leave_figures_finite() -> None:
+    """A logprob of -Infinity is left out of the perplexity; what is printed is JSON."""
+    found = figures(generate(0), Frame(1, "<", 1, 'TOKEN [{"token": 1, "stream_id": 1, "logprob": -Infinity}]'))
+    text = json.dumps(found.as_json(), allow_nan=False)
+    assert '"perplexity": null' in text
+    assert '"tokens": 1' in text
+
+
+def test_outputs_without_a_request_are_counted() -> None:
+    """A token of no stream, such as a late one, is told."""
+    end = tokens(1, token(1) | {"finish_reason": "stop"})
+    found = figures(generate(0), end, tokens(2, token(2)), Drop(3, 1)).as_json()
+    assert found["outputs_of_no_stream"] == 1
+    assert found["drops"] == 1
+
+
+def test_streams_beyond_the_list_count_in_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is bounded: the list ends, the sums do not."""
+    monkeypatch.setattr("lmtool.trace.statistics.MOST_STREAMS", 20)
+    count = 25
+    ended = [tokens(1, token(1, i) | {"finish_reason": "stop"}) for i in range(count)]
+    found = figures(*(generate(0, i) for i in range(count)), *ended)
+    assert len(found.streams) == 20
+    assert found.counts["streams"] == found.counts["tokens"] == count
+
+
+@given(st.lists(st.floats(1e-6, 1e6), min_size=1), st.floats(0.01, 1))
+def test_percentiles_are_near(values: list[float], share: float) -> None:
+    """A percentile is within 2.2 % of the exact one (nearest rank)."""
+    histogram = Histogram()
+    for value in values:
+        histogram.add(value)
+    exact = sorted(values)[max(0, -(-len(values) * share // 1).__trunc__() - 1)]
+    assert histogram.percentile(share) == pytest.approx(exact, rel=0.022)
+
+
+def test_no_values_no_percentile() -> None:
+    """Without values there is no percentile."""
+    assert Histogram().percentile(0.5) is None
+
+
+@given(st.lists(events, max_size=5))
+def test_any_trace_has_figures(some: list[object]) -> None:
+    """Whatever the events are, the figures are JSON."""
+    json.dumps(figures(*some, Frame(0, "<", 1, Parsed("TOKEN", [{"stream_id": 1}], "py"))).as_json(), allow_nan=False)
