@@ -1,0 +1,1 @@
+"""The embedded default model: path (where it lies), corpus (what it learnt), train (how), evaluate (how well)."""
