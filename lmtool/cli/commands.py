@@ -51,6 +51,8 @@ TREE: tuple[Command | Group, ...] = (
         (
             Command("record", "trace.record", "Record what clients and a server say, standing between."),
             Command("serve", "trace.serve", "Answer requests as recorded: a mock server."),
+            Command("drive", "trace.drive", "Send a recording to a server; compare what comes."),
+            Command("verify", "trace.verify", "Check recordings: answered to our client, sent to a server."),
             Command("show", "trace.show", "Print a trace: one line for each token and each other event."),
             Command("stats", "trace.stats", "Print how many tokens, how fast, and how each stream ended."),
             Command("diff", "trace.diff", "Compare two traces stream by stream."),

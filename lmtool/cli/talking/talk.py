@@ -100,5 +100,4 @@ def error_of(output: TokenOutput) -> LmtoolError:
     for kind in _ERRORS:
         if output.error_code == kind.code:
             return kind(output.error or "")
-    hint = ["ask for fewer tokens, such as --max-tokens 64"] if output.error_code == "context_overflow" else []
-    return ServerError(output.error or "the stream failed", *hint)
+    return ServerError(output.error or "the stream failed")

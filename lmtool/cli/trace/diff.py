@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from lmtool.cli.invocation import Common
 from lmtool.cli.trace.files import TraceFile, read_exchanges
-
-if TYPE_CHECKING:
-    from lmtool.trace.comparison import Comparison
+from lmtool.cli.trace.outcome import as_json as to_json
+from lmtool.cli.trace.outcome import as_lines
 
 
 def diff(
@@ -44,21 +43,8 @@ def diff(
     ours, theirs = read_exchanges(out, expected), read_exchanges(out, actual)
     made = compare(ours, theirs, level, Tolerance(tol_logprob, tie_eps), how=match, ignore=ignore or ())
     for one in made:
-        out.line(_as_json(one) if as_json else _as_lines(one))
+        out.line(to_json(one) if as_json else as_lines(one))
     failed = sum(one.verdict == "fail" for one in made)
     out.note(f"{len(made)} requests · {failed} failed", "")
     if failed:
         raise typer.Exit(1)
-
-
-def _as_json(one: Comparison) -> str:
-    import json
-
-    findings = [
-        {"verdict": f.verdict, "level": f.level, "token": f.position, "message": f.message} for f in one.findings
-    ]
-    return json.dumps({"stream": one.stream, "kind": one.kind, "verdict": one.verdict, "findings": findings})
-
-
-def _as_lines(one: Comparison) -> str:
-    return "\n".join([f"{one.verdict:<10} {one.stream:<7} {one.kind}", *(f"    {finding}" for finding in one.findings)])

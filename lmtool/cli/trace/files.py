@@ -41,6 +41,16 @@ def read_exchanges(out: Output, path: Path) -> list[Exchange]:
     return found
 
 
+def read_whole(out: Output, path: Path) -> tuple[Header, list[Event]]:
+    """Header and events of a trace, large values in their places; warns when it is not complete. Raises `FileError`."""
+    from lmtool.trace.reader import TraceReader
+
+    reader = TraceReader(path)
+    events = [event for _, event in reader.located(whole=True)]
+    tell_ending(out, reader)
+    return reader.header, events
+
+
 def write_trace(path: Path, header: Header, events: Iterable[Event], *, force: bool, sources: Iterable[Path]) -> int:
     """Write a trace of these events; return how many there were. Raises `FileError`."""
     from lmtool.errors import FileError, UsageError

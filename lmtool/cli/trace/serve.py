@@ -46,7 +46,7 @@ async def serve(
     from lmtool.trace.matching import Matcher
     from lmtool.trace.player import Pace, Player
 
-    out, pace, trouble = Output.of(common), Pace(_speed(speed), max_gap), Chaos(parse_chaos(chaos), seed)
+    out, pace, trouble = Output.of(common), Pace(speed_of(speed), max_gap), Chaos(parse_chaos(chaos), seed)
     recorded = [exchange for file in files for exchange in read_exchanges(out, file)]
     matcher = Matcher(recorded, match, ignore=ignore or (), reuse=reuse)
     player = Player(matcher, pace, on_miss, out.warn, trouble)
@@ -63,7 +63,8 @@ async def serve(
     )
 
 
-def _speed(text: str) -> float | None:
+def speed_of(text: str) -> float | None:
+    """How many times as fast as recorded; None for `max`. Raises `UsageError`."""
     from lmtool.errors import UsageError
 
     if text == "max":

@@ -24,6 +24,15 @@ def test_port_0_takes_a_free_port_and_the_url_names_it() -> None:
         assert url(ListenConfig(port=0), [bound]) == f"ws://127.0.0.1:{bound.getsockname()[1]}/"
 
 
+def test_frames_are_sent_at_once() -> None:
+    """A connection does not wait for acknowledgements before it sends the next frame (TCP_NODELAY)."""
+    (bound,) = bind(ListenConfig(port=0))
+    with bound:
+        bound.setblocking(True)
+        with socket.create_connection(bound.getsockname()), bound.accept()[0] as accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_every_address_of_a_name_gets_the_same_port() -> None:
     """`localhost` may be 127.0.0.1 and ::1; a client may try either."""
     sockets = bind(ListenConfig("localhost", 0))

@@ -118,8 +118,3 @@ def test_errors_have_their_exit_status(code: str | None, kind: type[LmtoolError]
     error = error_of(TokenOutput(1, error="no", error_code=code))
     assert type(error) is kind
     assert (error.exit_code, error.message) == (status, "no")
-
-
-def test_overflow_has_a_hint() -> None:
-    """When prompt and answer do not fit, the option that helps is named."""
-    assert "--max-tokens" in error_of(TokenOutput(1, error="no", error_code="context_overflow")).hints[0]
