@@ -160,7 +160,7 @@ class ModelInfo:
     constructor: str
     """The expression that loads it, for people to read."""
     backend: str
-    """`transformers`, `random`, or the name a remote server gives."""
+    """What loaded it: `transformers`, `lmtool`, `random`, or the name a remote server gives."""
     vocab_size: int | None = None
     """Size of the logits: ids from 0 to this, exclusive. None where a remote server does not tell."""
     context_length: int | None = None

@@ -78,9 +78,6 @@ class Loader:
             if not Path(source).is_dir() and isinstance(error := reading.exception(), ModelNotFoundError):
                 # Known at once here; transformers would ask a hub that cannot be reached for half a minute.
                 raise error
-            from lmtool.engine.quick_import import import_transformers
-
-            import_transformers()
             from lmtool.engine.backends import load_engine
 
             engine = load_engine(source, self.config, partial(_while_loading, on_progress))

@@ -10,16 +10,20 @@ import math
 
 import torch
 from torch import Tensor, nn
-from transformers.activations import ACT2FN
+
+
+def even_silu(inputs: Tensor) -> Tensor:
+    """SiLU, x times the logistic function of x, computed in float32; any shape and dtype, the same out."""
+    wide = inputs.float()
+    return (wide / wide.neg().exp_().add_(1)).to(inputs.dtype)
 
 
 class EvenSiLU(nn.Module):
-    """x times the logistic function of x, computed in float32."""
+    """`even_silu` as a module."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Any shape and dtype, the same out."""
-        wide = inputs.float()
-        return (wide / wide.neg().exp_().add_(1)).to(inputs.dtype)
+        return even_silu(inputs)
 
 
 class EvenGELUTanh(nn.Module):
@@ -32,18 +36,18 @@ class EvenGELUTanh(nn.Module):
         return inner.tanh_().add_(1).mul_(wide).mul_(0.5).to(inputs.dtype)
 
 
-_EVEN: dict[type[nn.Module], type[nn.Module]] = {
-    nn.SiLU: EvenSiLU,
-    type(ACT2FN["silu"]): EvenSiLU,
-    type(ACT2FN["gelu_pytorch_tanh"]): EvenGELUTanh,
-}
-
-
 def even_activations(model: nn.Module, device: torch.device) -> None:
-    """Replace the activations that are known to be uneven on CPU."""
+    """Replace a transformers model's activations that are known to be uneven on CPU."""
+    from transformers.activations import ACT2FN
+
     if device.type != "cpu":
         return
+    even: dict[type[nn.Module], type[nn.Module]] = {
+        nn.SiLU: EvenSiLU,
+        type(ACT2FN["silu"]): EvenSiLU,
+        type(ACT2FN["gelu_pytorch_tanh"]): EvenGELUTanh,
+    }
     for parent in model.modules():
         for name, child in parent.named_children():
-            if type(child) in _EVEN:
-                setattr(parent, name, _EVEN[type(child)]())
+            if type(child) in even:
+                setattr(parent, name, even[type(child)]())

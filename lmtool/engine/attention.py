@@ -1,4 +1,4 @@
-"""Attention of a flat batch over block storage, plugged into transformers' own modules.
+"""Attention of a flat batch over block storage.
 
 Letters: T tokens of the batch, H query heads, KV key heads, G = H / KV, D head size, N units of a group, Q queries of
 a unit, S padded span.
@@ -10,33 +10,24 @@ not depend on its neighbours.
 
 from __future__ import annotations
 
-import threading
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
-from transformers import AttentionInterface
-from transformers.masking_utils import AttentionMaskInterface
+from torch import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from lmtool.engine.kv_cache import KVCache
-
-IMPLEMENTATION = "lmtool"
-"""The name under which the function is registered with transformers; models make no mask for it."""
-
-RECORDING = "lmtool_recording"
-"""The same function under a name for which models do make masks, so that a self-check can look at them."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionCall:
-    """One layer's attention, as transformers asks for it."""
+    """One layer's attention, as the model asks for it."""
 
-    module: nn.Module
+    layer: object
+    """Whose it is, as the key-value cache knows it."""
     query: Tensor
     """[H, T, D]"""
     key: Tensor
@@ -45,71 +36,14 @@ class AttentionCall:
     """[KV, T, Dv]"""
     scaling: float
     """Factor on the dot products."""
-    sliding_window: int | None
+    sliding_window: int | None = None
     """How many positions back a query sees, itself included; None: all."""
-    softcap: float | None
+    softcap: float | None = None
     """Scores are squeezed into plus or minus this by tanh; None: not at all."""
-    mask: Any
-    """What `Attender.mask` returned for this layer; None under `IMPLEMENTATION`."""
-    extras: Mapping[str, Any]
+    mask: Any = None
+    """The mask that a transformers model made for this layer; None where it made none."""
+    extras: Mapping[str, Any] = field(default_factory=dict)
     """Keywords that transformers passes and we do not interpret."""
-
-
-class Attender(Protocol):
-    """Computes attention for the forward pass that is under way in this thread."""
-
-    def attend(self, call: AttentionCall) -> Tensor:
-        """The attention output [T, H, Dv]."""
-
-    def mask(self, arguments: Mapping[str, Any]) -> Tensor | None:
-        """What the model is to hand to its layers as attention mask under `RECORDING`."""
-
-
-class _Active(threading.local):
-    attender: Attender | None = None
-
-
-_active = _Active()
-
-
-@contextmanager
-def attending(attender: Attender) -> Iterator[None]:
-    """Send this thread's attention to `attender` for the length of a forward pass."""
-    _active.attender = attender
-    try:
-        yield
-    finally:
-        _active.attender = None
-
-
-def register() -> None:
-    """Make both names known to transformers; harmless when done twice."""
-    AttentionInterface.register(IMPLEMENTATION, _attention)
-    AttentionInterface.register(RECORDING, _attention)
-    AttentionMaskInterface.register(RECORDING, _mask)
-
-
-def _attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Any,  # noqa: ANN401  # whatever `_mask` returned, passed through by transformers
-    scaling: float | None = None,
-    sliding_window: int | None = None,
-    softcap: float | None = None,
-    **extras: Any,  # noqa: ANN401  # transformers' keywords differ from model to model
-) -> tuple[Tensor, None]:
-    """The signature that transformers calls: [1, H, T, D] in, [1, T, H, Dv] out."""
-    assert _active.attender is not None, "a forward pass outside of `attending`"
-    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    call = AttentionCall(module, query[0], key[0], value[0], scaling, sliding_window, softcap, attention_mask, extras)
-    return _active.attender.attend(call).unsqueeze(0), None
-
-
-def _mask(**arguments: Any) -> Tensor | None:  # noqa: ANN401  # transformers' keywords differ from version to version
-    assert _active.attender is not None, "a forward pass outside of `attending`"
-    return _active.attender.mask(arguments)
 
 
 @dataclass(slots=True)
@@ -155,7 +89,7 @@ class BlockAttention:
     def attend(self, call: AttentionCall) -> Tensor:
         """The attention output [T, H, Dv]; zero for padding."""
         stored = len(self._slots)
-        self._cache.write(call.module, self._slots, call.key[:, :stored], call.value[:, :stored])
+        self._cache.write(call.layer, self._slots, call.key[:, :stored], call.value[:, :stored])
         query = call.query.transpose(0, 1)
         tokens, heads, _ = query.shape
         if len(self._groups) == 1 and self._groups[0].rows is None:
@@ -169,7 +103,7 @@ class BlockAttention:
     def _group(self, call: AttentionCall, group: Group, query: Tensor) -> Tensor:
         """query: [N * Q, H, D]; returns [N * Q, H, Dv]."""
         units, queries = group.positions.shape
-        key, value = self._cache.read(call.module, group.table, group.first_block, units)
+        key, value = self._cache.read(call.layer, group.table, group.first_block, units)
         kv_heads = key.shape[0] // units
         mask = group.mask(call.sliding_window)
         query = query.view(units, queries, kv_heads, -1, query.shape[-1])

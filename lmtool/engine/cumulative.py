@@ -18,6 +18,9 @@ _FAST = 256
 _BLOCK = 256
 """Tokens that are looked at together first: their sum when drawing, their highest when choosing."""
 
+_FEWEST_BLOCKS = 16
+"""In smaller vocabularies the most likely token is sooner found by looking at all at once."""
+
 
 def most_likely(logits: Tensor) -> Tensor:
     """The first highest of each row. logits: [n, V] float32. Returns [n] int64; any id for a row with NaN.
@@ -26,7 +29,7 @@ def most_likely(logits: Tensor) -> Tensor:
     """
     rows, vocabulary = logits.shape
     whole = vocabulary // _BLOCK * _BLOCK
-    if whole < 2 * _BLOCK:
+    if whole < _FEWEST_BLOCKS * _BLOCK:
         return torch.argmax(logits, dim=-1)
     highest = logits[:, :whole].reshape(rows, -1, _BLOCK).amax(dim=-1)
     block = torch.argmax(highest, dim=-1, keepdim=True)

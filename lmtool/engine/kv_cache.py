@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 BLOCK_TOKENS = 16
 """Positions a block holds."""
+
+_SCRATCH_BYTES = 256 << 20
+"""Most bytes kept for gathered keys, and as many for values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +42,28 @@ class KVCache:
     """
 
     def __init__(
-        self, layers: Sequence[tuple[nn.Module, LayerShape]], blocks: int, dtype: torch.dtype, device: torch.device
+        self, layers: Sequence[tuple[object, LayerShape]], blocks: int, dtype: torch.dtype, device: torch.device
     ) -> None:
-        """layers: each attention module with its shape. blocks: how many can be handed out, block 0 not counted."""
+        """layers: what stands for a layer, with its shape. blocks: how many can be handed out, block 0 not counted."""
         self._pools: dict[LayerShape, tuple[Tensor, Tensor]] = {}
         self._place: dict[int, tuple[Tensor, Tensor]] = {}
-        self._modules = [module for module, _ in layers]
+        self._key_scratch = _Scratch(dtype, device)
+        self._value_scratch = _Scratch(dtype, device)
+        self._layers = [layer for layer, _ in layers]
         for shape in dict.fromkeys(shape for _, shape in layers):
-            members = [module for module, other in layers if other == shape]
+            members = [layer for layer, other in layers if other == shape]
             size = (len(members), shape.kv_heads, blocks + 1, BLOCK_TOKENS)
             keys = torch.empty(*size, shape.key_dim, dtype=dtype, device=device)
             values = torch.empty(*size, shape.value_dim, dtype=dtype, device=device)
             self._pools[shape] = (keys, values)
-            for index, module in enumerate(members):
-                self._place[id(module)] = (keys[index], values[index])
+            for index, layer in enumerate(members):
+                self._place[id(layer)] = (keys[index], values[index])
         self.clear(torch.zeros(1, dtype=torch.int64, device=device))
+
+    def rename(self, layers: Sequence[object]) -> None:
+        """Let other objects stand for the layers from now on, in the same order."""
+        self._place = {id(new): self._place[id(old)] for old, new in zip(self._layers, layers, strict=True)}
+        self._layers = list(layers)
 
     def clear(self, blocks: Tensor) -> None:
         """Zero the given blocks [n] int64: a masked position still meets its value, and 0 * NaN is NaN."""
@@ -60,27 +71,50 @@ class KVCache:
             keys.index_fill_(2, blocks, 0)
             values.index_fill_(2, blocks, 0)
 
-    def write(self, module: nn.Module, slots: Tensor, key: Tensor, value: Tensor) -> None:
+    def write(self, layer: object, slots: Tensor, key: Tensor, value: Tensor) -> None:
         """Store keys [KV, T, D] and values [KV, T, Dv] of T positions.
 
         slots: [T] int64, `block * BLOCK_TOKENS + offset` for each position.
         """
-        keys, values = self._place[id(module)]
+        keys, values = self._place[id(layer)]
         keys.view(keys.shape[0], -1, keys.shape[-1]).index_copy_(1, slots, key)
         values.view(values.shape[0], -1, values.shape[-1]).index_copy_(1, slots, value)
 
-    def read(self, module: nn.Module, table: Tensor, first: int | None, streams: int) -> tuple[Tensor, Tensor]:
+    def read(self, layer: object, table: Tensor, first: int | None, streams: int) -> tuple[Tensor, Tensor]:
         """Keys [KV * streams, span, D] and values [KV * streams, span, Dv] of whole blocks.
 
         table: [streams * n] int64, the blocks of each stream in turn, n each. first: the first of them where they are
-        consecutive, which saves the copy.
+        consecutive, which saves the copy. They are good until the next call.
         """
-        keys, values = self._place[id(module)]
-        return _blocks(keys, table, first, streams), _blocks(values, table, first, streams)
+        keys, values = self._place[id(layer)]
+        return (
+            _blocks(keys, table, first, streams, self._key_scratch),
+            _blocks(values, table, first, streams, self._value_scratch),
+        )
 
 
-def _blocks(pool: Tensor, table: Tensor, first: int | None, streams: int) -> Tensor:
-    chosen = pool.index_select(1, table) if first is None else pool.narrow(1, first, len(table))
+class _Scratch:
+    """Memory that is used again at each read: fresh memory costs a page fault for every 4 KiB, again and again."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self._memory = torch.empty(0, dtype=dtype, device=device)
+
+    def tensor(self, *size: int) -> Tensor:
+        """A tensor of that size with any content."""
+        count = math.prod(size)
+        if count * self._memory.itemsize > _SCRATCH_BYTES:
+            return self._memory.new_empty(size)
+        if count > len(self._memory):
+            self._memory = self._memory.new_empty(count)
+        return self._memory[:count].view(size)
+
+
+def _blocks(pool: Tensor, table: Tensor, first: int | None, streams: int, scratch: _Scratch) -> Tensor:
+    if first is None:
+        kv_heads, _, positions, size = pool.shape
+        chosen = torch.index_select(pool, 1, table, out=scratch.tensor(kv_heads, len(table), positions, size))
+    else:
+        chosen = pool.narrow(1, first, len(table))
     if streams == 1:
         return chosen.flatten(1, 2)
     return chosen.reshape(pool.shape[0] * streams, -1, pool.shape[-1])

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from transformers.pytorch_utils import Conv1D
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 _logger = logging.getLogger(__name__)
 
@@ -55,38 +54,17 @@ class PackedLinear(nn.Module):
         return output
 
 
-def prepare_linears(model: nn.Module, device: torch.device) -> int:
-    """Replace the model's linear layers by packed ones where that pays, and free the unpacked weights.
+def packing_pays(shapes: Sequence[tuple[int, int]], dtype: torch.dtype) -> bool:
+    """Whether layers of these shapes (out, in) are better packed: large enough for speed, or plain ones not invariant.
 
-    Returns the fewest rows that a forward pass must have for a row's bits not to depend on the others.
+    False where packing does not work here.
     """
-    layers = _linears(model)
-    if device.type != "cpu":
-        return 1
-    if not layers or not _pays(layers):
-        return PLAIN_MIN_ROWS
-    done: dict[int, PackedLinear] = {}
-    while layers:  # emptied on the way, so that no more than one layer is in memory twice
-        parent, name, layer = layers.pop()
-        key = id(layer)
-        if key not in done:
-            done[key] = PackedLinear(_weight(layer), layer.bias)
-        setattr(parent, name, done[key])
-    for parameter in model.parameters():  # what is left would keep the whole checkpoint file mapped
-        parameter.data = parameter.data.clone()
-    return PACKED_MIN_ROWS
-
-
-def _pays(layers: list[tuple[nn.Module, str, nn.Linear | Conv1D]]) -> bool:
-    """Whether these layers are better packed: large enough for speed, or plain ones not invariant here."""
-    weights = [_weight(layer) for *_, layer in layers]
-    dtype = weights[0].dtype
-    if not _works(dtype):
+    if not packing_works(dtype):
         return False
-    if sum(weight.numel() for weight in weights) >= _PACK_FROM_WEIGHTS:
+    if sum(out * size for out, size in shapes) >= _PACK_FROM_WEIGHTS:
         return True
-    shapes = {weight.shape for weight in weights if weight.numel() <= _MEASURED_WEIGHTS}
-    return not all(row_invariant(_plain(shape[0], shape[1], dtype), shape[1], dtype) for shape in shapes)
+    measured = {(out, size) for out, size in shapes if out * size <= _MEASURED_WEIGHTS}
+    return not all(row_invariant(_plain(out, size, dtype), size, dtype) for out, size in measured)
 
 
 def row_invariant(product: Callable[[Tensor], Tensor], size: int, dtype: torch.dtype, fewest: int = 16) -> bool:
@@ -104,23 +82,7 @@ def _plain(out: int, size: int, dtype: torch.dtype) -> nn.Linear:
     return layer
 
 
-def _linears(model: nn.Module) -> list[tuple[nn.Module, str, nn.Linear | Conv1D]]:
-    """Parent, attribute name and layer, for layers of exactly the two known classes; subclasses may do more."""
-    return [
-        (parent, name, child)
-        for parent in model.modules()
-        for name, child in parent.named_children()
-        if isinstance(child, nn.Linear | Conv1D) and type(child) in (nn.Linear, Conv1D)
-    ]
-
-
-def _weight(layer: nn.Linear | Conv1D) -> Tensor:
-    """[out, in], which Conv1D stores the other way round."""
-    weight = layer.weight.detach()
-    return weight.t() if isinstance(layer, Conv1D) else weight
-
-
-def _works(dtype: torch.dtype) -> bool:
+def packing_works(dtype: torch.dtype) -> bool:
     """Whether the private operators exist in this torch, run on this processor, and give the right numbers."""
     if dtype not in (torch.float32, torch.bfloat16):
         return False

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-import torch
-from torch import Tensor
-
-from lmtool.engine.attention import BlockAttention, attending
+from lmtool.engine.attention import BlockAttention
 from lmtool.engine.batch import Batch, build
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    import torch
+    from torch import Tensor
 
     from lmtool.engine.kv_cache import KVCache
     from lmtool.engine.scheduler import Plan
+
+
+class Forward(Protocol):
+    """A model's layers, however they are computed."""
+
+    def logits(self, batch: Batch, attention: BlockAttention) -> Tensor:
+        """Run a batch through all layers, whose attention is `attention`'s.
+
+        Returns logits [rows, V] for the batch's `logit_rows`, empty where there are none.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRunner:
     """A loaded model with its key-value cache. Used by one thread at a time, under `torch.inference_mode`."""
 
-    model: PreTrainedModel
+    forward: Forward
     cache: KVCache
     device: torch.device
     chunk_tokens: int
@@ -38,18 +46,5 @@ class ModelRunner:
         batch = build(plan, self.chunk_tokens, self.min_rows, self.device)
         if len(batch.fresh_blocks):
             self.cache.clear(batch.fresh_blocks)
-        with attending(BlockAttention(self.cache, batch.slots, batch.groups)):
-            return self._forward(batch)
-
-    def _forward(self, batch: Batch) -> Tensor:
-        inputs = {
-            "input_ids": batch.input_ids,
-            "position_ids": batch.positions,
-            "attention_mask": None,
-            "use_cache": False,
-        }
-        if not batch.logits:
-            self.model.base_model(**inputs)
-            return torch.empty(0, 0, device=self.device)
-        logits: Tensor = self.model(**inputs, logits_to_keep=batch.logit_rows).logits
-        return logits[0, : batch.logits].float()
+        attention = BlockAttention(self.cache, batch.slots, batch.groups)
+        return self.forward.logits(batch, attention)[: batch.logits].float()

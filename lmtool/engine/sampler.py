@@ -119,11 +119,12 @@ class _Stages:
         """[R] int64, on the logits' device."""
         rows = self._rows
         device = self._biased.device
-        tokens = torch.zeros(len(rows), dtype=torch.int64, device=device)
         greedy = [i for i, row in enumerate(rows) if row.target is None and not _shapes(row)]
+        if len(greedy) == len(rows):
+            return most_likely(self._biased)
+        tokens = torch.zeros(len(rows), dtype=torch.int64, device=device)
         if greedy:
-            chosen = self._biased if len(greedy) == len(rows) else self._biased[greedy]
-            tokens[greedy] = most_likely(chosen)
+            tokens[greedy] = most_likely(self._biased[greedy])
         scored = [i for i, row in enumerate(rows) if row.target is not None]
         if scored:
             tokens[scored] = torch.tensor([rows[i].target for i in scored], device=device)
@@ -221,8 +222,9 @@ def _describe(logits: Tensor, at: list[int], tokens: Tensor, rows: Sequence[Row]
     """Log-probabilities of `members`, which are the rows `at` of `logits` [n, V]."""
     whole = at == list(range(len(logits)))
     own = logits if whole else logits[at]
-    chosen = tokens[members]
-    normaliser = torch.cat([torch.logsumexp(part, dim=-1) for part in torch.split(own, _CHUNK_ROWS)])
+    chosen = tokens if len(members) == len(tokens) else tokens[members]
+    parts = [torch.logsumexp(part, dim=-1) for part in torch.split(own, _CHUNK_ROWS)]
+    normaliser = torch.cat(parts) if len(parts) > 1 else parts[0]
     values = own.gather(1, chosen.unsqueeze(1)).squeeze(1) - normaliser
     lowest = torch.finfo(values.dtype).min
     logprobs: list[float] = values.clamp(min=lowest, max=0.0).tolist()

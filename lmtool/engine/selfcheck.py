@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from lmtool.engine.attention import IMPLEMENTATION, RECORDING, AttentionCall, attend, attending
+from lmtool.engine.attention import AttentionCall, attend
 from lmtool.engine.kv_cache import LayerShape
 from lmtool.engine.scheduler import Plan, Span
 from lmtool.engine.sequence import Sequence
+from lmtool.engine.transformers_attention import IMPLEMENTATION, RECORDING, attending
 from lmtool.errors import ModelLoadError
 
 if TYPE_CHECKING:
@@ -30,12 +32,23 @@ _KNOWN_EXTRAS = frozenset({"dropout", "is_causal", "position_ids", "use_cache", 
 """Keywords of an attention call that change nothing here."""
 
 
+@dataclass(frozen=True, slots=True)
+class RecordedLayer:
+    """What one attention layer asked for."""
+
+    layer: object
+    """The attention module."""
+    shape: LayerShape
+    window: int | None
+    """How many positions back a query sees, itself included; None: all."""
+
+
 class Recorder:
     """Plain causal attention over one sequence that notes what each layer asks for."""
 
     def __init__(self, context: int) -> None:
         """context: positions up to which a layer's mask must be causal, or a sliding window."""
-        self.layers: list[tuple[nn.Module, LayerShape]] = []
+        self.layers: list[RecordedLayer] = []
         self.unsupported: set[str] = set()
         self._keys = torch.arange(min(context, _MOST_KEYS))
         self._queries = torch.linspace(0, len(self._keys) - 1, _QUERIES).long()
@@ -60,14 +73,15 @@ class Recorder:
         return output.reshape(tokens, -1, call.value.shape[-1])
 
     def _note(self, call: AttentionCall) -> None:
-        if any(module is call.module for module, _ in self.layers):
+        if any(known.layer is call.layer for known in self.layers):
             self.unsupported.add("an attention layer that runs twice in one pass")
-        self.layers.append((call.module, LayerShape(call.key.shape[0], call.key.shape[-1], call.value.shape[-1])))
+        shape = LayerShape(call.key.shape[0], call.key.shape[-1], call.value.shape[-1])
+        self.layers.append(RecordedLayer(call.layer, shape, call.sliding_window))
         known = {name for name, value in call.extras.items() if value is not None and value is not False}
         self.unsupported |= {
             f"attention keyword {name!r}" for name in known - _KNOWN_EXTRAS if isinstance(call.extras[name], Tensor)
         }
-        if call.extras.get("is_causal") is False or getattr(call.module, "is_causal", True) is False:
+        if call.extras.get("is_causal") is False or getattr(call.layer, "is_causal", True) is False:
             self.unsupported.add("attention that looks ahead")
         if call.mask is not None and not self._as_expected(call):
             self.unsupported.add("an attention mask that is neither causal nor a sliding window")
@@ -80,42 +94,57 @@ class Recorder:
         return bool(torch.equal(call.mask[0, 0], expected))
 
 
-def record_layers(model: PreTrainedModel, name: str, context: int) -> list[tuple[nn.Module, LayerShape]]:
-    """Each attention layer with what it stores for a position.
+def record_layers(model: PreTrainedModel, name: str, context: int) -> list[RecordedLayer]:
+    """Each attention layer with what it needs.
 
-    Switches the model to our attention. Raises `ModelLoadError` for attention that the engine cannot compute.
+    Leaves the model switched to our attention. Raises `ModelLoadError` for attention that the engine cannot compute.
     """
     recorder = Recorder(context)
     _switch(model, name, RECORDING)
-    with attending(recorder), _explained(model, name):
-        ids = _prompt(model, _LENGTHS[0])
+    with attending(recorder), _explained(name, type(model).__name__):
+        ids = _ids(model, _prompt(model, _LENGTHS[0]))
         model(input_ids=ids, position_ids=_positions(ids), attention_mask=None, use_cache=False)
     if not recorder.layers:
         recorder.unsupported.add("no attention through transformers' AttentionInterface")
     if recorder.unsupported:
-        raise _refusal(model, name, f"it needs {', '.join(sorted(recorder.unsupported))}")
+        raise _refusal(name, type(model).__name__, f"it needs {', '.join(sorted(recorder.unsupported))}")
+    _switch(model, name, IMPLEMENTATION)
     return recorder.layers
 
 
-def reference_logits(model: PreTrainedModel, name: str) -> list[Tensor]:
-    """Logits [T, V] float32 of each check prompt by transformers' own attention, one plain pass each."""
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What transformers' own forward pass, with its own attention, gives for the check prompts."""
+
+    architecture: str
+    """The model's class."""
+    prompts: list[list[int]]
+    logits: list[Tensor]
+    """[T, V] float32 for each prompt."""
+    dtype: torch.dtype
+    """What it was computed in."""
+
+
+def reference_logits(model: PreTrainedModel, name: str) -> Reference:
+    """The reference for this model: one plain pass for each prompt."""
     _switch(model, name, "eager")
-    with _explained(model, name):
-        return [
-            model(input_ids=ids, attention_mask=None, use_cache=False).logits[0].float()
-            for ids in (_prompt(model, length) for length in _LENGTHS)
+    prompts = [_prompt(model, length) for length in _LENGTHS]
+    with _explained(name, type(model).__name__):
+        logits = [
+            model(input_ids=_ids(model, prompt), attention_mask=None, use_cache=False).logits[0].float()
+            for prompt in prompts
         ]
+    return Reference(type(model).__name__, prompts, logits, model.dtype)
 
 
-def check_runner(runner: ModelRunner, name: str, reference: list[Tensor]) -> None:
+def check_runner(runner: ModelRunner, name: str, reference: Reference) -> None:
     """Run the check prompts through `runner`, together, in uneven pieces, and compare with `reference`.
 
     Raises `ModelLoadError` when they differ by more than rounding.
     """
-    _switch(runner.model, name, IMPLEMENTATION)
     sequences = [
-        Sequence(index, _prompt(runner.model, length)[0].tolist(), prompt_length=1, max_length=length, scored=True)
-        for index, length in enumerate(_LENGTHS)
+        Sequence(index, list(prompt), prompt_length=1, max_length=len(prompt), scored=True)
+        for index, prompt in enumerate(reference.prompts)
     ]
     for index, sequence in enumerate(sequences):
         sequence.blocks = [2 * index + 2, 2 * index + 1]
@@ -125,36 +154,39 @@ def check_runner(runner: ModelRunner, name: str, reference: list[Tensor]) -> Non
         [Span(sequences[0], 19, 1)],
     )
     rows: dict[int, list[Tensor]] = {sequence.number: [] for sequence in sequences}
-    with _explained(runner.model, name):
+    with _explained(name, reference.architecture):
         for index, spans in enumerate(pieces):
             fresh = list(range(1, 2 * len(sequences) + 1)) if index == 0 else []
             logits = runner.run(Plan(spans=list(spans), fresh_blocks=fresh))
             for span, part in zip(spans, torch.split(logits, [len(span.logits) for span in spans]), strict=True):
                 rows[span.sequence.number].append(part)
     for sequence in sequences:
-        _compare(runner.model, name, torch.cat(rows[sequence.number]), reference[sequence.number][:-1])
+        _compare(name, reference, torch.cat(rows[sequence.number]), reference.logits[sequence.number][:-1])
 
 
 CHECK_BLOCKS = 2 * len(_LENGTHS)
 """Blocks of the key-value cache that the check needs."""
 
 
-def _compare(model: PreTrainedModel, name: str, ours: Tensor, theirs: Tensor) -> None:
-    tolerance = 1e-4 if model.dtype == torch.float32 else 4e-2
+def _compare(name: str, reference: Reference, ours: Tensor, theirs: Tensor) -> None:
+    tolerance = 1e-4 if reference.dtype == torch.float32 else 4e-2
     finite = torch.isfinite(theirs)
     scale = max(float(theirs[finite].abs().max()), 1e-2) if bool(finite.any()) else 1e-2
     error = float((ours - theirs)[finite].abs().max()) if bool(finite.any()) else float("nan")
     allowed = tolerance * scale
     if not error <= allowed:
         reason = f"its logits differ from transformers' own by {error:.3g}, where {allowed:.2g} is allowed"
-        raise _refusal(model, name, reason)
+        raise _refusal(name, reference.architecture, reason)
 
 
-def _prompt(model: PreTrainedModel, length: int) -> Tensor:
-    """[1, length] int64: ids that differ, spread over the vocabulary, the same each time."""
+def _prompt(model: PreTrainedModel, length: int) -> list[int]:
+    """Ids that differ, spread over the vocabulary, the same each time."""
     vocabulary: int = model.config.get_text_config().vocab_size
-    ids = (torch.arange(1, length + 1) * 2_654_435_761 + 97 * length) % vocabulary
-    return ids.unsqueeze(0).to(next(model.parameters()).device)
+    return [(number * 2_654_435_761 + 97 * length) % vocabulary for number in range(1, length + 1)]
+
+
+def _ids(model: PreTrainedModel, prompt: list[int]) -> Tensor:
+    return torch.tensor([prompt], device=next(model.parameters()).device)
 
 
 def _positions(ids: Tensor) -> Tensor:
@@ -164,15 +196,15 @@ def _positions(ids: Tensor) -> Tensor:
 def _switch(model: PreTrainedModel, name: str, implementation: str) -> None:
     model.set_attn_implementation(implementation)
     if model.config._attn_implementation != implementation:  # noqa: SLF001  # set without effect is only seen here
-        raise _refusal(model, name, "it does not use transformers' AttentionInterface")
+        raise _refusal(name, type(model).__name__, "it does not use transformers' AttentionInterface")
 
 
 class _explained:  # noqa: N801  # reads as a statement
     """Turns an exception inside the model's own code into a refusal of the model."""
 
-    def __init__(self, model: PreTrainedModel, name: str) -> None:
-        self._model = model
+    def __init__(self, name: str, architecture: str) -> None:
         self._name = name
+        self._architecture = architecture
 
     def __enter__(self) -> None:
         return None
@@ -181,11 +213,11 @@ class _explained:  # noqa: N801  # reads as a statement
         usual = (TypeError, ValueError, AttributeError, IndexError, KeyError, NotImplementedError)
         runtime = isinstance(problem, RuntimeError) and not isinstance(problem, torch.OutOfMemoryError)
         if isinstance(problem, usual) or runtime:
-            raise _refusal(self._model, self._name, f"{type(problem).__name__}: {problem}") from problem
+            raise _refusal(self._name, self._architecture, f"{type(problem).__name__}: {problem}") from problem
 
 
-def _refusal(model: PreTrainedModel, name: str, reason: str) -> ModelLoadError:
+def _refusal(name: str, architecture: str, reason: str) -> ModelLoadError:
     return ModelLoadError(
-        f"{name} ({type(model).__name__}) cannot be served: {reason}",
+        f"{name} ({architecture}) cannot be served: {reason}",
         "GPT-2, Llama, Mistral, Qwen2, Qwen3 and Gemma models are known to work",
     )

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from lmtool.engine.load_progress import Progress
 from lmtool.errors import LmtoolError, ModelLoadError, OutOfMemoryError, ResourceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from transformers import PreTrainedConfig, PreTrainedModel
 
     from lmtool.engine.config import EngineConfig
     from lmtool.types import LoadProgress
@@ -60,17 +60,20 @@ def load_model(
     Raises `ModelLoadError` (not found, not a causal language model, damaged), `ResourceError` (unknown dtype) or
     `OutOfMemoryError`.
     """
-    if config.dtype != "auto" and config.dtype not in _DTYPES:
-        known = ", ".join(_DTYPES)
-        raise ResourceError(f"dtype {config.dtype!r} is not known; expected auto, {known}", "try --dtype auto")
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from lmtool.engine.load_progress import Progress
+
+    wanted = wanted_dtype(config)
     total = checkpoint_bytes(name)
     progress = Progress(name, total, on_progress)
     progress.start()
-    with _translated(name, config), progress.watching():
+    with translated(name, config), progress.watching():
         settings = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
         model_config = AutoConfig.from_pretrained(name, **settings)
         _check_causal(name, model_config, trusted=config.trust_remote_code)
-        dtype = _choose_dtype(model_config, config.dtype, device, total)
+        stored = getattr(model_config.get_text_config(), "dtype", None)
+        dtype = wanted or auto_dtype(stored, device, total)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             name,
             config=model_config,
@@ -90,17 +93,27 @@ def load_model(
         return model
 
 
+def is_folder(name: str) -> bool:
+    """Whether there is a folder of that name; what is too long to be a path is none."""
+    try:
+        return Path(name).is_dir()
+    except OSError:
+        return False
+
+
 def checkpoint_bytes(name: str) -> int:
     """Size of the weight files of a local folder; 0 for a hub name, whose size is not known before it is read."""
     folder = Path(name)
     for pattern in ("*.safetensors", "*.bin"):
-        sizes = [path.stat().st_size for path in folder.glob(pattern)] if folder.is_dir() else []
+        sizes = [path.stat().st_size for path in folder.glob(pattern)] if is_folder(name) else []
         if sizes:
             return sum(sizes)
     return 0
 
 
 def _check_causal(name: str, config: PreTrainedConfig, *, trusted: bool) -> None:
+    from transformers import AutoModelForCausalLM
+
     remote = trusted and "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
     if type(config) not in AutoModelForCausalLM._model_mapping and not remote:  # noqa: SLF001  # no public question
         kinds = ", ".join(config.architectures or [config.model_type])
@@ -123,11 +136,19 @@ def _check_complete(name: str, absent: list[str]) -> None:
         )
 
 
-def _choose_dtype(config: PreTrainedConfig, wanted: str, device: torch.device, checkpoint_bytes: int) -> torch.dtype:
-    """What `--dtype` means here; see `EngineConfig.dtype`."""
-    if wanted != "auto":
-        return _DTYPES[wanted]
-    stored = getattr(config.get_text_config(), "dtype", None) or torch.float32
+def wanted_dtype(config: EngineConfig) -> torch.dtype | None:
+    """What `--dtype` names; None for `auto`. Raises `ResourceError` for a name that is not known."""
+    if config.dtype == "auto":
+        return None
+    if config.dtype not in _DTYPES:
+        known = ", ".join(_DTYPES)
+        raise ResourceError(f"dtype {config.dtype!r} is not known; expected auto, {known}", "try --dtype auto")
+    return _DTYPES[config.dtype]
+
+
+def auto_dtype(stored: torch.dtype | None, device: torch.device, checkpoint_bytes: int) -> torch.dtype:
+    """What `--dtype auto` means here; see `EngineConfig.dtype`. stored: the checkpoint's; None counts as float32."""
+    stored = stored or torch.float32
     if device.type == "cuda":
         return torch.bfloat16 if stored == torch.float32 else stored
     if stored == torch.float32 and checkpoint_bytes and checkpoint_bytes / 4 < _SMALL:
@@ -142,7 +163,7 @@ def computes_bfloat16() -> bool:
 
 
 @contextlib.contextmanager
-def _translated(name: str, config: EngineConfig) -> Iterator[None]:
+def translated(name: str, config: EngineConfig) -> Iterator[None]:
     """Turn whatever loading may raise into our own errors."""
     try:
         yield
@@ -168,13 +189,13 @@ def _load_error(name: str, config: EngineConfig, problem: Exception) -> LmtoolEr
             f"{name} brings its own Python code, which is not run unless you allow it",
             "if you trust it: lmtool serve MODEL --trust-remote-code",
         )
-    if folder.is_dir():
+    if is_folder(name):
         expected = "config.json and *.safetensors"
         return ModelLoadError(
             f"the model in {folder} cannot be loaded: {reason}",
             f"it holds: {_listing(folder)}; expected {expected}",
         )
-    if folder.exists() or name.startswith((".", "/", "~")):
+    if name.startswith((".", "/", "~")) or _exists(folder):
         return ModelLoadError(f"{name} is not a model folder", "give the folder that holds config.json, or a hub name")
     revision = f" (revision {config.revision})" if config.revision else ""
     return ModelLoadError(
@@ -183,6 +204,13 @@ def _load_error(name: str, config: EngineConfig, problem: Exception) -> LmtoolEr
         "check the spelling; private models need `hf auth login`",
         "without a network, give the path of a downloaded folder" + _offline(),
     )
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def _offline() -> str:

@@ -46,6 +46,21 @@ CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
         **_SHAPE, **_NARROW, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1
     ),
     "qwen3": lambda: transformers.Qwen3Config(**_SHAPE, **_NARROW, head_dim=8),
+    "llama-tied": lambda: transformers.LlamaConfig(
+        **_SHAPE, **_NARROW, tie_word_embeddings=True, attention_bias=True, mlp_bias=True, head_dim=12
+    ),
+    "llama3-rope": lambda: transformers.LlamaConfig(
+        **_SHAPE,
+        **_NARROW,
+        rope_parameters={
+            "rope_type": "llama3",
+            "rope_theta": 1e4,
+            "factor": 4.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        },
+    ),
     "gemma": lambda: transformers.GemmaConfig(**_SHAPE, **_NARROW, head_dim=8),
     "gemma2": lambda: transformers.Gemma2Config(**_SHAPE, **_NARROW, head_dim=8, sliding_window=WINDOW),
     "gemma3": lambda: transformers.Gemma3TextConfig(**_SHAPE, **_NARROW, head_dim=8, sliding_window=WINDOW),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import AttentionInterface
 
-from lmtool.engine.attention import IMPLEMENTATION, RECORDING, attend, register
+from lmtool.engine.attention import attend
 
 
 @pytest.mark.parametrize(("kv_heads", "heads"), [(1, 4), (2, 2), (4, 1)])
@@ -38,10 +37,3 @@ def test_softcap():
     output = attend(query, key, value, torch.zeros(1, 1, 2, dtype=torch.bool), 1.0, 2.0)
     squeezed = 2 * torch.tanh(torch.tensor([10.0, -10.0]) / 2)
     assert float(output) == pytest.approx(float(torch.softmax(squeezed, 0)[0]), abs=1e-6)
-
-
-def test_registered():
-    """Transformers knows both names, however often they are registered."""
-    register()
-    register()
-    assert {IMPLEMENTATION, RECORDING} <= set(AttentionInterface().valid_keys())

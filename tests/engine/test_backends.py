@@ -110,6 +110,11 @@ class TestRefusals:
         assert str(tmp_path) in message
         assert "hub" in message
 
+    def test_name_that_is_too_long(self, monkeypatch):
+        """Longer than a path may be: not found either."""
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+        assert "was not found" in self.refusal("x" * 400)
+
     def test_path_that_is_missing(self, tmp_path):
         """A path is not looked for on the hub."""
         assert "is not a model folder" in self.refusal(tmp_path / "nothing")

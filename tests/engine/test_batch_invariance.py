@@ -39,6 +39,9 @@ def subject(kind, ids):
         ("gpt2-packed", "seeded"),
         ("gemma2", "seeded"),
         ("mistral", "greedy"),
+        ("qwen2", "seeded"),
+        ("qwen3", "scored"),
+        ("llama-tied", "greedy"),
     ],
 )
 async def test_alone_and_in_a_crowd(architecture, kind, engine_of, run, random_ids):

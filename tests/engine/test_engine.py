@@ -211,28 +211,28 @@ class TestRefusals:
 
     async def test_logits_that_are_not_numbers(self, own_engine, run):
         """NaN in one row ends that stream; the engine and its other streams live on."""
-        embedding = own_engine._runner.model.get_input_embeddings()
-        embedding.weight.data[50] = torch.nan
+        with torch.inference_mode():
+            own_engine._runner.forward._embedding[50] = torch.nan
         outputs = await run(own_engine, GenerateRequest("fine", (3, 4), SHORT), GenerateRequest("bad", (50, 3), SHORT))
         assert "not numbers" in outputs["bad"][-1].error
         assert len(outputs["fine"]) == 3
         again = await run(own_engine, *(GenerateRequest(number, (3, 4), SHORT) for number in range(4)))
         assert [output.token for output in again[3]] == [output.token for output in outputs["fine"]]
 
-    async def test_a_step_that_fails(self, own_engine, run, caplog):
+    async def test_a_step_that_fails(self, own_engine, run, caplog, monkeypatch):
         """Ends the streams of that step with an error; the engine lives on, its memory free."""
-        handle = own_engine._runner.model.register_forward_pre_hook(_explode, with_kwargs=True)
-        outputs = await run(own_engine, GenerateRequest(1, (3, 4), SHORT), ScoreRequest(2, (3,), (4,)))
+        with monkeypatch.context() as patched:
+            patched.setattr(type(own_engine._runner.forward), "logits", _explode)
+            outputs = await run(own_engine, GenerateRequest(1, (3, 4), SHORT), ScoreRequest(2, (3,), (4,)))
         assert outputs[1][-1].error_code == "out_of_memory"
         assert "out of memory" in outputs[2][-1].error
-        handle.remove()
         outputs = await run(own_engine, GenerateRequest(1, (3, 4), SHORT))
         assert len(outputs[1]) == 3
         info = await own_engine.info()
         assert (info.running, info.waiting) == (0, 0)
 
 
-def _explode(module, args, kwargs):
+def _explode(forward, batch, attention):
     raise torch.OutOfMemoryError("no room")
 
 

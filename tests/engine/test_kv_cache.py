@@ -59,6 +59,34 @@ def test_several_streams(cache, layers):
     assert values.shape == (4, 2 * BLOCK_TOKENS, shape.value_dim)
 
 
+def test_gathered_blocks_are_not_kept(cache, layers):
+    """Each read gives its own blocks, of any number and layer, though they lie where those of the read before did."""
+    for index, (module, shape) in enumerate(layers):
+        keys = torch.full((shape.kv_heads, 5 * BLOCK_TOKENS, shape.key_dim), float(index + 1))
+        cache.write(module, torch.arange(BLOCK_TOKENS, 6 * BLOCK_TOKENS), keys, keys[..., : shape.value_dim])
+    for index, table in ((0, [5, 1]), (1, [2, 4, 3, 1]), (2, [3]), (0, [5, 4, 3, 2, 1])):
+        module, shape = layers[index]
+        keys, values = cache.read(module, torch.tensor(table), None, streams=1)
+        span = len(table) * BLOCK_TOKENS
+        assert (keys.shape, values.shape) == (
+            (shape.kv_heads, span, shape.key_dim),
+            (shape.kv_heads, span, shape.value_dim),
+        )
+        assert (keys == index + 1).all()
+        assert (values == index + 1).all()
+
+
+def test_rename(cache, layers):
+    """Other objects find what was stored under those in their place."""
+    (module, shape), *_ = layers
+    keys = torch.ones(shape.kv_heads, BLOCK_TOKENS, shape.key_dim)
+    cache.write(module, torch.arange(BLOCK_TOKENS, 2 * BLOCK_TOKENS), keys, keys[..., : shape.value_dim])
+    others = [object() for _ in layers]
+    cache.rename(others)
+    assert torch.equal(cache.read(others[0], torch.tensor([1]), 1, streams=1)[0], keys)
+    assert not cache.read(others[2], torch.tensor([1]), 1, streams=1)[0].any()
+
+
 def test_clear(cache, layers):
     """A cleared block holds zeros, in every layer; the others keep what they have."""
     for module, shape in layers:

@@ -8,9 +8,10 @@ import transformers
 from torch import nn
 
 from lmtool.engine import selfcheck
-from lmtool.engine.attention import IMPLEMENTATION, register
 from lmtool.engine.kv_cache import KVCache, LayerShape
 from lmtool.engine.model_runner import ModelRunner
+from lmtool.engine.transformers_attention import IMPLEMENTATION, register
+from lmtool.engine.transformers_forward import TransformersForward
 from lmtool.errors import ModelLoadError
 
 CPU = torch.device("cpu")
@@ -29,15 +30,15 @@ def check(model):
     with torch.inference_mode():
         reference = selfcheck.reference_logits(model, "m")
         layers = selfcheck.record_layers(model, "m", 256)
-        cache = KVCache(layers, selfcheck.CHECK_BLOCKS, torch.float32, CPU)
-        selfcheck.check_runner(ModelRunner(model, cache, CPU, 64, 16), "m", reference)
+        cache = KVCache([(layer.layer, layer.shape) for layer in layers], selfcheck.CHECK_BLOCKS, torch.float32, CPU)
+        selfcheck.check_runner(ModelRunner(TransformersForward(model), cache, CPU, 64, 16), "m", reference)
     return layers
 
 
 def test_passes(model):
-    """A good model passes; its layers are known with their shapes, and it runs with our attention."""
+    """A good model passes; its layers are known with their shapes and windows, and it runs with our attention."""
     layers = check(model)
-    assert [shape for _, shape in layers] == [LayerShape(2, 8, 8)] * 3
+    assert [(layer.shape, layer.window) for layer in layers] == [(LayerShape(2, 8, 8), 24)] * 3
     assert model.config._attn_implementation == IMPLEMENTATION
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-import transformers
 
 from lmtool.engine import weights
 from lmtool.engine.config import EngineConfig
@@ -45,8 +44,8 @@ class TestDtype:
 
         def choose(stored, checkpoint_bytes, device="cpu", wanted="auto", *, hardware=False):
             monkeypatch.setattr(weights, "computes_bfloat16", lambda: hardware)
-            config = transformers.LlamaConfig(dtype=stored)
-            return weights._choose_dtype(config, wanted, torch.device(device), checkpoint_bytes)
+            asked = weights.wanted_dtype(EngineConfig(dtype=wanted))
+            return asked or weights.auto_dtype(getattr(torch, stored), torch.device(device), checkpoint_bytes)
 
         return choose
 
@@ -79,7 +78,7 @@ class TestWords:
         """Out of memory, with what to try."""
         with (
             pytest.raises(OutOfMemoryError, match="does not fit into memory") as caught,
-            weights._translated("big", EngineConfig()),
+            weights.translated("big", EngineConfig()),
         ):
             raise problem
         assert "bfloat16" in caught.value.hints[0]

@@ -1,0 +1,87 @@
+"""How much memory the key-value cache gets, and taking it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from lmtool.engine.kv_cache import BLOCK_TOKENS, KVCache, LayerShape, block_bytes
+from lmtool.errors import OutOfMemoryError, ResourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lmtool.engine.config import EngineConfig
+
+_CPU_SHARE = 0.4
+"""Of the memory that is free after loading, the most that keys and values may take on CPU; taken as it is needed."""
+
+_CUDA_SHARE = 0.85
+"""The same on a GPU, where the rest is for the activations of a step."""
+
+
+def cache_blocks(
+    name: str,
+    shapes: Sequence[LayerShape],
+    context: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    config: EngineConfig,
+    fewest: int,
+) -> int:
+    """How many blocks the key-value cache of a model gets, at least `fewest`.
+
+    context: most tokens of a stream. Raises `OutOfMemoryError` or `ResourceError` when it would be fewer.
+    """
+    size = block_bytes(shapes, dtype)
+    most = max(config.max_streams * -(-context // BLOCK_TOKENS), fewest)
+    if config.kv_cache_bytes is None:
+        blocks = min(int(_free_bytes(device)) // size, most)
+        if blocks < fewest:
+            raise OutOfMemoryError(f"{name} leaves no memory for keys and values", "choose a smaller model or dtype")
+        return blocks
+    blocks = config.kv_cache_bytes // size
+    if blocks < fewest:
+        raise ResourceError(
+            f"a key-value cache of {config.kv_cache_bytes} bytes is too small for {name}; "
+            f"it needs at least {fewest * size}",
+            f"one full stream of {context} tokens needs {-(-context // BLOCK_TOKENS) * size} bytes",
+        )
+    return blocks
+
+
+def _free_bytes(device: torch.device) -> float:
+    if device.type == "cuda":
+        return _CUDA_SHARE * torch.cuda.mem_get_info(device)[0]
+    return _CPU_SHARE * min(_free_ram(), _cgroup_limit())
+
+
+def _free_ram() -> float:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return next(float(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) / 2
+
+
+def _cgroup_limit() -> float:
+    try:
+        return float(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii"))
+    except (OSError, ValueError):  # no cgroup, or the word "max"
+        return float("inf")
+
+
+def allocate(
+    name: str, layers: Sequence[tuple[object, LayerShape]], blocks: int, dtype: torch.dtype, device: torch.device
+) -> KVCache:
+    """The cache. Raises `OutOfMemoryError` when there is no memory for it."""
+    try:
+        return KVCache(layers, blocks, dtype, device)
+    except (RuntimeError, MemoryError) as problem:
+        size = blocks * block_bytes((shape for _, shape in layers), dtype)
+        raise OutOfMemoryError(
+            f"no memory for the key-value cache of {name}: {size} bytes", "give less with --kv-cache-bytes"
+        ) from problem
