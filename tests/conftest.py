@@ -15,12 +15,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     Run = Callable[..., subprocess.CompletedProcess[str]]
     StartServer = Callable[..., contextlib.AbstractContextManager["ServerProcess"]]
+
+settings.register_profile(
+    "steady", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)  # the same examples each time: a push is not stopped by luck, and wall time tells nothing on a busy machine
+settings.register_profile("hunt", settings.get_profile("steady"), derandomize=False, max_examples=2000)
+settings.load_profile("steady")
 
 ROOT = Path(__file__).parent.parent
 STORIES = ROOT / "tests/data/stories260K"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from lmtool.engine.config import EngineConfig
 
-FOLDER = Path(__file__).parents[1] / "tiny/model"
+FOLDER = Path(__file__).parents[1] / "tiny/lmtool-tiny"
 """Where the model lies; the rooms do not import each other, so its own room tells it once more."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from lmtool.errors import LmtoolError, OverloadedError, ServerError
 from lmtool.lmtp.codec import RefusedFrameError
@@ -22,6 +22,19 @@ if TYPE_CHECKING:
     from lmtool.types import LoadProgress, StreamId, TokenOutput
 
 
+class Tap(Protocol):
+    """Is shown what goes over connections, such as to record it; nothing it does may raise."""
+
+    def opened(self, connection: int, agent: str) -> None:
+        """A client has connected; agent: what it calls itself, empty where it does not tell."""
+
+    def frame(self, connection: int, direction: Literal[">", "<"], frame: str | bytes) -> None:
+        """A frame was received (`>`) or is about to be sent (`<`)."""
+
+    def ended(self, connection: int, by: Literal["client", "server"], code: int | None) -> None:
+        """A connection is over; code: the WebSocket close code, None where there was none."""
+
+
 class Connection:
     """The server's side of one client, without its socket.
 
@@ -36,12 +49,16 @@ class Connection:
         *,
         progress: ProgressSource | None,
         log: Callable[[RequestLog], None],
+        tap: Tap | None = None,
     ) -> None:
         self.number = number
+        self.close_code: int | None = None
+        """The WebSocket close code with which the client left; None while it is there, and over a pipe."""
         self._model = model
         self._config = config
         self._progress = progress
         self._log = log
+        self._tap = tap
         self._session = ServerSession(max_streams=config.max_streams, max_frame_bytes=config.max_sent_frame_bytes)
         self._handles: dict[StreamId, StreamHandle] = {}
         self._records: dict[StreamId, StreamRecord] = {}
@@ -64,6 +81,8 @@ class Connection:
 
     def receive(self, frame: str | bytes) -> None:
         """Do what a client's frame asks for."""
+        if self._tap is not None:
+            self._tap.frame(self.number, ">", frame)
         event = self._session.receive(frame)
         match event:
             case Generate() | Score():
@@ -216,6 +235,11 @@ class Connection:
         await self._roomy.wait()
 
     @property
+    def streams(self) -> int:
+        """Streams that have not ended."""
+        return len(self._records)
+
+    @property
     def busy(self) -> bool:
         """Whether a stream runs or a request waits."""
         return not self._idle.is_set()
@@ -237,6 +261,8 @@ class Connection:
             await self._sendable.wait()
             self._sendable.clear()
             while (frame := self._session.next_frame()) is not None:
+                if self._tap is not None:  # before it goes: the answer to it may come while `send` waits
+                    self._tap.frame(self.number, "<", frame)
                 async with asyncio.timeout(self._config.stall_seconds):
                     await send(frame)
                 self._relax()

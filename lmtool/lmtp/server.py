@@ -13,7 +13,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from lmtool.errors import ConnectError, RequestError
 from lmtool.lmtp import origin
 from lmtool.lmtp.config import ServerConfig
-from lmtool.lmtp.connection import Connection
+from lmtool.lmtp.connection import Connection, Tap
 from lmtool.lmtp.messages import PROTOCOL_VERSION
 from lmtool.lmtp.request_log import silent
 
@@ -34,7 +34,7 @@ class LmtpServer:
     """Offers a model to any number of clients.
 
     `progress` is asked how a load proceeds, for clients that want to be told; `log` gets one `RequestLog` for each
-    request that ends.
+    request that ends; `tap` is shown every frame.
     """
 
     def __init__(
@@ -44,11 +44,13 @@ class LmtpServer:
         config: ServerConfig | None = None,
         progress: ProgressSource | None = None,
         log: Callable[[RequestLog], None] | None = None,
+        tap: Tap | None = None,
     ) -> None:
         self._model = model
         self._config = config or ServerConfig()
         self._progress = progress
         self._log = log or silent
+        self._tap = tap
         self._count = 0
         self._connections: set[Connection] = set()
         self._empty = asyncio.Event()
@@ -59,6 +61,11 @@ class LmtpServer:
     def connections(self) -> int:
         """Open connections."""
         return len(self._connections)
+
+    @property
+    def streams(self) -> int:
+        """Streams of all connections that have not ended, wherever they wait."""
+        return sum(connection.streams for connection in self._connections)
 
     def routes(self) -> list[BaseRoute]:
         """Routes for a starlette application; serve it with `uvicorn_options`."""
@@ -100,19 +107,26 @@ class LmtpServer:
             }
         )
 
-    def _open(self) -> Connection:
+    def _open(self, agent: str) -> Connection:
         self._count += 1
-        return self._register(self._count)
+        return self._register(self._count, agent)
 
-    def _register(self, number: int) -> Connection:
-        connection = Connection(number, self._model, self._config, progress=self._progress, log=self._log)
+    def _register(self, number: int, agent: str) -> Connection:
+        connection = Connection(
+            number, self._model, self._config, progress=self._progress, log=self._log, tap=self._tap
+        )
         self._connections.add(connection)
         self._empty.clear()
+        if self._tap is not None:
+            self._tap.opened(number, agent)
         return connection
 
-    def _close(self, connection: Connection) -> None:
+    def _close(self, connection: Connection, *, drained: bool = False) -> None:
         connection.close()
         self._connections.discard(connection)
+        if self._tap is not None:
+            code = _GOING_AWAY if drained else connection.close_code
+            self._tap.ended(connection.number, "server" if drained else "client", code)
         if not self._connections:
             self._empty.set()
 
@@ -131,15 +145,15 @@ class LmtpServer:
         if refusal is not None:
             await websocket.send_denial_response(refusal)
             return
-        connection = self._open()
+        connection, drained = self._open(websocket.headers.get("user-agent", "")), False
         try:
             await websocket.accept()
-            await self._converse(websocket, connection)
+            drained = await self._converse(websocket, connection)
         finally:
-            self._close(connection)
+            self._close(connection, drained=drained)
 
-    async def _converse(self, websocket: WebSocket, connection: Connection) -> None:
-        """Read and write until the client leaves, stalls, or the server closes the connection."""
+    async def _converse(self, websocket: WebSocket, connection: Connection) -> bool:
+        """Read and write until the client leaves, stalls, or the server closes the connection; whether it did."""
         reader = asyncio.create_task(_read(websocket, connection))
         writer = asyncio.create_task(connection.write(websocket.send_text))
         try:
@@ -155,10 +169,11 @@ class LmtpServer:
         if drained:
             with contextlib.suppress(WebSocketDisconnect):  # the client may leave in the same moment
                 await websocket.close(_GOING_AWAY)
+        return drained
 
     async def run_stdio(self, reader: LineReader, writer: LineWriter) -> None:
         """Serve one client: a frame a line. Returns when its requests have ended and all is answered."""
-        connection = self._register(0)
+        connection = self._register(0, "")
 
         async def send(frame: str) -> None:
             writer.write(frame.encode() + b"\n")
@@ -188,6 +203,7 @@ async def _read(websocket: WebSocket, connection: Connection) -> None:
         await connection.room()
         event = await websocket.receive()
         if event["type"] == "websocket.disconnect":
+            connection.close_code = event.get("code")
             return
         text = event.get("text")
         connection.receive(text if text is not None else event["bytes"])

@@ -1,6 +1,6 @@
 """Make the embedded model: tokenizer, weights and configurations, from nothing but this folder.
 
-    python -m lmtool.tiny.train --work tiny-training --out lmtool/tiny/model
+    python -m lmtool.tiny.train --work tiny-training --out lmtool/tiny/lmtool-tiny
 
 A run that is cut off goes on from its last checkpoint when it is started again. Two runs do not give the same bits:
 sums of floats depend on the machine and its number of threads.

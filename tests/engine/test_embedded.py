@@ -59,7 +59,7 @@ def reference():
 def test_folder(tmp_path):
     """It is known by its folder, however that is written; a copy elsewhere is a model like any other."""
     assert FOLDER.samefile(MODEL_DIR)
-    assert is_embedded(str(MODEL_DIR / ".." / "model"))
+    assert is_embedded(str(MODEL_DIR / ".." / FOLDER.name))
     assert not is_embedded(str(tmp_path))
     assert not is_embedded("lmtool-tiny")
 

@@ -5,14 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from lmtool.text.tokenizer import TextTokenizer, load_tokenizer
 from lmtool.types import TokenizerInfo
-
-settings.register_profile("patient", deadline=None)  # wall time tells nothing on a busy machine
-settings.load_profile("patient")
 
 STORIES = Path(__file__).parent.parent / "data/stories260K"
 SENTENCES = [

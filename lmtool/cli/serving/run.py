@@ -10,7 +10,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -22,7 +22,8 @@ from lmtool.cli.serving.interrupts import Interrupts, watch
 from lmtool.cli.serving.listening import ListenConfig, bind, explain, url
 from lmtool.cli.serving.service import Service, ServiceConfig
 from lmtool.cli.serving.status import Draining, Finished, Listening, Loading, Ready, Started, Stopped, Trouble
-from lmtool.errors import FileError, ResourceError
+from lmtool.cli.wiring import ModelsConfig, served
+from lmtool.errors import FileError, LmtoolError, ResourceError
 from lmtool.types import LoadProgress
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from lmtool.cli.invocation import Common
     from lmtool.cli.serving.status import Event
     from lmtool.lmtp.request_log import RequestLog
+    from lmtool.trace.frame_tap import FrameTap
     from lmtool.types import ModelInfo
 
 AT_ONCE = 3.0
@@ -49,6 +51,8 @@ class ServingConfig:
     drain_limit: float = 3600.0
     """Seconds that running streams get to end after the first Ctrl-C."""
     json_logs: bool = False
+    record: str | None = None
+    """File, or folder, that keeps what goes over LMTP connections as traces."""
 
 
 async def run(config: ServingConfig, common: Common) -> None:
@@ -93,7 +97,27 @@ class _Run:
     async def all(self) -> None:
         """Do everything in order."""
         self.ready_file.prepare()
-        service = Service(self.config.service, self._log)
+        async with self._tap() as tap:
+            await self._all(Service(self.config.service, self._log, tap))
+        self.console.tell(Stopped())
+
+    @contextlib.asynccontextmanager
+    async def _tap(self) -> AsyncIterator[FrameTap | None]:
+        """What records, if anything does."""
+        if self.config.record is None:
+            yield None
+            return
+        from lmtool.cli.trace.own_recording import recorded
+        from lmtool.trace.header import Header
+
+        name = self.config.service.models.main
+        kind = "stdio" if self.config.listen is None else "websocket"
+        header = Header(transport={"kind": kind, "path": "/"}, model={"name": name} if name else {})
+        spell = await asyncio.to_thread(_spelling, self.config.service.models)
+        async with recorded(Output.of(self.common), self.config.record, "server", header, spell) as tap:
+            yield tap
+
+    async def _all(self, service: Service) -> None:
         sockets = await self._sockets()
         self.console.tell(Started(__version__, "LMTP over WebSocket" if self.config.listen else "LMTP over stdio"))
         try:
@@ -105,7 +129,6 @@ class _Run:
             await self._serve(service)
         finally:
             await service.close()
-        self.console.tell(Stopped())
 
     async def _sockets(self) -> list[socket.socket]:
         if self.config.listen is None:
@@ -161,6 +184,18 @@ class _Run:
     def _log(self, entry: RequestLog) -> None:
         if entry.command != "MODEL_INFO" or entry.error is not None or self.common.verbose:
             self.console.tell(Finished(entry))
+
+
+def _spelling(models: ModelsConfig) -> Callable[[int], bytes] | None:
+    """What token ids of the served model mean; None where that is not known before it is loaded."""
+    if models.main is None:
+        return None
+    from lmtool.text.tokenizer import load_tokenizer
+
+    try:
+        return load_tokenizer(served(models.model).source).piece
+    except LmtoolError:
+        return None  # a server of ids: its trace has ids
 
 
 async def first(*waits: Coroutine[Any, Any, object] | asyncio.Task[Any]) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     import uvicorn
 
+    from lmtool.lmtp.connection import Tap
     from lmtool.lmtp.request_log import RequestLog
     from lmtool.ports import TokenModel
     from lmtool.types import LoadProgress, ModelInfo
@@ -43,15 +44,20 @@ class Service:
     Call `listen` or `talk`, wait for `ready`; later `drain` (or not), then `close`.
     """
 
-    def __init__(self, config: ServiceConfig, log: Callable[[RequestLog], None] = silent) -> None:
-        """Plug everything together; nothing is loaded or opened yet. log: gets each request that ended."""
+    def __init__(
+        self, config: ServiceConfig, log: Callable[[RequestLog], None] = silent, tap: Tap | None = None
+    ) -> None:
+        """Plug everything together; nothing is loaded or opened yet.
+
+        log: gets each request that ended. tap: is shown what goes over LMTP connections.
+        """
         from lmtool.lmtp.server import LmtpServer
 
         self._config = config
         self._log = log
         self._loader = Loader(config.engine)
         self._host = host(config.models, self._loader)
-        self._server = LmtpServer(self._host, config=config.server, progress=self._host, log=self._ended)
+        self._server = LmtpServer(self._host, config=config.server, progress=self._host, log=self._ended, tap=tap)
         self._carrier: uvicorn.Server | None = None
         self._wire: TextIO | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -64,8 +70,8 @@ class Service:
 
     @property
     def streams(self) -> int:
-        """Streams that have not ended."""
-        return sum(self._loader.streams())
+        """Streams of clients that have not ended."""
+        return self._server.streams
 
     def listen(self, sockets: list[socket.socket]) -> None:
         """Answer on sockets that are bound and listening, from now on; requests wait while the model loads."""

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lmtool.cli.talking.cells import width
 from lmtool.cli.talking.scoring import BAR, Part, Scoring, as_csv, as_table, bar, words
 from lmtool.types import TokenOutput
 
@@ -38,7 +39,7 @@ def test_rows_fit_the_terminal(columns: int, text: str) -> None:
     """On a terminal no row is wider than it, of 60 columns or more; in a pipe nothing is cut."""
     part = Part(0, text, PARIS.outputs)
     table = as_table([part], Scoring("", (text,), per="token"), None, max(60, columns))
-    assert all(len(line) <= max(60, columns) for line in table.splitlines())
+    assert all(width(line) <= max(60, columns) for line in table.splitlines())
     assert repr(text) in as_table([part], Scoring("", (text,), per="token"), None, None)
 
 
