@@ -1,4 +1,4 @@
-"""Draws the README's picture again: `python -m tests.readme_picture URL` with the URL of a server of the embedded model."""
+"""Draws the README picture again: `python -m tests.readme_picture URL`, of a server of the embedded model."""
 
 from __future__ import annotations
 

@@ -98,6 +98,9 @@ def chat(
     timeout: Annotated[
         float | None, typer.Option(min=0, metavar="SECONDS", help="Give up after this time; default: never.")
     ] = None,
+    record: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Keep what is said on the wire as a trace.", show_default=False)
+    ] = None,
     literal: Annotated[bool, typer.Option("--literal", help="Take no word of the prompt for a parameter.")] = False,
     compat_space: Annotated[
         bool, typer.Option("--compat-space", help="End the prompt in one space, as LMQL's own client does.")
@@ -125,11 +128,11 @@ def chat(
     if asked is not None:
         from lmtool.cli.talking.answer import Once, answer
 
-        return answer(common, asked, asking, showing, Once(n_streams, tokenizer, timeout, dry_run))
+        return answer(common, asked, asking, showing, Once(n_streams, tokenizer, timeout, dry_run, record))
     _check_conversation(showing, n_streams=n_streams, dry_run=dry_run)
     from lmtool.cli.talking.repl import converse
 
-    return converse(common, asking, showing, how, tokenizer=tokenizer)
+    return converse(common, asking, showing, how, tokenizer=tokenizer, record=record)
 
 
 def _said(values: dict[str, Any]) -> dict[str, Any]:

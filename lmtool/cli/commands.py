@@ -63,6 +63,15 @@ TREE: tuple[Command | Group, ...] = (
         ),
         "Traces",
     ),
+    Group(
+        "conformance",
+        "The LMTP specification as tests, for any server and any client.",
+        (
+            Command("server", "conformance.server", "Hold a server to each rule of the specification."),
+            Command("client", "conformance.client", "Run a client against a scripted server."),
+        ),
+        "Traces",
+    ),
     Command("record", "trace.record", "The same as `lmtool trace record`.", hidden=True),
     Command("replay", "trace.serve", "The same as `lmtool trace serve`.", function="serve", hidden=True),
     Command("models", "models", "List the models at hand: served, embedded, downloaded.", "Setup"),

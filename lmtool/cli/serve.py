@@ -115,6 +115,12 @@ async def serve(
     json_logs: Annotated[
         bool, typer.Option("--json-logs", help="One JSON object a line.", rich_help_panel=OUTPUT)
     ] = False,
+    record: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Keep what is said as a trace; a folder: one a connection.", rich_help_panel=OUTPUT
+        ),
+    ] = None,
 ) -> None:
     """Serve a model over LMTP.
 
@@ -156,6 +162,7 @@ async def serve(
             ready_file=ready_file,
             drain_limit=drain_limit,
             json_logs=json_logs,
+            record=record,
         ),
         common,
     )

@@ -1,19 +1,24 @@
-"""Two recordings of the same requests, compared request by request."""
+"""Two recordings of the same requests, or a recording and what came when it was sent again, request by request."""
 
 from __future__ import annotations
 
+import json
+import re
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lmtool.trace import diff
-from lmtool.trace.exchanges import Exchange, HttpExchange, LmtpExchange
+from lmtool.trace.events import Close, Drop
+from lmtool.trace.exchanges import Exchange, HttpExchange, LmtpExchange, collect, exchanges
 from lmtool.trace.findings import Finding, Level, Verdict, worst
 from lmtool.trace.matching import Asked, How, Matcher, Miss, kind_of, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from lmtool.trace.diff import Tolerance
+    from lmtool.trace.events import Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +58,75 @@ def compare(
     return made
 
 
+def compare_again(
+    expected: Iterable[Event], actual: Iterable[Event], level: Level, tolerance: Tolerance
+) -> list[Comparison]:
+    """A comparison for each request of a recording with what came when it was sent again on the same connections.
+
+    The n-th request of a connection belongs to the n-th one. Streams that were sampled without a seed are compared at
+    level `shape`; `scoring` says more of them. Entries for streams that nobody began, and connections that the server
+    ended otherwise than recorded, are findings as well.
+    """
+    ours, theirs = list(expected), list(actual)
+    recorded, (came, strays) = exchanges(ours), collect(theirs)
+    by_connection: dict[int, deque[Exchange]] = {}
+    for exchange in came:
+        by_connection.setdefault(exchange.connection, deque()).append(exchange)
+    made = []
+    for exchange in recorded:
+        again = by_connection.get(exchange.connection)
+        reached: Level = "shape" if is_sampled(exchange) else level
+        if again:
+            made.append(_pair(exchange, again.popleft(), reached, tolerance))
+        else:
+            lost = Finding("fail", "shape", _name(exchange), None, "could not be sent: the connection was gone")
+            made.append(Comparison(_name(exchange), kind_of(exchange), (lost,)))
+    for stray in strays:
+        name = f"{stray.connection}/{json.dumps(stray.stream_id)}"
+        told = f"expected entries of streams that were begun, got {json.dumps(stray.entry)[:100]}"
+        made.append(Comparison(name, "stray", (Finding("fail", "shape", name, None, told),)))
+    return made + list(_compare_closings(ours, theirs))
+
+
+def is_sampled(exchange: Exchange) -> bool:
+    """Whether a stream's tokens were drawn by chance, and by none that can be repeated."""
+    if not isinstance(exchange, LmtpExchange) or exchange.command != "GENERATE":
+        return False
+    temperature = exchange.payload.get("temperature")
+    return isinstance(temperature, int | float) and temperature > 0 and exchange.payload.get("seed") is None
+
+
+def _compare_closings(expected: Iterable[Event], actual: Iterable[Event]) -> Iterator[Comparison]:
+    """Whether the server closed the connections that it closed in the recording, with the same code, and no others."""
+    wanted, got = _closed_by_server(expected), _closed_by_server(actual)
+    for connection in sorted(wanted.keys() | got.keys()):
+        ours, theirs = wanted.get(connection, "no end by the server"), got.get(connection, "none")
+        if ours != theirs:
+            told = Finding("fail", "shape", str(connection), None, f"expected {ours}, got {theirs}")
+            yield Comparison(str(connection), "end of the connection", (told,))
+
+
+def _closed_by_server(events: Iterable[Event]) -> dict[int, str]:
+    closed = {}
+    for event in events:
+        if isinstance(event, Close) and event.by == "server" and event.code is not None:
+            closed[event.connection] = f"code {event.code}"
+        elif isinstance(event, Drop) and event.facts.get("by") == "server":
+            closed[event.connection] = "an end without a close frame"
+    return closed
+
+
 def _one(exchange: Exchange, matcher: Matcher, level: Level, tolerance: Tolerance) -> Comparison:
     name, kind = _name(exchange), kind_of(exchange)
     found = matcher.match(Asked(kind, exchange.payload, text_of(exchange)))
     if isinstance(found, Miss):
         why = "; ".join(found.differences) or "there is none of its kind"
         return Comparison(name, kind, (Finding("fail", "shape", name, None, f"no such request in the second: {why}"),))
+    return _pair(exchange, found, level, tolerance)
+
+
+def _pair(exchange: Exchange, found: Exchange, level: Level, tolerance: Tolerance) -> Comparison:
+    name, kind = _name(exchange), kind_of(exchange)
     if isinstance(exchange, LmtpExchange) and isinstance(found, LmtpExchange):
         return Comparison(name, kind, tuple(diff.compare(exchange, found, level, tolerance)))
     if isinstance(exchange, HttpExchange) and isinstance(found, HttpExchange):
@@ -78,7 +146,7 @@ def _compare_http(expected: HttpExchange, actual: HttpExchange, name: str, level
     if level == "shape" or found:
         return found
     ours, theirs = (b"".join(part.data for part in one.parts) for one in (expected, actual))
-    if ours != theirs:
+    if ours != theirs and _steady(ours) != _steady(theirs):
         pairs = zip(ours, theirs, strict=False)
         place = next((i for i, (one, other) in enumerate(pairs) if one != other), min(len(ours), len(theirs)))
         wanted_bytes, got_bytes = ours[place : place + 40], theirs[place : place + 40]
@@ -88,6 +156,14 @@ def _compare_http(expected: HttpExchange, actual: HttpExchange, name: str, level
             )
         )
     return found
+
+
+_CHANGING = re.compile(rb'"(id|created|system_fingerprint)": ?("[^"]*"|\\d+)')
+
+
+def _steady(body: bytes) -> bytes:
+    """A body without what an OpenAI-compatible server makes up anew for each response."""
+    return _CHANGING.sub(rb'"\1":0', body)
 
 
 def _name(exchange: Exchange) -> str:

@@ -32,21 +32,22 @@ def compare(
 ) -> list[Finding]:
     """Everything in which an answer is not as expected at a level; empty where it is.
 
-    Never compared: how tokens are split over frames, the order between streams, times, fields that are not expected.
+    Never compared: how tokens are split over frames, the order between streams, times, fields that are not expected;
+    where the expected answer was cut off or cancelled, how many tokens came before that.
     """
-    found = list(shape(actual))
-    answered = _entries(expected, "MSG")
+    found = list(shape(actual, unfinished=not expected.ended))
+    answered = _answers(expected)
     if answered:
-        found += _compare_messages(answered, _entries(actual, "MSG"), _name(actual), level)
+        found += _compare_messages(answered, _answers(actual), _name(actual), level)
     elif level != "shape":
         found += _compare_streams(expected, actual, level, tolerance or Tolerance())
     return found
 
 
-def shape(exchange: LmtpExchange) -> Iterator[Finding]:
-    """What is wrong with the form of an answer, whatever model gave it."""
+def shape(exchange: LmtpExchange, *, unfinished: bool = False) -> Iterator[Finding]:
+    """What is wrong with the form of an answer, whatever model gave it. unfinished: it need not have an end."""
     name = _name(exchange)
-    tokens, messages = _entries(exchange, "TOKEN"), _entries(exchange, "MSG")
+    tokens, messages = _entries(exchange, "TOKEN"), _answers(exchange)
     for reply in exchange.replies:
         if reply.command not in ("TOKEN", "MSG"):
             yield Finding("info", "shape", name, None, f"unknown command {reply.command}")
@@ -55,14 +56,18 @@ def shape(exchange: LmtpExchange) -> Iterator[Finding]:
     if exchange.command in ("GENERATE", "SCORE"):
         if messages and not tokens:
             return
-        yield from _shape_of_stream(exchange, tokens, name)
-    elif len(messages) != 1:
+        yield from _shape_of_stream(exchange, tokens, name, unfinished=unfinished)
+    elif len(messages) != 1 and not unfinished:
         yield Finding("fail", "shape", name, None, f"expected one MSG, got {len(messages)}")
 
 
-def _shape_of_stream(exchange: LmtpExchange, tokens: Sequence[Entry], name: str) -> Iterator[Finding]:
+def _shape_of_stream(
+    exchange: LmtpExchange, tokens: Sequence[Entry], name: str, *, unfinished: bool
+) -> Iterator[Finding]:
     ends = [i for i, entry in enumerate(tokens) if _ends(entry)]
-    if not ends:
+    if not ends and unfinished:
+        pass
+    elif not ends:
         got = f"after {len(tokens)} entries" if tokens else "no entry at all"
         yield Finding("fail", "shape", name, None, f"expected an end (finish_reason or error), got {got}")
     elif ends[0] != len(tokens) - 1:
@@ -129,6 +134,11 @@ def _compare_streams(
 ) -> Iterator[Finding]:
     name = _name(actual)
     ours, theirs = _entries(expected, "TOKEN"), _entries(actual, "TOKEN")
+    cut = not expected.ended
+    if ours and ours[-1].get("finish_reason") == "cancelled":
+        cut = True
+        yield from _compare_cancelled(theirs, name)
+        ours, theirs = ([one for one in side if "token" in one] for side in (ours, theirs))
     for i, (one, other) in enumerate(zip(ours, theirs, strict=False)):
         if one.get("error") is not None or other.get("error") is not None:
             yield from _compare_errors(one, other, name, i)
@@ -139,15 +149,25 @@ def _compare_streams(
         if one.get("finish_reason") != other.get("finish_reason"):
             wanted, got = _shown(one.get("finish_reason")), _shown(other.get("finish_reason"))
             yield Finding("fail", "ids", name, i, f"expected finish_reason {wanted}, got {got}")
-        if level == "numbers":
+        if level in ("numbers", "time"):
             yield from _compare_numbers(one, other, name, i, tolerance)
-    if len(ours) != len(theirs):
+    if len(ours) != len(theirs) and not cut:
         yield Finding("fail", "ids", name, None, f"expected {len(ours)} entries, got {len(theirs)}")
+
+
+def _compare_cancelled(actual: Sequence[Entry], name: str) -> Iterator[Finding]:
+    """A stream may have come to its own end just before the CANCEL did (LMTP, CAN-1)."""
+    reason = actual[-1].get("finish_reason") if actual else None
+    if reason not in ("cancelled", None):
+        yield Finding("info", "ids", name, len(actual) - 1, f"expected finish_reason 'cancelled', got {_shown(reason)}")
 
 
 def _compare_errors(expected: Entry, actual: Entry, name: str, position: int) -> Iterator[Finding]:
     if (expected.get("error") is None) != (actual.get("error") is None):
         yield Finding("fail", "ids", name, position, f"expected {_shown(expected)}, got {_shown(actual)}")
+    elif "error_code" in expected and expected["error_code"] != actual.get("error_code"):
+        wanted, got = _shown(expected["error_code"]), _shown(actual.get("error_code"))
+        yield Finding("fail", "ids", name, position, f"expected error_code {wanted}, got {got}")
 
 
 def _other_token(expected: Entry, actual: Entry, name: str, position: int, tolerance: Tolerance) -> Finding:
@@ -189,6 +209,11 @@ def _compare_numbers(
     if len(shared) < min(len(top), len(other)) - 1:
         wanted, got = ", ".join(top), ", ".join(other)
         yield Finding("fail", "numbers", name, position, f"expected top_logprobs of {wanted}, got those of {got}")
+
+
+def _answers(exchange: LmtpExchange) -> list[Entry]:
+    """The MSG entries that answer: not how a load proceeds, nor which fields were ignored."""
+    return [entry for entry in _entries(exchange, "MSG") if not {"progress", "ignored"} & entry.keys()]
 
 
 def _apart(one: object, other: object, tolerance: Tolerance) -> bool:

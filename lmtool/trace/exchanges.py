@@ -75,6 +75,11 @@ class LmtpExchange:
         """As recorded; None where there is none."""
         return self.payload.get("stream_id")
 
+    @property
+    def ended(self) -> bool:
+        """Whether its last answer came: an end of the stream, or what answers any other request."""
+        return any(ends(reply.command, entry) for reply in self.replies for entry in reply.entries)
+
 
 @dataclass(slots=True)
 class HttpExchange:
@@ -94,12 +99,47 @@ class HttpExchange:
 Exchange: TypeAlias = LmtpExchange | HttpExchange
 
 
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """An entry of a server's frame for a stream that nobody began on its connection."""
+
+    connection: int
+    stream_id: object
+    entry: Mapping[str, object]
+
+
 def exchanges(events: Iterable[Event]) -> list[Exchange]:
     """All exchanges of a trace in order of their requests, in memory. Events must hold no references to blobs."""
+    return collect(events)[0]
+
+
+def collect(events: Iterable[Event]) -> tuple[list[Exchange], list[Stray]]:
+    """As `exchanges`, and beside them what belongs to none."""
     collector = _Collector()
     for event in events:
         collector.take(event)
-    return collector.found
+    return collector.found, collector.strays
+
+
+def ends(command: str, entry: Mapping[str, object]) -> bool:
+    """Whether an entry of a server's frame is the last one of its stream or request."""
+    if entry.get("error") is not None:
+        return True
+    return entry.get("model_info" if command == "MSG" else "finish_reason") is not None
+
+
+def read_answer(frame: Frame) -> tuple[str, list[Mapping[str, object]]]:
+    """Command and entries of a server's frame, also of one with `-Infinity`; nothing where it cannot be read."""
+    command, value = _answer(frame.wire())
+    return command, [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, dict)]
+
+
+def _answer(wire: str | bytes) -> tuple[str, object]:
+    command, space, text = wire.partition(" ") if isinstance(wire, str) else ("", "", "")
+    try:
+        return command, json_text.load(text) if space else None
+    except JsonTextError:
+        return command, None
 
 
 def read_frame(frame: str | bytes) -> tuple[str | None, Mapping[str, object]]:
@@ -118,7 +158,9 @@ def read_frame(frame: str | bytes) -> tuple[str | None, Mapping[str, object]]:
 class _Collector:
     def __init__(self) -> None:
         self.found: list[Exchange] = []
+        self.strays: list[Stray] = []
         self._streams: dict[tuple[int, str], LmtpExchange] = {}
+        self._refused: dict[tuple[int, str], list[LmtpExchange]] = {}
         self._latest: dict[int, LmtpExchange] = {}
         self._http: dict[int, list[HttpExchange]] = {}
 
@@ -145,32 +187,42 @@ class _Collector:
         self.found.append(exchange)
         self._latest[frame.connection] = exchange
         if "stream_id" in payload:
-            self._streams[frame.connection, _key(payload["stream_id"])] = exchange
+            self._name(exchange, (frame.connection, _key(payload["stream_id"])))
+
+    def _name(self, exchange: LmtpExchange, key: tuple[int, str]) -> None:
+        """Give the id to the exchange, unless a stream that runs has it: then the request is refused (LMTP, STR-5)."""
+        holder = self._streams.get(key)
+        begins = ("GENERATE", "SCORE")
+        if holder is None or holder.ended or holder.command not in begins or exchange.command not in begins:
+            self._streams[key] = exchange
+        else:
+            self._refused.setdefault(key, []).append(exchange)
 
     def _answered(self, frame: Frame) -> None:
         wire = frame.wire()
-        command, space, text = wire.partition(" ") if isinstance(wire, str) else ("", "", "")
-        try:
-            value = json_text.load(text) if space else None
-        except JsonTextError:
-            value = None
+        command, value = _answer(wire)
         entries = value if isinstance(value, list) else [value]
         shares: dict[int, tuple[LmtpExchange, list[Mapping[str, object]]]] = {}
         for entry in entries:
-            exchange = self._owner(frame.connection, entry)
+            exchange = self._owner(frame.connection, command, entry)
             if exchange is not None and isinstance(entry, dict):
                 shares.setdefault(id(exchange), (exchange, []))[1].append(entry)
+            elif isinstance(entry, dict):
+                self.strays.append(Stray(frame.connection, entry.get("stream_id"), entry))
         style: Style = frame.content.style if isinstance(frame.content, Parsed) else "py"
         for exchange, own in shares.values():
             exact = wire if len(own) == len(entries) and isinstance(wire, str) else None
             offset = frame.time - exchange.time
             exchange.replies.append(Reply(offset, command, tuple(own), not isinstance(value, list), style, exact))
 
-    def _owner(self, connection: int, entry: object) -> LmtpExchange | None:
+    def _owner(self, connection: int, command: str, entry: object) -> LmtpExchange | None:
         stream_id = entry.get("stream_id") if isinstance(entry, dict) else None
         if stream_id is None:
             return self._latest.get(connection)
-        return self._streams.get((connection, _key(stream_id)))
+        key = connection, _key(stream_id)
+        if command == "MSG" and isinstance(entry, dict) and entry.get("error") is not None and self._refused.get(key):
+            return self._refused[key].pop(0)
+        return self._streams.get(key)
 
     def _responded(self, event: Response | Piece | Done, waiting: list[HttpExchange]) -> None:
         exchange = waiting[0]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-Level: TypeAlias = Literal["shape", "ids", "numbers"]
-"""How much must be equal: form and endings; also token ids and finish reasons; also log-probabilities."""
+Level: TypeAlias = Literal["shape", "ids", "numbers", "time"]
+"""How much must be equal: form and endings; also token ids and finish reasons; also log-probabilities; and, if asked,
+how fast it came."""
 LEVELS: tuple[Level, ...] = get_args(Level)
 
 Verdict: TypeAlias = Literal["pass", "info", "non-strict", "tie", "fail"]

@@ -87,6 +87,11 @@ class Proxy:
         self.connections = 0
         """Taken so far."""
 
+    @property
+    def open_connections(self) -> int:
+        """Connections that have not ended."""
+        return len(self._tasks)
+
     async def listen(self, sockets: Iterable[socket]) -> None:
         """Take connections on sockets that are bound; returns at once."""
         for one in sockets:

@@ -110,7 +110,9 @@ async def test_the_second_ctrl_c_ends_streams_at_once(start_server: StartServer)
             await asyncio.sleep(0)  # all are submitted now
             await client.info()  # and have reached the server, which reads in order
             server.interrupt()
-            assert re.fullmatch(r"draining: (20|1\d) streams left, Ctrl-C again stops at once", server.expect("draining"))
+            assert re.fullmatch(
+                r"draining: (20|1\d) streams left, Ctrl-C again stops at once", server.expect("draining")
+            )
             server.interrupt()
             errors = {(await ended).error for ended in streams} - {None}
         assert errors == {"the server is shutting down; connect again when it is back"}

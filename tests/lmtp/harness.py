@@ -15,6 +15,7 @@ from starlette.applications import Starlette
 from websockets.asyncio.client import ClientConnection, connect
 
 from lmtool.lmtp.config import ServerConfig
+from lmtool.lmtp.connection import Tap
 from lmtool.lmtp.request_log import RequestLog
 from lmtool.lmtp.server import LmtpServer, uvicorn_options
 from lmtool.ports import ProgressSource, TokenModel
@@ -38,11 +39,15 @@ class Served:
 
 @contextlib.asynccontextmanager
 async def serving(
-    model: TokenModel, *, config: ServerConfig | None = None, progress: ProgressSource | None = None
+    model: TokenModel,
+    *,
+    config: ServerConfig | None = None,
+    progress: ProgressSource | None = None,
+    tap: Tap | None = None,
 ) -> AsyncIterator[Served]:
     """Serve a model on a free port, in this event loop."""
     logged: list[RequestLog] = []
-    server = LmtpServer(model, config=config, progress=progress, log=logged.append)
+    server = LmtpServer(model, config=config, progress=progress, log=logged.append, tap=tap)
     options = uvicorn_options(config)
     runner = uvicorn.Server(
         uvicorn.Config(Starlette(routes=server.routes()), lifespan="off", log_level="error", **options)

@@ -332,3 +332,43 @@ async def test_stdio_of_a_reader_that_is_gone():
     async with asyncio.timeout(PATIENCE):
         await LmtpServer(model).run_stdio(Asking(), Gone())
     assert model.cancelled == ["1"]
+
+
+class Seen:
+    """A tap that remembers."""
+
+    def __init__(self):
+        self.told = []
+        self.over = asyncio.Event()
+
+    def opened(self, connection, agent):
+        self.told.append(("opened", connection, agent.partition("/")[0]))
+
+    def frame(self, connection, direction, frame):
+        self.told.append((direction, connection, frame))
+
+    def ended(self, connection, by, code):
+        self.told.append(("ended", connection, by, code))
+        self.over.set()
+
+
+async def test_a_tap_is_shown_everything():
+    """Who looks on sees each connection's beginning, its frames as they are, and how it ended."""
+    seen = Seen()
+    async with serving(ScriptedModel(), tap=seen) as served:
+        async with wire(served) as client:
+            await client.send('GENERATE {"prompt": [1], "stream_id": 1, "max_tokens": 1}', b"\x00")
+            answers = {await client.frame(), await client.frame()}
+        await asyncio.wait_for(seen.over.wait(), PATIENCE)
+        async with wire(served) as other:
+            await other.send("X {}")
+            await other.frame()
+            await served.server.drain(0)
+    assert seen.told[0] == ("opened", 1, "Python")
+    first = [entry[2] for entry in seen.told if entry[:2] == (">", 1)]
+    assert first == ['GENERATE {"prompt": [1], "stream_id": 1, "max_tokens": 1}', b"\x00"]
+    assert {entry[2] for entry in seen.told if entry[:2] == ("<", 1)} == answers
+    assert [entry for entry in seen.told if entry[0] == "ended"] == [
+        ("ended", 1, "client", 1000),
+        ("ended", 2, "server", 1001),
+    ]

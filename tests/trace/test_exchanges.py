@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lmtool.trace.events import Done, Event, Frame, Parsed, Piece, Request, Response
-from lmtool.trace.exchanges import HttpExchange, LmtpExchange, exchanges, read_frame
+from lmtool.trace.exchanges import HttpExchange, LmtpExchange, collect, exchanges, read_frame
 from tests.trace.conftest import generate, token, tokens
 
 
@@ -26,7 +26,11 @@ def test_answers_belong_to_their_requests() -> None:
 def test_an_id_used_again_is_another_request() -> None:
     """Answers belong to the latest request with their id, on their own connection."""
     first, second, other = lmtp(
-        generate(1), tokens(2, token(7)), generate(3), generate(3, connection=2), tokens(4, token(8))
+        generate(1),
+        tokens(2, token(7) | {"finish_reason": "length"}),
+        generate(3),
+        generate(3, connection=2),
+        tokens(4, token(8)),
     )
     assert [len(exchange.replies) for exchange in (first, second, other)] == [1, 1, 0]
 
@@ -89,3 +93,20 @@ def test_what_is_no_request(frame: str | bytes) -> None:
     """Only a command, a space and a JSON object are."""
     assert read_frame(frame) == (None, {})
     assert read_frame('X {"a": 1}') == ("X", {"a": 1})
+
+
+def test_the_id_of_a_running_stream_is_not_lost() -> None:
+    """A request refused because its id is in use gets the refusal; the stream keeps its tokens (LMTP, STR-5)."""
+    refusal = Frame(4, "<", 1, Parsed("MSG", [{"stream_id": 1, "error": "still running"}], "py"))
+    stream, refused = lmtp(generate(1), tokens(2, token(7)), generate(3), refusal, tokens(5, token(8)))
+    assert [reply.entries[0].get("token") for reply in stream.replies] == [7, 8]
+    assert [reply.command for reply in refused.replies] == ["MSG"]
+    assert refused.ended
+    assert not stream.ended
+
+
+def test_entries_of_nobody_are_kept_apart() -> None:
+    """An entry for a stream that nobody began on this connection is a stray."""
+    found, strays = collect([generate(0), tokens(1, token(7), token(8, 5)), tokens(2, token(9), connection=2)])
+    assert len(found) == 1
+    assert [(stray.connection, stray.stream_id, stray.entry["token"]) for stray in strays] == [(1, 5, 8), (2, 1, 9)]

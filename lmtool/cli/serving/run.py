@@ -107,7 +107,7 @@ class _Run:
         if self.config.record is None:
             yield None
             return
-        from lmtool.cli.trace.own_recording import recorded
+        from lmtool.cli.own_recording import recorded
         from lmtool.trace.header import Header
 
         name = self.config.service.models.main

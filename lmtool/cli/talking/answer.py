@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from lmtool.cli.output import Output
 from lmtool.cli.talking.asking import Asking, variants
 from lmtool.cli.talking.peer import Peer, open_peer, spelling_of
+from lmtool.cli.talking.recording import recording_frames
 from lmtool.cli.talking.talk import Talk, error_of
 from lmtool.errors import ConnectError, TimeLimitError
 from lmtool.types import ChatMessage, GenerateRequest, ModelInfo
@@ -38,6 +39,8 @@ class Once:
     """Seconds for everything."""
     dry_run: bool = False
     """Only print what would be sent."""
+    record: str | None = None
+    """File that keeps what is said as a trace."""
 
 
 async def answer(common: Common, said: PromptWords, asking: Asking, showing: Showing, once: Once) -> None:
@@ -50,8 +53,11 @@ async def answer(common: Common, said: PromptWords, asking: Asking, showing: Sho
             await _dry_run(common, out, said, asking, once)
             return
         frames: deque[str] = deque()
-        on_frame = partial(_keep_received, frames) if showing.form == "raw" else None
-        async with open_peer(common, out, asking.model, tokenizer=once.tokenizer, on_frame=on_frame) as peer:
+        shown = partial(_keep_received, frames) if showing.form == "raw" else None
+        async with (
+            recording_frames(out, once.record, shown) as on_frame,
+            open_peer(common, out, asking.model, tokenizer=once.tokenizer, on_frame=on_frame) as peer,
+        ):
             requests = _requests(said, asking, peer.info, once.n_streams)
             if once.n_streams > 1 and requests[0].sampling.temperature <= 0:
                 out.note("all streams will be alike: the likeliest token is always picked (-t 0.8 samples)")

@@ -14,6 +14,7 @@ from lmtool.cli.talking.lanes import Lanes, Piece
 from lmtool.cli.talking.lineedit import Event, Submit
 from lmtool.cli.talking.parameters import PromptWords, split_prompt
 from lmtool.cli.talking.peer import Peer, open_peer
+from lmtool.cli.talking.recording import recording_frames
 from lmtool.cli.talking.render import Ink, Tint, safe
 from lmtool.cli.talking.showing import Showing
 from lmtool.cli.talking.stats import Record, stats_line
@@ -33,11 +34,20 @@ class _Turn:
 
 
 async def converse(
-    common: Common, asking: Asking, showing: Showing, how: Words, *, tokenizer: str | None = None
+    common: Common,
+    asking: Asking,
+    showing: Showing,
+    how: Words,
+    *,
+    tokenizer: str | None = None,
+    record: str | None = None,
 ) -> None:
     """Talk until the user leaves. Raises `ConnectError` when there is no server to begin with."""
     out = Output.of(common)
-    async with open_peer(common, out, asking.model, tokenizer=tokenizer) as peer:
+    async with (
+        recording_frames(out, record) as on_frame,
+        open_peer(common, out, asking.model, tokenizer=tokenizer, on_frame=on_frame) as peer,
+    ):
         ink = Ink.of(out)
         place = surface(ink)
         place.start()

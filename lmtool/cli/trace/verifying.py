@@ -112,7 +112,7 @@ async def check(plan: Plan, case: Case, path: Path) -> Outcome:
     began = time.perf_counter()
     try:
         header, events = _read(path)
-        reason, server = _server_for(plan, case, header, events)
+        reason, server = _server_for(plan, case, header)
         if reason:
             return Outcome(case, "skipped", reason, recorded=str(path))
         comparisons, came = await _check(plan, case, header, events, server)
@@ -144,7 +144,7 @@ def _read(path: Path) -> tuple[Header, list[Event]]:
     return reader.header, events
 
 
-def _server_for(plan: Plan, case: Case, header: Header, events: Sequence[Event]) -> tuple[str, Server | None]:
+def _server_for(plan: Plan, case: Case, header: Header) -> tuple[str, Server | None]:
     """Why a case is not checked, empty where it is; and against which server."""
     directions = header.verify.get("directions")
     if isinstance(directions, list) and case.direction not in directions:
@@ -153,9 +153,8 @@ def _server_for(plan: Plan, case: Case, header: Header, events: Sequence[Event])
         return "", None
     if not plan.servers:
         return "no server was named", None
-    from lmtool.trace.replaying import speaks_http
-
-    kind = [one for one in plan.servers if one.target.url.startswith("http") == speaks_http(events)]
+    http = header.transport.get("kind") == "http"
+    kind = [one for one in plan.servers if one.target.url.startswith("http") == http]
     name = header.model.get("name")
     fitting = [one for one in kind if name is None or one.model in (None, name)]
     if not fitting:

@@ -41,7 +41,7 @@ def test_list(folder: Path) -> None:
 
 
 def test_reports_and_what_came(folder: Path, served: str, tmp_path: Path) -> None:
-    """A failure is status 1; three reports are written, what came is kept, and the command that opens both is printed."""
+    """A failure is status 1; reports are written; what came is kept, with the command to compare it."""
     report = tmp_path / "report"
     done = trace("verify", folder, "--to", served, "--report", report, "-j", 2)
     assert done.exit_code == 1

@@ -10,7 +10,7 @@ from websockets.sync.client import connect
 
 from lmtool.cli.invocation import Common
 from lmtool.cli.output import Output
-from lmtool.cli.trace.own_recording import recorded
+from lmtool.cli.own_recording import recorded
 from lmtool.errors import FileError
 from lmtool.trace.events import Close, Drop, Event, Frame, Open, Vocab
 from lmtool.trace.header import Header

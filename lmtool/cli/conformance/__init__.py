@@ -1,0 +1,1 @@
+"""The conformance suites on the command line: server, client."""

@@ -1,0 +1,169 @@
+"""What was said in a case, in both directions, as plain data that checks can be made of."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lmtool.lmtp import json_text
+from lmtool.lmtp.json_text import JsonTextError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lmtool.trace.events import Direction
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One WebSocket message."""
+
+    time: float
+    """Seconds since the case began."""
+    connection: str
+    direction: Direction
+    content: str | bytes
+    command: str | None = None
+    """What stands before the first space; None for a message without one and for a binary one."""
+    payload: object = None
+    """The JSON value, `-Infinity` and its like included; None where there is none."""
+    readable: bool = False
+    """Whether the payload could be read as JSON, at least as Python reads it."""
+
+    @classmethod
+    def of(cls, time: float, connection: str, direction: Direction, content: str | bytes) -> Message:
+        """Take a message apart as far as that goes."""
+        if isinstance(content, bytes):
+            return cls(time, connection, direction, content)
+        command, space, text = content.partition(" ")
+        if not space:
+            return cls(time, connection, direction, content)
+        try:
+            payload = json_text.load(text)
+        except JsonTextError:
+            return cls(time, connection, direction, content, command)
+        return cls(time, connection, direction, content, command, payload, readable=True)
+
+    @property
+    def entries(self) -> list[Mapping[str, object]]:
+        """The objects of its payload."""
+        several = self.payload if isinstance(self.payload, list) else [self.payload]
+        return [one for one in several if isinstance(one, dict)]
+
+    def strict(self) -> bool:
+        """Whether the payload is JSON as the standard has it, without `NaN` and its like."""
+        text = self.content.partition(" ")[2] if isinstance(self.content, str) else ""
+        try:
+            json.loads(text, parse_constant=_refuse)
+        except (ValueError, RecursionError):
+            return False
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """How a connection ended."""
+
+    time: float
+    code: int
+    """1006 where there was no close frame."""
+    reason: str
+    by: str
+    """`client` or `server`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The answer to a plain HTTP request."""
+
+    status: int
+    body: str
+
+
+class Seen:
+    """Everything that was said in one case. Connections have names; the first one of a server case is `a`."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        """In order; put there by `add`."""
+        self.closed: dict[str, Closed] = {}
+        self.handshakes: dict[str, int] = {}
+        """HTTP status of each handshake, by connection; 101 for one that succeeded."""
+        self.http: dict[str, Answered] = {}
+        """Answers to GETs, by path."""
+        self._tokens: dict[tuple[str, str], list[tuple[int, Mapping[str, object]]]] = {}
+        self._told: dict[tuple[str, str], list[Mapping[str, object]]] = {}
+
+    def add(self, message: Message) -> None:
+        """Keep a message."""
+        if message.direction == "<":
+            for entry in message.entries:
+                key = message.connection, _key(entry.get("stream_id"))
+                if message.command == "TOKEN":
+                    self._tokens.setdefault(key, []).append((len(self.messages), entry))
+                elif message.command == "MSG" and "stream_id" in entry:
+                    self._told.setdefault(key, []).append(entry)
+        self.messages.append(message)
+
+    def received(self, at: str | None = None) -> list[Message]:
+        """Messages of the peer under test when it is a server; on one connection, or on all."""
+        return [m for m in self.messages if m.direction == "<" and at in (None, m.connection)]
+
+    def sent(self) -> list[Message]:
+        """Messages of a client."""
+        return [m for m in self.messages if m.direction == ">"]
+
+    def located(self, of: object, at: str = "a") -> Sequence[tuple[int, Mapping[str, object]]]:
+        """Entries of one stream in TOKEN messages, each with the number of its message among all."""
+        return self._tokens.get((at, _key(of)), ())
+
+    def entries(self, of: object, at: str = "a") -> list[Mapping[str, object]]:
+        """Entries of one stream in TOKEN messages."""
+        return [entry for _, entry in self.located(of, at)]
+
+    def tokens(self, of: object, at: str = "a") -> list[Mapping[str, object]]:
+        """Those that have a token."""
+        return [e for e in self.entries(of, at) if e.get("token") is not None]
+
+    def ids(self, of: object, at: str = "a") -> list[object]:
+        """The ids of the tokens."""
+        return [e["token"] for e in self.tokens(of, at)]
+
+    def told(self, of: object, at: str = "a") -> Sequence[Mapping[str, object]]:
+        """Entries with this id in MSG messages."""
+        return self._told.get((at, _key(of)), ())
+
+    def has_ended(self, of: object, at: str = "a") -> bool:
+        """Whether a stream has its ending, or was refused by a MSG."""
+        return any(ends(e) for _, e in self.located(of, at)) or any(
+            e.get("error") is not None for e in self.told(of, at)
+        )
+
+    def is_answered(self, of: object, at: str = "a") -> bool:
+        """Whether a request has its MSG."""
+        return any("model_info" in e or e.get("error") is not None for e in self.told(of, at))
+
+
+def ends(entry: Mapping[str, object]) -> bool:
+    """Whether an entry of a TOKEN is the last one of its stream."""
+    return entry.get("finish_reason") is not None or entry.get("error") is not None
+
+
+def same_id(one: object, other: object) -> bool:
+    """Whether two stream ids are the same (STR-2): 1 and 1.0 are not."""
+    return _key(one) == _key(other)
+
+
+def _key(stream_id: object) -> str:
+    return json.dumps(stream_id, sort_keys=True)
+
+
+def short(value: object, most: int = 120) -> str:
+    """A value for a sentence."""
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def _refuse(constant: str) -> object:
+    raise ValueError(constant)
