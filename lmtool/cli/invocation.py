@@ -21,6 +21,8 @@ class Common:
     quiet: bool = False
     verbose: int = 0
     settings: str | None = None
+    typed: frozenset[str] = frozenset()
+    """Names of the command's own options that were typed, and not found in the environment or in settings."""
 
     @property
     def url(self) -> str:

@@ -9,7 +9,6 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import fields
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
@@ -78,13 +77,19 @@ def with_common(function: Callable[..., Any]) -> Callable[..., None]:
     @functools.wraps(function)
     def callback(**given: Any) -> None:
         ctx: typer.Context = given.pop("ctx")
-        common = Common(**{f.name: given.pop(f.name) for f in fields(Common)})
+        said = {p.name: given.pop(p.name) for p in shared}
+        common = Common(**said, typed=frozenset(name for name in given if _typed(ctx, name)))
         run(function, common.under(ctx.obj if isinstance(ctx.obj, Common) else None), given)
 
     callback.__signature__ = inspect.Signature([context, *parameters])  # type: ignore[attr-defined] # typer reads it
     callback.__annotations__ = {p.name: p.annotation for p in (context, *parameters)}
     del callback.__wrapped__  # or inspect would look through to the bare function
     return callback
+
+
+def _typed(ctx: typer.Context, name: str) -> bool:
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _with_environment(name: str, annotation: Any) -> Any:

@@ -138,8 +138,10 @@ async def serve(
     need_serve_packages()
     if cuda and device not in {"auto", "cuda"} and not device.startswith("cuda:"):
         raise UsageError(f"--cuda and --device {device} contradict each other", "give one of them")
-    if stdio and (port, host) != (8080, "127.0.0.1"):
-        raise UsageError("--stdio and --port contradict each other: it speaks on stdin and stdout", "give one of them")
+    if stdio and (other := common.typed & {"port", "host"}):
+        raise UsageError(
+            f"--stdio and --{min(other)} contradict each other: it speaks on stdin and stdout", "give one of them"
+        )
     if static and model == "auto":
         raise UsageError("--static serves one model, auto serves any", "name the model, or leave --static out")
     models = ModelsConfig(model, tuple(served_model_name or ()), tuple(allow_model or ()), max_loaded, idle_unload)

@@ -265,7 +265,9 @@ class ModelHost:
         loop = asyncio.get_running_loop()
 
         def tell(progress: LoadProgress) -> None:
-            loop.call_soon_threadsafe(slot.publish, replace(progress, model=slot.name, phase="loading"))
+            message = progress.message.replace(slot.served.source, slot.name)  # where it lies is nobody's business
+            shown = replace(progress, model=slot.name, phase="loading", message=message)
+            loop.call_soon_threadsafe(slot.publish, shown)
 
         work = loop.run_in_executor(self._worker, self._load, slot.served.source, tell)
         self._moving.add(work)
@@ -279,7 +281,8 @@ class ModelHost:
             slot.phase = "ready"
             slot.model = work.result()
             slot.last_used = self._clock()
-            slot.publish(replace(slot.progress, phase="ready", message=""))
+            read = slot.progress.total_bytes
+            slot.publish(replace(slot.progress, phase="ready", done_bytes=read, message=""))
             for handle, request, sink in slot.take_waiting():
                 handle.start(partial(self._submit_ready, slot, request, sink))
             if self._closing:

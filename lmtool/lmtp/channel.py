@@ -147,7 +147,7 @@ class _PipeChannel:
         if not line:
             raise await self._lost()
         try:
-            return line.decode()
+            return line.decode().rstrip("\r\n")
         except UnicodeDecodeError:
             return line
 

@@ -222,9 +222,9 @@ async def _read_lines(reader: LineReader, connection: Connection) -> None:
 
 
 def _text(line: bytes) -> str | bytes:
-    """A line as text; as it is where it is not UTF-8, to be refused as a binary frame is."""
+    """A line's text; as it is where it is not UTF-8, to be refused as a binary frame is."""
     try:
-        return line.decode()
+        return line.decode().rstrip("\r\n")
     except UnicodeDecodeError:
         return line
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import stat
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from lmtool.errors import RequestError
@@ -78,4 +79,6 @@ async def open_stdio(limit: int) -> tuple[LineReader, LineWriter]:
 
 
 def _is_file(descriptor: int) -> bool:
-    return stat.S_ISREG(os.fstat(descriptor).st_mode)
+    """Whether it is a regular file or the null device: never waited for, and nothing that an event loop can watch."""
+    status = os.fstat(descriptor)
+    return stat.S_ISREG(status.st_mode) or os.path.samestat(status, Path(os.devnull).stat())

@@ -49,6 +49,14 @@ def test_shared_options_work_before_and_after_the_command(words: list[str]) -> N
     assert seen == [(Common(endpoint="ws://a/", quiet=True), "none")]
 
 
+def test_command_knows_what_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value from the environment is a value, but nobody typed it for this command."""
+    monkeypatch.setenv("LMTOOL_WORD", "set")
+    runner.invoke(application(probe), ["probe"])
+    runner.invoke(application(probe), ["probe", "--word", "said"])
+    assert [(common.typed, word) for common, word in seen] == [(frozenset(), "set"), (frozenset({"word"}), "said")]
+
+
 def test_after_beats_before() -> None:
     """Said twice, the nearer one counts."""
     runner.invoke(application(probe), ["-e", "ws://a/", "probe", "-e", "ws://b/"])

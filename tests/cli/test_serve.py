@@ -173,6 +173,12 @@ def test_stdio_keeps_stdout_for_the_protocol(lmtool: Run) -> None:
     assert done.returncode == 0
 
 
+def test_stdio_passes_over_a_port_that_nobody_typed(lmtool: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port in the environment or in settings is a default for servers that have one."""
+    monkeypatch.setenv("LMTOOL_PORT", "9000")
+    assert lmtool("serve", "auto", "--stdio", stdin="").returncode == 0
+
+
 def test_a_port_in_use_by_an_lmtp_server(lmtool: Run, served: str) -> None:
     """Says who has it and what to do; exit status 8 and nothing on stdout."""
     port = served.rstrip("/").rpartition(":")[2]
@@ -219,6 +225,7 @@ def test_a_load_that_fails_ends_the_server(lmtool: Run) -> None:
         (("--cuda", "--device", "cpu"), "error: --cuda and --device cpu contradict each other"),
         (("auto", "--static"), "error: --static serves one model, auto serves any"),
         (("--stdio", "--port", "9"), "error: --stdio and --port contradict each other"),
+        (("--stdio", "--host", "::1"), "error: --stdio and --host contradict each other"),
         (("--port", "70000"), "70000"),
         (("--max-streams", "0"), "0"),
         (("--nonsense",), "--nonsense"),

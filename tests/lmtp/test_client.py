@@ -357,6 +357,14 @@ class TestStdio:
             found = await outputs(client, GenerateRequest(0, (5,), SamplingParams(max_tokens=50)))
             assert tokens(found) == tokens_of((5,), 50)
 
+    async def test_frames_end_where_their_text_ends(self):
+        """The line feed belongs to the pipe, not to the frame."""
+        frames: list[str] = []
+        async with LmtpClient(STDIO, on_frame=lambda _, frame: frames.append(frame)) as client:
+            await client.info()
+        assert frames
+        assert not [frame for frame in frames if frame.endswith("\n")]
+
     async def test_no_such_command(self):
         """A command that cannot be started is a connection error."""
         with pytest.raises(ConnectError, match="cannot start 'no-such-command'"):

@@ -53,3 +53,11 @@ def test_files(tmp_path):
     with (tmp_path / "in").open("rb") as source, (tmp_path / "out").open("wb") as target:
         subprocess.run([sys.executable, "-c", ECHO], stdin=source, stdout=target, check=True)
     assert (tmp_path / "out").read_bytes() == b"A\nB"
+
+
+def test_nothing():
+    """Standard input may be the null device, as under cron: it ends at once."""
+    done = subprocess.run(
+        [sys.executable, "-c", ECHO], stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=True
+    )
+    assert done.stdout == b""

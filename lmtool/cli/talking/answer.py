@@ -55,7 +55,7 @@ async def answer(common: Common, said: PromptWords, asking: Asking, showing: Sho
         frames: deque[str] = deque()
         shown = partial(_keep_received, frames) if showing.form == "raw" else None
         async with (
-            recording_frames(out, once.record, shown) as on_frame,
+            recording_frames(out, once.record, common.url, shown) as on_frame,
             open_peer(common, out, asking.model, tokenizer=once.tokenizer, on_frame=on_frame) as peer,
         ):
             requests = _requests(said, asking, peer.info, once.n_streams)

@@ -13,10 +13,12 @@ OnFrame: TypeAlias = Callable[[Literal[">", "<"], str], None]
 
 
 @asynccontextmanager
-async def recording_frames(out: Output, path: str | None, also: OnFrame | None = None) -> AsyncIterator[OnFrame | None]:
+async def recording_frames(
+    out: Output, path: str | None, endpoint: str, also: OnFrame | None = None
+) -> AsyncIterator[OnFrame | None]:
     """What to show a client's frames to, so that they are kept in a file; as given where there is no file.
 
-    also: is shown them as well. Raises `FileError` when the file cannot be made.
+    endpoint: where they go. also: is shown them as well. Raises `FileError` when the file cannot be made.
     """
     if path is None:
         yield also
@@ -24,7 +26,8 @@ async def recording_frames(out: Output, path: str | None, also: OnFrame | None =
     from lmtool.cli.own_recording import recorded
     from lmtool.trace.header import Header
 
-    async with recorded(out, path, "client", Header(transport={"kind": "websocket", "path": "/"})) as tap:
+    transport = {"kind": "stdio"} if endpoint.startswith("stdio:") else {"kind": "websocket", "path": "/"}
+    async with recorded(out, path, "client", Header(transport=transport)) as tap:
         tap.opened(1, "lmtool")
 
         def on_frame(direction: Literal[">", "<"], frame: str) -> None:

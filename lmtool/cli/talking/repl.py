@@ -45,7 +45,7 @@ async def converse(
     """Talk until the user leaves. Raises `ConnectError` when there is no server to begin with."""
     out = Output.of(common)
     async with (
-        recording_frames(out, record) as on_frame,
+        recording_frames(out, record, common.url) as on_frame,
         open_peer(common, out, asking.model, tokenizer=tokenizer, on_frame=on_frame) as peer,
     ):
         ink = Ink.of(out)
