@@ -5,45 +5,27 @@ from __future__ import annotations
 import json
 from collections import Counter
 from typing import TYPE_CHECKING
-from xml.sax.saxutils import escape, quoteattr
+
+from lmtool.trace.junit import JUnitCase, Result
+from lmtool.trace.junit import junit as suite
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from lmtool.trace.verification import Outcome
 
 
 def junit(outcomes: Sequence[Outcome]) -> str:
-    """A JUnit file of one suite."""
-    failures = sum(one.failed for one in outcomes)
-    skipped = sum(one.judgement == "skipped" for one in outcomes)
-    seconds = sum(one.seconds for one in outcomes)
-    head = f'<testsuite name="recordings" tests="{len(outcomes)}" failures="{failures}" errors="0"'
-    lines = ['<?xml version="1.0" encoding="utf-8"?>', f'{head} skipped="{skipped}" time="{seconds:.3f}">']
-    return "\n".join([*lines, *(line for one in outcomes for line in _testcase(one)), "</testsuite>", ""])
+    """A JUnit file of one suite; a case's class is its direction."""
+    return suite("recordings", [_junit_case(one) for one in outcomes])
 
 
-def _testcase(outcome: Outcome) -> Iterator[str]:
-    case = outcome.case
-    names = f"classname={_attribute(case.direction)} name={_attribute(case.name)}"
-    yield f'  <testcase {names} time="{outcome.seconds:.3f}">'
+def _junit_case(outcome: Outcome) -> JUnitCase:
     told = "\n".join(filter(None, (outcome.reason, *outcome.findings)))
-    if outcome.failed:
-        yield f"    <failure message={_attribute(told.split(chr(10))[0])}>{escape(_clean(told))}</failure>"
-    elif outcome.judgement == "skipped":
-        yield f"    <skipped message={_attribute(outcome.reason)}/>"
-    elif told:
-        yield f"    <system-out>{escape(_clean(f'{outcome.judgement}: {told}'))}</system-out>"
-    yield "  </testcase>"
-
-
-def _attribute(text: str) -> str:
-    return quoteattr(_clean(text)).replace("\n", "&#10;")
-
-
-def _clean(text: str) -> str:
-    """Text without the control characters that XML cannot hold."""
-    return "".join(one if one in "\t\n" or ord(one) >= 32 else "\ufffd" for one in text)
+    result: Result = "failed" if outcome.failed else "skipped" if outcome.judgement == "skipped" else "passed"
+    if result == "passed" and told:
+        told = f"{outcome.judgement}: {told}"
+    return JUnitCase(outcome.case.direction, outcome.case.name, outcome.seconds, result, told)
 
 
 def as_json(outcomes: Sequence[Outcome]) -> str:

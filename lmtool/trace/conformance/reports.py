@@ -4,43 +4,28 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
-from xml.sax.saxutils import escape, quoteattr
 
 from lmtool.trace.conformance.outcome import counts
+from lmtool.trace.junit import JUnitCase, Result
+from lmtool.trace.junit import junit as suite
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from lmtool.trace.conformance.outcome import Outcome
 
 
 def junit(outcomes: Sequence[Outcome]) -> str:
     """A JUnit file of one suite; a case's class is its first rule."""
-    bad, skipped = sum(one.bad for one in outcomes), sum(one.verdict == "skipped" for one in outcomes)
-    seconds = sum(one.seconds for one in outcomes)
-    head = f'<testsuite name="lmtool conformance" tests="{len(outcomes)}" failures="{bad}" errors="0"'
-    lines = ['<?xml version="1.0" encoding="utf-8"?>', f'{head} skipped="{skipped}" time="{seconds:.3f}">']
-    return "\n".join([*lines, *(line for one in outcomes for line in _testcase(one)), "</testsuite>", ""])
+    return suite("lmtool conformance", [_junit_case(one) for one in outcomes])
 
 
-def _testcase(outcome: Outcome) -> Iterator[str]:
-    case, told = outcome.case, _clean("\n".join(outcome.messages))
-    yield (
-        f"  <testcase classname={quoteattr(f'{case.role}.{case.rules[0]}')} name={quoteattr(case.id)}"
-        f' time="{outcome.seconds:.3f}">'
-    )
-    if outcome.bad:
-        yield f"    <failure message={quoteattr(told.splitlines()[0])}>{escape(told)}</failure>"
-    elif outcome.verdict == "skipped":
-        yield f"    <skipped message={quoteattr(told)}/>"
-    elif told:
-        yield f"    <system-out>{escape(f'{outcome.verdict}: {told}')}</system-out>"
-    yield "  </testcase>"
-
-
-def _clean(text: str) -> str:
-    """Text without the control characters that XML cannot hold."""
-    return "".join(one if one in "\t\n" or one >= " " else "\ufffd" for one in text)
+def _junit_case(outcome: Outcome) -> JUnitCase:
+    case, told = outcome.case, "\n".join(outcome.messages)
+    result: Result = "failed" if outcome.bad else "skipped" if outcome.verdict == "skipped" else "passed"
+    if result == "passed" and told:
+        told = f"{outcome.verdict}: {told}"
+    return JUnitCase(f"{case.role}.{case.rules[0]}", case.id, outcome.seconds, result, told)
 
 
 def as_json(outcomes: Sequence[Outcome]) -> str:
