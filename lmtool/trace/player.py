@@ -13,8 +13,10 @@ from websockets.frames import Opcode
 from websockets.http11 import Request as Handshake
 from websockets.server import ServerProtocol
 
+from lmtool.errors import ConnectError, LmtoolError
 from lmtool.trace.chaos import Chaos
 from lmtool.trace.exchanges import HttpExchange, LmtpExchange, read_frame
+from lmtool.trace.forwarding import FrameForwarder, forward_http
 from lmtool.trace.http_stream import Data, Head, HttpStream, Last, asks_for_websocket
 from lmtool.trace.matching import Asked, Miss, kind_of
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from lmtool.trace.exchanges import Exchange
     from lmtool.trace.matching import Matcher
+    from lmtool.trace.proxy import Target
 
 OnMiss: TypeAlias = Literal["error", "nearest", "close", "hang"]
 ON_MISS: tuple[OnMiss, ...] = get_args(OnMiss)
@@ -60,8 +63,13 @@ class Player:
         on_miss: OnMiss,
         warn: Callable[[str], None],
         chaos: Chaos | None = None,
+        target: Target | None = None,
     ) -> None:
-        """Make a server; call `listen`. warn: called with a sentence for each request that no recording answers."""
+        """Make a server; call `listen`. warn: called with a sentence for each request that no recording answers.
+
+        target: a real server that is asked then, whatever `on_miss` says.
+        """
+        self.target = target
         self._matcher = matcher
         self.chaos = chaos or Chaos(())
         self.pace = pace
@@ -158,15 +166,39 @@ class _Connection:
         if isinstance(exchange, HttpExchange) and exchange.response is not None:
             await self._play(exchange)
             return exchange.complete
+        if self._player.target is not None:
+            await self._forward(self._player.target, head, body)
+            return True
         if self._player.on_miss == "hang":
             await self._reader.read()
         elif self._player.on_miss != "close":
-            error = json.dumps({"error": {"message": why, "type": "no_recording", "code": None}}).encode()
-            self._write_head(404, "Not Found", {"content-type": "application/json"}, len(error))
-            self._writer.write(error)
-            await self._writer.drain()
+            await self._refuse(404, "Not Found", why)
             return True
         return False
+
+    async def _refuse(self, status: int, reason: str, why: str) -> None:
+        error = json.dumps({"error": {"message": why, "type": "no_recording", "code": None}}).encode()
+        self._write_head(status, reason, {"content-type": "application/json"}, len(error))
+        self._writer.write(error)
+        await self._writer.drain()
+
+    async def _forward(self, target: Target, head: Head, body: bytes) -> None:
+        """Answer as the real server does; 502 where it cannot be reached."""
+        begun = False
+        try:
+            async for part in forward_http(target, head, body):
+                if isinstance(part, bytes):
+                    self._writer.write(b"%x\r\n%s\r\n" % (len(part), part))
+                    await self._writer.drain()
+                else:
+                    begun = True
+                    self._write_head(part.status_code, part.reason_phrase, part.headers, None)
+            self._writer.write(b"0\r\n\r\n")
+        except LmtoolError as error:
+            if begun:
+                raise ConnectionAbortedError from error
+            await self._refuse(502, "Bad Gateway", error.message)
+        await self._writer.drain()
 
     async def _play(self, exchange: HttpExchange) -> None:
         assert exchange.response is not None
@@ -205,6 +237,7 @@ class _Socket:
         self._text = False
         self._plays: list[asyncio.Task[None]] = []
         self._streams: dict[str, asyncio.Task[None]] = {}
+        self._forwarder = None if player.target is None else FrameForwarder(player.target, self._send)
 
     async def run(self, data: bytes) -> None:
         """Speak until the client closes or goes; `data`: bytes from the handshake on."""
@@ -216,6 +249,8 @@ class _Socket:
                     break
         finally:
             await self._flush()
+            if self._forwarder is not None:
+                await self._forwarder.close()
             for play in self._plays:
                 play.cancel()
             for failed in await asyncio.gather(*self._plays, return_exceptions=True):
@@ -259,7 +294,10 @@ class _Socket:
         command, payload = read_frame(frame)
         key = json.dumps(payload.get("stream_id"), sort_keys=True)
         if command == "CANCEL":
-            await self._cancel(key, payload.get("stream_id"))
+            if self._forwarder is not None and key not in self._streams:
+                await self._forward(frame, payload.get("stream_id"), "TOKEN")
+            else:
+                await self._cancel(key, payload.get("stream_id"))
             return True
         exchange, why = self._player.find(Asked(command or "", payload, frame))
         if isinstance(exchange, LmtpExchange):
@@ -269,8 +307,21 @@ class _Socket:
             return False
         elif self._player.on_miss != "hang":
             answer = "TOKEN" if command in ("GENERATE", "SCORE") else "MSG"
-            await self._send(f"{answer} {json.dumps([{'stream_id': payload.get('stream_id'), 'error': why}])}")
+            if self._forwarder is None:
+                await self._fail(answer, payload.get("stream_id"), why)
+            else:
+                await self._forward(frame, payload.get("stream_id"), answer)
         return True
+
+    async def _forward(self, frame: str | bytes, stream_id: object, answer: str) -> None:
+        assert self._forwarder is not None
+        try:
+            await self._forwarder.send(frame)
+        except ConnectError as error:
+            await self._fail(answer, stream_id, error.message)
+
+    async def _fail(self, answer: str, stream_id: object, why: str) -> None:
+        await self._send(f"{answer} {json.dumps([{'stream_id': stream_id, 'error': why}])}")
 
     async def _play(self, exchange: LmtpExchange, stream_id: object) -> None:
         replies, cut = self._player.chaos.replies(exchange, exchange.replies)

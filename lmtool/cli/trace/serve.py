@@ -24,9 +24,12 @@ async def serve(
         list[str] | None, typer.Option("--ignore", metavar="FIELD", help="A field that may differ; repeatable.")
     ] = None,
     on_miss: Annotated[
-        Literal["error", "nearest", "close", "hang"],
+        Literal["error", "nearest", "close", "hang", "forward"],
         typer.Option("--on-miss", help="What a request gets that is not recorded."),
     ] = "error",
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="URL", help="The real server, for --on-miss forward.")
+    ] = None,
     speed: Annotated[str, typer.Option("--speed", metavar="N|max", help="Times as fast as recorded.")] = "1",
     max_gap: Annotated[
         float | None, typer.Option("--max-gap", metavar="S", min=0, help="Longest wait inside an answer.")
@@ -41,15 +44,20 @@ async def serve(
     """Answer requests as they were answered when they were recorded: a mock server for tests of clients."""
     from lmtool.cli.output import Output
     from lmtool.cli.serving import interrupts, listening
+    from lmtool.errors import UsageError
     from lmtool.trace.chaos import Chaos
     from lmtool.trace.chaos import parse as parse_chaos
     from lmtool.trace.matching import Matcher
     from lmtool.trace.player import Pace, Player
+    from lmtool.trace.proxy import parse_target
 
+    if (to is None) == (on_miss == "forward"):
+        raise UsageError("--on-miss forward and --to URL belong together", "give both, or neither")
     out, pace, trouble = Output.of(common), Pace(speed_of(speed), max_gap), Chaos(parse_chaos(chaos), seed)
     recorded = [exchange for file in files for exchange in read_exchanges(out, file)]
     matcher = Matcher(recorded, match, ignore=ignore or (), reuse=reuse)
-    player = Player(matcher, pace, on_miss, out.warn, trouble)
+    target = None if to is None else parse_target(to)
+    player = Player(matcher, pace, "error" if on_miss == "forward" else on_miss, out.warn, trouble, target)
     place = listening.ListenConfig(host, port)
     sockets = listening.bind(place)
     await player.listen(sockets)

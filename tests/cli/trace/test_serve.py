@@ -53,3 +53,12 @@ def test_a_speed_is_a_number_or_max(tmp_path: Path, speed: str) -> None:
     result = trace("serve", tmp_path / "a", "--speed", speed)
     assert result.exit_code == 2
     assert f"--speed {speed} is no speed" in result.stderr
+
+
+@pytest.mark.parametrize("words", [("--on-miss", "forward"), ("--to", "ws://127.0.0.1:1/")])
+def test_forward_needs_to_know_where(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """`--on-miss forward` and `--to URL` belong together."""
+    (tmp_path / "a").write_text(CONVERSATION)
+    result = trace("serve", tmp_path / "a", *words)
+    assert result.exit_code == 2
+    assert "belong together" in result.stderr

@@ -1,0 +1,102 @@
+"""What a mock server has no recording of, asked of a real server instead."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit, urlunsplit
+
+from lmtool.errors import ConnectError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    import httpx
+    from websockets.asyncio.client import ClientConnection
+
+    from lmtool.trace.http_stream import Head
+    from lmtool.trace.proxy import Target
+
+_CONNECT_LIMIT = 10.0
+"""Seconds that the server has to take a connection."""
+_HOP = {"host", "connection", "keep-alive", "transfer-encoding", "content-length", "upgrade", "accept-encoding"}
+"""Headers of one connection: they are not passed on (RFC 9110, 7.6.1), and answers shall come uncompressed."""
+
+
+class FrameForwarder:
+    """One client's own connection to an LMTP server, made when the first frame is passed on."""
+
+    def __init__(self, target: Target, answer: Callable[[str], Awaitable[None]]) -> None:
+        """answer: takes each frame that the server sends."""
+        self._target = target
+        self._answer = answer
+        self._connecting: asyncio.Task[ClientConnection] | None = None
+        self._reading: asyncio.Task[None] | None = None
+
+    async def send(self, frame: str | bytes) -> None:
+        """Pass a frame on. Raises `ConnectError` when the server cannot be reached or has gone."""
+        from websockets.exceptions import ConnectionClosed
+
+        if self._connecting is None:
+            self._connecting = asyncio.create_task(self._connect())
+        connection = await self._connecting
+        try:
+            await connection.send(frame)
+        except ConnectionClosed:
+            raise ConnectError(f"the connection to {self._target.url} is lost") from None
+
+    async def close(self) -> None:
+        """End the connection."""
+        if self._connecting is None:
+            return
+        self._connecting.cancel()
+        (connection,) = await asyncio.gather(self._connecting, return_exceptions=True)
+        if self._reading is not None and not isinstance(connection, BaseException):
+            await connection.close()
+            await asyncio.gather(self._reading, return_exceptions=True)
+
+    async def _connect(self) -> ClientConnection:
+        from websockets.asyncio.client import connect
+        from websockets.exceptions import InvalidHandshake
+
+        if not self._target.url.startswith("ws"):
+            raise ConnectError(f"{self._target.url} takes HTTP, this is an LMTP frame")
+        try:
+            connection = await connect(self._target.url, open_timeout=_CONNECT_LIMIT, max_size=None, proxy=None)
+        except (OSError, TimeoutError, InvalidHandshake) as error:
+            raise ConnectError(f"no LMTP server at {self._target.url} ({error})") from None
+        self._reading = asyncio.create_task(self._read(connection))
+        return connection
+
+    async def _read(self, connection: ClientConnection) -> None:
+        async for frame in connection:
+            await self._answer(frame if isinstance(frame, str) else frame.decode("utf-8", "replace"))
+
+
+async def forward_http(target: Target, head: Head, body: bytes) -> AsyncIterator[httpx.Response | bytes]:
+    """A request passed on: yields the response, then pieces of its body as they come.
+
+    Raises `ConnectError` when the server cannot be reached or breaks off.
+    """
+    import httpx
+
+    method, path, _ = head.start
+    headers = [(name, value) for name, value in head.headers if name not in _HOP]
+    headers.append(("accept-encoding", "identity"))
+    try:
+        async with (
+            httpx.AsyncClient(timeout=httpx.Timeout(None, connect=_CONNECT_LIMIT), trust_env=False) as client,
+            client.stream(method, _url(target, path), headers=headers, content=body) as response,
+        ):
+            yield response
+            async for piece in response.aiter_raw():
+                yield piece
+    except httpx.HTTPError as error:
+        raise ConnectError(f"{target.url}: {error}") from None
+
+
+def _url(target: Target, path: str) -> str:
+    parts = urlsplit(target.url)
+    if parts.scheme not in ("http", "https"):
+        raise UsageError(f"{target.url} takes LMTP frames, this is an HTTP request")
+    return urlunsplit((parts.scheme, parts.netloc, *urlsplit(path)[2:4], ""))
