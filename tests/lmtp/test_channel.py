@@ -22,7 +22,7 @@ async def test_pipes():
     """Frames go to a command's stdin and come from its stdout; closing ends it."""
     opened = await channel.open_channel(python(ECHO), open_timeout=PATIENCE)
     await opened.send("héllo")
-    assert await opened.receive() == "HÉLLO\n"
+    assert await opened.receive() == "HÉLLO"
     await opened.close()
     with pytest.raises(ConnectError, match="exit status 0"):
         await opened.receive()
@@ -49,7 +49,7 @@ async def test_a_command_that_does_not_listen(monkeypatch):
     monkeypatch.setattr(channel, "_EXIT_SECONDS", 0.05)
     code = "import signal, sys; signal.signal(15, signal.SIG_IGN); print('up', flush=True)\nwhile 1: signal.pause()"
     opened = await channel.open_channel(python(code), open_timeout=PATIENCE)
-    assert await opened.receive() == "up\n"
+    assert await opened.receive() == "up"
     async with asyncio.timeout(PATIENCE):
         await opened.close()
 
