@@ -17,6 +17,8 @@ from weakref import WeakSet
 from lmtool.errors import LmtoolError, ModelLoadError, ModelNotFoundError, ResourceError
 
 if TYPE_CHECKING:
+    import tokenizers
+
     from lmtool.engine.config import EngineConfig
     from lmtool.engine.engine import Engine
     from lmtool.engine.host import ModelHost
@@ -74,7 +76,7 @@ class Loader:
         from lmtool.text.tokenizer import load_tokenizer
 
         with _no_collection(), ThreadPoolExecutor(1, thread_name_prefix="lmtool-tokenizer") as beside:
-            reading = beside.submit(load_tokenizer, source)
+            reading = beside.submit(load_tokenizer, source, self._converted, revision=self.config.revision)
             if not Path(source).is_dir() and isinstance(error := reading.exception(), ModelNotFoundError):
                 # Known at once here; transformers would ask a hub that cannot be reached for half a minute.
                 raise error
@@ -84,6 +86,12 @@ class Loader:
             self.engines.add(engine)
             tokenizer = _tokenizer_or_none(source, reading.result)
         return engine if tokenizer is None else TextModel(engine, tokenizer)
+
+    def _converted(self, source: str) -> tokenizers.Tokenizer:
+        """The tokenizer of a model without tokenizer.json, by transformers, which the model needs anyway."""
+        from lmtool.engine.older_tokenizer import convert
+
+        return convert(source, self.config.revision)
 
     def streams(self) -> tuple[int, int]:
         """Streams running and waiting in all engines."""

@@ -11,12 +11,14 @@ FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "
 """What is read of a model's folder; only the first is needed."""
 
 
-def locate(name_or_folder: str) -> tuple[str, Path]:
+def locate(name_or_folder: str, revision: str | None = None) -> tuple[str, Path]:
     """Return the tokenizer's short name and the folder with its files. May download them.
 
-    Folders win over hub names; a path to a tokenizer.json means its folder. What the hub's cache has is used without
-    asking the hub. Raises `ModelNotFoundError` when there is no such folder, the hub does not know the model, or it
-    cannot be reached and nothing of the model is in its cache; `ModelLoadError` when only the tokenizer is missing.
+    revision: branch, tag or commit on the hub; None: its main branch. Folders win over hub names; a path to a
+    tokenizer.json means its folder. What the hub's cache has is used without asking the hub.
+
+    Raises `ModelNotFoundError` when there is no such folder, the hub does not know the model, or it cannot be reached
+    and nothing of the model is in its cache; `ModelLoadError` when only the tokenizer is missing.
     """
     if (folder := _folder(name_or_folder)) is not None:
         return folder.resolve().name, folder
@@ -25,10 +27,10 @@ def locate(name_or_folder: str) -> tuple[str, Path]:
             f"no such folder: {name_or_folder!r}",
             "give the folder that holds tokenizer.json, or a name on the Hugging Face hub such as gpt2",
         )
-    cached = _cached(name_or_folder)
+    cached = _cached(name_or_folder, revision)
     if cached is not None and (cached / FILES[1]).is_file():
         return name_or_folder, cached
-    return name_or_folder, _download(name_or_folder, cached)
+    return name_or_folder, _download(name_or_folder, revision, cached)
 
 
 def _folder(name: str) -> Path | None:
@@ -50,17 +52,18 @@ def read_text(path: Path) -> str:
         raise FileError(f"cannot read {path}: {error}", "check its path and rights, or fetch it again") from error
 
 
-def _cached(name: str) -> Path | None:
-    """Return the folder of the newest snapshot in the hub's cache, if it has a tokenizer.json.
+def _cached(name: str, revision: str | None) -> Path | None:
+    """Return the folder of the revision's newest snapshot in the hub's cache, if it has a tokenizer.json.
 
     The cache's layout is documented (huggingface_hub, "Understand caching"); importing that library takes ten times
     as long as everything else that a client does before it sends its first frame.
     """
     repository = _repository(name)
-    reference = repository / "refs" / "main"
-    if not reference.is_file():
+    reference = repository / "refs" / (revision or "main")
+    commit = read_text(reference).strip() if reference.is_file() else revision
+    if commit is None:
         return None
-    folder = repository / "snapshots" / read_text(reference).strip()
+    folder = repository / "snapshots" / commit
     return folder if (folder / FILES[0]).is_file() else None
 
 
@@ -71,16 +74,20 @@ def _repository(name: str) -> Path:
     return cache / ("models--" + name.replace("/", "--"))
 
 
-def _download(name: str, cached: Path | None) -> Path:
+def _download(name: str, revision: str | None, cached: Path | None) -> Path:
     """Return the folder with the files that the hub has; where it cannot be reached, what the cache has."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
     try:
-        return Path(snapshot_download(name, allow_patterns=list(FILES)))
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(FILES)))
     except HFValidationError as error:
         raise ModelNotFoundError(
             f"{name!r} is neither a folder here nor a possible name on the Hugging Face hub", "check the spelling"
+        ) from error
+    except RevisionNotFoundError as error:
+        raise ModelNotFoundError(
+            f"the Hugging Face hub has no revision {revision!r} of {name!r}", "check the branch, tag or commit"
         ) from error
     except RepositoryNotFoundError as error:
         raise ModelNotFoundError(

@@ -29,15 +29,19 @@ _ANCHORS = ("\n", "=", "\x02")
 """Texts that rarely merge with what follows them."""
 
 
-def load_tokenizer(name_or_folder: str, convert: Convert | None = None) -> TextTokenizer:
+def load_tokenizer(
+    name_or_folder: str, convert: Convert | None = None, *, revision: str | None = None
+) -> TextTokenizer:
     """Return the tokenizer of a model, by its hub name or local folder. Blocks: reads files, may download them.
+
+    revision: branch, tag or commit of a hub model; None: its main branch.
 
     Reads tokenizer.json, tokenizer_config.json, special_tokens_map.json and chat_template.jinja. convert: makes the
     tokenizer of a model that has no tokenizer.json from its older files; called with `name_or_folder`.
 
     Raises `ModelLoadError` when there is no such model, `FileError` when its files are missing or broken.
     """
-    name, folder = locate(name_or_folder)
+    name, folder = locate(name_or_folder, revision)
     if (path := folder / "tokenizer.json").is_file():
         text = read_text(path)
         tokenizer = _parse(text, str(path))

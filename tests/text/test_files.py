@@ -52,10 +52,10 @@ print("huggingface_hub" in sys.modules)
 """
 
 
-def located(home: Path, *names: str, **env: str) -> list[str]:
+def located(home: Path, *names: str, script: str = LOCATE, **env: str) -> list[str]:
     """Return what `locate` says of each name in a process of its own, and whether it loaded huggingface_hub."""
     result = subprocess.run(
-        [sys.executable, "-c", LOCATE, *names],
+        [sys.executable, "-c", script, *names],
         env={**os.environ, "HF_HOME": str(home), **env},
         cwd=Path(__file__).parent.parent.parent,
         capture_output=True,
@@ -82,6 +82,17 @@ def test_cache_is_enough(tmp_path: Path) -> None:
     """Files in the hub's cache are used without the network and without the hub's library."""
     snapshot = cache(tmp_path, "tokenizer.json", "tokenizer_config.json")
     assert located(tmp_path, "someone/small") == [f"someone/small {snapshot}", "False"]
+
+
+def test_a_revision_in_the_cache(tmp_path: Path) -> None:
+    """A branch or a commit that the cache has is used, and not the main branch."""
+    snapshot = cache(tmp_path, "tokenizer.json", "tokenizer_config.json")
+    other = snapshot.parent / "def"
+    snapshot.rename(other)
+    (snapshot.parent.parent / "refs/next").write_text("def")
+    script = LOCATE.replace("locate(name)", "locate('someone/small', name)")
+    found = located(tmp_path, "next", "def", script=script)
+    assert found == [f"someone/small {other}"] * 2 + ["False"]
 
 
 def test_offline(tmp_path: Path) -> None:
