@@ -63,6 +63,7 @@ class EngineOptions(TypedDict, total=False):
     max_batch_tokens: int | None
     max_context: int | None
     kv_cache_bytes: int | None
+    prefix_cache: bool
     threads: int | None
     trust_remote_code: bool
     revision: str | None

@@ -27,6 +27,8 @@ class EngineConfig:
     """Tokens of prompt and output together in one stream. None: what the model was made for."""
     kv_cache_bytes: int | None = None
     """Bytes for keys and values of all streams. None: what `max_streams` full contexts need, within free memory."""
+    prefix_cache: bool = True
+    """Whether keys and values of prompts stay, in blocks that nobody needs, for prompts that begin alike."""
     threads: int | None = None
     """CPU threads of the forward pass. None: torch's own choice."""
     trust_remote_code: bool = False

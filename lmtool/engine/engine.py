@@ -16,6 +16,7 @@ import torch
 
 from lmtool.engine.block_allocator import BlockAllocator
 from lmtool.engine.outbox import Outbox
+from lmtool.engine.prefix_cache import PrefixCache, PrefixCounts
 from lmtool.engine.request_check import check_generate, check_score
 from lmtool.engine.sampler import Bias, Choice, sample
 from lmtool.engine.scheduler import Limits, Plan, Scheduler
@@ -41,14 +42,26 @@ class Engine:
     """
 
     def __init__(
-        self, runner: ModelRunner, limits: Limits, blocks: int, info: ModelInfo, threads: int | None = None
+        self,
+        runner: ModelRunner,
+        limits: Limits,
+        blocks: int,
+        info: ModelInfo,
+        threads: int | None = None,
+        *,
+        prefix_cache: bool = True,
     ) -> None:
-        """blocks: how many the runner's key-value cache has. threads: CPU threads of a step; None: torch's choice."""
+        """Make an engine; call `start`.
+
+        blocks: how many the runner's key-value cache has. threads: CPU threads of a step; None: torch's choice.
+        prefix_cache: see `EngineConfig`.
+        """
         self._runner: ModelRunner | None = runner
         self._device = runner.device
         self._info = info
         self._threads = threads
-        self._scheduler = Scheduler(limits, BlockAllocator(blocks))
+        self._prefixes = PrefixCache(limits.chunk_tokens) if prefix_cache else None
+        self._scheduler = Scheduler(limits, BlockAllocator(blocks), self._prefixes)
         self._streams: dict[int, Stream] = {}
         self._outbox = Outbox()
         self._inbox: deque[_Command] = deque()
@@ -64,6 +77,11 @@ class Engine:
     def info_now(self) -> ModelInfo:
         """What is served, with the numbers of streams as they are now."""
         return replace(self._info, running=self._scheduler.running, waiting=self._scheduler.waiting)
+
+    @property
+    def prefix_counts(self) -> PrefixCounts:
+        """What the prefix cache has brought since the start; all 0 without one."""
+        return PrefixCounts() if self._prefixes is None else replace(self._prefixes.counts)
 
     async def info(self, model: str | None = None) -> ModelInfo:  # noqa: ARG002  # names are the host's business
         """What is served. The engine has one model and answers for it under any name."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as Many
 
     from lmtool.engine.block_allocator import BlockAllocator
+    from lmtool.engine.prefix_cache import Prefix, PrefixCache
     from lmtool.engine.sequence import Sequence
     from lmtool.types import FinishReason
 
@@ -76,9 +78,11 @@ class Scheduler:
     Between `plan` and `commit` no other method may be called but `remove`.
     """
 
-    def __init__(self, limits: Limits, allocator: BlockAllocator) -> None:
+    def __init__(self, limits: Limits, allocator: BlockAllocator, cache: PrefixCache | None = None) -> None:
+        """cache: keeps chunks of prompts for streams to come; None keeps nothing."""
         self._limits = limits
         self._allocator = allocator
+        self._cache = cache
         self._waiting: list[Sequence] = []
         self._admitted: list[Sequence] = []
 
@@ -129,6 +133,7 @@ class Scheduler:
         for span, token in zip(plan.spans, sampled, strict=True):
             sequence = span.sequence
             sequence.computed = span.end
+            self._keep(sequence)
             if token is not None:
                 sequence.tokens.append(token)
             reason = _finish_reason(sequence, token)
@@ -178,39 +183,113 @@ class Scheduler:
     def _admit(self, plan: Plan, places: int) -> None:
         """Let waiting sequences in, in order, while there are places, room in this step, and blocks for them whole."""
         for sequence in [s for s in self._waiting if not s.paused]:
-            step = self._next_chunk(sequence, 0)
-            if places <= 0 or (plan.chunks and not self._has_room(plan, sequence, 0, step)):
+            known = self._known(sequence)
+            start = sum(len(prefix.blocks) for prefix in known) * self._limits.block_tokens
+            if places > 0 and self._computed_now(plan, sequence, start):
+                continue
+            step = self._next_chunk(sequence, start)
+            if places <= 0 or (plan.chunks and not self._has_room(plan, sequence, start, step)):
                 return
-            if not self._make_room(sequence):
+            if not self._make_room(sequence, known):
                 return
             self._waiting.remove(sequence)
             insort(self._admitted, sequence, key=_arrival)
             self._prefill(plan, sequence)
             places -= 1
 
-    def _make_room(self, sequence: Sequence) -> bool:
+    def _known(self, sequence: Sequence) -> list[Prefix]:
+        """Chunks of the sequence that need not be computed."""
+        if self._cache is None:
+            return []
+        return self._cache.match(sequence.tokens, self._cache.reusable(sequence.prompt_length))
+
+    def _computed_now(self, plan: Plan, sequence: Sequence, start: int) -> bool:
+        """Whether another sequence of this step computes the chunk from `start` on, so that waiting saves it.
+
+        So of many streams with one beginning the first one computes it, and the others follow when it is done.
+        """
+        end = start + self._limits.chunk_tokens
+        if self._cache is None or end > self._cache.reusable(sequence.prompt_length):
+            return False
+        return any(
+            span.start <= start
+            and end <= min(span.end, span.sequence.chunked_length)
+            and span.sequence.tokens[:end] == sequence.tokens[:end]
+            for span in plan.spans
+        )
+
+    def _reuse(self, sequence: Sequence, known: list[Prefix]) -> None:
+        """Begin the sequence with chunks that are there."""
+        if self._cache is not None:
+            self._cache.hold(known)
+            sequence.prefixes = list(known)
+            sequence.blocks = [block for prefix in known for block in prefix.blocks]
+            sequence.computed = len(sequence.blocks) * self._limits.block_tokens
+
+    def _keep(self, sequence: Sequence) -> None:
+        """Let others use the chunks of its prompt that the sequence has just completed."""
+        if self._cache is None or not sequence.blocks:
+            return
+        size, blocks = self._limits.chunk_tokens, self._limits.chunk_tokens // self._limits.block_tokens
+        whole = min(sequence.computed, sequence.chunked_length) // size
+        for n in range(len(sequence.prefixes), whole):
+            own = sequence.blocks[n * blocks : (n + 1) * blocks]
+            parent = sequence.prefixes[-1] if sequence.prefixes else None
+            prefix = self._cache.add(parent, sequence.tokens[n * size : (n + 1) * size], own)
+            if prefix.blocks != tuple(own):  # another sequence was first: its bits are the same
+                sequence.blocks[n * blocks : (n + 1) * blocks] = prefix.blocks
+                self._allocator.release(own)
+            sequence.prefixes.append(prefix)
+
+    def _make_room(self, sequence: Sequence, known: list[Prefix]) -> bool:
         """Whether blocks for all of the sequence's known positions are free, paused ones having given way if need be.
+
+        known: what is computed of it; the sequence begins with that where there is room.
 
         What running sequences still need for their known positions is not free, nor is one more block for each of
         them: otherwise a newcomer would be preempted as soon as its elders grow.
         """
+        self._reuse(sequence, known)
         running = [s for s in self._admitted if not s.paused]
         promised = sum(max(self._blocks_for(s.target) - len(s.blocks), 0) + 1 for s in running)
-        needed = promised + self._blocks_for(sequence.target)
+        needed = promised + self._blocks_for(sequence.target) - len(sequence.blocks)
         paused = [s for s in self._admitted if s.paused]
-        if needed > self._allocator.free + sum(len(s.blocks) for s in paused):
+        if needed > self._free + self._would_free(paused):
+            self._release(sequence)
             return False
-        while needed > self._allocator.free:
+        while needed > self._free:
             self._preempt(paused.pop())
+        self._count(sequence)
         return True
+
+    def _count(self, sequence: Sequence) -> None:
+        if sequence.reused is None:
+            sequence.reused = sequence.computed
+            if self._cache is not None:
+                self._cache.counts.asked += sequence.prompt_length
+                self._cache.counts.reused += sequence.computed
+
+    @property
+    def _free(self) -> int:
+        """Blocks that nobody uses."""
+        return self._allocator.free + (0 if self._cache is None else self._cache.idle_blocks)
+
+    def _would_free(self, victims: Many[Sequence]) -> int:
+        """Blocks that nobody would use any longer if all of these gave way."""
+        held = Counter(prefix for sequence in victims for prefix in sequence.prefixes)
+        shared = sum(len(prefix.blocks) for prefix, count in held.items() if count == prefix.users)
+        return shared + sum(len(sequence.own_blocks) for sequence in victims)
 
     def _reserve(self, plan: Plan, sequence: Sequence, positions: int) -> bool:
         """Give the sequence blocks for its first `positions`; others give way, paused ones first, then later ones."""
         missing = self._blocks_for(positions) - len(sequence.blocks)
         if missing <= 0:
             return True
-        if missing > self._allocator.free and not self._evict_for(plan, sequence, missing):
+        if missing > self._free and not self._evict_for(plan, sequence, missing):
             return False
+        while missing > self._allocator.free:
+            assert self._cache is not None
+            self._allocator.release(self._cache.evict())
         blocks = self._allocator.allocate(missing)
         assert blocks is not None
         sequence.blocks.extend(blocks)
@@ -222,9 +301,9 @@ class Scheduler:
         holders = [s for s in self._admitted if s.blocks and s is not sequence]
         later = [s for s in holders if s.number > sequence.number and not s.paused]
         victims = later + [s for s in holders if s.paused]
-        if missing > self._allocator.free + sum(len(s.blocks) for s in victims):
+        if missing > self._free + self._would_free(victims):
             return False
-        while missing > self._allocator.free:
+        while missing > self._free:
             victim = victims.pop()
             plan.spans = [span for span in plan.spans if span.sequence is not victim]
             self._preempt(victim)
@@ -237,8 +316,10 @@ class Scheduler:
         insort(self._waiting, sequence, key=_arrival)
 
     def _release(self, sequence: Sequence) -> None:
-        self._allocator.release(sequence.blocks)
-        sequence.blocks = []
+        self._allocator.release(sequence.own_blocks)
+        if self._cache is not None:
+            self._cache.release(sequence.prefixes)
+        sequence.blocks, sequence.prefixes = [], []
         sequence.computed = 0
 
     def _blocks_for(self, positions: int) -> int:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lmtool.engine.prefix_cache import Prefix
 
 
 @dataclass(slots=True, eq=False)
@@ -29,8 +33,17 @@ class Sequence:
     """Positions from the start whose keys and values are stored."""
     blocks: list[int] = field(default_factory=list)
     """Blocks of the key-value cache that hold the computed positions, in order."""
+    prefixes: list[Prefix] = field(default_factory=list)
+    """Chunks that the first of `blocks` belong to; other sequences may use them, too."""
+    reused: int | None = None
+    """Positions that were taken from the prefix cache when the sequence was first admitted; None before that."""
     paused: bool = False
     """Whether the reader asked for nothing more just now."""
+
+    @property
+    def own_blocks(self) -> list[int]:
+        """The blocks that are nobody else's."""
+        return self.blocks[sum(len(prefix.blocks) for prefix in self.prefixes) :]
 
     @property
     def target(self) -> int:

@@ -76,7 +76,7 @@ class Stream:
 
     def usage(self) -> Usage:
         """What the stream has consumed so far."""
-        return Usage(self.sequence.prompt_length, self.sent)
+        return Usage(self.sequence.prompt_length, self.sent, self.sequence.reused or 0)
 
 
 def failure(stream_id: StreamId, problem: LmtoolError) -> TokenOutput:

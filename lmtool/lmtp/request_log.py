@@ -36,6 +36,8 @@ class RequestLog:
     error: str | None = None
     ignored: tuple[str, ...] = ()
     """Fields of the request that had no effect."""
+    cached_tokens: int = 0
+    """Of the prompt's, those that were not computed again."""
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -83,6 +85,7 @@ class StreamRecord:
             end,
             error,
             self._message.ignored,
+            self._usage.cached_tokens if self._usage else 0,
         )
 
 

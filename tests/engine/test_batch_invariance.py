@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -27,6 +29,11 @@ def subject(kind, ids):
     )
 
 
+def bits(outputs):
+    """Ids and numbers alone: what was taken from the prefix cache may differ."""
+    return [replace(output, usage=None) for output in outputs]
+
+
 @pytest.mark.parametrize(
     ("architecture", "kind"),
     [
@@ -48,7 +55,7 @@ async def test_alone_and_in_a_crowd(architecture, kind, engine_of, run, random_i
     """Alone, among 5, and among 40 of all kinds and lengths, a stream gives the same bits."""
     engine = engine_of(architecture)
     request = subject(kind, random_ids(70, seed=1))
-    alone = (await run(engine, request))["subject"]
+    alone = bits((await run(engine, request))["subject"])
     for crowd in (4, 39):
         neighbours = [
             GenerateRequest(
@@ -60,7 +67,7 @@ async def test_alone_and_in_a_crowd(architecture, kind, engine_of, run, random_i
         ]
         split = crowd // 2
         outputs = await run(engine, *neighbours[:split], request, *neighbours[split:])
-        assert outputs["subject"] == alone
+        assert bits(outputs["subject"]) == alone
 
 
 @given(
@@ -72,24 +79,51 @@ async def test_alone_and_in_a_crowd(architecture, kind, engine_of, run, random_i
 def test_any_crowd(lengths, length, budget, engine_of, run, random_ids, runner):
     """Whatever the lengths around it and the step's token budget, a seeded stream gives the same bits."""
     request = GenerateRequest("subject", random_ids(length, seed=5), SUBJECTS["seeded"])
-    alone = runner.run(run(engine_of("llama"), request))["subject"]
+    alone = bits(runner.run(run(engine_of("llama"), request))["subject"])
     engine = engine_of("llama", max_batch_tokens=budget)
     neighbours = [
         GenerateRequest(i, random_ids(n, seed=n), SamplingParams(max_tokens=9)) for i, n in enumerate(lengths)
     ]
-    assert runner.run(run(engine, *neighbours, request))["subject"] == alone
+    assert bits(runner.run(run(engine, *neighbours, request))["subject"]) == alone
 
 
 @pytest.mark.parametrize("architecture", ["llama", "llama-packed"])
 async def test_preemption(architecture, engine_of, run, random_ids):
     """A stream that was preempted for lack of memory and computed again gives the same bits."""
     request = GenerateRequest("subject", random_ids(40, seed=3), SamplingParams(max_tokens=60, ignore_eos=True))
-    alone = (await run(engine_of(architecture), request))["subject"]
+    alone = bits((await run(engine_of(architecture), request))["subject"])
     block = {"llama": 16 * 3 * 2 * 2 * 8 * 4, "llama-packed": 16 * 6 * 2 * 2 * 64 * 4}[architecture]
     small = engine_of(architecture, kv_cache_bytes=16 * block)
     neighbours = [
         GenerateRequest(i, random_ids(30 + i, seed=i), SamplingParams(max_tokens=90, ignore_eos=True)) for i in range(5)
     ]
     outputs = await run(small, *neighbours, request)
-    assert outputs["subject"] == alone
+    assert bits(outputs["subject"]) == alone
     assert [outputs[i][-1].finish_reason for i in range(5)] == ["length"] * 5
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "gemma2", "mistral", "llama-packed"])
+@pytest.mark.parametrize("kind", ["seeded", "scored"])
+async def test_a_kept_prefix(architecture, kind, engine_of, run, random_ids):
+    """A stream that begins with kept chunks gives the same bits as one that computes everything."""
+    ids = random_ids(150, seed=1)
+    request = subject(kind, ids) if kind == "seeded" else ScoreRequest("subject", ids[:140], ids[140:])
+    computed = await run(engine_of(architecture, prefix_cache=False), request)
+    engine = engine_of(architecture)
+    await run(engine, GenerateRequest("first", (*ids[:135], 5), SamplingParams(max_tokens=3)))
+    kept = await run(engine, request)
+    assert bits(kept["subject"]) == bits(computed["subject"])
+    assert (kept["subject"][-1].usage.cached_tokens, computed["subject"][-1].usage.cached_tokens) == (128, 0)
+
+
+async def test_branches_at_once(engine_of, run, random_ids):
+    """Of many streams with one beginning only the first computes it; all give the bits that they give alone."""
+    prefix = random_ids(130, seed=2)
+    branches = [GenerateRequest(i, (*prefix, 3 + i), SamplingParams(max_tokens=6, ignore_eos=True)) for i in range(8)]
+    alone = [(await run(engine_of("llama", prefix_cache=False), branch))[branch.stream_id] for branch in branches]
+    engine = engine_of("llama")
+    before = engine.prefix_counts.reused
+    together = await run(engine, *branches)
+    assert [bits(together[i]) for i in range(8)] == [bits(one) for one in alone]
+    assert [together[i][-1].usage.cached_tokens for i in range(8)] == [0] + [128] * 7
+    assert engine.prefix_counts.reused - before == 7 * 128

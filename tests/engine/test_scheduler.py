@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lmtool.engine.block_allocator import BlockAllocator
+from lmtool.engine.prefix_cache import PrefixCache
 from lmtool.engine.scheduler import Limits, Scheduler
 from lmtool.engine.sequence import Sequence
 
@@ -17,10 +18,10 @@ LIMITS = Limits(max_streams=4, max_batch_tokens=20, chunk_tokens=CHUNK, block_to
 EOS = 0
 
 
-def make(blocks=100, **limits):
+def make(blocks=100, *, cache=None, **limits):
     """A scheduler and its allocator."""
     allocator = BlockAllocator(blocks)
-    return Scheduler(replace(LIMITS, **limits), allocator), allocator
+    return Scheduler(replace(LIMITS, **limits), allocator, cache), allocator
 
 
 def generate(number, prompt, new=5):
@@ -201,20 +202,85 @@ class TestMemory:
         assert not scheduler.fits(17)
 
 
+def prompt_of(number, ids):
+    """A GENERATE sequence over these ids."""
+    return Sequence(number, list(ids), len(ids), len(ids) + 3, stop_ids=frozenset({EOS}))
+
+
+class TestKeptPrefixes:
+    """Whole chunks of prompts are used again."""
+
+    def test_a_kept_beginning_is_not_computed(self):
+        """A prompt goes on behind the chunks that are there, with the very same blocks."""
+        scheduler, _ = make(cache=PrefixCache(CHUNK))
+        first, second = prompt_of(1, range(20)), prompt_of(2, [*range(17), 50, 51])
+        scheduler.add(first)
+        assert step(scheduler)[0] == {1: (0, 20)}
+        scheduler.add(second)
+        assert step(scheduler)[0] == {1: (20, 1), 2: (16, 3)}
+        assert second.blocks[:4] == first.blocks[:4]
+        assert (first.reused, second.reused) == (0, 16)
+
+    def test_one_computes_for_all(self):
+        """A prompt waits while another one computes its beginning; who shares nothing does not."""
+        scheduler, _ = make(cache=PrefixCache(CHUNK), max_batch_tokens=8)
+        for number in (1, 2):
+            scheduler.add(prompt_of(number, [*range(16), number]))
+        scheduler.add(prompt_of(3, [9]))
+        assert step(scheduler)[0] == {1: (0, 8)}
+        assert step(scheduler)[0] == {1: (8, 8)}
+        assert step(scheduler)[0] == {1: (16, 1), 2: (16, 1), 3: (0, 1)}
+
+    def test_kept_blocks_give_way(self):
+        """What nobody uses is handed out when blocks are needed, and is cleared before use."""
+        scheduler, allocator = make(blocks=6, cache=PrefixCache(CHUNK))
+        scheduler.add(Sequence(1, list(range(17)), 17, 18))
+        assert step(scheduler)[1] == {1: "length"}
+        assert allocator.free == 2
+        scheduler.add(prompt_of(2, range(100, 117)))
+        plan = scheduler.plan()
+        assert [(span.start, span.count) for span in plan.spans] == [(0, 17)]
+        assert len(set(plan.fresh_blocks)) == 5
+
+    def test_what_was_preempted_is_found_again(self):
+        """Recomputing after a preemption begins behind the chunks that stayed; it is not counted as a hit."""
+        cache = PrefixCache(CHUNK)
+        scheduler, _ = make(blocks=8, cache=cache)
+        elder, later = prompt_of(1, range(3)), prompt_of(2, range(50, 67))
+        elder.max_length = 17
+        for sequence in (elder, later):
+            scheduler.add(sequence)
+        step(scheduler)
+        later.paused = True
+        while len(elder.tokens) < 14:
+            step(scheduler)
+        assert later.blocks == []
+        later.paused = False
+        spans = {}
+        while 2 not in spans:
+            spans, _ = step(scheduler)
+        assert spans[2][0] in {8, 16}
+        assert (later.reused, cache.counts.reused) == (0, 0)
+
+
 class RandomSchedules(RuleBasedStateMachine):
-    """Any mix of arrivals, pauses, cancels and steps, with little memory."""
+    """Any mix of arrivals, pauses, cancels and steps, with little memory; prompts are of one or two texts."""
+
+    cache_of = staticmethod(lambda: None)
 
     def __init__(self):
         super().__init__()
-        self.scheduler, self.allocator = make(blocks=8, max_streams=3, max_batch_tokens=12)
+        self.cache = self.cache_of()
+        self.scheduler, self.allocator = make(blocks=8, max_streams=3, max_batch_tokens=12, cache=self.cache)
         self.alive = {}
         self.number = 0
 
-    @rule(prompt=st.integers(1, 30), new=st.integers(1, 20), scored=st.booleans())
-    def arrive(self, prompt, new, scored):
+    @rule(prompt=st.integers(1, 30), new=st.integers(1, 20), scored=st.booleans(), text=st.integers(1, 2))
+    def arrive(self, prompt, new, scored, text):
         """A new stream, if it can fit at all."""
         self.number += 1
         sequence = score(self.number, prompt, new) if scored else generate(self.number, prompt, new)
+        sequence.tokens = [text] * len(sequence.tokens)
         if self.scheduler.fits(sequence.capacity):
             self.scheduler.add(sequence)
             self.alive[self.number] = sequence
@@ -242,10 +308,20 @@ class RandomSchedules(RuleBasedStateMachine):
 
     @invariant()
     def no_block_is_lost_or_shared(self):
-        """Free blocks and held blocks make up all blocks; nobody holds another's."""
-        held = [block for sequence in self.alive.values() for block in sequence.blocks]
+        """Free, kept and held blocks make up all blocks; nobody holds another's but those of kept chunks."""
+        held = [block for sequence in self.alive.values() for block in sequence.own_blocks]
         assert len(set(held)) == len(held)
-        assert len(held) + self.allocator.free == self.allocator.total
+        kept = 0 if self.cache is None else self.cache.blocks
+        assert len(held) + kept + self.allocator.free == self.allocator.total
+
+    @invariant()
+    def kept_chunks_know_their_users(self):
+        """A chunk is used as often as streams say, and holds what their ids say."""
+        for sequence in self.alive.values():
+            for n, prefix in enumerate(sequence.prefixes):
+                assert prefix.users == sum(prefix in other.prefixes for other in self.alive.values())
+                assert prefix.key[1] == tuple(sequence.tokens[n * CHUNK : (n + 1) * CHUNK])
+                assert list(prefix.blocks) == sequence.blocks[2 * n : 2 * n + 2]
 
     @invariant()
     def every_position_has_its_block(self):
@@ -266,11 +342,20 @@ class RandomSchedules(RuleBasedStateMachine):
                 assert reason == ("stop" if sequence.scored else "length")
                 assert len(sequence.tokens) == sequence.max_length
         assert not self.alive
-        assert self.allocator.free == self.allocator.total
+        kept = 0 if self.cache is None else self.cache.idle_blocks
+        assert self.allocator.free + kept == self.allocator.total
+
+
+class RandomSchedulesWithPrefixes(RandomSchedules):
+    """The same with a prefix cache."""
+
+    cache_of = staticmethod(lambda: PrefixCache(CHUNK))
 
 
 TestRandomSchedules = RandomSchedules.TestCase
 TestRandomSchedules.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestRandomSchedulesWithPrefixes = RandomSchedulesWithPrefixes.TestCase
+TestRandomSchedulesWithPrefixes.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
 
 
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(1, 9)), min_size=1, max_size=12))

@@ -172,7 +172,8 @@ def request_line(entry: RequestLog) -> str:
     if entry.command not in {"GENERATE", "SCORE"}:
         return f"{head}  {milliseconds(entry.seconds)}"
     prompt = "?" if entry.prompt_tokens is None else entry.prompt_tokens
-    parts = [f"{head} {prompt} tok in → {entry.output_tokens} out"]
+    cached = f" ({entry.cached_tokens} cached)" if entry.cached_tokens else ""
+    parts = [f"{head} {prompt} tok in{cached} → {entry.output_tokens} out"]
     if entry.ttft is not None:
         parts.append(f"ttft {milliseconds(entry.ttft)}")
     if entry.tokens_per_second is not None:

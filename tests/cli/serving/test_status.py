@@ -52,6 +52,8 @@ def test_ignored_fields_are_named() -> None:
     """Fields of a request that had no effect are named: somebody expects one of them."""
     entry = RequestLog(1, "1", "GENERATE", None, 1, 1, 0.5, 0.5, "stop", ignored=("topp",))
     assert request_line(entry) == "#1/1 GENERATE 1 tok in → 1 out  ttft 500 ms  stop  ignored topp"
+    entry = RequestLog(1, "1", "SCORE", None, 100, 1, 0.5, 0.6, "stop", cached_tokens=64)
+    assert request_line(entry) == "#1/1 SCORE 100 tok in (64 cached) → 1 out  ttft 500 ms  stop"
 
 
 def test_the_listen_line_tells_what_to_try() -> None:
