@@ -107,6 +107,18 @@ class ContextOverflowError(RequestError):
     code = "context_overflow"
 
 
+class ConstraintError(RequestError):
+    """A constraint that cannot be held: badly written, impossible, or with a part that is not supported."""
+
+    code = "invalid_constraint"
+
+
+class ConstraintTooComplexError(ConstraintError):
+    """A constraint that goes beyond a limit on time, size or states, before the stream began or while it ran."""
+
+    code = "constraint_too_complex"
+
+
 class UnknownTokenError(RequestError):
     """A token id outside the model's vocabulary."""
 

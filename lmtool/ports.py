@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from lmtool.types import (
     ChatMessage,
+    Constraint,
     GenerateRequest,
     LoadProgress,
     ModelInfo,
@@ -19,6 +20,11 @@ from lmtool.types import (
 )
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    import numpy as np
+    from numpy.typing import NDArray
+
     from lmtool.errors import LmtoolError
 
 Sink: TypeAlias = Callable[[Sequence[TokenOutput]], None]
@@ -110,6 +116,69 @@ class Tokenizer(Protocol):
 
     def detokenizer(self, context: Sequence[int] = ()) -> Detokenizer:
         """A fresh detokenizer for a stream that continues `context` (its prompt)."""
+
+
+class Guide(Protocol):
+    """One stream's way through its constraint. Used by one thread at a time; no method raises.
+
+    What goes wrong inside shows in `error` and ends this stream alone. Ask it after every `fill` and `advance`: a
+    guide in error fills a mask that allows nothing but the model's eos ids.
+    """
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What of the constraint is not held, one sentence each; empty for a strict one."""
+
+    def advance(self, token: int) -> None:
+        """Take the token that the stream was given. An eos id ends the guide where `may_end`, and is an error else."""
+
+    def forced(self) -> list[int]:
+        """Return the tokens that must follow now, possibly none; they are not taken yet."""
+
+    def accepts(self, draft: Sequence[int]) -> int:
+        """Return how many tokens of a draft are legal, from its start; the guide stays where it is."""
+
+    def rollback(self, tokens: int) -> None:
+        """Go back by so many advanced tokens."""
+
+    def fork(self) -> Guide:
+        """Return an independent guide at the same place."""
+
+    def may_end(self) -> bool:
+        """Whether the text so far is a whole match, so that eos is legal."""
+
+    def ended(self) -> bool:
+        """Whether nothing but eos can follow: the text is a whole match and no token goes on from it."""
+
+    def error(self) -> LmtoolError | None:
+        """Return why the stream cannot go on, if so; it must be ended with this error."""
+
+
+class GuideCompiler(Protocol):
+    """Makes guides for one model, and fills the masks of all its constrained streams at once. Safe from any thread."""
+
+    def compile(self, constraint: Constraint) -> Future[Guide]:
+        """Begin to compile; never blocks and never raises.
+
+        The result is a fresh guide at the constraint's start, its exception an `LmtoolError` for the client. It is
+        done within the compiler's deadline. `cancel` it when the stream has ended meanwhile.
+        """
+
+    def fill(self, rows: Sequence[tuple[Guide, int]], mask: NDArray[np.int32]) -> None:
+        """Write for each (guide, row) which tokens may come next into that row of the mask; other rows stay.
+
+        mask: [rows, ceil(V / 32)], contiguous; bit `i % 32` of word `i // 32` allows token i. Blocks for the time it
+        takes (guides of this compiler only; the GIL is free meanwhile) and never raises: see `Guide.error`.
+        """
+
+    def fill_drafts(self, rows: Sequence[tuple[Guide, int, Sequence[int]]], mask: NDArray[np.int32]) -> None:
+        """Fill `len(draft) + 1` rows from each (guide, first row, draft): what may follow each beginning of the draft.
+
+        Rows behind the first illegal token allow everything: accept nothing there. The guides stay where they are.
+        """
+
+    def close(self) -> None:
+        """Stop compiling; what waits fails. Guides already made go on."""
 
 
 async def stream(

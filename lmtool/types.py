@@ -30,6 +30,23 @@ class ChatMessage:
     """The turn's text."""
 
 
+ConstraintKind: TypeAlias = Literal["json_schema", "regex", "choice", "grammar", "structural_tag"]
+"""What the text of a `Constraint` is written in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What a stream's whole text must match; made from a client's words by `lmtool.constraint`. Hashable."""
+
+    kind: ConstraintKind
+    text: str
+    """Canonical: compact JSON for `json_schema`, `choice` (a list of texts) and `structural_tag`, else the source."""
+    strict: bool = True
+    """Whether a keyword that cannot be held exactly is refused; otherwise it is ignored, with a warning."""
+    any_whitespace: bool = False
+    """Whether JSON may have blanks and line breaks between its parts; otherwise it is compact."""
+
+
 Prompt: TypeAlias = "tuple[int, ...] | str | tuple[ChatMessage, ...]"
 """Token ids as they are (`()` is an empty prompt), a text to tokenize (never templated), or messages (always)."""
 
@@ -83,6 +100,8 @@ class GenerateRequest:
     """Which served model; None means the only one."""
     text: bool = False
     """Each output also carries the text it completes."""
+    constraint: Constraint | None = None
+    """What the generated text must match from its first to its last character."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +153,8 @@ class TokenOutput:
     """What went wrong and what to do next; ends the stream."""
     error_code: str | None = None
     """The machine-readable kind of `error`: `LmtoolError.code`."""
+    warnings: tuple[str, ...] = ()
+    """On the last event: what of the request's constraint was not held, one sentence each."""
 
     @property
     def last(self) -> bool:

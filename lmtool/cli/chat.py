@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 SAMPLING = "Sampling"
 SHOWING = "Showing"
+HOLDING = "Holding the answer to a form"
 HEAT_OPTION = typer.Option(
     "--heat",
     metavar="[MODE]",
@@ -66,6 +67,19 @@ def chat(
         typer.Option(metavar="TEXT", help="End before this text; may be repeated.", show_default=False),
     ] = None,
     top_logprobs: Annotated[int | None, typer.Option(min=0, metavar="K", help="Alternatives a token.")] = None,
+    json_schema: Annotated[
+        str | None, typer.Option(metavar="FILE", help="JSON that this schema allows.", rich_help_panel=HOLDING)
+    ] = None,
+    regex: Annotated[
+        str | None, typer.Option(metavar="PATTERN", help="Text that matches as a whole.", rich_help_panel=HOLDING)
+    ] = None,
+    choice: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="One of these; repeat it.", show_default=False, rich_help_panel=HOLDING),
+    ] = None,
+    grammar: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Text of this Lark or GBNF grammar.", rich_help_panel=HOLDING)
+    ] = None,
     n_streams: Annotated[
         int, typer.Option("--n-streams", min=1, max=256, help="Ask so many times at once; a seed counts up.")
     ] = 1,
@@ -108,6 +122,7 @@ def chat(
 ) -> Coroutine[Any, Any, None]:
     """Talk to a model: one answer, or, without a prompt, a conversation."""
     from lmtool.cli.talking.asking import Asking, Words, question
+    from lmtool.cli.talking.holding import Holding, constraint_of
     from lmtool.cli.talking.parameters import options
     from lmtool.cli.talking.showing import Showing, form_of
 
@@ -121,7 +136,8 @@ def chat(
         "top_logprobs": top_logprobs,
     }
     wanted = max(ALTERNATIVES[heat] if heat else 1, TABLE_ALTERNATIVES if table else 1)
-    asking = Asking(model, system, template, {"top_logprobs": wanted, **_said(said), **options(option or [])})
+    held = constraint_of(Holding(json_schema, regex, choice or (), grammar))
+    asking = Asking(model, system, template, {"top_logprobs": wanted, **_said(said), **options(option or [])}, held)
     showing = Showing(form_of(json=json, jsonl=jsonl, raw=raw, table=table), heat, stats, not no_stream, echo)
     how = Words(literal or "--" in sys.argv, compat_space)
     asked = question(prompt or [], how, sys.stdin)

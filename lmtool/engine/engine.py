@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from lmtool.engine.block_allocator import BlockAllocator
+from lmtool.engine.masks import Masks
 from lmtool.engine.outbox import Outbox
 from lmtool.engine.prefix_cache import PrefixCache, PrefixCounts
 from lmtool.engine.request_check import check_generate, check_score
@@ -22,12 +23,14 @@ from lmtool.engine.sampler import Bias, Choice, sample
 from lmtool.engine.scheduler import Limits, Plan, Scheduler
 from lmtool.engine.sequence import Sequence as TokenSequence
 from lmtool.engine.stream import Stream, draw_seed, failure
-from lmtool.errors import LmtoolError, OutOfMemoryError, OverloadedError, ServerError
+from lmtool.errors import ConstraintError, LmtoolError, OutOfMemoryError, OverloadedError, ServerError
 from lmtool.types import GenerateRequest, ModelInfo, SamplingParams, ScoreRequest, TokenOutput
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from lmtool.engine.model_runner import ModelRunner
-    from lmtool.ports import Sink
+    from lmtool.ports import Guide, GuideCompiler, Sink
 
 _logger = logging.getLogger(__name__)
 
@@ -62,6 +65,8 @@ class Engine:
         self._threads = threads
         self._prefixes = PrefixCache(limits.chunk_tokens) if prefix_cache else None
         self._scheduler = Scheduler(limits, BlockAllocator(blocks), self._prefixes)
+        self._guides: GuideCompiler | None = None
+        self._masks: Masks | None = None
         self._streams: dict[int, Stream] = {}
         self._outbox = Outbox()
         self._inbox: deque[_Command] = deque()
@@ -87,6 +92,12 @@ class Engine:
         """What is served. The engine has one model and answers for it under any name."""
         return self.info_now
 
+    def guide_by(self, guides: GuideCompiler) -> None:
+        """Take constraints from now on, compiled by `guides`, which the engine closes with itself."""
+        assert self._info.vocab_size is not None
+        self._masks = Masks(guides, self._info.vocab_size)
+        self._guides = guides
+
     def start(self) -> None:
         """Start the engine thread; harmless when it runs already."""
         if self._thread is None:
@@ -108,6 +119,8 @@ class Engine:
             return _Handle(_nothing)
         if not self._post(partial(self._begin, stream)):
             loop.call_soon(sink, [stream.failure(_stopped())])
+        elif stream.compiling is not None:
+            stream.compiling.add_done_callback(lambda _: self._post(partial(self._release, stream)))
         return _Handle(lambda change: self._post(partial(change, self, stream)))
 
     async def drain(self, seconds: float) -> int:
@@ -130,6 +143,9 @@ class Engine:
             self._wake.notify()
         if self._thread is not None:
             self._thread.join()
+        if self._guides is not None and self._masks is not None:
+            self._masks.close()
+            self._guides.close()
         self._runner = None
 
     def _open(self, request: GenerateRequest | ScoreRequest, sink: Sink, loop: asyncio.AbstractEventLoop) -> Stream:
@@ -140,17 +156,28 @@ class Engine:
         prompt = check_generate(request, self._info)
         sampling = request.sampling
         context = self._info.context_length or len(prompt) + sampling.max_tokens
-        eos = () if sampling.ignore_eos else self._info.eos_token_ids
+        compiling = self._compile(request)
+        stop_ids = {*self._info.eos_token_ids}
+        if compiling is None:  # else the constraint alone says where the text ends
+            stop_ids = {*sampling.stop_token_ids} | (set() if sampling.ignore_eos else stop_ids)
         sequence = TokenSequence(
             number=next(self._numbers),
             tokens=prompt,
             prompt_length=len(prompt),
             max_length=min(len(prompt) + sampling.max_tokens, context),
-            stop_ids=frozenset((*eos, *sampling.stop_token_ids)),
+            stop_ids=frozenset(stop_ids),
+            held=compiling is not None,
         )
         top, seed = sampling.top_logprobs, draw_seed(sampling.seed)
         bias = Bias.of(sampling.logit_bias, self._device)
-        return Stream(request.stream_id, sink, loop, sequence, sampling, top, seed, bias)
+        return Stream(request.stream_id, sink, loop, sequence, sampling, top, seed, bias, compiling=compiling)
+
+    def _compile(self, request: GenerateRequest) -> Future[Guide] | None:
+        if request.constraint is None:
+            return None
+        if self._guides is None:
+            raise ConstraintError("this server cannot hold a stream to a constraint", "leave the constraint out")
+        return self._guides.compile(request.constraint)
 
     def _open_score(self, request: ScoreRequest, sink: Sink, loop: asyncio.AbstractEventLoop) -> Stream:
         prompt, scored = check_score(request, self._info)
@@ -205,8 +232,14 @@ class Engine:
         streams = [self._streams[span.sequence.number] for span in plan.spans]
         assert self._runner is not None
         try:
+            masks = dict if self._masks is None else self._masks.begin(streams)
             logits = self._runner.run(plan)
-            rows = [row for span, stream in zip(plan.spans, streams, strict=True) for row in stream.rows(span.logits)]
+            allowed = masks()
+            rows = [
+                row
+                for span, stream in zip(plan.spans, streams, strict=True)
+                for row in stream.rows(span.logits, allowed.get(stream))
+            ]
             self._finish_step(plan, streams, sample(logits, rows) if rows else [])
         except Exception as problem:
             _logger.exception("a step of %d streams failed", len(streams))
@@ -223,11 +256,24 @@ class Engine:
         reasons = self._scheduler.commit(plan, sampled)
         for stream, part, reason in zip(streams, own, reasons, strict=True):
             good = [choice for choice in part if choice is not None]
-            if len(good) < len(part):
-                self._fail([stream], ServerError(f"the model {self._info.model} gave logits that are not numbers"))
+            if problem := stream.take(part, self._info.model):
+                self._fail([stream], problem)
                 continue
             for index, choice in enumerate(good, start=1):
                 self._send(stream, stream.output(choice, reason if index == len(good) else None))
+
+    def _release(self, stream: Stream) -> None:
+        """The stream's constraint is compiled, or cannot be."""
+        if not self._alive(stream):
+            return
+        assert stream.compiling is not None
+        problem = stream.compiling.exception()
+        if problem is None:
+            stream.guide = stream.compiling.result()
+            stream.sequence.held = False
+        else:
+            assert isinstance(problem, LmtoolError)
+            self._fail([stream], problem)
 
     def _begin(self, stream: Stream) -> None:
         """Queue a new stream, or end it at once if there is nothing to compute."""
@@ -276,6 +322,8 @@ class Engine:
         self._outbox.put(stream.loop, stream.sink, output)
         if output.last:
             self._streams.pop(stream.sequence.number, None)
+            if stream.compiling is not None:
+                stream.compiling.cancel()
 
     def _flush(self) -> None:
         """Hand over the step's outputs; streams of a loop that is gone end here."""

@@ -115,7 +115,8 @@ class Scheduler:
     def plan(self) -> Plan:
         """Choose the next step; no spans when nothing can run."""
         plan = Plan()
-        active = [sequence for sequence in self._admitted if not sequence.paused][: self._limits.max_streams]
+        active = [s for s in self._admitted if not s.paused and not self._parked(s, s.computed)]
+        active = active[: self._limits.max_streams]
         for sequence in [s for s in active if s.remaining == 1 and s.computed >= s.chunked_length]:
             self._decode(plan, sequence)
         for sequence in [s for s in active if s.remaining > 1 or s.computed < s.chunked_length]:
@@ -154,7 +155,7 @@ class Scheduler:
         end = sequence.computed
         while end < sequence.target:
             step = self._next_chunk(sequence, end)
-            if plan.chunks and not self._has_room(plan, sequence, end, step):
+            if self._parked(sequence, end) or (plan.chunks and not self._has_room(plan, sequence, end, step)):
                 break
             if not self._reserve(plan, sequence, end + step):
                 break
@@ -164,6 +165,13 @@ class Scheduler:
                 plan.spans[-1].count += step
             end += step
             plan.chunks += 1
+
+    def _parked(self, sequence: Sequence, position: int) -> bool:
+        """Whether nothing can be computed from `position` on before the sequence is released from its hold.
+
+        The last chunk of a prompt predicts a token, and no token may be drawn yet.
+        """
+        return sequence.held and position + self._next_chunk(sequence, position) >= sequence.target
 
     def _has_room(self, plan: Plan, sequence: Sequence, end: int, step: int) -> bool:
         if plan.tokens + step > self._limits.max_batch_tokens:
@@ -185,7 +193,7 @@ class Scheduler:
         for sequence in [s for s in self._waiting if not s.paused]:
             known = self._known(sequence)
             start = sum(len(prefix.blocks) for prefix in known) * self._limits.block_tokens
-            if places > 0 and self._computed_now(plan, sequence, start):
+            if self._parked(sequence, start) or (places > 0 and self._computed_now(plan, sequence, start)):
                 continue
             step = self._next_chunk(sequence, start)
             if places <= 0 or (plan.chunks and not self._has_room(plan, sequence, start, step)):

@@ -37,6 +37,8 @@ class Sequence:
     """Chunks that the first of `blocks` belong to; other sequences may use them, too."""
     reused: int | None = None
     """Positions that were taken from the prefix cache when the sequence was first admitted; None before that."""
+    held: bool = False
+    """Whether the prompt must not be computed to its end yet: its constraint is still being compiled."""
     paused: bool = False
     """Whether the reader asked for nothing more just now."""
 

@@ -7,14 +7,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lmtool.engine.sampler import Bias, Choice, Row
+from lmtool.errors import ConstraintError, ServerError
 from lmtool.types import FinishReason, SamplingParams, StreamId, TokenOutput, Usage
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Sequence
+    from concurrent.futures import Future
 
-    from lmtool.engine.sequence import Sequence
+    from torch import Tensor
+
+    from lmtool.engine.sequence import Sequence as TokenSequence
     from lmtool.errors import LmtoolError
-    from lmtool.ports import Sink
+    from lmtool.ports import Guide, Sink
 
 
 @dataclass(slots=True, eq=False)
@@ -24,7 +29,7 @@ class Stream:
     stream_id: StreamId
     sink: Sink
     loop: asyncio.AbstractEventLoop
-    sequence: Sequence
+    sequence: TokenSequence
     sampling: SamplingParams
     top_logprobs: int | None
     seed: int
@@ -33,9 +38,13 @@ class Stream:
     """Tokens sent so far, generated or scored."""
     counts: dict[int, int] = field(default_factory=dict)
     """Generated id to how often; kept only where a penalty needs it."""
+    compiling: Future[Guide] | None = None
+    """The request's constraint on its way, for ever after too; None where it has none."""
+    guide: Guide | None = None
+    """The constraint's place in the text so far."""
 
-    def rows(self, positions: range) -> list[Row]:
-        """What is wanted from the logits at these positions of the stream."""
+    def rows(self, positions: range, allowed: Tensor | None = None) -> list[Row]:
+        """What is wanted from the logits at these positions of the stream. allowed: see `Row`."""
         tokens = self.sequence.tokens
         if self.sequence.scored:
             return [Row(target=tokens[position + 1], top_logprobs=self.top_logprobs) for position in positions]
@@ -46,11 +55,36 @@ class Stream:
             top_logprobs=self.top_logprobs,
             seed=self.seed,
             position=len(tokens),
-            barred=self.sequence.stop_ids if self.sent < params.min_tokens else (),
+            barred=self._barred(),
             seen=set(tokens) if params.repetition_penalty != 1 else (),
             counts=self.counts,
+            allowed=allowed,
         )
         return [row] * len(positions)
+
+    def _barred(self) -> frozenset[int]:
+        """Ids that may not be drawn now. A constraint that nothing but eos can go on from is stronger."""
+        early = self.sent < self.sampling.min_tokens
+        if self.guide is None:
+            return self.sequence.stop_ids if early else frozenset()
+        bars = (early or self.sampling.ignore_eos) and not self.guide.ended()
+        return self.sequence.stop_ids if bars else frozenset()
+
+    def take(self, choices: Sequence[Choice | None], model: str) -> LmtoolError | None:
+        """Let the constraint follow what was drawn; why the stream cannot go on, if so. model: its name, for people."""
+        problem = None if self.guide is None or not choices else self.guide.error()
+        if problem is not None:
+            return problem
+        if None in choices and self.guide is not None:
+            return ConstraintError("the constraint and logit_bias together leave no token", "relax one of them")
+        if None in choices:
+            return ServerError(f"the model {model} gave logits that are not numbers")
+        for choice in choices if self.guide is not None else ():
+            assert self.guide is not None
+            assert choice is not None
+            self.guide.advance(choice.token)
+            problem = problem or self.guide.error()
+        return problem
 
     def output(self, choice: Choice, reason: FinishReason | None) -> TokenOutput:
         """The event for one token; the last one if there is a reason."""
@@ -64,6 +98,7 @@ class Stream:
             choice.top_logprobs,
             finish_reason=reason,
             usage=None if reason is None else self.usage(),
+            warnings=() if reason is None or self.guide is None else self.guide.warnings,
         )
 
     def ending(self, reason: FinishReason) -> TokenOutput:

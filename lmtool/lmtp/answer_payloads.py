@@ -29,7 +29,7 @@ _FINISH_REASONS = ("stop", "length", "cancelled")
 
 
 def write_output(output: TokenOutput, *, extended: bool) -> bytes:
-    """One entry of a TOKEN list; `extended` adds `usage` and `error_code`.
+    """One entry of a TOKEN list; `extended` adds `usage`, `warnings` and `error_code`.
 
     `output.stream_id` is the id's JSON text. A logprob of minus infinity becomes `LEAST_LOGPROB`, an alternative that
     cannot occur is left out. Raises `ValueError` when the logprob is not a number at all.
@@ -50,6 +50,8 @@ def write_output(output: TokenOutput, *, extended: bool) -> bytes:
         entry["text"] = output.text
     if extended and output.usage is not None:
         entry["usage"] = output.usage
+    if extended and output.warnings:
+        entry["warnings"] = output.warnings
     return json_text.dump(entry)
 
 
@@ -93,6 +95,7 @@ class _Fields(msgspec.Struct, kw_only=True):
     usage: Usage | None = None
     error: str | None = None
     error_code: str | None = None
+    warnings: tuple[str, ...] | None = None
 
 
 class _Entry(_Fields, kw_only=True):
@@ -143,6 +146,7 @@ def _output(stream_id: str, entry: _Fields) -> TokenOutput:
         entry.usage,
         entry.error,
         entry.error_code if entry.error is None else entry.error_code or "server",
+        entry.warnings or (),
     )
 
 

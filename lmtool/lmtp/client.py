@@ -75,6 +75,11 @@ class LmtpClient:
         await client.open()
         return client
 
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection not known to be lost; where there is none the next request makes one."""
+        return self._link is not None and not self._link.lost
+
     async def open(self) -> None:
         """Connect now rather than at the first request. Raises as `connect` does."""
         await self._live_link().opened()

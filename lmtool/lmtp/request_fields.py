@@ -89,6 +89,7 @@ MODEL: Field[str] = Field(
     Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARACTERS)],
     f"a string of at most {MAX_NAME_CHARACTERS} characters",
 )
+CONSTRAINT: Field[dict[str, object]] = Field(dict[str, object], "an object with one constraint")
 LMTP: Field[int] = Field(Annotated[int, msgspec.Meta(ge=1)], "an integer, 1 or more")
 
 SAMPLING: Mapping[str, Field[Any]] = {
@@ -112,7 +113,7 @@ SAMPLING: Mapping[str, Field[Any]] = {
 
 _REQUEST = frozenset({"stream_id", "model", "lmtp"})
 KNOWN: Mapping[str, frozenset[str]] = {
-    "GENERATE": _REQUEST | {"prompt", "messages", "text", "progress", "stop"} | SAMPLING.keys(),
+    "GENERATE": _REQUEST | {"prompt", "messages", "text", "progress", "stop", "constraint"} | SAMPLING.keys(),
     "SCORE": _REQUEST | {"prompt", "messages", "scored", "text", "progress", "top_logprobs"},
     "MODEL_INFO": _REQUEST | {"data", "progress"},
     "CANCEL": _REQUEST,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from lmtool.constraint import constraint_from, written
 from lmtool.errors import LocalProtocolError, RequestError
 from lmtool.lmtp import json_text, request_fields
 from lmtool.lmtp.json_text import JsonTextError
@@ -18,7 +19,7 @@ from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lmtool.types import Prompt
+    from lmtool.types import Constraint, Prompt
 
 T = TypeVar("T")
 _DEFAULTS = SamplingParams()
@@ -57,6 +58,7 @@ def _read_generate(stream: str, members: Mapping[str, bytes]) -> Generate:
         _sampling(members),
         model=_optional(members, "model", request_fields.MODEL),
         text=_switch(members, "text", default=_is_text(prompt)),
+        constraint=_constraint(members),
     )
     return Generate(request, _extended(members), _switch(members, "progress"), _ignored("GENERATE", members))
 
@@ -127,6 +129,11 @@ def _sampling(members: Mapping[str, bytes]) -> SamplingParams:
     return SamplingParams(**values)
 
 
+def _constraint(members: Mapping[str, bytes]) -> Constraint | None:
+    given = _optional(members, "constraint", request_fields.CONSTRAINT)
+    return None if given is None else constraint_from(given)
+
+
 def _optional(members: Mapping[str, bytes], name: str, field: request_fields.Field[T]) -> T | None:
     return field.read(name, members[name]) if name in members else None
 
@@ -191,6 +198,8 @@ def _generate_payload(request: GenerateRequest) -> dict[str, object]:
             payload[field.name] = value
     if request.text != _is_text(request.prompt):
         payload["text"] = request.text
+    if request.constraint is not None:
+        payload["constraint"] = written(request.constraint)
     return payload
 
 

@@ -33,8 +33,9 @@ class TextModel:
     Strings and messages become ids; `scored` strings are tokenized as what follows the prompt. With `text`, each
     output carries the whole characters that its token completes; special tokens add none. A stop string ends its
     stream with `stop`: the token that completes it is the last output, with the text before the match; the inner
-    stream is cancelled. Without `text`, stop strings work the same and no text is sent. Streams of ids that ask for
-    neither go straight to the inner model, sink and all.
+    stream is cancelled. Without `text`, stop strings work the same and no text is sent. Under a constraint they have no
+    effect: cut there, the text would not match. Streams of ids that ask for neither go straight to the inner model,
+    sink and all.
 
     `usage` where a stop string cuts counts prompt and completion; `cached_tokens`, which only the inner model's own
     last output could tell, is 0 there.
@@ -120,7 +121,7 @@ class _Prepared:
 
     def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
         """Tokenize. Raises `RequestError` for messages without a template, or refused by it, and for bad stops."""
-        stops = _stops(request)
+        stops = () if _constrained(request) else _stops(request)
         self.shows_text = request.text
         self.stops = StopStrings(stops) if stops else None
         prompt = _prompt_ids(request.prompt, tokenizer)
@@ -220,11 +221,17 @@ class _Stream:
             text if self._shows_text else None,
             finish_reason,
             usage,
+            warnings=output.warnings,
         )
 
 
 def _stops(request: Request) -> tuple[str, ...]:
     return request.sampling.stop if isinstance(request, GenerateRequest) else ()
+
+
+def _constrained(request: Request) -> bool:
+    """Whether a constraint decides where the stream's text ends: cut before, it would not match."""
+    return isinstance(request, GenerateRequest) and request.constraint is not None
 
 
 def _plain(request: Request) -> bool:

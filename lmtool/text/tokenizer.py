@@ -106,6 +106,10 @@ class TextTokenizer:
         """Number of token ids that have a meaning; a model's logits may have more."""
         return self._tokenizer.get_vocab_size(with_added_tokens=True)
 
+    def to_json(self) -> str:
+        """Return the text of a tokenizer.json that says all of this one, special tokens named elsewhere included."""
+        return self._tokenizer.to_str()
+
     @property
     def special_ids(self) -> frozenset[int]:
         """Ids that never show as text."""

@@ -70,6 +70,18 @@ class TestStreams:
         ]
         assert empty == [TokenOutput(0, finish_reason="stop")]
 
+    async def test_it_knows_whether_it_is_connected(self):
+        """From the opening to the loss."""
+        async with serving(ScriptedModel()) as served:
+            client = LmtpClient(served.url)
+            assert not client.connected
+            await client.open()
+            assert client.connected
+        with pytest.raises(ConnectError):
+            await client.info()
+        assert not client.connected
+        await client.close()
+
     async def test_text_and_messages(self):
         """Text goes and comes, and with it usage."""
         async with serving(ScriptedModel()) as served, LmtpClient(served.url) as client:

@@ -538,3 +538,21 @@ async def shutdown(stage: Stage) -> None:
         await client.tokens(1, 3)
         await stage.leave()
         await client.closed()
+
+
+@alone("a constraint that a glance can refuse ends its own stream with an error", "GEN-13 ERR-4 ERR-5 EXT-4")
+async def constraints_refused(client: Talk) -> None:
+    refused = (
+        {"regex": 5},
+        {"regex": "a{1000000}"},
+        {"json": {}, "regex": "a"},
+        {"choice": []},
+        {"regexp": "a"},
+        {"json": "{"},
+        {},
+    )
+    for number, constraint in enumerate(refused):
+        await client.generate(number, ONCE, max_tokens=4, constraint=constraint, lmtp=1)
+        await client.ended(number)
+    await client.generate("free", ONCE, max_tokens=4, constraint=None)
+    await client.ended("free")

@@ -160,3 +160,39 @@ async def test_stops(real):
 async def test_no_tokens(real):
     """GEN-12, TOK-4: `max_tokens` 0 ends with `length` and without a token."""
     assert await generate(real, max_tokens=0) == [{"stream_id": 1, "finish_reason": "length"}]
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        ({"json": {"type": "object"}}, "json_schema"),
+        ({"json_object": True}, "json_schema"),
+        ({"regex": "a+"}, "regex"),
+        ({"choice": ["a", "b"]}, "choice"),
+        ({"grammar": 'start: "a"'}, "grammar"),
+        ({"structural_tag": {"structures": [], "triggers": []}}, "structural_tag"),
+    ],
+)
+async def test_constraints(client, scripted, given, kind):
+    """GEN-13: `constraint` has exactly one of its members, and reaches the model."""
+    await generate(client, constraint=given)
+    constraint = scripted.requests[-1].constraint
+    assert (constraint.kind, constraint.strict, constraint.any_whitespace) == (kind, True, False)
+
+
+async def test_constraint_options(client, scripted):
+    """GEN-13: `strict` and `disable_any_whitespace` are true when left out; null is no constraint."""
+    await generate(client, constraint={"json": {}, "strict": False, "disable_any_whitespace": False})
+    constraint = scripted.requests[-1].constraint
+    assert (constraint.strict, constraint.any_whitespace) == (False, True)
+    await generate(client, constraint=None)
+    assert scripted.requests[-1].constraint is None
+
+
+@pytest.mark.parametrize("given", [5, {}, {"regex": "a", "json": {}}, {"regex": 5}, {"regexp": "a"}, {"choice": []}])
+async def test_bad_constraints(client, scripted, given):
+    """GEN-13: what is no constraint ends the stream with an error before its first token."""
+    entries = await generate(client, constraint=given)
+    assert len(entries) == 1
+    assert "constraint" in entries[0]["error"]
+    assert scripted.requests == []

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from lmtool.cli.talking.parameters import PromptWords, sampling, split_prompt
 from lmtool.errors import UsageError
-from lmtool.types import ChatMessage, GenerateRequest, ModelInfo, Prompt, SamplingParams
+from lmtool.types import ChatMessage, Constraint, GenerateRequest, ModelInfo, Prompt, SamplingParams
 
 MAX_TOKENS = 256
 """Tokens of an answer unless said otherwise: LMTP's own 32 would cut most sentences."""
@@ -118,6 +118,8 @@ class Asking:
     """Whether to send messages, for the model's chat template; None: where the model has one."""
     said: Mapping[str, Any] = field(default_factory=dict)
     """Values that options gave, by field of `SamplingParams`."""
+    constraint: Constraint | None = None
+    """What every answer is held to."""
 
     def sampling(self, info: ModelInfo, words: Mapping[str, Any]) -> SamplingParams:
         """Parameters of one request: what the words say over what the options say over the defaults."""
@@ -127,7 +129,8 @@ class Asking:
         self, stream_id: int, text: str, info: ModelInfo, sampling: SamplingParams, history: Sequence[ChatMessage] = ()
     ) -> GenerateRequest:
         """Return the request for one prompt. Raises `UsageError` for a system text where there is no template."""
-        return GenerateRequest(stream_id, self._prompt(text, info, history), sampling, model=self.model, text=True)
+        prompt = self._prompt(text, info, history)
+        return GenerateRequest(stream_id, prompt, sampling, model=self.model, text=True, constraint=self.constraint)
 
     def _prompt(self, text: str, info: ModelInfo, history: Sequence[ChatMessage]) -> Prompt:
         if self.templated(info):

@@ -1,0 +1,154 @@
+"""From a constraint to llguidance grammars: what each kind is written as, and how refusals are put into words."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from llguidance import LLMatcher, StructTag
+from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
+
+from lmtool.errors import ConstraintError
+from lmtool.guide.json_grammar import LENIENT_HINT, json_grammars
+
+if TYPE_CHECKING:
+    from lmtool.types import Constraint
+
+_UNSPOKEN = re.compile("[\x7f-\x9f\u2028\u2029]")
+"""Characters that Lark's strings cannot have as they are, beside those that JSON's cannot."""
+_PYTHON_END = re.compile(r"((?:^|[^\\])(?:\\\\)*)\\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """One way to write a constraint."""
+
+    text: str
+    """What `LLMatcher` takes."""
+    warnings: tuple[str, ...] = ()
+    """What of the constraint this way does not hold."""
+
+
+Grammars: TypeAlias = Iterator[Grammar]
+"""Ways in order of preference; later ones are taken when the library refuses the earlier ones."""
+
+
+def grammars(constraint: Constraint) -> Grammars:
+    """Yield the ways to write a constraint. Raises `ConstraintError` where there is none, or none after the last."""
+    return _WRITERS[constraint.kind](constraint)
+
+
+def _json_schema(constraint: Constraint) -> Grammars:
+    for text, warnings in json_grammars(constraint):
+        yield Grammar(text, warnings)
+
+
+def _regex(constraint: Constraint) -> Grammars:
+    yield Grammar(LLMatcher.grammar_from_regex(_PYTHON_END.sub(r"\1\\z", constraint.text)))
+
+
+def _choice(constraint: Constraint) -> Grammars:
+    # One terminal: a rule for each text dies of 2000 alternatives (max_items_in_row), in the middle of the answer.
+    texts = json.loads(constraint.text)
+    terminal = " | ".join(_lark_string(text) for text in texts)
+    yield Grammar(LLMatcher.grammar_from_lark(f"start: C\nC: {terminal}\n"))
+
+
+def _grammar(constraint: Constraint) -> Grammars:
+    try:
+        lark = any_to_lark(constraint.text)
+    except (GbnfToLarkError, ValueError, IndexError, RecursionError) as error:
+        raise ConstraintError(f"the grammar is neither Lark nor GBNF: {error}") from None
+    yield Grammar(LLMatcher.grammar_from_lark(lark))
+
+
+def _structural_tag(constraint: Constraint) -> Grammars:
+    tag = json.loads(constraint.text)
+    structures, triggers = tag.get("structures"), tag.get("triggers")
+    if not isinstance(structures, list) or not structures or not isinstance(triggers, list) or not triggers:
+        raise ConstraintError('the structural tag needs "structures" and "triggers", arrays of at least one entry')
+    tags = [_tag(entry, f"structures[{at}]", triggers) for at, entry in enumerate(structures)]
+    yield Grammar(StructTag.to_grammar(tags, assume_special=False))
+
+
+def _tag(entry: object, where: str, triggers: list[object]) -> StructTag:
+    if not isinstance(entry, dict) or not isinstance(entry.get("begin"), str) or "schema" not in entry:
+        raise ConstraintError(f'{where} needs "begin" and "end", strings, and "schema", a JSON Schema')
+    begin, end, schema = entry["begin"], entry.get("end", ""), entry["schema"]
+    trigger = next((text for text in triggers if isinstance(text, str) and text and begin.startswith(text)), None)
+    if trigger is None:
+        raise ConstraintError(f"{where}.begin is {begin!r}; expected a text that begins with one of triggers")
+    if not isinstance(schema, dict | bool) or not isinstance(end, str):
+        raise ConstraintError(f'{where} needs "schema", an object or a boolean, and "end", a string')
+    strict = {"whitespace_flexible": False, "coerce_one_of": False, "lenient": False}
+    body = {"x-guidance": strict} if schema is True else {**_plain(schema), "x-guidance": strict}
+    return StructTag(trigger=trigger, begin=begin, grammar=body, end=end)
+
+
+def _plain(schema: dict[str, object] | bool) -> dict[str, object]:
+    return {"not": {}} if isinstance(schema, bool) else schema
+
+
+_WRITERS: Mapping[str, Callable[[Constraint], Grammars]] = {
+    "json_schema": _json_schema,
+    "regex": _regex,
+    "choice": _choice,
+    "grammar": _grammar,
+    "structural_tag": _structural_tag,
+}
+
+
+def _lark_string(text: str) -> str:
+    return _UNSPOKEN.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(text, ensure_ascii=False))
+
+
+_REGEX_ADVICE = (
+    ("look-around", "look-ahead and look-behind are not supported", "say what may stand there instead"),
+    (
+        "lookarounds",
+        r"^, $ and \b are supported at the ends only",
+        r"drop ^, $ or \b: the whole text must match anyway",
+    ),
+    ("unrecognized flag", "named back-references are not supported", "repeat the group itself"),
+    ("backreferences", "back-references are not supported", "repeat the group itself"),
+)
+
+
+_NOUNS = {
+    "json_schema": "JSON Schema",
+    "regex": "regular expression",
+    "choice": "choice",
+    "grammar": "grammar",
+    "structural_tag": "structural tag",
+}
+
+
+def noun(constraint: Constraint) -> str:
+    """Return what a constraint is called in a sentence."""
+    return _NOUNS[constraint.kind]
+
+
+def refusal(constraint: Constraint, message: str) -> ConstraintError:
+    """Return the error for a constraint that the library refused with this message."""
+    (constraint.kind.replace("_", " ").replace("json schema", "JSON Schema").replace("regex", "regular expression"))
+    what = noun(constraint)
+    for sign, why, advice in _REGEX_ADVICE:
+        if sign in message:
+            return ConstraintError(f"the {what} cannot be held: {why}", advice)
+    return ConstraintError(f"the {what} cannot be held: {_short(message)}", *_hints(constraint))
+
+
+def _hints(constraint: Constraint) -> tuple[str, ...]:
+    if constraint.kind == "json_schema" and constraint.strict:
+        return (LENIENT_HINT,)
+    return ()
+
+
+def _short(message: str) -> str:
+    """Return the telling lines of a message, without the pictures between them."""
+    lines = [line.strip() for line in message.splitlines()]
+    telling = [line.removeprefix("error: ") for line in lines if line and not re.fullmatch(r"[\^~]+|\d+ \|.*", line)]
+    return "; ".join(telling[:1] + telling[-1:] if len(telling) > 1 else telling)[:300]

@@ -1,0 +1,102 @@
+"""`uniqueItems` of few values and `contains`, written as the arrays or places that they leave."""
+
+from __future__ import annotations
+
+import json
+from itertools import permutations
+from math import perm
+
+from lmtool.guide.schema.document import (
+    ALL_TYPES,
+    Document,
+    Schema,
+    UnsupportedError,
+    all_of,
+    any_of,
+    may_be,
+    schemas,
+    types_of,
+)
+
+_MAX_ARRAYS = 2000
+_PLACES = 4
+
+
+def write_unique_items(node: dict[str, object], document: Document) -> list[Schema]:
+    """Take `uniqueItems` out of a node: all arrays that can be, where items have few values."""
+    if node.pop("uniqueItems") is not True or not may_be(node, "array") or _count(node, "maxItems", 2) <= 1:
+        return []
+    values = _few_values(document.target(_items(node, "uniqueItems")), document)
+    least = max(_count(node, "minItems", 0), 0)
+    most = min(_count(node, "maxItems", len(values)), len(values))
+    lengths = range(least, most + 1)
+    if sum(perm(len(values), length) for length in lengths) > _MAX_ARRAYS:
+        raise UnsupportedError("uniqueItems", f"leaves more than {_MAX_ARRAYS} arrays of the {len(values)} values")
+    arrays = [list(array) for length in lengths for array in permutations(values, length)]
+    for keyword in ("items", "minItems", "maxItems"):
+        node.pop(keyword, None)
+    return [any_of([*_other_types(node), {"enum": arrays} if arrays else False])]
+
+
+def _few_values(items: Schema, document: Document) -> list[object]:
+    document.count()
+    if isinstance(items, dict):
+        if isinstance(values := items.get("enum"), list) and items.keys() <= {"enum", "type", "title", "description"}:
+            allowed = [value for value in values if _of_type(value, items)]
+            return list({json.dumps(value, sort_keys=True): value for value in allowed}.values())
+        if "const" in items:
+            return [items["const"]]
+        if types_of(items) == frozenset({"boolean"}):
+            return [False, True]
+    raise UnsupportedError("uniqueItems", "is supported for items of few values only, such as a short enum")
+
+
+def _of_type(value: object, schema: dict[str, object]) -> bool:
+    kinds = types_of({"type": schema["type"]}) if "type" in schema else None
+    own = types_of({"const": value}) or frozenset()
+    return kinds is None or bool(own & kinds) or (own == {"integer"} and "number" in kinds)
+
+
+def write_contains(node: dict[str, object], document: Document) -> list[Schema]:
+    """Take `contains` out of a node: the item stands at one of the first places."""
+    [wanted] = schemas([node.pop("contains")], "contains")
+    least, most = node.pop("minContains", 1), node.pop("maxContains", None)
+    if least == 0 and most is None:
+        return []
+    if least != 1 or most is not None:
+        raise UnsupportedError("contains", "with minContains or maxContains is not supported")
+    if not may_be(node, "array"):
+        return []
+    items = _items(node, "contains")
+    longest = _count(node, "maxItems", 1 << 30)
+    if longest > _PLACES:
+        document.narrow(f"what an array must contain is put at one of its first {_PLACES} places")
+    node.pop("items", None)
+    at_least = _count(node, "minItems", 0)
+    ways: list[Schema] = [
+        {
+            "type": "array",
+            "prefixItems": [items] * at + [all_of([items, wanted])],
+            "items": items,
+            "minItems": max(at + 1, at_least),
+        }
+        for at in range(min(longest, _PLACES))
+    ]
+    return [any_of([*_other_types(node), *ways])]
+
+
+def _items(node: dict[str, object], keyword: str) -> Schema:
+    if node.keys() & {"prefixItems", "additionalItems"} or isinstance(node.get("items"), list):
+        raise UnsupportedError(keyword, "beside items at fixed places is not supported")
+    [items] = schemas([node.get("items", True)], "items")
+    return items
+
+
+def _other_types(node: dict[str, object]) -> list[Schema]:
+    others = [kind for kind in sorted(ALL_TYPES - {"array"}) if may_be(node, kind)]
+    return [{"type": others}] if others else []
+
+
+def _count(node: dict[str, object], keyword: str, default: int) -> int:
+    value = node.get(keyword, default)
+    return int(value) if isinstance(value, int | float) else default

@@ -1,0 +1,191 @@
+"""What a JSON Schema is made of: its types, its references, and how schemas are joined."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias, cast
+from urllib.parse import unquote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+Schema: TypeAlias = "bool | dict[str, object]"
+
+ALL_TYPES = frozenset({"null", "boolean", "object", "array", "number", "string"})
+"""JSON's types; `integer` is a part of `number`."""
+MAX_NODES = 20_000
+"""Most subschemas that rewriting one document may look at or make."""
+
+
+class UnsupportedError(Exception):
+    """A keyword that has no equivalent here."""
+
+    def __init__(self, keyword: str, why: str) -> None:
+        super().__init__(f"{keyword!r} {why}")
+
+
+class Document:
+    """A whole schema: resolves its references, counts the work, keeps what was narrowed."""
+
+    def __init__(self, root: Schema) -> None:
+        self.root = root
+        self.narrowed: dict[str, None] = {}
+        """One sentence for each way in which fewer texts are allowed than the schema allows; in order."""
+        self._nodes = 0
+
+    def count(self, nodes: int = 1) -> None:
+        """Count work. Raises `UnsupportedError` when there is too much of it."""
+        self._nodes += nodes
+        if self._nodes > MAX_NODES:
+            raise UnsupportedError("the schema", f"needs more than {MAX_NODES} subschemas written without its keywords")
+
+    def narrow(self, sentence: str) -> None:
+        """Remember that fewer texts are allowed than the schema allows."""
+        self.narrowed[sentence] = None
+
+    def target(self, schema: Schema) -> Schema:
+        """Return what a schema refers to, if it is nothing but a reference within the document; else itself."""
+        for _ in range(16):
+            if isinstance(schema, bool) or "$ref" not in schema or significant(schema) != {"$ref"}:
+                return schema
+            schema = self.resolve(schema["$ref"])
+        raise UnsupportedError("$ref", "refers to itself")
+
+    def resolve(self, reference: object) -> Schema:
+        """Return the subschema of a reference. Raises `UnsupportedError` for one out of the document."""
+        if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
+            raise UnsupportedError("$ref", f"to {reference!r} is not within the schema")
+        node: object = self.root
+        for part in reference.split("/")[1:]:
+            name = unquote(part).replace("~1", "/").replace("~0", "~")
+            if isinstance(node, dict) and name in node:
+                node = node[name]
+            elif isinstance(node, list) and name.isdecimal() and int(name) < len(node):
+                node = node[int(name)]
+            else:
+                raise UnsupportedError("$ref", f"to {reference!r} leads nowhere")
+        if not isinstance(node, bool | dict):
+            raise UnsupportedError("$ref", f"to {reference!r} is no schema")
+        return node
+
+
+ANNOTATIONS = frozenset({
+    "$schema", "$id", "id", "$anchor", "$comment", "$defs", "definitions", "title", "description", "default",
+    "examples", "example", "deprecated", "readOnly", "writeOnly", "contentMediaType", "contentEncoding", "$vocabulary",
+})  # fmt: skip
+ASSERTIONS = frozenset({
+    "$ref", "type", "enum", "const", "multipleOf", "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum",
+    "maxLength", "minLength", "pattern", "format", "items", "prefixItems", "additionalItems", "maxItems", "minItems",
+    "uniqueItems", "contains", "minContains", "maxContains", "maxProperties", "minProperties", "required",
+    "properties", "patternProperties", "additionalProperties", "propertyNames", "dependencies", "dependentRequired",
+    "dependentSchemas", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "unevaluatedProperties",
+    "unevaluatedItems", "$dynamicRef", "$recursiveRef",
+})  # fmt: skip
+"""Keywords that can make an instance invalid; all others are annotations."""
+
+
+def significant(schema: Mapping[str, object]) -> set[str]:
+    """Return the keywords of a schema that can make an instance invalid."""
+    return set(schema.keys() & ASSERTIONS)
+
+
+def types_of(schema: Schema) -> frozenset[str] | None:
+    """Return the types that a schema names itself (`integer` as such), or None where it names none."""
+    if isinstance(schema, bool):
+        return None
+    if isinstance(kind := schema.get("type"), str):
+        return frozenset({kind})
+    if isinstance(kind, list):
+        return frozenset(str(entry) for entry in kind)
+    if "const" in schema:
+        return frozenset({type_name(schema["const"])})
+    if isinstance(values := schema.get("enum"), list):
+        return frozenset(map(type_name, values))
+    return None
+
+
+def may_be(schema: Schema, kind: str) -> bool:
+    """Whether a schema, by the types that it names, allows a JSON type."""
+    types = types_of(schema)
+    return types is None or kind in types or (kind == "number" and "integer" in types)
+
+
+def type_name(value: object) -> str:
+    """Return the JSON type of a value; whole numbers are `integer`."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case float():
+            return "integer" if value.is_integer() else "number"
+        case str():
+            return "string"
+        case list():
+            return "array"
+        case _:
+            return "object"
+
+
+def schemas(value: object, keyword: str) -> list[Schema]:
+    """Return a keyword's list of schemas. Raises `UnsupportedError` when it is none."""
+    if not isinstance(value, list) or not all(isinstance(entry, bool | dict) for entry in value):
+        raise UnsupportedError(keyword, "is no array of schemas")
+    return cast("list[Schema]", value)
+
+
+def named_schemas(value: object, keyword: str) -> dict[str, Schema]:
+    """Return a keyword's schemas by name. Raises `UnsupportedError` when it has others."""
+    if not isinstance(value, dict) or not all(isinstance(entry, bool | dict) for entry in value.values()):
+        raise UnsupportedError(keyword, "is no object of schemas")
+    return value
+
+
+def names(value: object, keyword: str) -> list[str]:
+    """Return a keyword's list of property names. Raises `UnsupportedError` when it is none."""
+    if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
+        raise UnsupportedError(keyword, "is no array of names")
+    return cast("list[str]", value)
+
+
+def all_of(parts: Iterable[Schema]) -> Schema:
+    """Return the schema of what all parts allow."""
+    joined: dict[str, object] = {}
+    left: list[Schema] = []
+    for part in parts:
+        if part is False:
+            return False
+        if isinstance(part, dict) and not _merge(joined, part):
+            left.append(part)
+    if not left:
+        return joined or True
+    return {"allOf": [joined, *left] if joined else left} if len(left) > 1 or joined else left[0]
+
+
+def _merge(joined: dict[str, object], part: dict[str, object]) -> bool:
+    """Add a part's keywords where they do not meet others of the same name; `required` lists and names join."""
+    if not part.keys() <= {"type", "required", "properties"} or not joined.keys() <= {"type", "required", "properties"}:
+        return False
+    mine, its = joined.get("properties", {}), part.get("properties", {})
+    if not isinstance(mine, dict) or not isinstance(its, dict) or mine.keys() & its.keys():
+        return False
+    if joined.get("type", part.get("type")) != part.get("type", joined.get("type")):
+        return False
+    required = [*cast("list[str]", joined.get("required", [])), *cast("list[str]", part.get("required", []))]
+    joined.update(part)
+    if required:
+        joined["required"] = list(dict.fromkeys(required))
+    if mine or its:
+        joined["properties"] = {**mine, **its}
+    return True
+
+
+def any_of(parts: Sequence[Schema]) -> Schema:
+    """Return the schema of what one part at least allows."""
+    if any(part is True or part == {} for part in parts):
+        return True
+    real = [part for part in parts if part is not False]
+    if not real:
+        return False
+    return real[0] if len(real) == 1 else {"anyOf": real}

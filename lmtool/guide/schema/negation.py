@@ -1,0 +1,250 @@
+"""The negation of a schema, as the list of schemas one of which an instance must match; each exact."""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise, product
+from typing import TYPE_CHECKING, TypeAlias
+
+from lmtool.guide.schema.document import (
+    ALL_TYPES,
+    Document,
+    Schema,
+    UnsupportedError,
+    all_of,
+    any_of,
+    may_be,
+    named_schemas,
+    names,
+    schemas,
+    significant,
+    type_name,
+    types_of,
+)
+from lmtool.guide.schema.strings import literals, no_prefix_of, none_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_MAX_WAYS = 64
+_MAX_DEPTH = 12
+
+Ways: TypeAlias = list[Schema]
+
+
+def negation(schema: Schema, context: Schema, document: Document, depth: int = 0) -> Ways:
+    """Return the ways not to match a schema, for instances that match `context`.
+
+    Ways that cannot be written are left out and remembered in the document, as long as one is left. Raises
+    `UnsupportedError` when there are ways and none can be written.
+    """
+    document.count()
+    schema = document.target(schema)
+    if isinstance(schema, bool):
+        return [] if schema else [True]
+    if depth > _MAX_DEPTH:
+        raise UnsupportedError("not", f"goes through more than {_MAX_DEPTH} levels")
+    ways: Ways = []
+    problems: list[UnsupportedError] = []
+    for keyword in sorted(significant(schema)):
+        try:
+            ways += _negated(keyword, schema, context, document, depth)
+        except UnsupportedError as problem:
+            problems.append(problem)
+    if len(ways) > _MAX_WAYS:
+        raise UnsupportedError("not", f"has more than {_MAX_WAYS} ways to be held")
+    if problems and not ways:
+        raise problems[0]
+    for left_out in problems:
+        document.narrow(f"where something must not match, only other reasons count than that {left_out}")
+    return ways
+
+
+def _negated(keyword: str, schema: dict[str, object], context: Schema, document: Document, depth: int) -> Ways:
+    if keyword in {"then", "else", "additionalItems", "minContains"}:
+        return []  # said with `if`, `items` and `contains`
+    if keyword in _BOUNDS:
+        return _bound(keyword, schema[keyword])
+    reader = _NEGATIONS.get(keyword)
+    if reader is None:
+        raise UnsupportedError(keyword, "cannot be negated")
+    return reader(schema, context, document, depth)
+
+
+_BOUNDS: Mapping[str, tuple[str, str, int]] = {
+    "minimum": ("number", "exclusiveMaximum", 0),
+    "maximum": ("number", "exclusiveMinimum", 0),
+    "exclusiveMinimum": ("number", "maximum", 0),
+    "exclusiveMaximum": ("number", "minimum", 0),
+    "minLength": ("string", "maxLength", -1),
+    "maxLength": ("string", "minLength", 1),
+    "minItems": ("array", "maxItems", -1),
+    "maxItems": ("array", "minItems", 1),
+    "minProperties": ("object", "maxProperties", -1),
+    "maxProperties": ("object", "minProperties", 1),
+}
+"""Keyword to the type that it is about, its opposite, and what is added to its number."""
+
+
+def _bound(keyword: str, value: object) -> Ways:
+    kind, opposite, step = _BOUNDS[keyword]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UnsupportedError(keyword, f"is {value!r}, which cannot be negated")
+    bound = value + step
+    return [] if bound < 0 and step else [{"type": kind, opposite: bound}]
+
+
+def _type(schema: dict[str, object], context: Schema, document: Document, _: int) -> Ways:
+    types = types_of({"type": schema["type"]}) or frozenset()
+    others = {kind for kind in ALL_TYPES - types if may_be(context, kind)}
+    if "integer" in types and "number" in others:
+        others.discard("number")
+        if "number" in (types_of(context) or {"number"}):
+            document.narrow("where a value must not be an integer, other numbers are not used either")
+    return [{"type": sorted(others)}] if others else []
+
+
+def _values(schema: dict[str, object], context: Schema, _: Document, __: int) -> Ways:
+    values = schema["enum"] if "enum" in schema else [schema["const"]]
+    if not isinstance(values, list):
+        raise UnsupportedError("enum", "is no array")
+    by_type: dict[str, list[object]] = {}
+    for value in values:
+        kind = type_name(value)
+        by_type.setdefault("number" if kind == "integer" else kind, []).append(value)
+    free = sorted(kind for kind in ALL_TYPES - by_type.keys() if may_be(context, kind))
+    ways: Ways = [{"type": free}] if free else []
+    for kind, own in by_type.items():
+        if may_be(context, kind):
+            ways += _OTHER_VALUES[kind](own)
+    return ways
+
+
+def _other_numbers(values: list[object]) -> Ways:
+    numbers = sorted({value for value in values if isinstance(value, int | float)})
+    ways: Ways = [{"type": "number", "exclusiveMaximum": numbers[0]}]
+    ways += [{"type": "number", "exclusiveMinimum": low, "exclusiveMaximum": high} for low, high in pairwise(numbers)]
+    return [*ways, {"type": "number", "exclusiveMinimum": numbers[-1]}]
+
+
+def _other_objects(values: list[object]) -> Ways:
+    if any(value for value in values):
+        raise UnsupportedError("const", "of an array or object cannot be negated")
+    return [{"type": "array", "minItems": 1} if values == [[]] else {"type": "object", "minProperties": 1}]
+
+
+_OTHER_VALUES: Mapping[str, Callable[[list[object]], Ways]] = {
+    "null": lambda _: [],
+    "boolean": lambda values: [{"const": value} for value in (True, False) if value not in values],
+    "string": lambda values: [{"type": "string", "pattern": none_of(map(str, values))}],
+    "number": _other_numbers,
+    "array": _other_objects,
+    "object": _other_objects,
+}
+
+
+def _pattern(schema: dict[str, object], *_: object) -> Ways:
+    found = literals(str(schema["pattern"]))
+    if found is None:
+        raise UnsupportedError("pattern", f"{schema['pattern']!r} cannot be negated")
+    texts, whole = found
+    return [{"type": "string", "pattern": none_of(texts) if whole else no_prefix_of(texts)}]
+
+
+def _required(schema: dict[str, object], *_: object) -> Ways:
+    return [{"type": "object", "properties": {name: False}} for name in names(schema["required"], "required")]
+
+
+def _properties(schema: dict[str, object], context: Schema, document: Document, depth: int) -> Ways:
+    ways: Ways = []
+    for name, value in named_schemas(schema["properties"], "properties").items():
+        inner = _property(context, name)
+        negated = any_of(negation(value, inner, document, depth + 1))
+        if negated is not False:
+            ways.append({"type": "object", "required": [name], "properties": {name: negated}})
+    return ways
+
+
+def _property(context: Schema, name: str) -> Schema:
+    properties = {} if isinstance(context, bool) else context.get("properties", {})
+    inner = properties.get(name, True) if isinstance(properties, dict) else True
+    return inner if isinstance(inner, bool | dict) else True
+
+
+def _additional(schema: dict[str, object], context: Schema, *_: object) -> Ways:
+    if schema["additionalProperties"] is not False:
+        if schema["additionalProperties"] in (True, {}):
+            return []
+        raise UnsupportedError("additionalProperties", "with a schema cannot be negated")
+    known: dict[str, object] = {} if isinstance(context, bool) else context
+    patterned = "patternProperties" in schema or "patternProperties" in known
+    if patterned or known.get("additionalProperties") is not False:
+        raise UnsupportedError("additionalProperties", "can be negated only where all properties have names")
+    own = named_schemas(schema.get("properties", {}), "properties")
+    others = named_schemas(known.get("properties", {}), "properties")
+    return [{"type": "object", "required": [name]} for name in others if name not in own]
+
+
+def _all_of(schema: dict[str, object], context: Schema, document: Document, depth: int) -> Ways:
+    parts = schemas(schema["allOf"], "allOf")
+    return [way for part in parts for way in negation(part, context, document, depth + 1)]
+
+
+def _any_of(schema: dict[str, object], context: Schema, document: Document, depth: int) -> Ways:
+    parts = schemas(schema["anyOf"], "anyOf")
+    return conjunction([negation(part, context, document, depth + 1) for part in parts])
+
+
+def _one_of(schema: dict[str, object], context: Schema, document: Document, depth: int) -> Ways:
+    parts = schemas(schema["oneOf"], "oneOf")
+    none = conjunction([negation(part, context, document, depth + 1) for part in parts])
+    return [*none, *(all_of(pair) for pair in combinations(parts, 2))]
+
+
+def _not(schema: dict[str, object], *_: object) -> Ways:
+    inner = schema["not"]
+    return [inner] if isinstance(inner, bool | dict) else []
+
+
+def _if(schema: dict[str, object], context: Schema, document: Document, depth: int) -> Ways:
+    [condition] = schemas([schema["if"]], "if")
+    ways: Ways = []
+    if "then" in schema:
+        [then] = schemas([schema["then"]], "then")
+        ways += [all_of([condition, way]) for way in negation(then, context, document, depth + 1)]
+    if "else" in schema:
+        [other] = schemas([schema["else"]], "else")
+        otherwise = negation(other, context, document, depth + 1)
+        ways += conjunction([negation(condition, context, document, depth + 1), otherwise]) if otherwise else []
+    return ways
+
+
+def _ref(schema: dict[str, object], context: Schema, document: Document, depth: int) -> Ways:
+    return negation(document.resolve(schema["$ref"]), context, document, depth + 1)
+
+
+def conjunction(ways: list[Ways]) -> Ways:
+    """Return the ways to match one of each list. Raises `UnsupportedError` for more than can be written."""
+    count = 1
+    for each in ways:
+        count *= len(each)
+    if count > _MAX_WAYS:
+        raise UnsupportedError("not", f"has more than {_MAX_WAYS} ways to be held")
+    joined = [all_of(chosen) for chosen in product(*ways)]
+    return [way for way in joined if way is not False]
+
+
+_NEGATIONS: Mapping[str, Callable[[dict[str, object], Schema, Document, int], Ways]] = {
+    "type": _type,
+    "const": _values,
+    "enum": _values,
+    "pattern": _pattern,
+    "required": _required,
+    "properties": _properties,
+    "additionalProperties": _additional,
+    "allOf": _all_of,
+    "anyOf": _any_of,
+    "oneOf": _one_of,
+    "not": _not,
+    "if": _if,
+    "$ref": _ref,
+}

@@ -1,0 +1,111 @@
+"""`propertyNames`, `minProperties` and `maxProperties`, written with properties that are named."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from math import comb
+
+from lmtool.guide.schema.document import (
+    Document,
+    Schema,
+    UnsupportedError,
+    any_of,
+    named_schemas,
+    names,
+    schemas,
+    significant,
+)
+
+_MAX_CHOICES = 60
+
+
+def write_property_names(node: dict[str, object], document: Document) -> list[Schema]:
+    """Take `propertyNames` out of a node: only properties of such names, whatever they hold."""
+    [allowed] = schemas([node.pop("propertyNames")], "propertyNames")
+    allowed = document.target(allowed)
+    if allowed is False:
+        return [{"maxProperties": 0}]
+    if allowed is True or not significant(allowed) - {"type"}:
+        return []
+    patterned = _names_pattern(allowed)
+    if isinstance(patterned, list):
+        return _only_named(node, patterned)
+    if node.keys() & {"properties", "patternProperties"}:
+        raise UnsupportedError("propertyNames", "beside properties is supported as a list of names only")
+    held = node.pop("additionalProperties", True)
+    return [{"patternProperties": {patterned: held}, "additionalProperties": False}]
+
+
+def _names_pattern(allowed: dict[str, object]) -> str | list[str]:
+    """Return the pattern of the names, or all of them."""
+    keywords = significant(allowed) - {"type"}
+    if keywords in ({"enum"}, {"const"}):
+        values = allowed["enum"] if "enum" in allowed else [allowed["const"]]
+        return [value for value in values if isinstance(value, str)] if isinstance(values, list) else []
+    if keywords == {"pattern"}:
+        return str(allowed["pattern"])
+    if keywords <= {"minLength", "maxLength"}:
+        return f"^[\\s\\S]{{{allowed.get('minLength', 0)},{allowed.get('maxLength', '')}}}$"
+    raise UnsupportedError("propertyNames", f"with {', '.join(sorted(keywords))} is not supported")
+
+
+def _only_named(node: dict[str, object], allowed: list[str]) -> list[Schema]:
+    if "patternProperties" in node:
+        raise UnsupportedError("propertyNames", "beside patternProperties is not supported")
+    properties = named_schemas(node.get("properties", {}), "properties")
+    held = node.pop("additionalProperties", True)
+    node["properties"] = {name: properties.get(name, held) for name in allowed}
+    node["additionalProperties"] = False
+    return []
+
+
+def write_property_counts(node: dict[str, object], document: Document) -> list[Schema]:
+    """Take `minProperties` and `maxProperties` out of a node where only some properties are required."""
+    properties = named_schemas(node.get("properties", {}), "properties")
+    required = names(node.get("required", []), "required")
+    optional = [name for name in properties if name not in required and properties[name] is not False]
+    if not optional:
+        return []
+    least, most = node.get("minProperties", 0), node.get("maxProperties")
+    if not isinstance(least, int) or not isinstance(most, int | None):
+        raise UnsupportedError("minProperties", "is no integer")
+    if node.get("additionalProperties", True) is not False or "patternProperties" in node:
+        if most is None and least <= len(required):
+            node.pop("minProperties", None)
+            return []
+        _close(node, document)
+    node.pop("minProperties", None)
+    node.pop("maxProperties", None)
+    return [*_at_least(optional, least - len(required)), *_at_most(optional, required, most)]
+
+
+def _close(node: dict[str, object], document: Document) -> None:
+    if "patternProperties" in node:
+        raise UnsupportedError("minProperties", "beside patternProperties is not supported")
+    document.narrow("where properties are counted, only those that the schema names are used")
+    node["additionalProperties"] = False
+
+
+def _at_least(optional: list[str], count: int) -> list[Schema]:
+    if count <= 0:
+        return []
+    if count > len(optional):
+        return [False]
+    _check("minProperties", len(optional), count)
+    return [any_of([{"required": list(chosen)} for chosen in combinations(optional, count)])]
+
+
+def _at_most(optional: list[str], required: list[str], most: int | None) -> list[Schema]:
+    if most is None or most >= len(optional) + len(required):
+        return []
+    absent = len(optional) + len(required) - most
+    if absent > len(optional):
+        return [False]
+    _check("maxProperties", len(optional), absent)
+    chosen = combinations(optional, absent)
+    return [any_of([{"properties": dict.fromkeys(some, False)} for some in chosen])]
+
+
+def _check(keyword: str, count: int, chosen: int) -> None:
+    if comb(count, chosen) > _MAX_CHOICES:
+        raise UnsupportedError(keyword, f"leaves more than {_MAX_CHOICES} choices of properties")

@@ -1,0 +1,107 @@
+"""Walks through a JSON Schema and writes each keyword that the automata library lacks by those that it has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from lmtool.guide.schema.arrays import write_contains, write_unique_items
+from lmtool.guide.schema.branches import write_dependencies, write_if, write_not, write_one_of
+from lmtool.guide.schema.document import Document, Schema
+from lmtool.guide.schema.formats import HELD, write_format
+from lmtool.guide.schema.objects import write_property_counts, write_property_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_MAPS = ("properties", "patternProperties", "$defs", "definitions")
+_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
+_SINGLE = ("items", "additionalProperties", "additionalItems", "contains")
+
+_WRITERS: tuple[tuple[frozenset[str], Callable[[dict[str, object], Document], list[Schema]]], ...] = (
+    (frozenset({"dependencies", "dependentRequired", "dependentSchemas"}), write_dependencies),
+    (frozenset({"if"}), write_if),
+    (frozenset({"not"}), write_not),
+    (frozenset({"oneOf"}), write_one_of),
+    (frozenset({"propertyNames"}), write_property_names),
+    (frozenset({"minProperties", "maxProperties"}), write_property_counts),
+    (frozenset({"uniqueItems"}), write_unique_items),
+    (frozenset({"contains"}), write_contains),
+)
+"""Keywords, and what takes them out of a node and returns what must hold beside it instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A schema without the keywords that the library lacks."""
+
+    schema: Schema
+    narrowed: tuple[str, ...]
+    """In which ways it allows fewer texts than the original; never more."""
+
+
+def rewrite(schema: Schema) -> Rewritten:
+    """Return a schema that allows the same, or less where it says so.
+
+    Raises `UnsupportedError`, which names the keyword, where that cannot be done.
+    """
+    document = Document(schema)
+    return Rewritten(_rewrite(schema, document), tuple(document.narrowed))
+
+
+def _rewrite(schema: Schema, document: Document) -> Schema:
+    document.count()
+    if isinstance(schema, bool):
+        return schema
+    node = {name: value for name, value in schema.items() if name not in {"then", "else"} or "if" in schema}
+    held = _format(node, document)
+    for keywords, write in _WRITERS:
+        if node.keys() & keywords:
+            held += write(node, document)
+    written = _inside(node, document)
+    parts = [_rewrite(part, document) for part in held if part not in (True, {})]
+    return _joined(written, parts)
+
+
+def _joined(node: dict[str, object], parts: list[Schema]) -> Schema:
+    if not parts:
+        return node
+    if any(part is False for part in parts):
+        return False
+    [first, *others] = parts
+    if not others and isinstance(first, dict) and not first.keys() & node.keys():
+        return {**node, **first}
+    already = node.get("allOf")
+    return {**node, "allOf": [*(already if isinstance(already, list) else []), *parts]}
+
+
+def _inside(node: dict[str, object], document: Document) -> dict[str, object]:
+    """Rewrite the schemas within a node."""
+    written = dict(node)
+    for keyword in _SINGLE:
+        if isinstance(value := node.get(keyword), bool | dict):
+            written[keyword] = _rewrite(cast("Schema", value), document)
+    for keyword in (*_LISTS, "items"):
+        if isinstance(value := node.get(keyword), list):
+            written[keyword] = [_rewrite_any(entry, document) for entry in value]
+    for keyword in _MAPS:
+        if isinstance(value := node.get(keyword), dict):
+            written[keyword] = {name: _rewrite_any(entry, document) for name, entry in value.items()}
+    return written
+
+
+def _rewrite_any(value: object, document: Document) -> object:
+    return _rewrite(cast("Schema", value), document) if isinstance(value, bool | dict) else value
+
+
+def _format(node: dict[str, object], document: Document) -> list[Schema]:
+    name = node.get("format")
+    if name is None or (isinstance(name, str) and name in HELD):
+        return []
+    pattern, told = write_format(name)
+    del node["format"]
+    if told is not None:
+        document.narrow(told)
+    if pattern is None:
+        return []
+    return [{"pattern": pattern}]

@@ -1,0 +1,48 @@
+"""The options that hold an answer to something."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lmtool.cli.talking.holding import Holding, constraint_of
+from lmtool.errors import FileError, UsageError
+from lmtool.types import Constraint
+
+
+def test_none() -> None:
+    """Without an option there is no constraint."""
+    assert constraint_of(Holding()) is None
+
+
+def test_each(tmp_path: Path) -> None:
+    """A schema and a grammar come from files, a regular expression and choices from the words themselves."""
+    schema, grammar = tmp_path / "s.json", tmp_path / "g.lark"
+    schema.write_text('{"type": "object"}')
+    grammar.write_text('start: "a"')
+    assert constraint_of(Holding(json_schema=str(schema))) == Constraint("json_schema", '{"type":"object"}')
+    assert constraint_of(Holding(regex="a+")) == Constraint("regex", "a+")
+    assert constraint_of(Holding(choice=["yes", "no"])) == Constraint("choice", '["yes","no"]')
+    assert constraint_of(Holding(grammar=str(grammar))) == Constraint("grammar", 'start: "a"')
+
+
+def test_two() -> None:
+    """Two constraints at once are refused by the names of their options."""
+    with pytest.raises(UsageError, match="--regex and --choice"):
+        constraint_of(Holding(regex="a", choice=["b"]))
+
+
+def test_bad(tmp_path: Path) -> None:
+    """A file that is no JSON, no UTF-8 or not there, and a count too high, are refused before anything is sent."""
+    broken, binary = tmp_path / "broken.json", tmp_path / "binary.lark"
+    broken.write_text("{")
+    binary.write_bytes(b"\xff")
+    with pytest.raises(UsageError, match="no JSON"):
+        constraint_of(Holding(json_schema=str(broken)))
+    with pytest.raises(FileError, match="not UTF-8"):
+        constraint_of(Holding(grammar=str(binary)))
+    with pytest.raises(FileError, match="cannot read"):
+        constraint_of(Holding(grammar=str(tmp_path / "none")))
+    with pytest.raises(UsageError, match="repeats something"):
+        constraint_of(Holding(regex="a{1000000}"))

@@ -1,0 +1,158 @@
+"""Streams held to a constraint: masks come last, a bad constraint ends its own stream, nobody waits for a slow one."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from lmtool.engine.backends import load_engine
+from lmtool.engine.config import EngineConfig
+from lmtool.types import GenerateRequest, SamplingParams
+from tests.engine.guiding import StepCompiler, steps
+
+EOS = 2
+TEN = SamplingParams(max_tokens=10)
+
+
+@pytest.fixture
+def guided(checkpoint):
+    """Engines of a small Llama with a compiler each."""
+    engines = []
+
+    def make(compiler, **settings):
+        engine = load_engine(str(checkpoint("llama")), EngineConfig(device="cpu", dtype="float32", **settings))
+        engine.guide_by(compiler)
+        engines.append(engine)
+        return engine
+
+    yield make
+    for engine in engines:
+        engine.close()
+
+
+def ids(outputs):
+    return [output.token for output in outputs if output.token is not None]
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        TEN,
+        replace(TEN, temperature=2.0, seed=3, top_p=0.5, repetition_penalty=3.0),
+        replace(TEN, min_tokens=8, ignore_eos=True),
+        replace(TEN, logit_bias={50: 100.0, 7: -5.0}),
+        replace(TEN, stop_token_ids=(8, 40)),
+        replace(TEN, logprobs_mode="raw"),
+    ],
+    ids=["greedy", "sampled", "no eos", "bias", "stop ids", "raw"],
+)
+async def test_nothing_escapes_the_mask(guided, run, sampling):
+    """Whatever the other parameters say, each id is an allowed one, and the end comes where the constraint says."""
+    engine = guided(StepCompiler(EOS))
+    request = GenerateRequest(0, (3, 4, 5), sampling, constraint=steps("7,8;40,41,64;9"))
+    outputs = (await run(engine, request))[0]
+    first, second, third, end = ids(outputs)
+    assert first in {7, 8}
+    assert second in {40, 41, 64}
+    assert (third, end) == (9, EOS)
+    assert outputs[-1].finish_reason == "stop"
+    assert outputs[-1].warnings == ("a warning",)
+    if sampling.logprobs_mode == "biased":
+        assert outputs[2].logprob == 0.0
+
+
+async def test_cut_short(guided, run):
+    """`max_tokens` ends it with `length`."""
+    engine = guided(StepCompiler(EOS))
+    request = GenerateRequest(0, (3,), SamplingParams(max_tokens=2), constraint=steps("7;8;9"))
+    outputs = (await run(engine, request))[0]
+    assert (ids(outputs), outputs[-1].finish_reason) == ([7, 8], "length")
+
+
+async def test_neighbours_keep_their_bits(guided, run):
+    """A free stream beside constrained ones is the stream that it is alone."""
+    engine = guided(StepCompiler(EOS), prefix_cache=False)
+    free = GenerateRequest("free", (3, 4, 5), replace(TEN, temperature=1.0, seed=1, ignore_eos=True))
+    alone = (await run(engine, free))["free"]
+    held = [GenerateRequest(n, (3, n + 5), TEN, constraint=steps("7,8;9,10;11")) for n in range(6)]
+    together = await run(engine, *held[:3], free, *held[3:])
+    assert together["free"] == alone
+
+
+async def test_a_bad_constraint_ends_its_own_stream(guided, run):
+    """An error before the first token, and none for anybody else."""
+    engine = guided(StepCompiler(EOS))
+    outputs = await run(
+        engine,
+        GenerateRequest(0, (3,), TEN, constraint=steps("bad")),
+        GenerateRequest(1, (3,), replace(TEN, max_tokens=4)),
+    )
+    (refused,) = outputs[0]
+    assert (refused.error, refused.error_code) == ("this is bad", "invalid_constraint")
+    assert outputs[1][-1].error is None
+
+
+async def test_the_mask_is_stronger_than_a_bias(guided, run):
+    """A bias against everything that is allowed changes nothing; nor do stop ids that the text needs."""
+    engine = guided(StepCompiler(EOS))
+    sampling = replace(TEN, logit_bias={7: float("-inf")}, stop_token_ids=(7,))
+    outputs = (await run(engine, GenerateRequest(0, (3,), sampling, constraint=steps("7;8"))))[0]
+    assert ids(outputs) == [7, 8, EOS]
+
+
+async def test_a_slow_compile_stops_nobody(guided):
+    """While one constraint is compiled, its prompt is computed up to the last chunk and others stream to their end."""
+    compiler = StepCompiler(EOS, at_once=False)
+    engine = guided(compiler)
+    came, ended = [], asyncio.Event()
+
+    def sink(outputs):
+        came.extend(outputs)
+        if any(output.last for output in outputs):
+            ended.set()
+
+    engine.submit(GenerateRequest("slow", tuple(range(3, 83)), TEN, constraint=steps("7")), sink)
+    engine.submit(GenerateRequest("quick", (3,), replace(TEN, ignore_eos=True)), sink)
+    await asyncio.wait_for(ended.wait(), 30)
+    assert {output.stream_id for output in came} == {"quick"}
+    (slow,) = [stream for stream in engine._streams.values() if stream.stream_id == "slow"]
+    assert slow.sequence.computed == 64
+    ended.clear()
+    compiler.finish()
+    await asyncio.wait_for(ended.wait(), 30)
+    assert [output.token for output in came if output.stream_id == "slow"] == [7, EOS]
+
+
+async def test_cancelled_while_compiling(guided):
+    """A stream that is cancelled meanwhile ends at once and gives its compilation up."""
+    compiler = StepCompiler(EOS, at_once=False)
+    engine = guided(compiler)
+    came, ended = [], asyncio.Event()
+
+    def sink(outputs):
+        came.extend(outputs)
+        ended.set()
+
+    handle = engine.submit(GenerateRequest(0, (3,), TEN, constraint=steps("7")), sink)
+    handle.cancel()
+    await asyncio.wait_for(ended.wait(), 30)
+    assert came[-1].finish_reason == "cancelled"
+    (_, answer) = compiler.waiting[0]
+    assert answer.cancelled()
+
+
+async def test_an_engine_without_a_compiler(engine_of, run):
+    """A model that cannot be guided, such as one without a tokenizer, refuses by name."""
+    (refused,) = (await run(engine_of("llama"), GenerateRequest(0, (3,), TEN, constraint=steps("7"))))[0]
+    assert refused.error.startswith("this server cannot hold a stream to a constraint")
+
+
+def test_the_compiler_ends_with_its_engine(checkpoint):
+    """Whoever closes the engine closes what it was given."""
+    compiler = StepCompiler(EOS)
+    engine = load_engine(str(checkpoint("llama")), EngineConfig(device="cpu", dtype="float32"))
+    engine.guide_by(compiler)
+    engine.close()
+    assert compiler.closed

@@ -1,0 +1,25 @@
+"""A compiler over the embedded model's vocabulary, and ways to follow what it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from lmtool.guide.compiler import MatcherCompiler
+from lmtool.guide.templates import Templates
+from tests.guide.following import EOS, TOKENIZER, VOCAB
+
+
+@pytest.fixture(scope="session")
+def templates() -> Templates:
+    """Templates for the embedded model's tokenizer."""
+    return Templates(TOKENIZER, VOCAB, EOS)
+
+
+@pytest.fixture
+def compiler() -> Iterator[MatcherCompiler]:
+    """A compiler of its own for each test."""
+    made = MatcherCompiler(TOKENIZER, VOCAB, EOS)
+    yield made
+    made.close()

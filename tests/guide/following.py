@@ -1,0 +1,75 @@
+"""Ways to follow a compiled constraint: along a text, or along tokens drawn at random as a model would."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmtool import constraint
+from lmtool.errors import LmtoolError
+from lmtool.guide.compiler import MatcherCompiler
+from lmtool.guide.guide import MatcherGuide
+from lmtool.guide.templates import Template, Templates
+from lmtool.ports import Guide
+from lmtool.tiny.path import MODEL_DIR
+from lmtool.types import Constraint
+
+TOKENIZER = (MODEL_DIR / "tokenizer.json").read_text()
+VOCAB = 1536
+EOS = (0, 2)
+WORDS = (VOCAB + 31) // 32
+
+
+def accepts(templates: Templates, template: Template, text: str) -> bool:
+    """Whether a text is a whole match."""
+    matcher = template.matcher.deep_copy()
+    tokens = templates.tokenizer.tokenize_str(text)
+    return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+
+
+def compact(value: object) -> str:
+    """Return JSON as it is generated."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def compiled(compiler: MatcherCompiler, wanted: Constraint) -> MatcherGuide:
+    """Return a fresh guide, or raise what the compiler answers."""
+    return cast("MatcherGuide", compiler.compile(wanted).result(15))
+
+
+def mask_of(compiler: MatcherCompiler, guide: Guide) -> NDArray[np.bool_]:
+    """Return which tokens may come next: [V] booleans."""
+    mask = np.zeros((1, WORDS), np.int32)
+    compiler.fill([(guide, 0)], mask)
+    return np.unpackbits(mask.view(np.uint8), bitorder="little")[:VOCAB].astype(bool)
+
+
+def walk(compiler: MatcherCompiler, templates: Templates, guide: Guide, seed: int, most: int = 200) -> tuple[str, bool]:
+    """Draw allowed tokens at random until one ends the text; return the text and whether it ended.
+
+    Ends as soon as the text may, after half of the tokens.
+    """
+    rng = random.Random(seed)
+    drawn: list[int] = []
+    for step in range(most):
+        allowed = np.flatnonzero(mask_of(compiler, guide))
+        if (error := guide.error()) is not None:
+            raise error
+        token = EOS[0] if step > most // 2 and guide.may_end() else int(rng.choice(allowed))
+        if token in EOS:
+            return templates.tokenizer.decode_str(drawn), True
+        guide.advance(token)
+        drawn.append(token)
+    return templates.tokenizer.decode_str(drawn), False
+
+
+def schema_template(templates: Templates, schema: object, *, strict: bool = True) -> Template | LmtoolError:
+    """Return a compiled schema, or the error that it is refused with."""
+    try:
+        return templates.make(constraint.json_schema(schema, strict=strict))
+    except LmtoolError as error:
+        return error

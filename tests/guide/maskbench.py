@@ -1,0 +1,106 @@
+"""Measures MaskBench (guidance-ai/jsonschemabench, maskbench/data): `python -m tests.guide.maskbench DIR`.
+
+Every schema is compiled; every instance is followed as compact JSON in the embedded model's tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lmtool.constraint import json_schema
+from lmtool.errors import LmtoolError
+from lmtool.guide.templates import Template, Templates
+from lmtool.tiny.path import MODEL_DIR
+
+
+@dataclass
+class Figures:
+    """What came of one pass."""
+
+    schemas: int = 0
+    compiled: int = 0
+    all_right: int = 0
+    accepted: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
+    refused: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
+    seconds: float = 0.0
+    longest: float = 0.0
+    reasons: collections.Counter[str] = field(default_factory=collections.Counter)
+    wrong: list[tuple[str, bool]] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.compiled} of {self.schemas} schemas compiled ({self.compiled / self.schemas:.1%}), "
+            f"{self.all_right} with every instance judged right; "
+            f"valid instances accepted: {self.accepted[True]}, refused: {self.refused[True]}; "
+            f"invalid instances refused: {self.refused[False]}, accepted: {self.accepted[False]}; "
+            f"{self.seconds:.1f} s of CPU for compiling, {self.longest:.2f} s for the longest"
+        )
+
+
+def accepts(templates: Templates, template: Template, text: str) -> bool:
+    """Whether a text is a whole match of a compiled constraint."""
+    matcher = template.matcher.deep_copy()
+    tokens = templates.tokenizer.tokenize_str(text)
+    return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+
+
+def measure(files: list[Path], templates: Templates, *, strict: bool) -> Figures:
+    """Compile each schema and judge its instances."""
+    figures = Figures()
+    for file in files:
+        case = json.loads(file.read_text())
+        figures.schemas += 1
+        started = time.process_time()
+        try:
+            template = templates.make(json_schema(case["schema"], strict=strict))
+        except LmtoolError as error:
+            figures.reasons[error.message[:100]] += 1
+            figures.wrong.append((f"{file.name}: {error.message}", True))
+            continue
+        finally:
+            taken = time.process_time() - started
+            figures.seconds += taken
+            figures.longest = max(figures.longest, taken)
+        figures.compiled += 1
+        figures.all_right += _judge(file.name, case["tests"], templates, template, figures)
+    return figures
+
+
+def _judge(name: str, tests: list[dict[str, object]], templates: Templates, template: Template, to: Figures) -> bool:
+    right = True
+    for test in tests:
+        text = json.dumps(test["data"], separators=(",", ":"), ensure_ascii=False)
+        accepted, valid = accepts(templates, template, text), bool(test["valid"])
+        (to.accepted if accepted else to.refused)[valid] += 1
+        if accepted != valid:
+            right = False
+            to.wrong.append((f"{name}: {'valid refused' if valid else 'INVALID ACCEPTED'}", valid))
+    return right
+
+
+def main() -> None:
+    """Print the figures of one folder, strict and lenient."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("folder", type=Path)
+    options.add_argument("--mode", choices=["strict", "lenient", "both"], default="both")
+    options.add_argument("--reasons", type=int, default=0, help="print so many reasons for refusals")
+    options.add_argument("--wrong", type=Path, help="write each wrong judgement into this file")
+    given = options.parse_args()
+    templates = Templates((MODEL_DIR / "tokenizer.json").read_text(), 1536, [0, 2])
+    for mode in ["strict", "lenient"] if given.mode == "both" else [given.mode]:
+        figures = measure(sorted(given.folder.glob("*.json")), templates, strict=mode == "strict")
+        sys.stdout.write(f"{mode}: {figures}\n")
+        for reason, count in figures.reasons.most_common(given.reasons):
+            sys.stdout.write(f"  {count:5} {reason}\n")
+        if given.wrong:
+            given.wrong.write_text("\n".join(sentence for sentence, _ in figures.wrong) + "\n")
+
+
+if __name__ == "__main__":
+    main()

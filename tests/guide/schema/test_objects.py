@@ -1,0 +1,66 @@
+"""Names and counts of properties."""
+
+from __future__ import annotations
+
+import pytest
+
+from lmtool.guide.schema.document import Document, UnsupportedError
+from lmtool.guide.schema.objects import write_property_counts, write_property_names
+
+CLOSED = {"properties": {"a": {}, "b": {}, "c": {}}, "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    ("names", "held"),
+    [
+        (True, []),
+        (False, [{"maxProperties": 0}]),
+        ({"type": "string"}, []),
+        ({"pattern": "^a"}, [{"patternProperties": {"^a": True}, "additionalProperties": False}]),
+        ({"maxLength": 3}, [{"patternProperties": {"^[\\s\\S]{0,3}$": True}, "additionalProperties": False}]),
+    ],
+)
+def test_names(names, held):
+    """What names are allowed is said by patterns."""
+    assert write_property_names({"propertyNames": names}, Document({})) == held
+
+
+def test_named_properties():
+    """A list of names leaves these properties, each with what it may hold."""
+    node = {
+        "propertyNames": {"enum": ["a", "b"]},
+        "properties": {"a": {"type": "null"}, "c": {}},
+        "additionalProperties": {"type": "string"},
+    }
+    assert write_property_names(node, Document({})) == []
+    assert node == {"properties": {"a": {"type": "null"}, "b": {"type": "string"}}, "additionalProperties": False}
+    with pytest.raises(UnsupportedError):
+        write_property_names({"propertyNames": {"pattern": "a"}, "properties": {}}, Document({}))
+
+
+def test_counts():
+    """At least and at most so many become the choices of which."""
+    [least] = write_property_counts({**CLOSED, "minProperties": 2}, Document({}))
+    assert least == {"anyOf": [{"required": ["a", "b"]}, {"required": ["a", "c"]}, {"required": ["b", "c"]}]}
+    [most] = write_property_counts({**CLOSED, "maxProperties": 2}, Document({}))
+    assert most == {"anyOf": [{"properties": {name: False}} for name in "abc"]}
+    assert write_property_counts({**CLOSED, "maxProperties": 3}, Document({})) == []
+    assert write_property_counts({**CLOSED, "required": ["a", "b"], "minProperties": 2}, Document({})) == []
+    assert write_property_counts({**CLOSED, "minProperties": 4}, Document({})) == [False]
+    assert write_property_counts({**CLOSED, "required": ["a", "b"], "maxProperties": 1}, Document({})) == [False]
+
+
+def test_open_objects_are_narrowed():
+    """Where any name may occur, only the named ones are used, and that is told."""
+    document = Document({})
+    node = {"properties": {"a": {}}, "minProperties": 1}
+    assert write_property_counts(node, document) == [{"required": ["a"]}]
+    assert node["additionalProperties"] is False
+    assert document.narrowed
+
+
+def test_too_many_choices():
+    """Choices beyond a limit are refused."""
+    many = {"properties": {f"p{n}": {} for n in range(30)}, "additionalProperties": False, "minProperties": 10}
+    with pytest.raises(UnsupportedError, match="minProperties"):
+        write_property_counts(many, Document({}))

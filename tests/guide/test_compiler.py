@@ -1,0 +1,150 @@
+"""Compiling: pool, single flight, memory, deadline."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import CancelledError
+
+import pytest
+
+from lmtool import constraint
+from lmtool.errors import (
+    ConstraintError,
+    ConstraintTooComplexError,
+    OverloadedError,
+    ResourceError,
+    ServerError,
+)
+from lmtool.guide import compiler as module
+from lmtool.guide.compiler import MatcherCompiler
+from lmtool.guide.config import GuideConfig
+from lmtool.guide.templates import Templates
+from lmtool.types import Constraint
+from tests.guide.following import EOS, TOKENIZER, VOCAB, compiled, mask_of
+
+YES_NO = constraint.choice(["yes", "no"])
+
+
+class Gated(Templates):
+    """Templates that are made once the test opens the gate."""
+
+    gate = threading.Event()
+    entered = threading.Event()
+
+    def make(self, wanted: Constraint):
+        self.entered.set()
+        assert self.gate.wait(20)
+        return super().make(wanted)
+
+
+@pytest.fixture
+def gated(monkeypatch):
+    Gated.gate, Gated.entered = threading.Event(), threading.Event()
+    monkeypatch.setattr(module, "Templates", Gated)
+    yield Gated
+    Gated.gate.set()
+
+
+def test_second_request_is_a_hit(compiler):
+    """What was compiled is kept, and each request gets a guide of its own at the start."""
+    first = compiled(compiler, YES_NO)
+    start = mask_of(compiler, first)
+    first.advance(int(start.nonzero()[0][0]))
+    second = compiled(compiler, YES_NO)
+    assert (mask_of(compiler, second) == start).all()
+    assert (mask_of(compiler, first) != start).any()
+    counts = compiler.counts
+    assert (counts.compiles, counts.hits, counts.failures, counts.cached, counts.waiting) == (1, 1, 0, 1, 0)
+    assert counts.seconds > 0
+    assert counts.cached_bytes > 0
+
+
+def test_failures_are_remembered(compiler):
+    """A constraint that failed fails again from memory, with an error of its own."""
+    problems = [compiler.compile(constraint.regex("(")).exception(10) for _ in range(2)]
+    assert all(isinstance(problem, ConstraintError) for problem in problems)
+    assert problems[0] is not problems[1]
+    assert "unclosed group" in str(problems[0])
+    assert (compiler.counts.compiles, compiler.counts.hits, compiler.counts.failures) == (1, 1, 2)
+
+
+def test_one_flight_for_equal_constraints(gated):
+    """Equal constraints that wait are compiled once; whoever cancels gets nothing and disturbs nobody."""
+    compiler = MatcherCompiler(TOKENIZER, VOCAB, EOS)
+    waiting = [compiler.compile(YES_NO) for _ in range(4)]
+    assert waiting[1].cancel()
+    gated.gate.set()
+    guides = [future.result(10) for future in (waiting[0], waiting[2], waiting[3])]
+    assert len(set(map(id, guides))) == 3
+    with pytest.raises(CancelledError):
+        waiting[1].result()
+    assert compiler.counts.compiles == 1
+    compiler.close()
+
+
+def test_deadline(gated):
+    """A request gets its answer at the deadline; the next one at once, until the constraint is compiled after all."""
+    compiler = MatcherCompiler(TOKENIZER, VOCAB, EOS, GuideConfig(deadline=0.05))
+    assert isinstance(compiler.compile(YES_NO).exception(10), ConstraintTooComplexError)
+    assert isinstance(compiler.compile(YES_NO).exception(0), ConstraintTooComplexError)
+    gated.gate.set()
+    compiler._pool.shutdown(wait=True)
+    assert compiler.compile(YES_NO).result(0) is not None
+    compiler.close()
+
+
+def test_a_full_queue_refuses(gated):
+    """More different constraints than may wait are refused as overload, equal ones are not."""
+    compiler = MatcherCompiler(TOKENIZER, VOCAB, EOS, GuideConfig(threads=1, max_waiting=2, deadline=30))
+    first = [compiler.compile(constraint.regex(pattern)) for pattern in ("a", "b")]
+    assert isinstance(compiler.compile(constraint.regex("c")).exception(0), OverloadedError)
+    same = compiler.compile(constraint.regex("b"))
+    gated.gate.set()
+    assert all(future.result(10) for future in (*first, same))
+    assert compiler.compile(constraint.regex("c")).result(10)
+    compiler.close()
+
+
+def test_waiting_for_a_thread_is_overload(gated):
+    """Whose constraint never got a thread within the deadline is told to try again, and it is not held against it."""
+    compiler = MatcherCompiler(TOKENIZER, VOCAB, EOS, GuideConfig(threads=1, deadline=0.2))
+    compiler.compile(constraint.regex("a"))
+    assert gated.entered.wait(10)
+    assert isinstance(compiler.compile(constraint.regex("b")).exception(10), OverloadedError)
+    gated.gate.set()
+    assert compiler.compile(constraint.regex("b")).result(10)
+    compiler.close()
+
+
+def test_close_fails_what_waits(gated):
+    """After close everything fails at once; guides already made go on."""
+    compiler = MatcherCompiler(TOKENIZER, VOCAB, EOS)
+    waiting = compiler.compile(YES_NO)
+    compiler.close()
+    gated.gate.set()
+    assert isinstance(waiting.exception(10), ServerError)
+    assert isinstance(compiler.compile(YES_NO).exception(0), ServerError)
+
+
+def test_unusable_tokenizer():
+    """A tokenizer that the library cannot read fails the requests, with a next step, and nothing else."""
+    compiler = MatcherCompiler("gpt2", VOCAB, EOS)
+    problem = compiler.compile(YES_NO).exception(10)
+    assert isinstance(problem, ResourceError)
+    assert problem.hints
+    compiler.close()
+
+
+@pytest.mark.parametrize("raised", [MemoryError(), RecursionError(), ValueError("odd"), BaseException("panic")])
+def test_whatever_the_library_raises(monkeypatch, raised):
+    """No failure inside the library, panics included, gets further than its own request."""
+
+    def fail(self, wanted):
+        raise raised
+
+    compiler = MatcherCompiler(TOKENIZER, VOCAB, EOS)
+    with monkeypatch.context() as patched:
+        patched.setattr(Templates, "make", fail)
+        assert isinstance(compiler.compile(YES_NO).exception(10), ConstraintError)
+    assert compiler.compile(constraint.regex("a")).result(10)
+    compiler.close()

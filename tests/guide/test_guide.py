@@ -1,0 +1,104 @@
+"""One stream's way."""
+
+from __future__ import annotations
+
+import pytest
+
+from lmtool import constraint
+from lmtool.errors import ServerError
+from lmtool.guide.guide import too_complex
+from tests.guide.following import EOS, compiled, mask_of
+
+
+def ids(templates, text):
+    return templates.tokenizer.tokenize_str(text)
+
+
+def test_forced_tokens(compiler, templates):
+    """Tokens that must follow are told and not taken; after them the text is over and only eos is left."""
+    guide = compiled(compiler, constraint.regex("a{3}"))
+    forced = guide.forced()
+    assert templates.tokenizer.decode_str(forced) == "aaa"
+    assert guide.forced() == forced
+    for token in forced:
+        assert not guide.may_end()
+        guide.advance(token)
+    assert guide.may_end()
+    assert guide.ended()
+    assert guide.forced() == []
+    assert sorted(mask_of(compiler, guide).nonzero()[0]) == sorted(EOS)
+
+
+def test_eos(compiler, templates):
+    """An eos id ends a whole match, and is an error before; nothing follows it."""
+    guide = compiled(compiler, constraint.regex("ab?"))
+    early = guide.fork()
+    early.advance(EOS[0])
+    assert isinstance(early.error(), ServerError)
+    guide.advance(ids(templates, "a")[0])
+    assert guide.may_end()
+    assert not guide.ended()
+    guide.advance(EOS[1])
+    assert guide.ended()
+    assert guide.error() is None
+    guide.advance(ids(templates, "b")[0])
+    assert isinstance(guide.error(), ServerError)
+
+
+def test_wrong_token(compiler, templates):
+    """A token that the mask did not allow is an error of this guide alone, and stays one."""
+    guide = compiled(compiler, constraint.choice(["yes", "no"]))
+    other = guide.fork()
+    guide.advance(ids(templates, "z")[0])
+    problem = guide.error()
+    assert isinstance(problem, ServerError)
+    guide.advance(ids(templates, "y")[0])
+    assert guide.error() is problem
+    assert (guide.may_end(), guide.ended(), guide.forced(), guide.accepts([5])) == (False, False, [], 0)
+    assert other.error() is None
+
+
+@pytest.mark.parametrize("further", ["", "c"])
+def test_rollback(compiler, templates, further):
+    """Going back over tokens and eos restores what was allowed."""
+    guide = compiled(compiler, constraint.regex("a[bc]*"))
+    before = mask_of(compiler, guide)
+    path = [*(ids(templates, letter)[0] for letter in "a" + further), EOS[0]]
+    for token in path:
+        guide.advance(token)
+    guide.rollback(len(path))
+    assert guide.error() is None
+    assert not guide.ended()
+    assert (mask_of(compiler, guide) == before).all()
+
+
+def test_accepts(compiler, templates):
+    """Of a draft the legal beginning is counted, eos included; the guide does not move."""
+    guide = compiled(compiler, constraint.regex("a[bc]"))
+    a, b, z = (ids(templates, letter)[0] for letter in "abz")
+    assert guide.accepts([a, b]) == 2
+    assert guide.accepts([a, z, b]) == 1
+    assert guide.accepts([a, EOS[0]]) == 1
+    assert guide.accepts([a, b, EOS[0], EOS[0]]) == 3
+    assert guide.accepts([EOS[0]]) == 0
+    assert guide.accepts([]) == 0
+    assert not guide.may_end()
+
+
+def test_fork(compiler, templates):
+    """A fork goes its own way from the same place."""
+    guide = compiled(compiler, constraint.choice(["ab", "ac"]))
+    guide.advance(ids(templates, "a")[0])
+    other = guide.fork()
+    guide.advance(ids(templates, "b")[0])
+    assert guide.ended()
+    assert not other.ended()
+    assert other.accepts(ids(templates, "c")) == 1
+
+
+def test_first_error_stays(compiler):
+    """The first error of a guide is the one that is told."""
+    guide = compiled(compiler, constraint.regex("a"))
+    guide.fail(too_complex("first"))
+    guide.fail(too_complex("second"))
+    assert str(guide.error()) == "first"

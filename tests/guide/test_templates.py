@@ -1,0 +1,64 @@
+"""Compiled constraints, tried once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lmtool import constraint
+from lmtool.errors import ConstraintError, ResourceError
+from lmtool.guide.templates import Templates
+from lmtool.text.tokenizer import load_tokenizer
+from lmtool.tiny.path import MODEL_DIR
+from tests.guide.following import EOS, TOKENIZER, accepts
+
+STORIES = Path(__file__).parents[1] / "data/stories260K"
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [constraint.regex(r"[^\s\S]a"), constraint.json_schema({"$ref": "#"}), constraint.grammar("start: a\na: a")],
+)
+def test_what_matches_nothing_is_refused(templates, wanted):
+    """A constraint that compiles and can never be met is refused before anyone gets it."""
+    with pytest.raises(ConstraintError, match="no text matches"):
+        templates.make(wanted)
+
+
+def test_names_are_not_looked_up():
+    """A text that is no tokenizer.json is refused: the library would take it for a name on the hub."""
+    with pytest.raises(ResourceError):
+        Templates("bert-base-uncased", 1000, EOS)
+
+
+def test_wider_logits():
+    """Ids that the logits have and the tokenizer lacks are never allowed."""
+    templates = Templates(TOKENIZER, 1600, EOS)
+    mask = templates.make(constraint.regex(".*")).matcher.deep_copy().compute_bitmask()
+    assert len(mask) >= 200
+    assert int.from_bytes(mask, "little") >> 1536 == 0
+
+
+@pytest.mark.parametrize(("folder", "size", "eos"), [(MODEL_DIR, 1536, [0, 2]), (STORIES, 512, [1, 2])])
+def test_tokens_are_the_tokenizers_own(folder, size, eos):
+    """Followed token by token as our tokenizer splits it, a text of several scripts is what it is."""
+    tokenizer = load_tokenizer(str(folder))
+    templates = Templates(tokenizer.to_json(), size, eos)
+    text = '{"name":"Zoë 😀 \\n","ok":true}'
+    schema = {"type": "object", "properties": {"name": {"type": "string"}, "ok": {"type": "boolean"}}}
+    template = templates.make(constraint.json_schema(schema))
+    matcher = template.matcher.deep_copy()
+    tokens = tokenizer.encode_continuation(text)
+    assert matcher.try_consume_tokens(tokens) == len(tokens)
+    assert matcher.is_accepting()
+    assert tokenizer.decode(tokens).strip() == text
+    assert json.loads(templates.tokenizer.decode_str(tokens)) == json.loads(text)
+
+
+def test_size_grows_with_the_constraint(templates):
+    """The estimate of memory counts the constraint's own length."""
+    small, large = (templates.make(constraint.choice([f"w{n}" for n in range(count)])) for count in (2, 2000))
+    assert 0 < small.size < large.size
+    assert accepts(templates, large, "w1999")
