@@ -128,13 +128,16 @@ class ServerProcess:
 
 @pytest.fixture(scope="session")
 def start_server(tmp_path_factory: pytest.TempPathFactory) -> StartServer:
-    """Start `lmtool serve WORDS...` on a free port; a context manager that ends it. `expect("ready")` waits for it."""
+    """Start `lmtool serve WORDS...`, or another `command`, on a free port; a context manager that ends it.
+
+    `expect("ready")` waits for it.
+    """
 
     @contextlib.contextmanager
-    def start(*words: str, port: str = "0", **env: str) -> Iterator[ServerProcess]:
+    def start(*words: str, port: str = "0", command: str = "serve", **env: str) -> Iterator[ServerProcess]:
         home = tmp_path_factory.mktemp("server")
         process = subprocess.Popen(
-            [sys.executable, "-m", "lmtool", "serve", *words, "--port", port],
+            [sys.executable, "-m", "lmtool", command, *words, "--port", port],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -41,6 +41,7 @@ class Group:
 
 TREE: tuple[Command | Group, ...] = (
     Command("serve", "serve", "Serve a model over LMTP.", "Run"),
+    Command("balance", "balance", "Offer many servers of one model at one address.", "Run"),
     Command("chat", "chat", "Talk to a model: one answer, or a conversation.", "Talk"),
     Command("score", "score", "Logprob, probability and perplexity of texts, given a prompt.", "Talk"),
     Command("info", "info", "Ask a server what it serves and how it speaks.", "Talk"),
@@ -74,6 +75,15 @@ TREE: tuple[Command | Group, ...] = (
     ),
     Command("record", "trace.record", "The same as `lmtool trace record`.", hidden=True),
     Command("replay", "trace.serve", "The same as `lmtool trace serve`.", function="serve", hidden=True),
+    Group(
+        "bench",
+        "Measure engines and servers.",
+        (
+            Command("engine", "bench.engine", "Measure our engine beside its peers on the same weights."),
+            Command("serve", "bench.serve", "Load a server: latencies, throughput, goodput."),
+        ),
+        "Look",
+    ),
     Command("models", "models", "List the models at hand: served, embedded, downloaded.", "Setup"),
     Command("doctor", "doctor", "Check what serving and talking need; 1 if something is broken.", "Setup"),
     Group(

@@ -66,6 +66,16 @@ async def serve(
             rich_help_panel=MACHINE,
         ),
     ] = None,
+    prefix_cache: Annotated[
+        bool,
+        typer.Option(help="Keep what was computed of prompts for those that begin alike.", rich_help_panel=MACHINE),
+    ] = True,
+    replicas: Annotated[
+        int, typer.Option(min=1, max=256, metavar="N", help="Worker processes.", rich_help_panel=MACHINE)
+    ] = 1,
+    layout: Annotated[
+        str | None, typer.Option(metavar="GxD", help="G workers of D CUDA devices each.", rich_help_panel=MACHINE)
+    ] = None,
     max_streams: Annotated[
         int, typer.Option(min=1, metavar="N", help="Computed at once; more wait.", rich_help_panel=MACHINE)
     ] = 256,
@@ -108,6 +118,20 @@ async def serve(
         bool,
         typer.Option("--trust-remote-code", help="Run Python code that a model brings along.", rich_help_panel=MODELS),
     ] = False,
+    backend: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="What runs it: transformers, llamacpp, vllm, random.", rich_help_panel=MODELS
+        ),
+    ] = "transformers",
+    backend_python: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="Python of the environment that has vLLM.", rich_help_panel=MODELS),
+    ] = None,
+    backend_option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="For the backend (repeatable).", rich_help_panel=MODELS),
+    ] = None,
     ready_file: Annotated[
         str | None,
         typer.Option(metavar="PATH", help="Write the URL here once the model answers.", rich_help_panel=OUTPUT),
@@ -127,10 +151,15 @@ async def serve(
     Listens at once; requests wait while the model loads. Ctrl-C lets running streams end and exits with 0; a second
     one ends them.
     """
+    import os
+    from dataclasses import replace
+
+    from lmtool.cli.backends import BackendConfig
     from lmtool.cli.serving.listening import ListenConfig
+    from lmtool.cli.serving.replicas import ReplicasConfig, commands
     from lmtool.cli.serving.run import ServingConfig, run
     from lmtool.cli.serving.service import ServiceConfig
-    from lmtool.cli.wiring import ModelsConfig, need_serve_packages, threads_for
+    from lmtool.cli.wiring import GGUF, ModelsConfig, need_serve_packages, threads_for
     from lmtool.engine.config import EngineConfig
     from lmtool.errors import UsageError
     from lmtool.lmtp.config import ServerConfig
@@ -144,6 +173,10 @@ async def serve(
         )
     if static and model == "auto":
         raise UsageError("--static serves one model, auto serves any", "name the model, or leave --static out")
+    runs = BackendConfig(backend, backend_python, tuple(backend_option or ()))
+    runs.check()
+    if model is not None and model.endswith(GGUF) and backend == "transformers":
+        raise UsageError(f"{model} is a GGUF file, which llama.cpp runs", "add:  --backend llamacpp")
     models = ModelsConfig(model, tuple(served_model_name or ()), tuple(allow_model or ()), max_loaded, idle_unload)
     engine = EngineConfig(
         device="cuda" if cuda and device == "auto" else device,
@@ -152,15 +185,18 @@ async def serve(
         max_batch_tokens=max_batch_tokens,
         max_context=max_context,
         kv_cache_bytes=kv_cache_bytes,
+        prefix_cache=prefix_cache,
         threads=threads if threads is not None else threads_for(model),
         trust_remote_code=trust_remote_code,
         revision=revision,
     )
     server = ServerConfig(max_connections=max_connections, allowed_origins=tuple(allow_origin or ()))
+    service = ServiceConfig(models, engine, server, runs)
+    workers = commands(ReplicasConfig(replicas, layout), service, dict(os.environ))
     await run(
         ServingConfig(
             None if stdio else ListenConfig(host, port),
-            ServiceConfig(models, engine, server),
+            replace(service, workers=workers),
             ready_file=ready_file,
             drain_limit=drain_limit,
             json_logs=json_logs,

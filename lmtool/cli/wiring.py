@@ -11,29 +11,33 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from weakref import WeakSet
 
+from lmtool.cli.backends import BackendConfig, find
 from lmtool.errors import LmtoolError, ModelLoadError, ModelNotFoundError, ResourceError
 
 if TYPE_CHECKING:
     import tokenizers
 
     from lmtool.engine.config import EngineConfig
-    from lmtool.engine.engine import Engine
     from lmtool.engine.host import ModelHost
     from lmtool.engine.model_slot import ServedModel
+    from lmtool.guide.compiler import MatcherCompiler
     from lmtool.lmtp.client import LmtpClient, OnFrame
-    from lmtool.ports import LoadedModel, Tokenizer
-    from lmtool.types import LoadProgress
+    from lmtool.ports import GuideCompiler, LoadedModel
+    from lmtool.text.tokenizer import TextTokenizer
+    from lmtool.types import LoadProgress, ModelInfo
 
 EMBEDDED_NAME = "lmtool-tiny"
 """The name of the model that comes with lmtool, for `serve` and for clients."""
 AUTO = "auto"
 """In place of a model's name: load whatever a client names."""
-SERVE_PACKAGES = ("torch", "transformers", "safetensors", "starlette", "uvicorn")
+SERVE_PACKAGES = ("torch", "transformers", "safetensors", "starlette", "uvicorn", "llguidance")
 SMALL_BYTES = 32_000_000
 """Size of the weights on disk below which one CPU thread is faster than several."""
+GGUF = ".gguf"
+"""What files end in that llama.cpp reads; a tokenizer.json beside one is its tokenizer."""
 INSTALL_SERVE = "pip install 'lmtool[serve]'"
 
 _log = logging.getLogger(__name__)
@@ -60,12 +64,32 @@ class ModelsConfig:
         return None if self.model == AUTO else served(self.model, self.served_model_name).names[0]
 
 
+@runtime_checkable
+class Counted(Protocol):
+    """A model that knows at any time how many streams it has."""
+
+    @property
+    def info_now(self) -> ModelInfo:
+        """What is served, with the numbers of streams as they are now."""
+
+
+@runtime_checkable
+class Guided(Counted, Protocol):
+    """A model that can hold streams to constraints."""
+
+    def guide_by(self, guides: GuideCompiler) -> None:
+        """Take constraints from now on, compiled by `guides`, which belongs to the model then."""
+
+
 @dataclass
 class Loader:
     """Loads models with their tokenizers; knows the engines that are in memory."""
 
     config: EngineConfig
-    engines: WeakSet[Engine] = field(default_factory=WeakSet)
+    backend: BackendConfig = field(default_factory=BackendConfig)
+    engines: WeakSet[Counted] = field(default_factory=WeakSet)
+    guides: WeakSet[MatcherCompiler] = field(default_factory=WeakSet)
+    """What compiles constraints for these engines, with its counts."""
 
     def load(self, source: str, on_progress: Callable[[LoadProgress], None]) -> LoadedModel:
         """A running model that speaks text, or ids only where it has no tokenizer. Blocks; call it from a thread.
@@ -76,16 +100,23 @@ class Loader:
         from lmtool.text.tokenizer import load_tokenizer
 
         with _no_collection(), ThreadPoolExecutor(1, thread_name_prefix="lmtool-tokenizer") as beside:
-            reading = beside.submit(load_tokenizer, source, self._converted, revision=self.config.revision)
-            if not Path(source).is_dir() and isinstance(error := reading.exception(), ModelNotFoundError):
+            folder = str(Path(source).parent) if source.endswith(GGUF) else source
+            reading = beside.submit(load_tokenizer, folder, self._converted, revision=self.config.revision)
+            if not Path(folder).is_dir() and isinstance(error := reading.exception(), ModelNotFoundError):
                 # Known at once here; transformers would ask a hub that cannot be reached for half a minute.
                 raise error
-            from lmtool.engine.backends import load_engine
-
-            engine = load_engine(source, self.config, partial(_while_loading, on_progress))
-            self.engines.add(engine)
+            told = partial(_while_loading, on_progress)
+            engine = find(self.backend.backend)(source, self.config, self.backend.options, told)
+            if isinstance(engine, Counted):
+                self.engines.add(engine)
             tokenizer = _tokenizer_or_none(source, reading.result)
-        return engine if tokenizer is None else TextModel(engine, tokenizer)
+        if tokenizer is None:
+            return engine
+        if isinstance(engine, Guided):
+            guides = _compiler(tokenizer, engine.info_now)
+            self.guides.add(guides)
+            engine.guide_by(guides)
+        return TextModel(engine, tokenizer)
 
     def _converted(self, source: str) -> tokenizers.Tokenizer:
         """The tokenizer of a model without tokenizer.json, by transformers, which the model needs anyway."""
@@ -97,6 +128,13 @@ class Loader:
         """Streams running and waiting in all engines."""
         now = [engine.info_now for engine in self.engines]
         return sum(info.running or 0 for info in now), sum(info.waiting or 0 for info in now)
+
+
+def _compiler(tokenizer: TextTokenizer, info: ModelInfo) -> MatcherCompiler:
+    from lmtool.guide.compiler import MatcherCompiler
+
+    assert info.vocab_size is not None
+    return MatcherCompiler(tokenizer.to_json(), info.vocab_size, info.eos_token_ids)
 
 
 def _while_loading(on_progress: Callable[[LoadProgress], None], progress: LoadProgress) -> None:
@@ -117,7 +155,7 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _tokenizer_or_none(source: str, result: Callable[[], Tokenizer]) -> Tokenizer | None:
+def _tokenizer_or_none(source: str, result: Callable[[], TextTokenizer]) -> TextTokenizer | None:
     """A model without a tokenizer can still be served: LMTP needs ids only."""
     try:
         return result()
@@ -159,6 +197,8 @@ def served(model: str | None, aliases: Sequence[str] = ()) -> ServedModel:
     if model and folder.is_dir():
         path = folder.resolve()
         return ServedModel(str(folder), tuple(dict.fromkeys((*aliases, path.name, model, str(path)))))
+    if folder.suffix == GGUF and folder.is_file():
+        return ServedModel(str(folder), tuple(dict.fromkeys((*aliases, folder.stem, model))))
     if model.startswith(("/", ".", "~")) or model.count("/") > 1 or folder.exists() or not model:
         raise ModelLoadError(
             f"there is no model folder {model!r}",
@@ -182,7 +222,12 @@ def threads_for(model: str | None) -> int | None:
 
 def need_serve_packages() -> None:
     """Raise `ResourceError` with the install line when a package is missing that only servers need."""
-    missing = [name for name in SERVE_PACKAGES if importlib.util.find_spec(name) is None]
+    need_packages(SERVE_PACKAGES)
+
+
+def need_packages(names: Sequence[str]) -> None:
+    """Raise `ResourceError` with the install line when one of these packages is missing."""
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
         raise ResourceError(f"serving a model needs {', '.join(missing)}", f"install it:  {INSTALL_SERVE}")
 

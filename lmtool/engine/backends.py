@@ -61,7 +61,7 @@ def _load(name: str, config: EngineConfig, report: Callable[[LoadProgress], None
         block_tokens=BLOCK_TOKENS,
         max_scored_rows=512,
     )
-    return Engine(loaded.runner, limits, loaded.blocks, loaded.info, config.threads)
+    return Engine(loaded.runner, limits, loaded.blocks, loaded.info, config.threads, prefix_cache=config.prefix_cache)
 
 
 def _load_checked(

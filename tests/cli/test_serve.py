@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lmtool.cli.backends import BackendConfig
 from lmtool.cli.serve import serve
 from lmtool.cli.serving.listening import ListenConfig
+from lmtool.cli.serving.replicas import ReplicasConfig
 from lmtool.cli.serving.run import ServingConfig
 from lmtool.cli.wiring import ModelsConfig
 from lmtool.engine.config import EngineConfig
@@ -258,7 +260,17 @@ def test_flags_and_configuration_match_one_to_one() -> None:
     """Every flag is a field of a configuration, by the same name, and every field of the engine's has its flag."""
     flags = set(inspect.signature(serve).parameters) - {"common"}
     known = {
-        f.name for kind in (ListenConfig, ModelsConfig, EngineConfig, ServerConfig, ServingConfig) for f in fields(kind)
+        f.name
+        for kind in (
+            ListenConfig,
+            ModelsConfig,
+            BackendConfig,
+            EngineConfig,
+            ReplicasConfig,
+            ServerConfig,
+            ServingConfig,
+        )
+        for f in fields(kind)
     }
     spelled_otherwise = {
         "cuda": "device",

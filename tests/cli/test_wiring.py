@@ -45,6 +45,13 @@ def test_served_model_names_come_first() -> None:
     assert ModelsConfig(str(STORIES), ("mine",)).main == "mine"
 
 
+def test_a_gguf_file_shows_its_name(tmp_path: Path) -> None:
+    """Without its folder and its ending."""
+    file = tmp_path / "small.gguf"
+    file.touch()
+    assert served(str(file)).names == ("small", str(file))
+
+
 def test_a_hub_name_is_its_own_name() -> None:
     """What is not a folder is a name on the hub."""
     assert served("org/model").names == ("org/model",)

@@ -33,6 +33,7 @@ class Health:
     requests: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Ended requests by command and ending: a finish reason, `left`, or `error`."""
     prompt_tokens: int = 0
+    cached_tokens: int = 0
     output_tokens: int = 0
 
     def count(self, entry: RequestLog) -> None:
@@ -40,6 +41,7 @@ class Health:
         command = entry.command if entry.command in COMMANDS else "other"  # a client may send anything
         self.requests[command, "error" if entry.error is not None else entry.end or "stop"] += 1
         self.prompt_tokens += entry.prompt_tokens or 0
+        self.cached_tokens += entry.cached_tokens
         self.output_tokens += entry.output_tokens
 
     def report(self) -> dict[str, Any]:
@@ -57,8 +59,8 @@ class Health:
         return told
 
 
-def metrics(health: Health, *, connections: int, running: int, waiting: int) -> str:
-    """What `/metrics` says, in the Prometheus text format, version 0.0.4."""
+def metrics(health: Health, *, connections: int, running: int, waiting: int, workers_up: int | None = None) -> str:
+    """What `/metrics` says, in the Prometheus text format, version 0.0.4. workers_up: of a balancer."""
     families: list[tuple[str, str, str, list[tuple[str, int]]]] = [
         ("ready", "gauge", "Whether requests are answered at once.", [("", int(health.state == "ready"))]),
         ("connections", "gauge", "Open connections.", [("", connections)]),
@@ -67,12 +69,20 @@ def metrics(health: Health, *, connections: int, running: int, waiting: int) -> 
         ("requests_total", "counter", "Ended requests by command and ending.", _by_ending(health)),
         ("prompt_tokens_total", "counter", "Tokens of the prompts of ended requests.", [("", health.prompt_tokens)]),
         (
+            "prompt_tokens_cached_total",
+            "counter",
+            "Those of them whose keys and values were reused.",
+            [("", health.cached_tokens)],
+        ),
+        (
             "output_tokens_total",
             "counter",
             "Tokens generated or scored by ended requests.",
             [("", health.output_tokens)],
         ),
     ]
+    if workers_up is not None:
+        families.append(("workers_up", "gauge", "Workers that answer.", [("", workers_up)]))
     lines = []
     for name, kind, meaning, samples in families:
         lines += [f"# HELP lmtool_{name} {meaning}", f"# TYPE lmtool_{name} {kind}"]

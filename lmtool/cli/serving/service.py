@@ -10,10 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from lmtool.cli.backends import BackendConfig
 from lmtool.cli.serving.health import Health, routes
 from lmtool.cli.wiring import Loader, ModelsConfig, host
 from lmtool.engine.config import EngineConfig
 from lmtool.errors import LmtoolError
+from lmtool.lmtp.balancing.balancer import Balancer
 from lmtool.lmtp.config import ServerConfig
 from lmtool.lmtp.request_log import silent
 
@@ -36,6 +38,9 @@ class ServiceConfig:
     models: ModelsConfig = field(default_factory=ModelsConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
+    backend: BackendConfig = field(default_factory=BackendConfig)
+    workers: tuple[str, ...] = ()
+    """Endpoints of servers that do the work, in place of models in this process."""
 
 
 class Service:
@@ -55,13 +60,13 @@ class Service:
 
         self._config = config
         self._log = log
-        self._loader = Loader(config.engine)
-        self._host = host(config.models, self._loader)
+        self._loader = Loader(config.engine, config.backend)
+        self._host = Balancer(config.workers) if config.workers else host(config.models, self._loader)
         self._server = LmtpServer(self._host, config=config.server, progress=self._host, log=self._ended, tap=tap)
         self._carrier: uvicorn.Server | None = None
         self._wire: TextIO | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self.health = Health(model=config.models.main)
+        self.health = Health(model=None if config.workers else config.models.main)
 
     @property
     def model(self) -> TokenModel:
@@ -87,7 +92,7 @@ class Service:
 
         on_progress: called in the event loop.
         """
-        if self.health.model is None:
+        if self.health.model is None and not self._config.workers:
             self.health.state = "ready"
             return None
 
@@ -103,7 +108,7 @@ class Service:
             raise
         finally:
             unsubscribe()
-        self.health.state = "ready"
+        self.health.state, self.health.model = "ready", info.model
         return info
 
     async def ended(self) -> None:
@@ -139,8 +144,12 @@ class Service:
         return Starlette(routes=[*self._server.routes(), *routes(self.health, self._numbers)])
 
     def _numbers(self) -> dict[str, int]:
-        running, waiting = self._loader.streams()
-        return {"connections": self._server.connections, "running": running, "waiting": waiting}
+        counter = self._host if isinstance(self._host, Balancer) else self._loader
+        running, waiting = counter.streams()
+        numbers = {"connections": self._server.connections, "running": running, "waiting": waiting}
+        if isinstance(self._host, Balancer):
+            numbers["workers_up"] = len(self._host.up)
+        return numbers
 
     async def _talk(self) -> None:
         from lmtool.lmtp.stdio import open_stdio

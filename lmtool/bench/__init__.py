@@ -1,0 +1,1 @@
+"""Benchmarks: load, requests' timings, contests between engines, cards, comparisons."""

@@ -1,0 +1,1 @@
+"""Engines to be measured, each in a process of its own: a worker, and one `Peer` a module."""

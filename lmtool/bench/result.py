@@ -1,0 +1,89 @@
+"""A benchmark's outcome as one JSON object, kept in a file and compared with an earlier one."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from lmtool.errors import FileError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+FORMAT = "lmtool_bench"
+VERSION = 1
+
+Better: TypeAlias = Literal["higher", "lower"]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One number that two runs are compared by."""
+
+    value: float
+    better: Better
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A metric of both runs."""
+
+    name: str
+    before: float
+    now: float
+    worse: bool
+    """Whether it is worse by more than the tolerance."""
+
+
+def outcome(kind: str, details: Mapping[str, Any], metrics: Mapping[str, Metric]) -> dict[str, Any]:
+    """The object: format, kind of benchmark, whatever belongs to it, and the numbers to compare by."""
+    told = {name: {"value": metric.value, "better": metric.better} for name, metric in metrics.items()}
+    return {FORMAT: VERSION, "bench": kind, **details, "metrics": told}
+
+
+def read(path: Path, kind: str) -> dict[str, Metric]:
+    """The metrics of a saved outcome. Raises `FileError` for a file that is none of this kind."""
+    hint = "give a file that --save wrote"
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror}", hint) from None
+    except ValueError as error:
+        raise FileError(f"{path} is no JSON ({error})", hint) from None
+    if not isinstance(saved, dict) or saved.get(FORMAT) != VERSION:
+        raise FileError(f"{path} is no outcome of this version of lmtool bench", hint)
+    if saved.get("bench") != kind:
+        raise FileError(f"{path} is an outcome of `bench {saved.get('bench')}`, not of `bench {kind}`", hint)
+    try:
+        return {name: _metric(entry) for name, entry in saved["metrics"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FileError(f"{path} has metrics that cannot be read ({error!r})", hint) from None
+
+
+def _metric(entry: Mapping[str, Any]) -> Metric:
+    value = float(entry["value"])
+    if entry["better"] not in {"higher", "lower"} or not math.isfinite(value):
+        raise ValueError(entry)
+    return Metric(value, entry["better"])
+
+
+def save(path: Path, result: Mapping[str, Any]) -> None:
+    """Write the object. Raises `FileError`."""
+    try:
+        path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error.strerror}", "check --save") from None
+
+
+def changes(before: Mapping[str, Metric], now: Mapping[str, Metric], tolerance: float) -> list[Change]:
+    """Every metric that both have, in the order of now. tolerance: a share of the earlier value."""
+    found = []
+    for name, metric in now.items():
+        if name in before:
+            old = before[name].value
+            loss = old - metric.value if metric.better == "higher" else metric.value - old
+            found.append(Change(name, old, metric.value, loss > tolerance * abs(old)))
+    return found

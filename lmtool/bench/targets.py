@@ -1,0 +1,150 @@
+"""Servers under load: an LMTP server through our client, an OpenAI-compatible one through plain HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+import httpx
+
+from lmtool.bench.record import Record
+from lmtool.errors import ConnectError, ServerError, TimeLimitError
+from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lmtool.bench.workload import Job
+    from lmtool.ports import TokenModel
+    from lmtool.types import TokenOutput
+
+OnToken: TypeAlias = "Callable[[Record], None]"
+"""Is shown the record of a request at each arrival of tokens."""
+
+
+class Target(Protocol):
+    """Answers requests."""
+
+    async def send(self, job: Job, on_token: OnToken | None = None) -> Record:
+        """Send one request and wait for its end; on_token is called at each arrival. A failure is in the record."""
+
+
+class ModelTarget:
+    """Any `TokenModel`; with our client behind it, an LMTP server. Streams of one connection share it."""
+
+    def __init__(self, model: TokenModel, name: str | None = None) -> None:
+        """name: which of several served models."""
+        self._model = model
+        self._name = name
+        self._count = 0
+
+    async def send(self, job: Job, on_token: OnToken | None = None) -> Record:
+        """See `Target`."""
+        self._count += 1
+        record, done = Record(time.perf_counter()), asyncio.Event()
+
+        def sink(outputs: Sequence[TokenOutput]) -> None:
+            now = time.perf_counter()
+            for output in outputs:
+                if output.token is not None:
+                    record.stamps.append(now)
+                    record.tokens += 1
+                record.error = output.error
+                if output.last:
+                    done.set()
+            if on_token is not None:
+                on_token(record)
+
+        handle = self._model.submit(self._request(job), sink)
+        try:
+            await done.wait()
+        finally:
+            handle.cancel()
+        return record
+
+    def _request(self, job: Job) -> GenerateRequest | ScoreRequest:
+        number = self._count
+        if job.scored:
+            return ScoreRequest(number, job.prompt, job.scored, self._name)
+        sampling = SamplingParams(max_tokens=job.output_len, ignore_eos=True, top_logprobs=0)
+        return GenerateRequest(number, job.prompt, sampling, self._name)
+
+
+class OpenAITarget:
+    """`POST URL/completions` with `stream`: one stamp a chunk, tokens counted by the server's `usage`."""
+
+    def __init__(self, url: str, model: str = "", timeout: float = 600.0) -> None:
+        """url: ends with `/v1`. timeout: seconds without a byte."""
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
+        self._client = httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False)
+        self._url = url.rstrip("/")
+        self.model = model
+        """Which of the served ones is asked."""
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    async def models(self) -> list[str]:
+        """The names that it serves. Raises `ConnectError`, `ServerError`."""
+        try:
+            answer = await self._client.get(f"{self._url}/models")
+            answer.raise_for_status()
+            return [str(entry["id"]) for entry in answer.json()["data"]]
+        except httpx.HTTPStatusError as error:
+            raise ServerError(f"{self._url}/models answered {error.response.status_code}") from None
+        except httpx.TimeoutException:
+            raise TimeLimitError(f"no answer from {self._url}") from None
+        except httpx.HTTPError as error:
+            raise ConnectError(f"no OpenAI-compatible server at {self._url} ({error})") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise ServerError(f"{self._url}/models gave no list of models ({error!r})") from None
+
+    async def send(self, job: Job, on_token: OnToken | None = None) -> Record:
+        """See `Target`."""
+        body = {
+            "model": self.model,
+            "prompt": list(job.prompt),
+            "max_tokens": job.output_len,
+            "temperature": 0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "ignore_eos": True,
+        }
+        record = Record(time.perf_counter())
+        if job.scored:
+            record.error = "scoring is measured over LMTP only"
+            return record
+        try:
+            async with self._client.stream("POST", f"{self._url}/completions", json=body) as answer:
+                if answer.status_code != httpx.codes.OK:
+                    text = (await answer.aread()).decode("utf-8", "replace")
+                    record.error = f"status {answer.status_code}: {text[:200]}"
+                    return record
+                async for line in answer.aiter_lines():
+                    _take(record, line, on_token)
+        except httpx.HTTPError as error:
+            record.error = f"{type(error).__name__}: {error}"
+        record.tokens = record.tokens or len(record.stamps)
+        return record
+
+
+def _take(record: Record, line: str, on_token: OnToken | None) -> None:
+    """One line of the event stream into the record."""
+    if not line.startswith("data:") or line[5:].strip() == "[DONE]":
+        return
+    try:
+        event = json.loads(line[5:])
+    except ValueError:
+        record.error = f"an event that is no JSON: {line[:80]}"
+        return
+    if "error" in event:
+        record.error = str(event["error"])[:200]
+    if event.get("choices"):
+        record.stamps.append(time.perf_counter())
+        if on_token is not None:
+            on_token(record)
+    if event.get("usage"):
+        record.tokens = int(event["usage"]["completion_tokens"])

@@ -1,0 +1,1 @@
+"""Commands below `lmtool bench`: engine, serve."""

@@ -1,0 +1,166 @@
+"""vLLM's engine as a `TokenModel`; runs in its environment, and imports nothing of it at module level."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from lmtool.cli.vllm.translation import Alternatives, logprobs, sampling, scored, scoring
+from lmtool.errors import ContextOverflowError, LmtoolError, RequestError, ServerError, UnknownTokenError
+from lmtool.ports import failure
+from lmtool.types import FinishReason, GenerateRequest, ModelInfo, ScoreRequest, TokenOutput, Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lmtool.ports import Sink, StreamHandle
+
+
+class VllmModel:
+    """Streams of an `AsyncLLM`. Belongs to the event loop in which it was made."""
+
+    def __init__(self, engine: Any, info: ModelInfo) -> None:
+        """engine: a `vllm.v1.engine.async_llm.AsyncLLM` without a tokenizer."""
+        self._engine = engine
+        self._info = info
+        self._numbers = itertools.count()
+
+    async def info(self, model: str | None = None) -> ModelInfo:  # noqa: ARG002  # one model
+        """What is served."""
+        return self._info
+
+    def submit(self, request: GenerateRequest | ScoreRequest, sink: Sink) -> StreamHandle:
+        """See `TokenModel.submit`; the prompt must be token ids."""
+        stream = _Stream(request, sink)
+        stream.task = asyncio.get_running_loop().create_task(self._run(stream, f"lmtool-{next(self._numbers)}"))
+        return stream
+
+    async def _run(self, stream: _Stream, name: str) -> None:
+        await asyncio.sleep(0)  # no output before `submit` has returned
+        request = stream.request
+        try:
+            prompt = self._checked(request)
+            if isinstance(request, ScoreRequest):
+                await self._score(stream, request, prompt, name)
+            else:
+                await self._generate(stream, request, prompt, name)
+        except asyncio.CancelledError:
+            stream.put(TokenOutput(request.stream_id, finish_reason="cancelled"), force=True)
+        except LmtoolError as problem:
+            stream.put(failure(request.stream_id, problem))
+        except Exception as problem:  # noqa: BLE001  # whatever vLLM raises ends this stream and no other
+            reason = f"vLLM refused or failed: {problem}"
+            stream.put(failure(request.stream_id, ServerError(reason, "see the server's log")))
+
+    def _checked(self, request: GenerateRequest | ScoreRequest) -> list[int]:
+        scored_ids = request.scored if isinstance(request, ScoreRequest) else ()
+        parts = (*request.prompt, *scored_ids)
+        ids = [token for token in parts if isinstance(token, int)]
+        size, context = self._info.vocab_size or 0, self._info.context_length or 0
+        if len(ids) < len(parts):
+            raise RequestError("the prompt must be token ids here", "tokenize the text first")
+        if unknown := [token for token in ids if not 0 <= token < size]:
+            raise UnknownTokenError(
+                f"token id {unknown[0]} is not in the vocabulary of {self._info.model} (0 to {size - 1})"
+            )
+        if len(ids) + 1 > context:
+            raise ContextOverflowError(
+                f"{len(ids)} tokens leave no room: the context of {self._info.model} is {context}"
+            )
+        if not ids and self._info.bos_token_id is not None:
+            return [self._info.bos_token_id]
+        if not ids:
+            raise RequestError(f"the prompt is empty and {self._info.model} has no bos token to start from")
+        return ids
+
+    async def _generate(self, stream: _Stream, request: GenerateRequest, prompt: list[int], name: str) -> None:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        if request.sampling.max_tokens == 0:
+            stream.put(TokenOutput(request.stream_id, finish_reason="length", usage=Usage(len(prompt), 0)))
+            return
+        params = SamplingParams(**sampling(request, self._info.eos_token_ids), output_kind=RequestOutputKind.DELTA)
+        count = 0
+        async for answer in self._engine.generate({"prompt_token_ids": prompt}, params, name):
+            part = answer.outputs[0]
+            for index, token in enumerate(part.token_ids):
+                count += 1
+                own, best = logprobs(request.sampling, _alternatives(token, part.logprobs[index]))
+                ended = part.finish_reason is not None and index == len(part.token_ids) - 1
+                reason: FinishReason | None = _reason(part.finish_reason) if ended else None
+                usage = Usage(len(prompt), count, getattr(answer, "num_cached_tokens", 0) or 0) if ended else None
+                stream.put(TokenOutput(request.stream_id, token, own, best, finish_reason=reason, usage=usage))
+            if part.finish_reason is not None and not part.token_ids:
+                stream.put(TokenOutput(request.stream_id, finish_reason=_reason(part.finish_reason)))
+
+    async def _score(self, stream: _Stream, request: ScoreRequest, prompt: list[int], name: str) -> None:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        count = len(request.scored)
+        if not count:
+            stream.put(TokenOutput(request.stream_id, finish_reason="stop", usage=Usage(len(prompt), 0)))
+            return
+        params = SamplingParams(**scoring(request), output_kind=RequestOutputKind.FINAL_ONLY)
+        async for answer in self._engine.generate({"prompt_token_ids": prompt}, params, name):
+            for place in range(len(prompt) - count, len(prompt)):
+                token, told = prompt[place], answer.prompt_logprobs[place]
+                # Nothing comes before the first id of an empty prompt: 0.0 stands there, as LMTP says.
+                found = _alternatives(token, told) if told else Alternatives(token, {token: 0.0})
+                own, best = scored(request, found)
+                reason: FinishReason | None = "stop" if place == len(prompt) - 1 else None
+                usage = Usage(len(prompt) - count, count) if reason else None
+                stream.put(TokenOutput(request.stream_id, token, own, best, finish_reason=reason, usage=usage))
+
+
+def _alternatives(token: int, told: Any) -> Alternatives:
+    return Alternatives(token, {other: min(0.0, entry.logprob) for other, entry in told.items()})
+
+
+def _reason(finish_reason: str) -> FinishReason:
+    return "length" if finish_reason == "length" else "stop"
+
+
+@dataclass(eq=False)
+class _Stream:
+    """One running request, and the hold on it. vLLM cannot pause a stream: what comes meanwhile is kept here."""
+
+    request: GenerateRequest | ScoreRequest
+    sink: Sink
+    task: asyncio.Task[None] | None = None
+    paused: bool = False
+    held: list[TokenOutput] = field(default_factory=list)
+    ended: bool = False
+
+    def cancel(self) -> None:
+        """Abort it in the engine; vLLM does so when its generator is cancelled."""
+        if self.task is not None and not self.ended:
+            self.held.clear()
+            self.task.cancel()
+
+    def pause(self) -> None:
+        """Keep outputs back."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """Hand over what was kept back, and go on."""
+        self.paused = False
+        if self.held:
+            held, self.held = self.held, []
+            asyncio.get_running_loop().call_soon(self._hand_over, held)
+
+    def put(self, output: TokenOutput, *, force: bool = False) -> None:
+        """Pass an output on, or keep it. force: also while paused."""
+        if self.ended:
+            return
+        self.ended = output.last
+        if self.paused and not force:
+            self.held.append(output)
+        else:
+            self._hand_over([output])
+
+    def _hand_over(self, outputs: Sequence[TokenOutput]) -> None:
+        self.sink(outputs)

@@ -1,0 +1,118 @@
+"""A model that costs nothing: nearly uniform logits from a seed, for tests of whatever carries tokens."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from lmtool.engine.engine import Engine
+from lmtool.engine.kv_cache import BLOCK_TOKENS, KVCache
+from lmtool.engine.loaded import chunk_tokens, shown_name
+from lmtool.engine.model_runner import ModelRunner
+from lmtool.engine.scheduler import Limits
+from lmtool.errors import UsageError
+from lmtool.types import LoadProgress, ModelInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import Tensor
+
+    from lmtool.engine.attention import BlockAttention
+    from lmtool.engine.batch import Batch
+    from lmtool.engine.config import EngineConfig
+
+OPTIONS = ("vocab_size", "context_length", "seed", "step_ms")
+CONTEXT = 4096
+BLOCKS = 16384
+SPREAD = 0.01
+"""Greatest difference between two logits, in nats: every token is as likely as any other, and one is most likely."""
+
+
+@dataclass(frozen=True, slots=True)
+class RandomForward:
+    """Logits that depend on the seed, a token and its position, and on nothing else."""
+
+    vocab_size: int
+    seed: int
+    step_seconds: float
+    """How long a step takes at least."""
+
+    def logits(self, batch: Batch, attention: BlockAttention) -> Tensor:  # noqa: ARG002  # the seam's signature
+        """See `model_runner.Forward`: [rows, V] float32."""
+        if self.step_seconds:
+            time.sleep(self.step_seconds)
+        rows = batch.logit_rows
+        ids, positions = batch.input_ids[0, rows].tolist(), batch.positions[0, rows].tolist()
+        drawn = [self._row(token, position) for token, position in zip(ids, positions, strict=True)]
+        return torch.stack(drawn) if drawn else torch.empty(0, self.vocab_size)
+
+    def _row(self, token: int, position: int) -> Tensor:
+        mixed = (self.seed * 1_000_003 + token * 8_191 + position * 131_071 + 12_345) % 2**63
+        return torch.rand(self.vocab_size, generator=torch.Generator().manual_seed(mixed)) * SPREAD
+
+
+def load_random(
+    model: str, config: EngineConfig, options: Mapping[str, str], on_progress: Callable[[LoadProgress], None]
+) -> Engine:
+    """A running engine over random logits.
+
+    model: a folder whose config.json tells the size of the vocabulary; its weights are not read. options:
+    `vocab_size`, `context_length`, `seed`, `step_ms` (a step's least time). Raises `UsageError` for others.
+    """
+    numbers = _numbers(options)
+    config_json = Path(model) / "config.json"
+    told = json.loads(config_json.read_text(encoding="utf-8")) if config_json.is_file() else {}
+    size = int(numbers.get("vocab_size", told.get("vocab_size", 1000)))
+    context = min(int(numbers.get("context_length", CONTEXT)), config.max_context or CONTEXT)
+    device = torch.device("cpu")
+    forward = RandomForward(size, int(numbers.get("seed", 0)), numbers.get("step_ms", 0.0) / 1000)
+    chunk = chunk_tokens(device)
+    runner = ModelRunner(forward, KVCache([], BLOCKS, torch.float32, device), device, chunk, 1)
+    limits = Limits(
+        max_streams=config.max_streams,
+        max_batch_tokens=config.max_batch_tokens or 2048,
+        chunk_tokens=chunk,
+        block_tokens=BLOCK_TOKENS,
+        max_scored_rows=512,
+    )
+    info = ModelInfo(
+        model=shown_name(model),
+        constructor=f"lmtool.load({model!r}, backend='random')",
+        backend="random",
+        vocab_size=size,
+        context_length=context,
+        eos_token_ids=tuple(token for token in _eos(told) if token < size),
+        bos_token_id=0,
+        dtype="float32",
+        device="cpu",
+        versions={"torch": str(torch.__version__)},
+    )
+    engine = Engine(runner, limits, BLOCKS, info, config.threads)
+    engine.start()
+    on_progress(LoadProgress(model, "ready"))
+    return engine
+
+
+def _eos(told: Mapping[str, object]) -> list[int]:
+    ids = told.get("eos_token_id")
+    return [token for token in (ids if isinstance(ids, list) else [ids]) if isinstance(token, int)]
+
+
+def _numbers(options: Mapping[str, str]) -> dict[str, float]:
+    found = {}
+    for name, text in options.items():
+        if name not in OPTIONS:
+            raise UsageError(f"the random backend has no option {name!r}", f"known: {', '.join(OPTIONS)}")
+        try:
+            found[name] = float(text)
+        except ValueError:
+            raise UsageError(f"option {name} of the random backend is {text!r}; expected a number") from None
+        if not 0 <= found[name] <= 2**40 or (name in {"vocab_size", "context_length"} and found[name] < 2):
+            raise UsageError(f"option {name} of the random backend is {text}; expected a sensible number")
+    return found

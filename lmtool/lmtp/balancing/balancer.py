@@ -1,0 +1,147 @@
+"""A model made of many servers of the same one: each request goes to one of them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from lmtool.errors import ConnectError, LmtoolError, UsageError
+from lmtool.lmtp.balancing.choice import Prefixes, choose
+from lmtool.lmtp.balancing.worker import ANSWER_SECONDS, CHECK_SECONDS, Worker
+from lmtool.ports import refuse
+from lmtool.types import LoadProgress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lmtool.ports import Sink, StreamHandle, Unsubscribe
+    from lmtool.types import GenerateRequest, ModelInfo, ScoreRequest
+
+
+class Balancer:
+    """A `ports.TokenModel` and `ports.ProgressSource` over workers.
+
+    Streams of a worker that is lost end with an error; it is asked again until it answers, and started again where its
+    process is ours. Belongs to one event loop.
+    """
+
+    def __init__(
+        self, endpoints: Sequence[str], *, check_seconds: float = CHECK_SECONDS, answer_seconds: float = ANSWER_SECONDS
+    ) -> None:
+        """endpoints: as for `LmtpClient`. Raises `UsageError` for one that is none, or the same one twice."""
+        addresses = [endpoint for endpoint in endpoints if not endpoint.startswith("stdio:")]
+        if len(set(addresses)) < len(addresses) or not endpoints:
+            raise UsageError("each worker is named once, and there is one at least", f"given: {', '.join(endpoints)}")
+        self._changed = asyncio.Event()
+        self._progress = LoadProgress(f"{len(endpoints)} workers", "waiting")
+        self._listeners: dict[object, Callable[[LoadProgress], None]] = {}
+        self._prefixes = Prefixes()
+        self._workers = [
+            Worker(
+                number,
+                endpoint,
+                self._worker_changed,
+                self._publish,
+                check_seconds=check_seconds,
+                answer_seconds=answer_seconds,
+            )
+            for number, endpoint in enumerate(endpoints)
+        ]
+        self._order = list(range(len(self._workers)))
+        """Numbers of the workers, the one chosen longest ago first."""
+        self._started = False
+
+    @property
+    def up(self) -> list[str]:
+        """The workers that answer."""
+        return [worker.name for worker in self._workers if worker.up]
+
+    def streams(self) -> tuple[int, int]:
+        """Streams that run on all workers, and 0: what waits, waits there."""
+        return sum(worker.running for worker in self._workers), 0
+
+    def start(self) -> None:
+        """Connect to all workers; `info` does so too."""
+        if not self._started:
+            self._started = True
+            for worker in self._workers:
+                worker.start()
+
+    def submit(self, request: GenerateRequest | ScoreRequest, sink: Sink) -> StreamHandle:
+        """Start a stream on one of the workers; see `TokenModel.submit`."""
+        loads = {number: self._workers[number].running for number in self._order if self._workers[number].ready}
+        number = choose(loads, self._prefixes.owners(request.prompt))
+        if number is None:
+            return refuse(request.stream_id, sink, ConnectError("no worker is up", "try again in a moment"))
+        self._prefixes.remember(request.prompt, number)
+        self._order.remove(number)
+        self._order.append(number)
+        return self._workers[number].submit(request, sink)
+
+    async def info(self, model: str | None = None) -> ModelInfo:
+        """What is served, as a worker tells it, once one is up; with the running streams of all.
+
+        Raises the worker's error for a name that it does not serve, the reason of a load that failed everywhere, and
+        `UsageError` where the workers serve different models.
+        """
+        self.start()
+        worker = await self._first()
+        info = await worker.ask(model)
+        self._check_same()
+        self._publish(LoadProgress(info.model, "ready"))
+        return replace(info, running=self.streams()[0] if info.running is not None else None)
+
+    def subscribe(self, model: str | None, listener: Callable[[LoadProgress], None]) -> Unsubscribe:  # noqa: ARG002  # one model
+        """Tell `listener` how the workers' loads proceed, see `ports.ProgressSource`."""
+        key = object()
+        if self._progress.phase not in {"ready", "failed"}:
+            self._listeners[key] = listener
+        listener(self._progress)
+        return partial(self._unsubscribe, key)
+
+    async def close(self) -> None:
+        """Close all connections; processes of ours end."""
+        await asyncio.gather(*(worker.close() for worker in self._workers))
+
+    async def _first(self) -> Worker:
+        """The first worker that is up. Raises the error of workers of ours that cannot start at all."""
+        while True:
+            self._changed.clear()
+            for worker in self._workers:
+                if worker.up:
+                    return worker
+            failures = [worker.failure for worker in self._workers if worker.owned and worker.info is None]
+            if len(failures) == len(self._workers) and all(failures):
+                raise _copy(failures[0])
+            await self._changed.wait()
+
+    def _check_same(self) -> None:
+        told = {worker.info.model for worker in self._workers if worker.info is not None}
+        if len(told) > 1:
+            raise UsageError(
+                f"the workers serve different models: {', '.join(sorted(told))}", "balance servers of one model"
+            )
+
+    def _worker_changed(self, worker: Worker) -> None:
+        if not worker.up:
+            self._prefixes.forget(worker.number)
+        self._changed.set()
+
+    def _publish(self, progress: LoadProgress) -> None:
+        if self._progress.phase == "ready":
+            return
+        self._progress = progress
+        for listener in list(self._listeners.values()):
+            listener(progress)
+        if progress.phase in {"ready", "failed"}:
+            self._listeners.clear()
+
+    def _unsubscribe(self, key: object) -> None:
+        self._listeners.pop(key, None)
+
+
+def _copy(error: LmtoolError | None) -> LmtoolError:
+    assert error is not None
+    return type(error)(error.message, *error.hints)

@@ -1,0 +1,185 @@
+"""One server behind a balancer: its connection, whether it answers, and how many streams it has."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lmtool.errors import ConnectError, LmtoolError
+from lmtool.lmtp.client import LmtpClient
+from lmtool.lmtp.endpoint import CommandEndpoint, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lmtool.ports import Sink, StreamHandle
+    from lmtool.types import GenerateRequest, LoadProgress, ModelInfo, ScoreRequest, TokenOutput
+
+CHECK_SECONDS = 2.0
+"""Between two questions whether it lives."""
+MOST_PATIENCE = 30
+"""Times that interval, the longest pause while a worker is asked in vain."""
+ANSWER_SECONDS = 15.0
+"""That a worker which was up has for an answer; a load may take any time."""
+
+_log = logging.getLogger(__name__)
+
+
+class Worker:
+    """A server, ours (`stdio:COMMAND`, started and started again) or one at an address."""
+
+    def __init__(
+        self,
+        number: int,
+        endpoint: str,
+        changed: Callable[[Worker], None],
+        on_progress: Callable[[LoadProgress], None],
+        *,
+        check_seconds: float = CHECK_SECONDS,
+        answer_seconds: float = ANSWER_SECONDS,
+    ) -> None:
+        """changed: called whenever `up` or `failure` has changed. Raises `UsageError` for no endpoint."""
+        self.number = number
+        self.endpoint = endpoint
+        self.owned = isinstance(parse(endpoint), CommandEndpoint)
+        """Whether its process is ours."""
+        self.up = False
+        self.info: ModelInfo | None = None
+        """What it serves, as it told last."""
+        self.failure: LmtoolError | None = None
+        """Why it is not up."""
+        self.running = 0
+        """Streams that have not ended."""
+        self._changed = changed
+        self._on_progress = on_progress
+        self._check_seconds = check_seconds
+        self._answer_seconds = answer_seconds
+        self._client = self._connect()
+        self._sinks: dict[Sink, _Counted] = {}
+        self._lost = asyncio.Event()
+        self._vain = 0
+        """How often it was asked in vain since it was up."""
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def name(self) -> str:
+        """How people are told of it: an address, or a number where the process is ours."""
+        return f"worker {self.number + 1}" if self.owned else f"worker {self.number + 1} ({self.endpoint})"
+
+    @property
+    def ready(self) -> bool:
+        """Whether a request can be sent there now; a connection that was lost while nobody used it is noticed here."""
+        if self.up and not self._client.connected:
+            self.lose()
+        return self.up
+
+    def start(self) -> None:
+        """Connect and go on asking whether it lives; needs a running event loop."""
+        self._task = asyncio.get_running_loop().create_task(self._watch())
+
+    async def close(self) -> None:
+        """Close the connection; a process of ours ends."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._client.close()
+
+    def submit(self, request: GenerateRequest | ScoreRequest, sink: Sink) -> StreamHandle:
+        """Start a stream there; see `TokenModel.submit`."""
+        counted = self._sinks.get(sink)
+        if counted is None:
+            counted = self._sinks[sink] = _Counted(self, sink)
+        counted.running += 1
+        self.running += 1
+        return self._client.submit(request, counted)
+
+    async def ask(self, model: str | None) -> ModelInfo:
+        """What it serves under this name. Raises as `LmtpClient.info`."""
+        return await self._client.info(model)
+
+    def ended(self, counted: _Counted, streams: int) -> None:
+        """Count streams that ended."""
+        self.running -= streams
+        counted.running -= streams
+        if not counted.running:
+            self._sinks.pop(counted.sink, None)
+
+    def lose(self) -> None:
+        """Note that the connection is gone: look at once whether it comes again."""
+        self._lost.set()
+        self._down(ConnectError("its connection is lost"))
+
+    def _connect(self) -> LmtpClient:
+        return LmtpClient(self.endpoint, on_progress=self._on_progress)
+
+    async def _watch(self) -> None:
+        while True:
+            self._lost.clear()
+            try:
+                self.info = await self._client.info(timeout=self._answer_seconds if self.ready else None)
+            except LmtoolError as error:
+                await self._failed(error)
+            else:
+                self._rise()
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Wait until it is time to ask again: at once after a loss, ever later while asking is in vain."""
+        if self._vain:
+            await asyncio.sleep(self._check_seconds * min(2 ** (self._vain - 1), MOST_PATIENCE))
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._check_seconds):
+                await self._lost.wait()
+
+    async def _failed(self, error: LmtoolError) -> None:
+        """A worker that does not answer is cut off: its streams end, a process of ours is replaced."""
+        was_up = self.up
+        self._vain += 1
+        self._down(error)
+        if was_up or self.owned:
+            gone, self._client = self._client, self._connect()
+            await gone.close()
+
+    def _rise(self) -> None:
+        self._vain = 0
+        if not self.up:
+            if self.failure is not None:
+                _log.warning("%s is up again", self.name)
+            self.up, self.failure = True, None
+            self._changed(self)
+
+    def _down(self, error: LmtoolError) -> None:
+        if self.up or self.failure is None:
+            _log.warning("%s is down: %s", self.name, error.message)
+        self.up, self.failure = False, error
+        self._changed(self)
+
+
+class _Counted:
+    """A sink that knows how many of its streams run on one worker, and says whose loss ended them."""
+
+    __slots__ = ("_worker", "running", "sink")
+
+    def __init__(self, worker: Worker, sink: Sink) -> None:
+        self._worker = worker
+        self.sink = sink
+        self.running = 0
+
+    def __call__(self, outputs: Sequence[TokenOutput]) -> None:
+        """Pass outputs on."""
+        lost = any(output.error_code == ConnectError.code for output in outputs)
+        if lost:
+            sentence = f"{self._worker.name} was lost before the stream's end; send the request again"
+            outputs = [
+                replace(output, error=sentence) if output.error_code == ConnectError.code else output
+                for output in outputs
+            ]
+        if streams := sum(output.last for output in outputs):
+            self._worker.ended(self, streams)
+        self.sink(outputs)
+        if lost:
+            self._worker.lose()

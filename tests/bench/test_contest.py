@@ -1,0 +1,104 @@
+"""Rotation, rounds that count, ids that agree, and ratios."""
+
+from __future__ import annotations
+
+import pytest
+
+from lmtool.bench.contest import Round, Timing, agreement, rotated, standings, timing
+
+
+def timed(rate: float) -> Timing:
+    return Timing(100, 16, 0.5, 100 / rate, 0.25, 50 / rate)
+
+
+def test_everybody_is_first_once() -> None:
+    """A round begins with the next one, and keeps the order."""
+    assert [rotated(["a", "b", "c"], turn) for turn in range(4)] == [
+        ["a", "b", "c"],
+        ["b", "c", "a"],
+        ["c", "a", "b"],
+        ["a", "b", "c"],
+    ]
+    assert rotated([], 3) == []
+
+
+@pytest.mark.parametrize(("after", "steady"), [(100, True), (91, True), (89, False), (112, False)])
+def test_a_round_counts_when_the_machine_was_the_same_before_and_after(after: float, steady: bool) -> None:
+    """The calibration kernel may differ by a tenth."""
+    assert Round({}, 100.0, after).steady is steady
+
+
+def test_ratios_are_taken_within_a_round() -> None:
+    """Ours over the peer's, round by round: a slow round for both changes no ratio. Disturbed ones are left out."""
+    rounds = [
+        Round({"ours": timed(200), "peer": timed(100)}, 1, 1),
+        Round({"ours": timed(20), "peer": timed(10)}, 1, 1),
+        Round({"ours": timed(90), "peer": timed(30)}, 1, 1),
+        Round({"ours": timed(1), "peer": timed(1000)}, 1, 0.5),
+    ]
+    found = standings(rounds, "ours")
+    ratio = found["peer"].ratios["decode"]
+    assert (ratio.median, ratio.low, ratio.high) == pytest.approx((2.0, 2.0, 3.0))
+    assert found["ours"].ratios == {}
+    assert found["ours"].decode.median == pytest.approx(90)
+    assert found["ours"].decode_cpu.median == pytest.approx(180)
+
+
+def test_no_steady_round_no_numbers() -> None:
+    """Nothing is said about a machine that was never quiet."""
+    assert standings([Round({"ours": timed(1)}, 1, 2)], "ours") == {}
+
+
+def test_who_failed_in_a_round_has_no_standing() -> None:
+    """The others have theirs."""
+    rounds = [Round({"ours": timed(2), "peer": timed(1)}, 1, 1), Round({"ours": timed(2)}, 1, 1)]
+    assert list(standings(rounds, "ours")) == ["ours"]
+
+
+class TestAgreement:
+    """Greedy ids against the reference's."""
+
+    def test_equal(self) -> None:
+        """Everything is compared where nothing is near a tie."""
+        found = agreement([[1, 2, 3]], [[1.0, 1.0, 1.0]], [[1, 2, 3]], "float32")
+        assert (found.checked, found.wrong, found.holds) == (3, 0, True)
+
+    def test_a_difference_behind_a_near_tie_is_none(self) -> None:
+        """From there on the streams are two different texts."""
+        gaps = [[1.0, 0.01, 1.0]]
+        assert not agreement([[1, 2, 3]], gaps, [[1, 9, 9]], "float32").holds
+        found = agreement([[1, 2, 3]], gaps, [[1, 9, 9]], "bfloat16")
+        assert (found.checked, found.holds) == (1, True)
+
+    def test_a_difference_before_it_is_one(self) -> None:
+        """Then the peer's numbers do not count."""
+        found = agreement([[1, 2], [3, 4]], [[1.0, 1.0]] * 2, [[1, 2], [3, 5]], "int8")
+        assert (found.wrong, found.holds) == (1, False)
+
+    def test_nothing_compared_is_no_agreement(self) -> None:
+        """A check that cannot fail shows nothing."""
+        assert not agreement([[1]], [[0.0]], [[1]], "float32").holds
+
+
+ANSWER = {"prefill_s": 1.0, "prefill_cpu_s": 0.5, "total_s": 5.0, "total_cpu_s": 2.5, "lengths": [9, 9]}
+
+
+class TestTiming:
+    """A worker's answer."""
+
+    def test_decoding_takes_what_the_whole_run_took_beyond_the_prompts(self) -> None:
+        """The first token of each stream comes with the prompt."""
+        found = timing(ANSWER, 32, 9)
+        assert (found.tokens, found.decode_s, found.decode_cpu_s) == (16, 4.0, 2.0)
+        assert (found.decode_rate, found.decode_cpu_rate) == (4.0, 8.0)
+        assert (found.prefill_rate, found.prefill_cpu_rate) == (32.0, 64.0)
+
+    def test_a_stream_that_ended_early_makes_no_number(self) -> None:
+        """Every contestant does the same work."""
+        with pytest.raises(ValueError, match="streams of 7 to 9 tokens instead of 9"):
+            timing({**ANSWER, "lengths": [9, 7]}, 32, 9)
+
+    def test_a_run_below_the_clock_makes_no_number(self) -> None:
+        """A rate of nothing is none."""
+        with pytest.raises(ValueError, match="too short"):
+            timing({**ANSWER, "total_cpu_s": 0.5}, 32, 9)

@@ -1,0 +1,108 @@
+"""Servers under load: what becomes a record."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lmtool.bench.targets import ModelTarget, OpenAITarget
+from lmtool.bench.workload import Job
+from lmtool.errors import ConnectError, ServerError
+from tests.scripted_model import ScriptedModel, logprob_of
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+
+async def test_a_models_tokens_are_stamped() -> None:
+    """One stamp a token, ascending, and none too few."""
+    model = ScriptedModel()
+    record = await ModelTarget(model).send(Job((1, 2), 6))
+    assert record.complete
+    assert (len(record.stamps), record.tokens) == (6, 6)
+    assert record.began <= record.stamps[0] <= record.stamps[-1]
+    assert model.requests[0].sampling.ignore_eos  # type: ignore[union-attr]  # a GENERATE
+
+
+async def test_scoring_and_failing() -> None:
+    """SCORE counts scored tokens; an error is in the record."""
+    target = ModelTarget(ScriptedModel())
+    assert (await target.send(Job((1, 2), 0, (3, 4, 5)))).tokens == 3
+    failed = await target.send(Job((1_000_000,), 3))
+    assert not failed.complete
+    assert "not in the vocabulary" in str(failed.error)
+    assert logprob_of(3) < 0
+
+
+@contextlib.asynccontextmanager
+async def http_server() -> AsyncIterator[str]:
+    """A server that streams completions as OpenAI's API does."""
+    from starlette.applications import Starlette
+    from starlette.responses import JSONResponse, StreamingResponse
+    from starlette.routing import Route
+
+    from lmtool.cli.serving.listening import ListenConfig, bind
+    from lmtool.cli.serving.service import carrier
+    from lmtool.lmtp.config import ServerConfig
+
+    async def completions(request: Request) -> Response:
+        body = await request.json()
+        if body["model"] != "m":
+            return JSONResponse({"error": {"message": "no such model"}}, 404)
+
+        async def events() -> AsyncIterator[str]:
+            for _ in range(body["max_tokens"] // 2):  # two tokens a chunk
+                yield f"data: {json.dumps({'choices': [{'text': 'ab'}]})}\n\n"
+            yield f"data: {json.dumps({'choices': [], 'usage': {'completion_tokens': body['max_tokens']}})}\n\n"
+            yield "data: [DONE]\n\n"
+
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+    async def models(_request: Request) -> Response:
+        return JSONResponse({"data": [{"id": "m"}]})
+
+    routes = [Route("/v1/completions", completions, methods=["POST"]), Route("/v1/models", models)]
+    sockets = bind(ListenConfig(port=0))
+    server = carrier(Starlette(routes=routes), ServerConfig())
+    task = asyncio.create_task(server.serve(sockets))
+    try:
+        yield f"http://127.0.0.1:{sockets[0].getsockname()[1]}/v1"
+    finally:
+        server.should_exit = True
+        await task
+
+
+async def test_an_openai_compatible_server() -> None:
+    """A stamp a chunk, tokens as the server counts them."""
+    async with http_server() as url:
+        target = OpenAITarget(url, "m")
+        assert await target.models() == ["m"]
+        record = await target.send(Job((1, 2), 6))
+        target.model = "other"
+        refused = await target.send(Job((1, 2), 6))
+        scoring = await target.send(Job((1,), 0, (2,)))
+        await target.close()
+    assert (len(record.stamps), record.tokens, record.error) == (3, 6, None)
+    assert refused.error is not None
+    assert refused.error.startswith("status 404")
+    assert scoring.error is not None
+
+
+async def test_nobody_there() -> None:
+    """An address without a server, and one that is no API."""
+    target = OpenAITarget("http://127.0.0.1:1/v1")
+    with pytest.raises(ConnectError, match="no OpenAI-compatible server"):
+        await target.models()
+    assert (await target.send(Job((1,), 2))).error is not None
+    await target.close()
+    async with http_server() as url:
+        target = OpenAITarget(url.removesuffix("/v1") + "/v2")
+        with pytest.raises(ServerError, match="404"):
+            await target.models()
+        await target.close()

@@ -1,0 +1,54 @@
+"""`lmtool bench engine` as a process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import Run
+
+STORIES = str(Path(__file__).parents[2] / "data/stories260K")
+
+
+def test_ours_beside_transformers_and_a_peer_that_cannot_run(lmtool: Run) -> None:
+    """A card, and one JSON line last: ids equal, ratios of the same rounds; who fails is named, no more.
+
+    On a busy machine no round may count; then nothing is said.
+    """
+    words = ("--peer", "transformers", "--peer", "transformers:int8", "--batch", "2", "--output-len", "5")
+    done = lmtool("bench", "engine", STORIES, *words, "--rounds", "1", timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "transformers:int8 takes no part" in done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "stories260K · 260 K weights · 1 thread"
+    told = json.loads(lines[-1])
+    assert told["machine"]["product_flop_per_s"]["float32"] > 0
+    assert list(told["failures"]) == ["transformers:int8"]
+    assert told["contestants"].keys() == {"lmtool:float32", "transformers:float32"}
+    rows = {row["contestant"]: row for row in told["results"]}
+    assert all(row["ids"]["agree"] for row in rows.values())
+    if rows:
+        assert rows["transformers:float32"]["ours_over_this"]["decode"]["median"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (("--peer", "exllama"), 2, "there is no peer 'exllama'"),
+        (("--peer", "llamacpp=/no/python"), 8, "is no program"),
+        (("random:nothing",), 2, "there is no 'random:nothing'"),
+        (("./nothing",), 8, "there is no model folder './nothing'"),
+        (("--batch", "one"), 2, "--batch 'one' is no list"),
+        (("--cpus", "9999"), 2, "--cpus '9999'"),
+        (("--compare", "nothing.json"), 7, "cannot read nothing.json"),
+    ],
+)
+def test_what_cannot_be_measured(lmtool: Run, words: tuple[str, ...], status: int, message: str) -> None:
+    """A sentence and the documented exit status, before anything is loaded."""
+    done = lmtool("bench", "engine", *words)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert message in done.stderr

@@ -1,0 +1,60 @@
+"""`lmtool bench serve` as a process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.conftest import Run
+
+SHORT = ("--concurrency", "1,4", "--requests", "4", "--output-len", "6", "--prompt-len", "4", "--warmup", "1")
+
+
+def test_a_real_server(lmtool: Run, served: str, tmp_path: Path) -> None:
+    """A card with a row a load, one JSON line last, the same in the file; the next run is compared with it."""
+    done = lmtool("bench", "serve", served, *SHORT, "--save", "kept.json")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split("  ")[0] for line in lines if " at once" in line][:2] == ["1 at once", "4 at once"]
+    told = json.loads(lines[-1])
+    assert told == json.loads((tmp_path / "kept.json").read_text())
+    assert [result["completed"] for result in told["results"]] == [4, 4]
+    assert all({"ttft_ms", "tpot_ms", "itl_ms", "e2el_ms"} <= set(result) for result in told["results"])
+    assert {"p50", "p90", "p99"} == set(told["results"][0]["ttft_ms"])
+    again = lmtool("bench", "serve", served, *SHORT, "--json", "--compare", "kept.json", "--tolerance", "1000")
+    assert again.returncode == 0, again.stderr
+    assert len(json.loads(again.stdout)["compared"]) > 8
+    impossible = json.loads((tmp_path / "kept.json").read_text())
+    impossible["metrics"]["1 at once: output_throughput"]["value"] = 1e12
+    (tmp_path / "kept.json").write_text(json.dumps(impossible))
+    assert lmtool("bench", "serve", served, *SHORT, "--compare", "kept.json", "--tolerance", "0.9").returncode == 1
+
+
+def test_scoring_and_open_loop(lmtool: Run, served: str) -> None:
+    """The other kinds of load, on the same server."""
+    words = ("bench", "serve", served, "--json", "--prompt-len", "8", "--warmup", "1")
+    scored = lmtool(*words, "--scenario", "S5", "--concurrency", "8")
+    assert json.loads(scored.stdout)["results"][0]["output_tokens"] == 64 * 8
+    opened = lmtool(*words, "--rate", "200", "--requests", "5", "--output-len", "3")
+    assert json.loads(opened.stdout)["results"][0]["load"] == "200 a second"
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        ((":1",), 3, "no LMTP server"),
+        (("http://127.0.0.1:1/v1",), 3, "no OpenAI-compatible server"),
+        ((":1", "--rate", "fast"), 2, "--rate 'fast' is no list of numbers"),
+        ((":1", "--concurrency", "0"), 2, "--concurrency '0' is no list"),
+        ((":1", "--compare", "nothing.json"), 7, "cannot read nothing.json"),
+    ],
+)
+def test_what_cannot_be_measured(lmtool: Run, words: tuple[str, ...], status: int, message: str) -> None:
+    """A sentence and the documented exit status."""
+    done = lmtool("bench", "serve", *words)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert message in done.stderr

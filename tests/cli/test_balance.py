@@ -1,0 +1,115 @@
+"""`lmtool balance` and `serve --replicas` as processes, with workers that die."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import urllib.request
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from lmtool.lmtp.client import LmtpClient
+from lmtool.ports import stream
+from lmtool.types import GenerateRequest, SamplingParams, TokenOutput
+
+if TYPE_CHECKING:
+    from tests.conftest import Run, ServerProcess, StartServer
+
+RANDOM = ("--backend", "random", "--backend-option", "step_ms=10")
+PATIENCE = 60.0
+
+
+def request(number: int, tokens: int) -> GenerateRequest:
+    return GenerateRequest(number, (number + 5, 7), SamplingParams(max_tokens=tokens, ignore_eos=True))
+
+
+async def collect(client: LmtpClient, asked: GenerateRequest) -> list[TokenOutput]:
+    async with asyncio.timeout(PATIENCE):
+        return [output async for output in stream(client, asked)]
+
+
+def workers(server: ServerProcess) -> list[psutil.Process]:
+    return [child for child in psutil.Process(server.process.pid).children() if "--stdio" in child.cmdline()]
+
+
+async def test_a_worker_of_ours_that_is_killed(start_server: StartServer) -> None:
+    """Its streams end with an error, the other's go on; it is started again; Ctrl-C leaves no process behind."""
+    with start_server(*RANDOM, "--replicas", "2") as server:
+        server.expect("ready in")
+        async with LmtpClient(server.url) as client:
+            assert (await client.info()).backend == "random"
+            first, second = await _both_up(client, server)
+            running = [asyncio.create_task(collect(client, request(number, 150))) for number in range(4)]
+            await collect(client, request(9, 10))
+            first.send_signal(signal.SIGKILL)
+            ends = [(await task)[-1] for task in running]
+            lost = [end for end in ends if end.error is not None]
+            assert len(lost) == 2
+            assert all("was lost before the stream's end; send the request again" in str(end.error) for end in lost)
+            assert [end.finish_reason for end in ends if end.error is None] == ["length"] * 2
+            server.expect("is down")
+            server.expect("is up again")
+            assert all(end[-1].error is None for end in [await collect(client, request(n, 3)) for n in range(4)])
+        left = workers(server)
+        assert len(left) == 2
+        assert second in left
+        server.interrupt()
+        assert server.rest()[-1] == "stopped"
+        assert server.wait() == 0
+        assert not psutil.wait_procs(left, timeout=10)[1]
+
+
+async def _both_up(client: LmtpClient, server: ServerProcess) -> list[psutil.Process]:
+    """Wait until both workers answer; the server tells when the first one does."""
+    metrics = server.url.replace("ws://", "http://") + "metrics"
+    async with asyncio.timeout(PATIENCE):
+        while b"lmtool_workers_up 2" not in await asyncio.to_thread(_read, metrics):
+            await client.info()
+    return workers(server)
+
+
+def _read(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
+        return answer.read()
+
+
+async def test_servers_at_addresses(start_server: StartServer, served: str) -> None:
+    """One address for two servers, one of which ends: its streams are told, new ones go to the other."""
+    with start_server("--served-model-name", "stories260K", *RANDOM) as mortal:
+        mortal.expect("ready in")
+        with start_server(served, mortal.url, command="balance") as server:
+            server.expect("ready in")
+            async with LmtpClient(server.url) as client:
+                assert (await client.info()).model == "stories260K"
+                for number in range(4):
+                    assert (await collect(client, request(number, 3)))[-1].finish_reason == "length"
+                mortal.process.kill()
+                server.expect("is down")
+                for number in range(4):
+                    assert (await collect(client, request(number, 3)))[-1].finish_reason == "length"
+            server.interrupt()
+            server.rest()
+            assert server.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (("balance", ":1", ":1"), 2, "each worker is named once"),
+        (("balance", "ftp://x"), 2, "is no endpoint"),
+        (("balance",), 2, "URL"),
+        (("serve", "--layout", "2by2"), 2, "--layout '2by2'"),
+        (("serve", "--layout", "2x1"), 8, "needs 2 CUDA devices"),
+        (("serve", "--backend", "nothing"), 2, "there is no backend 'nothing'"),
+        (("serve", *RANDOM, "--backend-option", "size=1", "--replicas", "2", "--port", "0"), 4, "no option 'size'"),
+    ],
+)
+def test_what_cannot_be_balanced(lmtool: Run, words: tuple[str, ...], status: int, message: str) -> None:
+    """A sentence and the documented exit status."""
+    done = lmtool(*words, CUDA_VISIBLE_DEVICES="")
+    assert message in done.stderr
+    assert done.returncode == status
+    assert not re.search("Traceback", done.stderr)

@@ -1,0 +1,98 @@
+"""Requests in vLLM's words."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmtool.cli.vllm.translation import MOST_BIASED, Alternatives, logprobs, option, sampling, scored, scoring
+from lmtool.errors import RequestError
+from lmtool.types import Constraint, GenerateRequest, SamplingParams, ScoreRequest
+
+
+def asked(**params: object) -> GenerateRequest:
+    return GenerateRequest("a", (1,), SamplingParams(**params))  # type: ignore[arg-type]  # each test's own
+
+
+def test_defaults_are_ours() -> None:
+    """Greedy, the model's eos ids as stop ids, one alternative, no text."""
+    told = sampling(asked(), (2, 7))
+    assert (told["temperature"], told["top_k"], told["logprobs"]) == (0.0, -1, 1)
+    assert told["stop_token_ids"] == [2, 7]
+    assert told["ignore_eos"] is True
+    assert "logit_bias" not in told
+
+
+def test_ignoring_eos_leaves_the_requests_own_stop_ids() -> None:
+    """They end a stream all the same."""
+    assert sampling(asked(ignore_eos=True, stop_token_ids=(9,)), (2,))["stop_token_ids"] == [9]
+
+
+def test_a_bias_without_limit() -> None:
+    """VLLM refuses infinity; a hundred nats are as good."""
+    told = sampling(asked(logit_bias={3: math.inf, 4: -1.5}), ())
+    assert told["logit_bias"] == {3: 100.0, 4: -1.5}
+    assert told["logprob_token_ids"] == [3, 4]
+    assert "logprob_token_ids" not in sampling(asked(logit_bias={3: 1.0}, logprobs_mode="raw"), ())
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        asked(logprobs_mode="processed"),
+        asked(logit_bias=dict.fromkeys(range(MOST_BIASED + 1), 1.0)),
+        GenerateRequest("a", (1,), constraint=Constraint("regex", "a+")),
+    ],
+)
+def test_what_vllm_cannot_do(request_: GenerateRequest) -> None:
+    """Refused, not done otherwise."""
+    with pytest.raises(RequestError):
+        sampling(request_, ())
+
+
+@given(
+    st.lists(st.floats(-3, 3), min_size=3, max_size=8),
+    st.dictionaries(st.integers(0, 7), st.floats(-5, 5), min_size=1),
+)
+def test_biased_logprobs_are_exact(logits: list[float], bias: dict[int, float]) -> None:
+    """As the softmax of the biased logits, known from the raw logprobs of the biased and the chosen ids alone."""
+    bias = {token: value for token, value in bias.items() if token < len(logits)} or {0: 1.0}
+    total = math.log(sum(map(math.exp, logits)))
+    raw = {token: value - total for token, value in enumerate(logits)}
+    moved = [value + bias.get(token, 0.0) for token, value in enumerate(logits)]
+    expected = [value - math.log(sum(map(math.exp, moved))) for value in moved]
+    for chosen in range(len(logits)):
+        known = {token: raw[token] for token in {chosen, *bias}}
+        own, best = logprobs(SamplingParams(logit_bias=bias, top_logprobs=3), Alternatives(chosen, known))
+        assert own == pytest.approx(min(0.0, expected[chosen]), abs=1e-6)
+        assert (chosen, own) in best
+
+
+def test_a_forced_token_has_logprob_0() -> None:
+    """What LMQL's client relies on."""
+    own, best = logprobs(SamplingParams(logit_bias={5: 100.0}), Alternatives(5, {5: -12.0}))
+    assert own == pytest.approx(0.0, abs=1e-6)
+    assert best == ((5, own),)
+
+
+def test_alternatives_are_the_k_best_and_the_chosen_one() -> None:
+    """Best first; vLLM gives the chosen one beside them."""
+    found = Alternatives(9, {1: -0.5, 2: -1.5, 9: -4.0})
+    assert logprobs(SamplingParams(top_logprobs=2), found) == (-4.0, ((1, -0.5), (2, -1.5), (9, -4.0)))
+    assert logprobs(SamplingParams(top_logprobs=0), Alternatives(9, {9: -4.0})) == (-4.0, ((9, -4.0),))
+
+
+def test_scoring() -> None:
+    """VLLM scores a prompt while it generates one token, which is dropped."""
+    request = ScoreRequest("a", (1,), (2,), top_logprobs=1)
+    assert (scoring(request)["max_tokens"], scoring(request)["prompt_logprobs"]) == (1, 1)
+    assert scored(request, Alternatives(2, {2: -3.0, 4: -1.0})) == (-3.0, ((4, -1.0), (2, -3.0)))
+    assert scored(ScoreRequest("a", (1,), (2,)), Alternatives(2, {2: -3.0})) == (-3.0, None)
+
+
+def test_options_of_the_command_line() -> None:
+    """JSON where it is, else the text itself."""
+    assert [option(text) for text in ("2", "true", '{"a": 1}', "ray")] == [2, True, {"a": 1}, "ray"]

@@ -1,0 +1,81 @@
+"""The model that costs nothing, through the real engine."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from lmtool.engine.config import EngineConfig
+from lmtool.engine.random_backend import load_random
+from lmtool.errors import UsageError
+from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
+
+STORIES = str(Path(__file__).parents[1] / "data/stories260K")
+
+
+@pytest.fixture
+def load():
+    """Make an engine that is closed at the end."""
+    made = []
+
+    def make(model="nothing", **options):
+        engine = load_random(model, EngineConfig(threads=1), {k: str(v) for k, v in options.items()}, lambda _p: None)
+        made.append(engine)
+        return engine
+
+    yield make
+    for engine in made:
+        engine.close()
+
+
+def ids(outputs):
+    return [output.token for output in outputs]
+
+
+async def test_a_stream_depends_on_prompt_and_seed_alone(load, run):
+    """The same again, also among others; other ids for another prompt and for another seed."""
+    engine, other = load(vocab_size=500), load(vocab_size=500, seed=1)
+    sampling = SamplingParams(max_tokens=20)
+    alone = await run(engine, GenerateRequest("a", (1, 2), sampling))
+    crowd = await run(engine, *(GenerateRequest(name, (1, n + 2), sampling) for n, name in enumerate("abc")))
+    assert ids(crowd["a"]) == ids(alone["a"])
+    assert ids(crowd["b"]) != ids(alone["a"])
+    assert ids((await run(other, GenerateRequest("a", (1, 2), sampling)))["a"]) != ids(alone["a"])
+
+
+async def test_tokens_are_uniform(load, run):
+    """Every token has nearly the same logprob, and over many positions all come."""
+    engine = load(vocab_size=8)
+    outputs = (await run(engine, GenerateRequest("a", (1,), SamplingParams(max_tokens=400))))["a"]
+    assert all(abs(output.logprob + math.log(8)) < 0.02 for output in outputs)
+    counts = Counter(ids(outputs))
+    assert set(counts) == set(range(8))
+    assert max(counts.values()) < 4 * min(counts.values())
+
+
+async def test_everything_else_is_the_engines(load, run):
+    """A bias forces, SCORE scores, the vocabulary is checked."""
+    engine = load(vocab_size=50)
+    forced = SamplingParams(max_tokens=3, logit_bias={7: 100.0})
+    outputs = await run(
+        engine, GenerateRequest("a", (1,), forced), ScoreRequest("b", (1,), (2, 3)), GenerateRequest("c", (50,))
+    )
+    assert ids(outputs["a"]) == [7, 7, 7]
+    assert ids(outputs["b"]) == [2, 3]
+    assert "not in the vocabulary" in outputs["c"][-1].error
+
+
+def test_a_folder_tells_the_vocabulary(load):
+    """Without reading weights, so that a tokenizer fits."""
+    info = load(STORIES, context_length=100).info_now
+    assert (info.backend, info.model, info.vocab_size, info.context_length) == ("random", "stories260K", 512, 100)
+
+
+@pytest.mark.parametrize("options", [{"size": "1"}, {"vocab_size": "many"}, {"vocab_size": "0"}, {"step_ms": "-1"}])
+def test_options_that_make_no_sense(options):
+    """Refused with the value."""
+    with pytest.raises(UsageError):
+        load_random("x", EngineConfig(), options, lambda _p: None)

@@ -1,0 +1,133 @@
+"""A balancer over real servers in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator
+
+import pytest
+
+from lmtool.errors import ConnectError, ServerError, UsageError
+from lmtool.lmtp.balancing.balancer import Balancer
+from lmtool.ports import stream
+from lmtool.types import GenerateRequest, LoadProgress, SamplingParams, TokenOutput
+from tests.lmtp.balancing.waiting import until
+from tests.lmtp.harness import PATIENCE, serving
+from tests.scripted_model import ScriptedModel, tokens_of
+
+
+@contextlib.asynccontextmanager
+async def balanced(*models: ScriptedModel) -> AsyncIterator[Balancer]:
+    """A balancer whose workers all are up."""
+    async with contextlib.AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(serving(model)) for model in models]
+        balancer = Balancer([server.url for server in servers], check_seconds=0.05)
+        stack.push_async_callback(balancer.close)
+        async with asyncio.timeout(PATIENCE):
+            await balancer.info()
+            await until(lambda: len(balancer.up) == len(models))
+        yield balancer
+
+
+async def outputs(balancer: Balancer, request: GenerateRequest) -> list[TokenOutput]:
+    async with asyncio.timeout(PATIENCE):
+        return [output async for output in stream(balancer, request)]
+
+
+def asked(prompt: tuple[int, ...], count: int = 3) -> GenerateRequest:
+    return GenerateRequest("a", prompt, SamplingParams(max_tokens=count))
+
+
+async def test_requests_are_spread_and_answered_as_by_one_server() -> None:
+    """Each worker gets its share; tokens are those of the model."""
+    first, second = ScriptedModel(), ScriptedModel()
+    async with balanced(first, second) as balancer:
+        prompts = [(number, number + 1) for number in range(8)]
+        found = await asyncio.gather(*(outputs(balancer, asked(prompt)) for prompt in prompts))
+        assert balancer.streams() == (0, 0)
+    assert [[one.token for one in own] for own in found] == [tokens_of(prompt, 3) for prompt in prompts]
+    assert (len(first.requests), len(second.requests)) == (4, 4)
+
+
+async def test_one_prefix_goes_to_one_worker() -> None:
+    """While loads are near."""
+    first, second = ScriptedModel(), ScriptedModel()
+    async with balanced(first, second) as balancer:
+        shared = tuple(range(100, 164))
+        for number in range(6):
+            await outputs(balancer, asked((*shared, number)))
+    assert sorted([len(first.requests), len(second.requests)]) == [0, 6]
+
+
+async def test_cancel_and_pause_reach_the_worker() -> None:
+    """As with a single server."""
+    model = ScriptedModel()
+    async with balanced(model) as balancer:
+        found: list[TokenOutput] = []
+        handle = balancer.submit(asked((1,), 4000), found.extend)
+        await until(lambda: len(found) > 3)
+        handle.pause()
+        held = len(found)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(found) == held
+        handle.resume()
+        await until(lambda: len(found) > held)
+        handle.cancel()
+        await until(lambda: found[-1].finish_reason == "cancelled" and bool(model.cancelled))
+        assert balancer.streams() == (0, 0)
+
+
+async def test_the_models_description_is_passed_through() -> None:
+    """With the streams of all workers; a name that is not served is the worker's error."""
+    async with balanced(ScriptedModel(), ScriptedModel()) as balancer:
+        info = await balancer.info("scripted")
+        assert (info.model, info.vocab_size) == ("scripted", 1000)
+        with pytest.raises(ServerError, match="not served"):
+            await balancer.info("other")
+
+
+async def test_workers_of_different_models_are_refused() -> None:
+    """A request would get answers of either."""
+    with pytest.raises(UsageError, match="different models: one, two"):
+        async with balanced(ScriptedModel(name="one"), ScriptedModel(name="two")) as balancer:
+            await balancer.info()
+
+
+async def test_no_worker_is_up() -> None:
+    """A request is refused at once, and the description is waited for."""
+    balancer = Balancer(["127.0.0.1:1"], check_seconds=0.05)
+    (refused,) = await outputs(balancer, asked((1,)))
+    assert (refused.error_code, refused.error) == (ConnectError.code, "no worker is up; try again in a moment")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(balancer.info(), 0.3)
+    await balancer.close()
+
+
+async def test_workers_of_ours_that_cannot_start_are_an_error() -> None:
+    """Starting them for ever would help nobody."""
+    balancer = Balancer([f"stdio:{sys.executable} -c 'raise SystemExit(8)'"] * 2, check_seconds=0.05)
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(ConnectError, match="exit status 8"):
+            await balancer.info()
+    await balancer.close()
+
+
+async def test_progress() -> None:
+    """Told until a worker is up."""
+    async with serving(ScriptedModel()) as server:
+        balancer = Balancer([server.url], check_seconds=0.05)
+        seen: list[LoadProgress] = []
+        balancer.subscribe(None, seen.append)
+        await balancer.info()
+        await balancer.close()
+    assert [seen[0].phase, seen[-1].phase] == ["waiting", "ready"]
+
+
+@pytest.mark.parametrize("endpoints", [[], [":1", ":1"], ["ftp://x"]])
+async def test_endpoints_that_make_no_sense(endpoints: list[str]) -> None:
+    """None at all, the same one twice, no endpoint."""
+    with pytest.raises(UsageError):
+        Balancer(endpoints)
