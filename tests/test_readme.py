@@ -113,7 +113,9 @@ def test_server_starts_as_the_readme_shows(surroundings: dict[str, str]) -> None
 @pytest.mark.parametrize("source", python_blocks(), ids=lambda s: s.splitlines()[0][:40])
 def test_python_example_runs(source: str, surroundings: dict[str, str]) -> None:
     """Each Python example runs as it stands, against the default address."""
-    source = source.replace("ws://127.0.0.1:8080/", surroundings["LMTOOL_ENDPOINT"])
+    endpoint = surroundings["LMTOOL_ENDPOINT"]
+    source = source.replace("ws://127.0.0.1:8080/", endpoint)
+    source = source.replace("http://127.0.0.1:8080/", endpoint.replace("ws://", "http://"))
     result = subprocess.run(
         [sys.executable, "-c", source], env=surroundings, capture_output=True, text=True, timeout=120, check=False
     )

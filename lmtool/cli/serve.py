@@ -43,6 +43,12 @@ async def serve(
             metavar="URL", help="Web pages of this origin may connect (repeatable; * for any).", rich_help_panel=WIRE
         ),
     ] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY", help="What clients of the OpenAI API must show; better LMTOOL_API_KEY.", rich_help_panel=WIRE
+        ),
+    ] = None,
     max_connections: Annotated[
         int, typer.Option(min=1, metavar="N", help="Open at once.", rich_help_panel=WIRE)
     ] = 1024,
@@ -191,7 +197,7 @@ async def serve(
         revision=revision,
     )
     server = ServerConfig(max_connections=max_connections, allowed_origins=tuple(allow_origin or ()))
-    service = ServiceConfig(models, engine, server, runs)
+    service = ServiceConfig(models, engine, server, runs, api_key)
     workers = commands(ReplicasConfig(replicas, layout), service, dict(os.environ))
     await run(
         ServingConfig(

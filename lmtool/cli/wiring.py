@@ -88,6 +88,8 @@ class Loader:
     config: EngineConfig
     backend: BackendConfig = field(default_factory=BackendConfig)
     engines: WeakSet[Counted] = field(default_factory=WeakSet)
+    known_tokenizers: dict[str, TextTokenizer] = field(default_factory=dict)
+    """By folder or hub name."""
     guides: WeakSet[MatcherCompiler] = field(default_factory=WeakSet)
     """What compiles constraints for these engines, with its counts."""
 
@@ -112,6 +114,7 @@ class Loader:
             tokenizer = _tokenizer_or_none(source, reading.result)
         if tokenizer is None:
             return engine
+        self.known_tokenizers[source] = tokenizer
         if isinstance(engine, Guided):
             guides = _compiler(tokenizer, engine.info_now)
             self.guides.add(guides)

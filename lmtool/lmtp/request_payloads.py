@@ -59,6 +59,7 @@ def _read_generate(stream: str, members: Mapping[str, bytes]) -> Generate:
         model=_optional(members, "model", request_fields.MODEL),
         text=_switch(members, "text", default=_is_text(prompt)),
         constraint=_constraint(members),
+        priority=_optional(members, "priority", request_fields.PRIORITY) or 0,
     )
     return Generate(request, _extended(members), _switch(members, "progress"), _ignored("GENERATE", members))
 
@@ -200,6 +201,8 @@ def _generate_payload(request: GenerateRequest) -> dict[str, object]:
         payload["text"] = request.text
     if request.constraint is not None:
         payload["constraint"] = written(request.constraint)
+    if request.priority:
+        payload["priority"] = request.priority
     return payload
 
 

@@ -22,6 +22,7 @@ from lmtool.cli.serve import serve
 from lmtool.cli.serving.listening import ListenConfig
 from lmtool.cli.serving.replicas import ReplicasConfig
 from lmtool.cli.serving.run import ServingConfig
+from lmtool.cli.serving.service import ServiceConfig
 from lmtool.cli.wiring import ModelsConfig
 from lmtool.engine.config import EngineConfig
 from lmtool.lmtp.client import LmtpClient
@@ -268,6 +269,7 @@ def test_flags_and_configuration_match_one_to_one() -> None:
             EngineConfig,
             ReplicasConfig,
             ServerConfig,
+            ServiceConfig,
             ServingConfig,
         )
         for f in fields(kind)

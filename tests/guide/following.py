@@ -38,7 +38,7 @@ def compact(value: object) -> str:
 
 def compiled(compiler: MatcherCompiler, wanted: Constraint) -> MatcherGuide:
     """Return a fresh guide, or raise what the compiler answers."""
-    return cast("MatcherGuide", compiler.compile(wanted).result(15))
+    return cast("MatcherGuide", compiler.compile(wanted).result(60))
 
 
 def mask_of(compiler: MatcherCompiler, guide: Guide) -> NDArray[np.bool_]:

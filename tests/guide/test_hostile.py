@@ -27,13 +27,13 @@ def test_refused_or_followed(shared, name):
     """Each is refused with a sentence or followed; compiling ends within its deadline, and so does each step."""
     started = time.monotonic()
     try:
-        guide = shared.compile(CASES[name]()).result(12)
+        guide = shared.compile(CASES[name]()).result(30)
     except (ConstraintError, OverloadedError) as problem:
         told = str(problem)
     else:
         told = _follow(shared, guide)
     assert len(told) < 600
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 60
 
 
 def _follow(shared, guide):

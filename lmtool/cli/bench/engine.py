@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -95,7 +97,8 @@ async def engine(
         seed=seed,
         timeout=patience,
     )
-    report = await run(bench, out.note)
+    with _ended_in_order():
+        report = await run(bench, out.note)
     finish(
         out,
         lambda columns: engine_card(report, columns),
@@ -105,6 +108,31 @@ async def engine(
         save=save,
         tolerance=tolerance,
     )
+
+
+@contextlib.contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Let SIGTERM end what runs inside as Ctrl-C does: workers are ended, converted models deleted."""
+    import asyncio
+    import signal
+
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    told: list[int] = []
+
+    def end() -> None:
+        told.append(signal.SIGTERM)
+        task.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, end)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if told:
+            raise typer.Exit(128 + told[0]) from None
+        raise
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
 
 
 def _source(model: str | None) -> str:

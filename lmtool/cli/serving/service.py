@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lmtool.cli.backends import BackendConfig
 from lmtool.cli.serving.health import Health, routes
-from lmtool.cli.wiring import Loader, ModelsConfig, host
+from lmtool.cli.wiring import AUTO, Loader, ModelsConfig, host, served
 from lmtool.engine.config import EngineConfig
 from lmtool.errors import LmtoolError
 from lmtool.lmtp.balancing.balancer import Balancer
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lmtool.lmtp.connection import Tap
     from lmtool.lmtp.request_log import RequestLog
     from lmtool.ports import TokenModel
+    from lmtool.text.tokenizer import TextTokenizer
     from lmtool.types import LoadProgress, ModelInfo
 
 
@@ -39,6 +40,8 @@ class ServiceConfig:
     engine: EngineConfig = field(default_factory=EngineConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     backend: BackendConfig = field(default_factory=BackendConfig)
+    api_key: str | None = field(default=None, repr=False)
+    """What clients of the OpenAI API must show; None: nothing."""
     workers: tuple[str, ...] = ()
     """Endpoints of servers that do the work, in place of models in this process."""
 
@@ -141,7 +144,17 @@ class Service:
     def _application(self) -> Any:
         from starlette.applications import Starlette
 
-        return Starlette(routes=[*self._server.routes(), *routes(self.health, self._numbers)])
+        from lmtool.openai_api.server import OpenAIServer
+
+        openai = OpenAIServer(self._host, self._tokenizer, self._config.api_key)
+        return Starlette(routes=[*self._server.routes(), *routes(self.health, self._numbers), *openai.routes()])
+
+    def _tokenizer(self, name: str | None) -> TextTokenizer | None:
+        """The tokenizer of the model that is served under this name."""
+        models = self._config.models
+        main = None if models.model == AUTO else served(models.model, models.served_model_name)
+        source = main if main is not None and (name is None or name in main.names) else served(name)
+        return self._loader.known_tokenizers.get(source.source)
 
     def _numbers(self) -> dict[str, int]:
         counter = self._host if isinstance(self._host, Balancer) else self._loader

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, TypeAlias, cast
-from urllib.parse import unquote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -56,7 +56,7 @@ class Document:
             raise UnsupportedError("$ref", f"to {reference!r} is not within the schema")
         node: object = self.root
         for part in reference.split("/")[1:]:
-            name = unquote(part).replace("~1", "/").replace("~0", "~")
+            name = _unquoted(part).replace("~1", "/").replace("~0", "~")
             if isinstance(node, dict) and name in node:
                 node = node[name]
             elif isinstance(node, list) and name.isdecimal() and int(name) < len(node):
@@ -68,10 +68,15 @@ class Document:
         return node
 
 
-ANNOTATIONS = frozenset({
-    "$schema", "$id", "id", "$anchor", "$comment", "$defs", "definitions", "title", "description", "default",
-    "examples", "example", "deprecated", "readOnly", "writeOnly", "contentMediaType", "contentEncoding", "$vocabulary",
-})  # fmt: skip
+def _unquoted(part: str) -> str:
+    """Return a part of a URI fragment without its percent signs."""
+    quoted = re.sub("%([0-9A-Fa-f]{2})", lambda found: chr(int(found[1], 16)), part)
+    try:
+        return quoted.encode("latin-1").decode()
+    except ValueError:
+        return part
+
+
 ASSERTIONS = frozenset({
     "$ref", "type", "enum", "const", "multipleOf", "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum",
     "maxLength", "minLength", "pattern", "format", "items", "prefixItems", "additionalItems", "maxItems", "minItems",

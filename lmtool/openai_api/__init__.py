@@ -1,0 +1,1 @@
+"""OpenAI's HTTP API over a token model: requests, replies, events, errors, routes."""

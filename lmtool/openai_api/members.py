@@ -1,0 +1,112 @@
+"""Reads the members of a request's JSON object, each once, by name and type; what nobody reads is refused by name."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from typing import TYPE_CHECKING, TypeGuard
+
+from lmtool.openai_api.errors import ApiError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+HARMLESS = frozenset({"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"})
+"""Members that say something about the request and change nothing about its answer."""
+_SHOWN = 80
+
+
+class Members:
+    """A request's members. `null` counts as absent. Every reader raises `ApiError` 400 that names the member."""
+
+    def __init__(self, given: Mapping[str, object], inside: str = "") -> None:
+        """inside: path of the object that they are members of, with its dot."""
+        self._left = {name: value for name, value in given.items() if value is not None}
+        self._known: set[str] = set()
+        self._inside = inside
+
+    def take(self, name: str) -> object:
+        """The value as it is; None where there is none."""
+        self._known.add(name)
+        return self._left.pop(name, None)
+
+    def text(self, name: str) -> str | None:
+        """A text."""
+        value = self.take(name)
+        if value is not None and not isinstance(value, str):
+            raise self.wrong(name, value, "a text")
+        return value
+
+    def flag(self, name: str) -> bool:
+        """True or false; false where there is none."""
+        value = self.take(name)
+        if value is not None and not isinstance(value, bool):
+            raise self.wrong(name, value, "true or false")
+        return bool(value)
+
+    def integer(self, name: str, least: int, most: int) -> int | None:
+        """A whole number within bounds."""
+        value = self.take(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise self.wrong(name, value, f"a whole number from {least} to {most}")
+        return value
+
+    def number(self, name: str, least: float, most: float, default: float) -> float:
+        """A number within bounds."""
+        value = self.take(name)
+        if value is None:
+            return default
+        if not _is_number(value) or not least <= value <= most:
+            raise self.wrong(name, value, f"a number from {least:g} to {most:g}")
+        return float(value)
+
+    def texts(self, name: str, most: int) -> tuple[str, ...]:
+        """A text, or a list of at most so many."""
+        value = self.take(name)
+        if value is None:
+            return ()
+        given = value if isinstance(value, list) else [value]
+        texts = tuple(one for one in given if isinstance(one, str) and one)
+        if len(texts) != len(given) or len(given) > most:
+            raise self.wrong(name, value, f"a text, or up to {most} of them, none empty")
+        return texts
+
+    def inner(self, name: str) -> Members | None:
+        """An object's own members."""
+        value = self.take(name)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self.wrong(name, value, "an object")
+        return Members(value, f"{self._inside}{name}.")
+
+    def mapping(self, name: str) -> dict[str, object]:
+        """An object as it is; empty where there is none."""
+        value = self.take(name)
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            raise self.wrong(name, value, "an object")
+        return value
+
+    def end(self) -> None:
+        """Refuse what was not read: a misspelt parameter must not be ignored in silence."""
+        unknown = sorted(self._left.keys() - (HARMLESS if not self._inside else set()))
+        if unknown:
+            near = difflib.get_close_matches(unknown[0], sorted(self._known), n=1)
+            advice = f"; did you mean {near[0]}?" if near else ""
+            name = f"{self._inside}{unknown[0]}"
+            raise ApiError(400, f"{name} is not known here{advice}", param=name, code="unknown_parameter")
+
+    def wrong(self, name: str, value: object, expected: str) -> ApiError:
+        """The error for a member with a value that cannot be."""
+        shown = repr(value)
+        shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
+        param = f"{self._inside}{name}"
+        return ApiError(400, f"{param} is {shown}; expected {expected}", param=param, code="invalid_value")
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,113 @@
+"""Requests as read from JSON."""
+
+from __future__ import annotations
+
+import pytest
+
+from lmtool.openai_api.errors import ApiError
+from lmtool.openai_api.requests import Call, chat, completion
+from lmtool.types import ChatMessage
+
+HELLO = [{"role": "user", "content": "Hello"}]
+SCHEMA = {"type": "object"}
+
+
+def test_chat() -> None:
+    """Messages are kept as they are; defaults are OpenAI's; the newer name of the limit counts."""
+    body = {
+        "model": "m",
+        "messages": HELLO,
+        "max_completion_tokens": 7,
+        "max_tokens": 3,
+        "stop": "x",
+        "seed": 1,
+        "n": 2,
+    }
+    call = chat(body)
+    assert call.prompts == ((ChatMessage("user", "Hello"),),)
+    assert (call.sampling.max_tokens, call.sampling.temperature, call.sampling.stop) == (7, 1.0, ("x",))
+    assert (call.seed(0), call.seed(1), call.logprobs) == (1, 2, None)
+    parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]
+    assert chat({"messages": [{"role": "user", "content": parts}]}).prompts == call.prompts
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prompts"),
+    [("a", ("a",)), ([1, 2], ((1, 2),)), (["a", "b"], ("a", "b")), ([[1], [2, 3]], ((1,), (2, 3)))],
+)
+def test_prompts(prompt: object, prompts: tuple[object, ...]) -> None:
+    """A text, ids, or lists of either."""
+    assert completion({"prompt": prompt}).prompts == prompts
+    assert completion({"prompt": prompt}).sampling.max_tokens == 16
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        {"structured_outputs": {"json": SCHEMA}},
+        {"guided_json": SCHEMA},
+        {"guided_json": '{"type": "object"}'},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "strict": True, "schema": SCHEMA}}},
+    ],
+)
+def test_every_spelling_of_a_constraint(spelling: dict[str, object]) -> None:
+    """vLLM's, its older one, and OpenAI's are one constraint."""
+    found = chat({"messages": HELLO, **spelling}).constraint
+    assert found is not None
+    assert (found.kind, found.text, found.strict) == ("json_schema", '{"type":"object"}', True)
+
+
+def test_text_is_no_constraint() -> None:
+    """`response_format` may say that anything goes."""
+    assert chat({"messages": HELLO, "response_format": {"type": "text"}}).constraint is None
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
+        ({"messages": HELLO, "top_logprobs": 2}, "top_logprobs"),
+        ({"messages": HELLO, "tools": [{}]}, "tools"),
+        ({"messages": HELLO, "n": 0}, "n"),
+        ({"messages": HELLO, "n": 2, "best_of": 3}, "best_of"),
+        ({"messages": HELLO, "stream_options": {"include_usage": True}}, "stream_options"),
+        ({"messages": HELLO, "stream": True, "stream_options": {"usage": True}}, "stream_options.usage"),
+        ({"messages": HELLO, "logit_bias": {"a": 1}}, "logit_bias"),
+        ({"messages": HELLO, "guided_regex": "a", "guided_choice": ["b"]}, "guided_choice"),
+        ({"messages": HELLO, "response_format": {"type": "xml"}}, "response_format.type"),
+        ({"messages": HELLO, "guided_choice": []}, "guided_choice"),
+        ({"messages": HELLO, "temprature": 1}, "temprature"),
+    ],
+)
+def test_what_is_wrong_is_named(body: dict[str, object], param: str) -> None:
+    """400, and the member to blame."""
+    with pytest.raises(ApiError) as raised:
+        chat(body)
+    assert (raised.value.status, raised.value.param) == (400, param)
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "prompt"),
+        ({"prompt": [True]}, "prompt"),
+        ({"prompt": [1, "a"]}, "prompt"),
+        ({"prompt": "a", "suffix": "b"}, "suffix"),
+        ({"prompt": "a", "echo": True, "stream": True}, "echo"),
+        ({"prompt": ["a"] * 100, "n": 2}, "n"),
+        ({"prompt": "a", "stop_token_ids": ["x"]}, "stop_token_ids"),
+    ],
+)
+def test_what_is_wrong_with_a_completion(body: dict[str, object], param: str) -> None:
+    """400, and the member to blame."""
+    with pytest.raises(ApiError) as raised:
+        completion(body)
+    assert (raised.value.status, raised.value.param) == (400, param)
+
+
+def test_answers_without_a_seed_differ() -> None:
+    """Without a seed each stream draws its own."""
+    assert Call(None, ("a",), completion({"prompt": "a"}).sampling, n=2).seed(1) is None

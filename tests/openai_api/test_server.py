@@ -1,0 +1,225 @@
+"""The routes, asked by OpenAI's own client of a real server on the embedded model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+
+import httpx
+import jsonschema
+import openai
+import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from lmtool.openai_api.server import MOST_BYTES, OpenAIServer
+from lmtool.types import GenerateRequest, SamplingParams
+from tests.scripted_model import ScriptedModel
+
+MODEL = "lmtool-tiny"
+FRANCE = [{"role": "user", "content": "What is the capital of France?"}]
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 10}, "age": {"type": "integer", "minimum": 0}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def base(embedded: str) -> str:
+    return embedded.replace("ws://", "http://") + "v1"
+
+
+@pytest.fixture(scope="module")
+def client(base: str) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=base, api_key="anything", max_retries=0) as made:
+        yield made
+
+
+def test_models(client: openai.OpenAI) -> None:
+    """The list and one by name; an unknown one is 404."""
+    (model,) = client.models.list()
+    assert model.id == MODEL
+    assert client.models.retrieve(MODEL).id == MODEL
+    with pytest.raises(openai.NotFoundError, match="not served here"):
+        client.models.retrieve("other")
+
+
+def test_chat(client: openai.OpenAI) -> None:
+    """Whole and streamed answers are the same text; usage counts; logprobs spell the text."""
+    whole = client.chat.completions.create(model=MODEL, messages=FRANCE, temperature=0, logprobs=True, top_logprobs=2)
+    (choice,) = whole.choices
+    assert choice.message.content == "The capital of France is Paris."
+    assert choice.finish_reason == "stop"
+    content = choice.logprobs.content
+    assert "".join(entry.token for entry in content).startswith(choice.message.content)
+    assert all(len(entry.top_logprobs) == 2 and entry.logprob <= 0 for entry in content)
+    chunks = list(
+        client.chat.completions.create(
+            model=MODEL, messages=FRANCE, temperature=0, stream=True, stream_options={"include_usage": True}
+        )
+    )
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == choice.message.content
+    assert chunks[-2].choices[0].finish_reason == "stop"
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens == len(content)
+
+
+def test_a_stream_ends_with_done(base: str) -> None:
+    """Each event is a line of JSON; the last one is `[DONE]`."""
+    body = {"model": MODEL, "messages": FRANCE, "stream": True, "max_tokens": 3}
+    with httpx.stream("POST", f"{base}/chat/completions", json=body) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        lines = [line for line in response.iter_lines() if line]
+    assert lines[-1] == "data: [DONE]"
+    assert all(json.loads(line.removeprefix("data: "))["object"] == "chat.completion.chunk" for line in lines[:-1])
+
+
+def test_several_answers_to_several_prompts(client: openai.OpenAI) -> None:
+    """Prompts times `n` answers in order; a seed makes each the same again, and those to one prompt differ."""
+    ask = {"model": MODEL, "prompt": ["Once upon a time", "Hello"], "n": 3, "max_tokens": 12, "seed": 4}
+    first, second = (client.completions.create(**ask) for _ in range(2))  # type: ignore[call-overload]
+    texts = [choice.text for choice in first.choices]
+    assert [choice.text for choice in second.choices] == texts
+    assert [choice.index for choice in first.choices] == list(range(6))
+    assert len(set(texts[:3])) > 1
+    assert first.usage.prompt_tokens == len(httpx_tokens(client, "Once upon a time")) + len(
+        httpx_tokens(client, "Hello")
+    )
+
+
+def httpx_tokens(client: openai.OpenAI, text: str) -> list[int]:
+    answer = httpx.post(f"{client.base_url}tokenize", json={"model": MODEL, "prompt": text}).json()
+    assert answer["count"] == len(answer["tokens"])
+    back = httpx.post(f"{client.base_url}detokenize", json={"model": MODEL, "tokens": answer["tokens"]}).json()
+    assert back == {"prompt": text}
+    tokens: list[int] = answer["tokens"]
+    return tokens
+
+
+def test_the_likelihood_of_a_text(client: openai.OpenAI) -> None:
+    """`echo` with `logprobs` and no new token scores the prompt; the first token comes behind nothing."""
+    text = "The capital of France is Paris."
+    answer = client.completions.create(model=MODEL, prompt=text, max_tokens=0, echo=True, logprobs=1)
+    (choice,) = answer.choices
+    assert choice.text == text
+    assert choice.logprobs.token_logprobs[0] is None
+    assert all(value < 0 for value in choice.logprobs.token_logprobs[1:])
+    assert "".join(choice.logprobs.tokens) == text
+    ids = httpx_tokens(client, text)
+    again = client.completions.create(model=MODEL, prompt=ids, max_tokens=0, echo=True, logprobs=1)
+    assert again.choices[0].logprobs.token_logprobs == choice.logprobs.token_logprobs
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_json_by_schema(client: openai.OpenAI, stream: bool) -> None:
+    """Whatever the temperature, the answer is JSON that the schema allows."""
+    form = {"type": "json_schema", "json_schema": {"name": "a", "strict": True, "schema": SCHEMA}}
+    for seed in range(3):
+        answer = client.chat.completions.create(
+            model=MODEL,
+            messages=FRANCE,
+            temperature=1.5,
+            seed=seed,
+            response_format=form,
+            stream=stream,
+            max_tokens=200,
+        )
+        text = (
+            "".join(c.choices[0].delta.content or "" for c in answer) if stream else answer.choices[0].message.content
+        )
+        jsonschema.validate(json.loads(text), SCHEMA)
+
+
+def test_a_choice(client: openai.OpenAI) -> None:
+    """VLLM's spelling in `extra_body`."""
+    answer = client.chat.completions.create(
+        model=MODEL, messages=FRANCE, extra_body={"structured_outputs": {"choice": ["Rome", "Oslo"]}}
+    )
+    assert answer.choices[0].message.content in {"Rome", "Oslo"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_bad_requests(client: openai.OpenAI, stream: bool) -> None:
+    """A status and the member's name, also for a stream: never an event."""
+    for more, param in (
+        ({"temperature": 9}, "temperature"),
+        ({"max_token": 9}, "max_token"),
+        ({"guided_regex": "((("}, None),
+        ({"logit_bias": {"99999999": 1}}, None),
+    ):
+        with pytest.raises(openai.BadRequestError) as raised:
+            client.chat.completions.create(model=MODEL, messages=FRANCE, stream=stream, extra_body=more)
+        assert raised.value.param == param
+    with pytest.raises(openai.NotFoundError):
+        client.chat.completions.create(model="other", messages=FRANCE, stream=stream)
+
+
+def test_a_prompt_that_is_too_long(client: openai.OpenAI) -> None:
+    """OpenAI's own code for it."""
+    with pytest.raises(openai.BadRequestError) as raised:
+        client.completions.create(model=MODEL, prompt="fox " * 2000)
+    assert raised.value.code == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b"[" * 100_000, b" " * (MOST_BYTES + 1)])
+def test_what_is_no_request(base: str, body: bytes) -> None:
+    """Anything may be sent; each gets an error object."""
+    answer = httpx.post(f"{base}/chat/completions", content=body)
+    assert answer.status_code in {400, 413}
+    assert answer.json()["error"]["message"]
+
+
+def serving(model: ScriptedModel, key: str | None = None) -> Starlette:
+    class Letters:
+        def encode(self, text: str, *, special: bool = True) -> list[int]:
+            return list(text.encode())
+
+        def decode(self, tokens: list[int]) -> str:
+            return bytes(tokens).decode()
+
+        def piece(self, token_id: int) -> bytes:
+            return bytes([token_id % 256])
+
+    return Starlette(routes=OpenAIServer(model, lambda _: Letters(), key).routes())  # type: ignore[arg-type]
+
+
+def test_the_key() -> None:
+    """Without the key nothing is answered; the routes work without `/v1`, too."""
+    with TestClient(serving(ScriptedModel(), "secret")) as http:
+        assert http.get("/v1/models").status_code == 401
+        assert http.get("/v1/models", headers={"authorization": "Bearer other"}).status_code == 401
+        answer = http.get("/models", headers={"authorization": "Bearer secret"})
+        assert answer.status_code == 200
+        assert "secret" not in answer.text
+
+
+async def test_who_hangs_up_stops_the_work(base: str, embedded: str) -> None:
+    """A client that leaves ends its streams, streamed or not: soon nothing runs."""
+    from lmtool.lmtp.client import LmtpClient
+
+    async with LmtpClient(embedded) as watcher:
+        for stream in (False, True):
+            body = {"model": MODEL, "prompt": [5], "max_tokens": 490, "n": 20, "ignore_eos": True, "stream": stream}
+            async with httpx.AsyncClient() as http:
+                asking = asyncio.create_task(http.post(f"{base}/completions", json=body))
+                while (await watcher.info()).running == 0:
+                    await asyncio.sleep(0)
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
+            async with asyncio.timeout(10):
+                while (await watcher.info()).running:
+                    await asyncio.sleep(0)
+
+
+async def test_lmtp_is_the_same_model(client: openai.OpenAI, embedded: str) -> None:
+    """One port, one model: greedy ids over LMTP are the text over HTTP."""
+    from lmtool.lmtp.client import LmtpClient
+    from lmtool.ports import stream
+
+    request = GenerateRequest(1, "Once upon a time", SamplingParams(max_tokens=9), text=True)
+    async with LmtpClient(embedded) as lmtp:
+        text = "".join([output.text or "" async for output in stream(lmtp, request)])
+    answer = client.completions.create(model=MODEL, prompt="Once upon a time", max_tokens=9, temperature=0)
+    assert answer.choices[0].text == text
