@@ -127,7 +127,7 @@ class Guide(Protocol):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What of the constraint is not held, one sentence each; empty for a strict one."""
+        """What of the constraint is not held, or more narrowly than it says, one sentence each."""
 
     def advance(self, token: int) -> None:
         """Take the token that the stream was given. An eos id ends the guide where `may_end`, and is an error else."""

@@ -102,6 +102,8 @@ class GenerateRequest:
     """Each output also carries the text it completes."""
     constraint: Constraint | None = None
     """What the generated text must match from its first to its last character."""
+    priority: int = 0
+    """While more streams wait than can run, those with a lower number begin first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,7 @@ class TokenOutput:
     error_code: str | None = None
     """The machine-readable kind of `error`: `LmtoolError.code`."""
     warnings: tuple[str, ...] = ()
-    """On the last event: what of the request's constraint was not held, one sentence each."""
+    """On the last event: what of the request's constraint was not held, or more narrowly than it says."""
 
     @property
     def last(self) -> bool:

@@ -166,6 +166,8 @@ class Engine:
             prompt_length=len(prompt),
             max_length=min(len(prompt) + sampling.max_tokens, context),
             stop_ids=frozenset(stop_ids),
+            priority=request.priority,
+            client=sink,
             held=compiling is not None,
         )
         top, seed = sampling.top_logprobs, draw_seed(sampling.seed)
@@ -187,6 +189,7 @@ class Engine:
             prompt_length=len(prompt),
             max_length=len(prompt) + len(scored),
             scored=True,
+            client=sink,
         )
         return Stream(request.stream_id, sink, loop, sequence, SamplingParams(), request.top_logprobs, seed=0)
 

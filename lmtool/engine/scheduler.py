@@ -1,4 +1,4 @@
-"""Which streams run in the next step, with how many tokens: decode first, then prompts in chunks, in arrival order."""
+"""Which streams run in the next step, with how many tokens: decode first, then prompts in chunks, in line."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from bisect import insort
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from lmtool.engine.waiting_line import WaitingLine, rank
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Many
@@ -83,7 +85,7 @@ class Scheduler:
         self._limits = limits
         self._allocator = allocator
         self._cache = cache
-        self._waiting: list[Sequence] = []
+        self._waiting = WaitingLine()
         self._admitted: list[Sequence] = []
 
     @property
@@ -101,16 +103,17 @@ class Scheduler:
         return self._blocks_for(positions) <= self._allocator.total
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a sequence behind those that arrived earlier."""
+        """Queue a sequence behind those that rank before it, see `WaitingLine`."""
         assert self.fits(sequence.capacity)
-        insort(self._waiting, sequence, key=_arrival)
+        self._waiting.join(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence wherever it is, and free its blocks."""
         self._release(sequence)
-        for queue in (self._waiting, self._admitted):
-            if sequence in queue:
-                queue.remove(sequence)
+        if sequence in self._waiting:
+            self._waiting.remove(sequence)
+        if sequence in self._admitted:
+            self._admitted.remove(sequence)
 
     def plan(self) -> Plan:
         """Choose the next step; no spans when nothing can run."""
@@ -200,8 +203,8 @@ class Scheduler:
                 return
             if not self._make_room(sequence, known):
                 return
-            self._waiting.remove(sequence)
-            insort(self._admitted, sequence, key=_arrival)
+            self._waiting.serve(sequence)
+            insort(self._admitted, sequence, key=rank)
             self._prefill(plan, sequence)
             places -= 1
 
@@ -307,7 +310,7 @@ class Scheduler:
     def _evict_for(self, plan: Plan, sequence: Sequence, missing: int) -> bool:
         """Preempt until `missing` blocks are free; False, and nobody preempted, if that cannot be reached."""
         holders = [s for s in self._admitted if s.blocks and s is not sequence]
-        later = [s for s in holders if s.number > sequence.number and not s.paused]
+        later = [s for s in holders if rank(s) > rank(sequence) and not s.paused]
         victims = later + [s for s in holders if s.paused]
         if missing > self._free + self._would_free(victims):
             return False
@@ -321,7 +324,7 @@ class Scheduler:
         """Back into the queue at its own place; what was computed is computed again."""
         self._release(sequence)
         self._admitted.remove(sequence)
-        insort(self._waiting, sequence, key=_arrival)
+        self._waiting.rejoin(sequence)
 
     def _release(self, sequence: Sequence) -> None:
         self._allocator.release(sequence.own_blocks)
@@ -332,10 +335,6 @@ class Scheduler:
 
     def _blocks_for(self, positions: int) -> int:
         return -(-positions // self._limits.block_tokens)
-
-
-def _arrival(sequence: Sequence) -> int:
-    return sequence.number
 
 
 def _finish_reason(sequence: Sequence, token: int | None) -> FinishReason | None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from lmtool.engine.prefix_cache import Prefix
 
 
@@ -29,6 +31,12 @@ class Sequence:
     """Whether this is a SCORE stream."""
     stop_ids: frozenset[int] = frozenset()
     """Ids that end the stream with `stop` once sent: the model's eos ids and the request's own."""
+    priority: int = 0
+    """Lower ones get a place first."""
+    client: Hashable = None
+    """Whose it is: sequences of different clients take turns in getting a place."""
+    round: int = 0
+    """Its client's turn in which it gets a place, see `WaitingLine`."""
     computed: int = 0
     """Positions from the start whose keys and values are stored."""
     blocks: list[int] = field(default_factory=list)

@@ -84,6 +84,33 @@ class TestStreams:
         assert outputs[-1].finish_reason == "length"
         assert (outputs[-1].usage.prompt_tokens, outputs[-1].usage.completion_tokens) == (2, 3)
 
+    async def test_connections_take_turns(self, checkpoint):
+        """One stream at a time: a second connection's follows the first one's next, an urgent one goes before all."""
+        engine = load_engine(str(checkpoint("llama")), EngineConfig(threads=1, max_streams=1))
+        try:
+            order = []
+            readers = [Reader(), Reader()]
+
+            def noting(reader):
+                def sink(outputs):
+                    order.extend(output.stream_id for output in outputs if output.last)
+                    reader(outputs)
+
+                return sink
+
+            first, second = map(noting, readers)
+            engine.submit(GenerateRequest("long", (3, 4), SamplingParams(max_tokens=150, ignore_eos=True)), first)
+            for number in range(3):
+                engine.submit(GenerateRequest(number, (3, 4), SHORT), first)
+            engine.submit(GenerateRequest("other", (3, 4), SHORT), second)
+            engine.submit(GenerateRequest("urgent", (3, 4), SHORT, priority=-1), second)
+            engine.start()
+            await readers[0].ended(4)
+            await readers[1].ended(2)
+            assert order in (["urgent", "long", "other", 0, 1, 2], ["long", "urgent", "other", 0, 1, 2])
+        finally:
+            engine.close()
+
     async def test_one_call_a_step(self, engine):
         """A sink is called once a step with the outputs of all its streams."""
         reader = Reader()

@@ -95,6 +95,42 @@ class TestOrder:
         assert [sorted(step(scheduler)[0]) for _ in range(3)] == [[1], [1], [2]]
 
 
+class TestTurns:
+    """Who gets a place when there are few."""
+
+    def test_connections_take_turns(self):
+        """Another client's stream takes the next free place, and not the one behind all that came before it."""
+        scheduler, _ = make(max_streams=1)
+        for number in (1, 2, 3):
+            scheduler.add(generate(number, 3, new=1))
+        step(scheduler)
+        other = generate(4, 3, new=1)
+        other.client = "other"
+        scheduler.add(other)
+        assert [list(step(scheduler)[0]) for _ in range(3)] == [[4], [2], [3]]
+
+    def test_priority(self):
+        """A more urgent stream takes the next free place; who has a place keeps it."""
+        scheduler, _ = make(max_streams=1)
+        scheduler.add(generate(1, 3, new=2))
+        scheduler.add(generate(2, 3, new=1))
+        step(scheduler)
+        urgent = generate(3, 3, new=1)
+        urgent.priority = -1
+        scheduler.add(urgent)
+        assert [list(step(scheduler)[0]) for _ in range(3)] == [[1], [3], [2]]
+
+    def test_the_least_urgent_gives_way(self):
+        """When memory runs out, a less urgent stream is preempted before one that came later."""
+        scheduler, _ = make(blocks=4)
+        first, urgent = generate(1, 3, new=12), generate(2, 3, new=12)
+        urgent.priority = -1
+        scheduler.add(first)
+        scheduler.add(urgent)
+        ended = [number for _ in range(40) for number in step(scheduler)[1]]
+        assert ended == [2, 1]
+
+
 class TestEndings:
     """Why and when a stream ends."""
 
@@ -275,12 +311,20 @@ class RandomSchedules(RuleBasedStateMachine):
         self.alive = {}
         self.number = 0
 
-    @rule(prompt=st.integers(1, 30), new=st.integers(1, 20), scored=st.booleans(), text=st.integers(1, 2))
-    def arrive(self, prompt, new, scored, text):
+    @rule(
+        prompt=st.integers(1, 30),
+        new=st.integers(1, 20),
+        scored=st.booleans(),
+        text=st.integers(1, 2),
+        client=st.integers(1, 3),
+        priority=st.sampled_from([0, 0, 0, -1, 1]),
+    )
+    def arrive(self, prompt, new, scored, text, client, priority):
         """A new stream, if it can fit at all."""
         self.number += 1
         sequence = score(self.number, prompt, new) if scored else generate(self.number, prompt, new)
         sequence.tokens = [text] * len(sequence.tokens)
+        sequence.client, sequence.priority = client, priority
         if self.scheduler.fits(sequence.capacity):
             self.scheduler.add(sequence)
             self.alive[self.number] = sequence

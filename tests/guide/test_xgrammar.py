@@ -1,4 +1,4 @@
-"""Another library's judgement of the same texts (the environment of LMTOOL_XGRAMMAR_PYTHON, or /opt/peers/xgrammar)."""
+"""Another library's judgement of the same texts (the environment of LMTOOL_XGRAMMAR_PYTHON)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from lmtool import constraint
 from tests.guide.following import accepts, compact
 
-PYTHON = Path(os.environ.get("LMTOOL_XGRAMMAR_PYTHON", "/opt/peers/xgrammar/bin/python"))
+PYTHON = Path(os.environ.get("LMTOOL_XGRAMMAR_PYTHON", ""))
 VALUES = [None, True, 0, 3, -1, 1.5, "", "abc", "a@b.c", [], [1], [1, 2, 3, 4], ["x"], {}, {"a": 1}, {"a": "x"}]
 VALUES += [
     {"a": 1, "b": "x"},

@@ -28,6 +28,7 @@ OUTPUTS = st.builds(
     st.none() | st.text(),
     st.sampled_from([None, "stop", "length", "cancelled"]),
     st.none() | st.builds(Usage, st.integers(0), st.integers(0), st.integers(0)),
+    warnings=st.lists(st.text(), max_size=2).map(tuple),
 ) | st.builds(TokenOutput, KEYS, error=st.text(), error_code=st.text(min_size=1))
 
 
@@ -40,7 +41,7 @@ def test_outputs_round_trip(outputs):
 
 def test_old_clients_get_the_documents_fields():
     """Without extensions an entry has the fields of the document, and no other."""
-    output = TokenOutput("7", 1256, -0.5, ((1256, -0.5),), usage=Usage(1, 2))
+    output = TokenOutput("7", 1256, -0.5, ((1256, -0.5),), usage=Usage(1, 2), warnings=("x",))
     assert json.loads(answer_payloads.write_output(output, extended=False)) == {
         "token": 1256,
         "stream_id": 7,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lmtool.errors import LocalProtocolError, RequestError
 from lmtool.lmtp import request_payloads
 from lmtool.lmtp.messages import Cancel, Generate, ModelInfoRequest, Score
-from lmtool.types import ChatMessage, GenerateRequest, SamplingParams, ScoreRequest
+from lmtool.types import ChatMessage, Constraint, GenerateRequest, SamplingParams, ScoreRequest
 
 IDS = st.integers(0, 2**31 - 1)
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -40,9 +40,12 @@ SAMPLINGS = st.builds(
 )
 KEYS = st.integers(0, 10**12).map(str)
 NAMES = st.none() | st.text(max_size=20)
+CONSTRAINTS = st.sampled_from(
+    [None, Constraint("json_schema", '{"b":1,"a":true}', False, True), Constraint("choice", '["a","é"]')]
+) | st.builds(Constraint, st.sampled_from(["regex", "grammar"]), TEXTS.filter(lambda text: "{" not in text))
 GENERATES = st.builds(
     Generate,
-    st.builds(GenerateRequest, KEYS, PROMPTS, SAMPLINGS, NAMES, st.booleans()),
+    st.builds(GenerateRequest, KEYS, PROMPTS, SAMPLINGS, NAMES, st.booleans(), CONSTRAINTS, st.integers(-9, 9)),
     st.booleans(),
     st.booleans(),
 )
@@ -124,6 +127,8 @@ def test_plain_requests_need_no_extension(request_):
         GenerateRequest(1, (1,), SamplingParams(seed=1)),
         GenerateRequest(1, (1,), SamplingParams(stop=("x",))),
         GenerateRequest(1, (1,), SamplingParams(min_p=0.1)),
+        GenerateRequest(1, (1,), constraint=Constraint("regex", "a")),
+        GenerateRequest(1, (1,), priority=1),
         ScoreRequest(1, (1,), "text"),
         ScoreRequest(1, "text", (1,)),
     ],

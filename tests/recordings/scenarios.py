@@ -556,3 +556,10 @@ async def constraints_refused(client: Talk) -> None:
         await client.ended(number)
     await client.generate("free", ONCE, max_tokens=4, constraint=None)
     await client.ended("free")
+
+
+@alone("a priority is an integer; another one ends its own stream with an error", "GEN-14 ERR-4")
+async def priorities(client: Talk) -> None:
+    for number, priority in enumerate((-1, 2, "high", 2**31)):
+        await client.generate(number, ONCE, max_tokens=2, priority=priority)
+        await client.ended(number)

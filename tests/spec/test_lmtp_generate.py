@@ -189,6 +189,23 @@ async def test_constraint_options(client, scripted):
     assert scripted.requests[-1].constraint is None
 
 
+@pytest.mark.parametrize(("given", "read"), [(-3, -3), (2**31 - 1, 2**31 - 1), (None, 0)])
+async def test_priority(client, scripted, given, read):
+    """GEN-14: `priority` is a 32-bit integer, 0 when left out, and reaches the model."""
+    await generate(client, priority=given)
+    assert scripted.requests[-1].priority == read
+    await generate(client)
+    assert scripted.requests[-1].priority == 0
+
+
+@pytest.mark.parametrize("given", ["high", 2**31, 1.5, True])
+async def test_bad_priority(client, scripted, given):
+    """GEN-14: anything else ends the stream with an error that names the field."""
+    (entry,) = await generate(client, priority=given)
+    assert "priority" in entry["error"]
+    assert scripted.requests == []
+
+
 @pytest.mark.parametrize("given", [5, {}, {"regex": "a", "json": {}}, {"regex": 5}, {"regexp": "a"}, {"choice": []}])
 async def test_bad_constraints(client, scripted, given):
     """GEN-13: what is no constraint ends the stream with an error before its first token."""

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 if TYPE_CHECKING:
@@ -33,6 +37,21 @@ def test_ours_beside_transformers_and_a_peer_that_cannot_run(lmtool: Run) -> Non
     assert all(row["ids"]["agree"] for row in rows.values())
     if rows:
         assert rows["transformers:float32"]["ours_over_this"]["decode"]["median"] > 0
+
+
+def test_sigterm_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Workers end, and the folder with converted models is deleted."""
+    words = [sys.executable, "-m", "lmtool", "bench", "engine", STORIES, "--peer", "none"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    assert process.stderr is not None
+    assert process.stderr.readline() == "loading lmtool:float32\n"
+    workers = psutil.Process(process.pid).children()
+    process.terminate()
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (143, "")
+    assert not psutil.wait_procs(workers, timeout=20)[1]
+    assert not list(tmp_path.glob("lmtool-bench-*"))
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def over_vllm(start_server: StartServer, tiny: Path) -> Iterator[ServerProcess]:
     if not PYTHON:
         pytest.skip(f"{VARIABLE} does not name the Python of an environment with vLLM")
     words = ("--backend", "vllm", "--backend-python", PYTHON, "--backend-option", "enforce_eager=true")
-    more = ("--dtype", "float32", "--max-context", "256", "--max-streams", "8")
+    more = ("--dtype", "float32", "--max-context", "1000", "--max-streams", "8")
     with start_server(str(tiny), *words, *more, VLLM_CPU_KVCACHE_SPACE="1") as server:
         server.expect("ready in")
         yield server

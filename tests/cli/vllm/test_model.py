@@ -70,7 +70,7 @@ async def test_seeds_and_errors(over_vllm: ServerProcess) -> None:
         first, again = await collect(client, request), await collect(client, request)
         assert [output.token for output in first] == [output.token for output in again]
         assert "not in the vocabulary" in str((await collect(client, GenerateRequest("a", (99999,))))[-1].error)
-        assert "context" in str((await collect(client, GenerateRequest("a", (5,) * 300)))[-1].error)
+        assert "context" in str((await collect(client, GenerateRequest("a", (5,) * 1200)))[-1].error)
 
 
 async def test_cancel_aborts(over_vllm: ServerProcess) -> None:
@@ -83,7 +83,7 @@ async def test_cancel_aborts(over_vllm: ServerProcess) -> None:
             found.extend(outputs)  # type: ignore[call-overload]  # outputs
             arrived.set()
 
-        handle = client.submit(GenerateRequest("a", (5,), SamplingParams(max_tokens=240, ignore_eos=True)), sink)
+        handle = client.submit(GenerateRequest("a", (5,), SamplingParams(max_tokens=950, ignore_eos=True)), sink)
         async with asyncio.timeout(60):
             await arrived.wait()
             handle.cancel()

@@ -46,7 +46,7 @@ async def test_it_speaks_text(over_vllm: ServerProcess) -> None:
     """By the model's own tokenizer, in the worker; its description names vLLM."""
     async with LmtpClient(over_vllm.url) as client:
         info = await client.info()
-        assert (info.backend, info.vocab_size, info.context_length) == ("vllm", 512, 256)
+        assert (info.backend, info.vocab_size, info.context_length) == ("vllm", 512, 1000)
         request = GenerateRequest("a", "w9 w10", SamplingParams(max_tokens=3, ignore_eos=True), text=True)
         outputs = [output async for output in stream(client, request)]
     words = "".join(output.text or "" for output in outputs).split()
