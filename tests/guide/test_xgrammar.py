@@ -47,7 +47,7 @@ TEXTS = ["", "555-1234", "abac", "c", "me@example.org", "a@b.c", "xxy", "xxxxx",
 
 
 @pytest.mark.peer
-@pytest.mark.skipif(not PYTHON.exists(), reason="needs an environment with xgrammar")
+@pytest.mark.skipif(not PYTHON.is_file(), reason="needs an environment with xgrammar")
 def test_same_judgement(templates):
     """What we allow and refuse, xgrammar allows and refuses."""
     cases = [{"json": schema, "texts": [compact(value) for value in VALUES]} for schema in SCHEMAS]
