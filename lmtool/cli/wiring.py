@@ -132,6 +132,19 @@ class Loader:
         now = [engine.info_now for engine in self.engines]
         return sum(info.running or 0 for info in now), sum(info.waiting or 0 for info in now)
 
+    def guide_counts(self) -> dict[str, float]:
+        """What all compilers of constraints have done so far, and what they keep now."""
+        every = [guides.counts for guides in self.guides]
+        return {
+            "compiles_total": sum(counts.compiles for counts in every),
+            "hits_total": sum(counts.hits for counts in every),
+            "failures_total": sum(counts.failures for counts in every),
+            "seconds_total": sum(counts.seconds for counts in every),
+            "waiting": sum(counts.waiting for counts in every),
+            "cached": sum(counts.cached for counts in every),
+            "cached_bytes": sum(counts.cached_bytes for counts in every),
+        }
+
 
 def _compiler(tokenizer: TextTokenizer, info: ModelInfo) -> MatcherCompiler:
     from lmtool.guide.compiler import MatcherCompiler

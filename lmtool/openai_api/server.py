@@ -147,7 +147,8 @@ class OpenAIServer:
 
     async def _run(self, request: Request, kind: Kind, call: Call) -> Response:
         info = await self._model.info(call.model)
-        pieces = await self._spelling(call.model)
+        spelt = call.logprobs is not None or call.echo
+        pieces = await self._spelling(call.model) if spelt else None
         prefix = "chatcmpl" if kind == "chat" else "cmpl"
         reply = Reply(kind, f"{prefix}-{uuid.uuid4().hex}", int(time.time()), info.model)
         if call.stream:
@@ -156,9 +157,11 @@ class OpenAIServer:
             return StreamingResponse(_server_sent(first, events), media_type="text/event-stream", headers=_SERVER_SENT)
         return await _unless_gone(request, self._whole(call, reply, pieces))
 
-    async def _whole(self, call: Call, reply: Reply, pieces: Spelling) -> Response:
+    async def _whole(self, call: Call, reply: Reply, pieces: Spelling | None) -> Response:
         answers = [Answer(index, call.logprobs) for index in range(len(call.prompts) * call.n)]
-        echoes = [await self._echo(call, index, pieces) for index in range(len(answers))] if call.echo else []
+        echoes = []
+        if call.echo and pieces is not None:
+            echoes = [await self._echo(call, index, pieces) for index in range(len(answers))]
         async with contextlib.aclosing(self._outputs(call)) as outputs:
             async for index, output in outputs:
                 answers[index].add(output)
@@ -181,7 +184,9 @@ class OpenAIServer:
         _raise_error(scored[-1])
         return text, [TokenOutput(index, ids[0]), *(output for output in scored if output.token is not None)]
 
-    async def _events(self, call: Call, reply: Reply, pieces: Spelling) -> AsyncGenerator[dict[str, object], None]:
+    async def _events(
+        self, call: Call, reply: Reply, pieces: Spelling | None
+    ) -> AsyncGenerator[dict[str, object], None]:
         answers = [Answer(index, call.logprobs) for index in range(len(call.prompts) * call.n)]
         begun: set[int] = set()
         form = chat_logprobs if reply.route == "chat" else text_logprobs
@@ -193,7 +198,7 @@ class OpenAIServer:
                 offset = (len(answers[index].text),) if reply.route == "text" else ()
                 answers[index].add(output)
                 shown = [output] if output.token is not None else []
-                told = None if call.logprobs is None else form(shown, pieces, call.logprobs, *offset)
+                told = None if call.logprobs is None or pieces is None else form(shown, pieces, call.logprobs, *offset)
                 if output.text or told or output.finish_reason:
                     yield reply.piece(index, output.text or "", [output], told, output.finish_reason)
         if call.include_usage:

@@ -213,6 +213,14 @@ async def test_who_hangs_up_stops_the_work(base: str, embedded: str) -> None:
                     await asyncio.sleep(0)
 
 
+def test_constraints_show_in_the_metrics(client: openai.OpenAI, embedded: str) -> None:
+    """What was compiled is counted where everything else is."""
+    client.chat.completions.create(model=MODEL, messages=FRANCE, max_tokens=5, extra_body={"guided_regex": "[ab]{3}"})
+    text = httpx.get(embedded.replace("ws://", "http://") + "metrics").text
+    (line,) = [line for line in text.splitlines() if line.startswith("lmtool_guide_compiles_total ")]
+    assert int(line.split()[1]) >= 1
+
+
 async def test_lmtp_is_the_same_model(client: openai.OpenAI, embedded: str) -> None:
     """One port, one model: greedy ids over LMTP are the text over HTTP."""
     from lmtool.lmtp.client import LmtpClient

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from starlette.routing import BaseRoute
 
@@ -59,9 +59,32 @@ class Health:
         return told
 
 
-def metrics(health: Health, *, connections: int, running: int, waiting: int, workers_up: int | None = None) -> str:
-    """What `/metrics` says, in the Prometheus text format, version 0.0.4. workers_up: of a balancer."""
-    families: list[tuple[str, str, str, list[tuple[str, int]]]] = [
+GUIDES = {
+    "compiles_total": ("counter", "Constraints that were compiled, or could not be."),
+    "hits_total": ("counter", "Constraints that were known already."),
+    "failures_total": ("counter", "Constraints that were refused."),
+    "seconds_total": ("counter", "Time spent compiling."),
+    "waiting": ("gauge", "Constraints being compiled, or waiting to be."),
+    "cached": ("gauge", "Compiled constraints that are kept."),
+    "cached_bytes": ("gauge", "Their estimated size."),
+}
+"""What is told of constraints: metric, without `lmtool_guide_`, to kind and meaning."""
+
+
+def metrics(
+    health: Health,
+    *,
+    connections: int,
+    running: int,
+    waiting: int,
+    workers_up: int | None = None,
+    guides: Mapping[str, float] | None = None,
+) -> str:
+    """What `/metrics` says, in the Prometheus text format, version 0.0.4.
+
+    workers_up: of a balancer. guides: a number for each of `GUIDES`, of a server that holds streams to constraints.
+    """
+    families: list[tuple[str, str, str, Sequence[tuple[str, float]]]] = [
         ("ready", "gauge", "Whether requests are answered at once.", [("", int(health.state == "ready"))]),
         ("connections", "gauge", "Open connections.", [("", connections)]),
         ("streams_running", "gauge", "Streams being computed.", [("", running)]),
@@ -83,6 +106,7 @@ def metrics(health: Health, *, connections: int, running: int, waiting: int, wor
     ]
     if workers_up is not None:
         families.append(("workers_up", "gauge", "Workers that answer.", [("", workers_up)]))
+    families += [(f"guide_{name}", *GUIDES[name], [("", count)]) for name, count in (guides or {}).items()]
     lines = []
     for name, kind, meaning, samples in families:
         lines += [f"# HELP lmtool_{name} {meaning}", f"# TYPE lmtool_{name} {kind}"]
@@ -95,7 +119,7 @@ def _by_ending(health: Health) -> list[tuple[str, int]]:
     return [(f'{{command="{command}",ending="{ending}"}}', count) for (command, ending), count in counts]
 
 
-def routes(health: Health, numbers: Callable[[], dict[str, int]]) -> list[BaseRoute]:
+def routes(health: Health, numbers: Callable[[], dict[str, Any]]) -> list[BaseRoute]:
     """Routes for a starlette application. numbers: the keyword arguments of `metrics`."""
     from starlette.requests import Request
     from starlette.responses import JSONResponse, PlainTextResponse, Response

@@ -156,10 +156,11 @@ class Service:
         source = main if main is not None and (name is None or name in main.names) else served(name)
         return self._loader.known_tokenizers.get(source.source)
 
-    def _numbers(self) -> dict[str, int]:
+    def _numbers(self) -> dict[str, Any]:
         counter = self._host if isinstance(self._host, Balancer) else self._loader
         running, waiting = counter.streams()
-        numbers = {"connections": self._server.connections, "running": running, "waiting": waiting}
+        numbers: dict[str, Any] = {"connections": self._server.connections, "running": running, "waiting": waiting}
+        numbers["guides"] = self._loader.guide_counts()
         if isinstance(self._host, Balancer):
             numbers["workers_up"] = len(self._host.up)
         return numbers

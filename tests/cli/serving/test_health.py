@@ -67,6 +67,13 @@ def test_metrics_count_what_ended() -> None:
     assert {"lmtool_connections 2", "lmtool_streams_running 3", "lmtool_streams_waiting 4"} <= set(lines)
 
 
+def test_constraints_are_counted() -> None:
+    """A server that holds streams to constraints tells what that took."""
+    lines = metrics(Health(), **NUMBERS, guides={"compiles_total": 3, "seconds_total": 0.25}).splitlines()
+    assert {"lmtool_guide_compiles_total 3", "lmtool_guide_seconds_total 0.25"} <= set(lines)
+    assert "# TYPE lmtool_guide_compiles_total counter" in lines
+
+
 def test_every_line_of_metrics_is_a_comment_or_a_sample() -> None:
     """The Prometheus text format: comments, or a name, labels and a number."""
     health = Health()
