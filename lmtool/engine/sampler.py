@@ -165,9 +165,13 @@ class _Stages:
 
 def _shapes(row: Row) -> bool:
     """Whether anything but the bias comes between the model and the choice."""
+    return row.params.temperature > 0 or _penalises(row)
+
+
+def _penalises(row: Row) -> bool:
     params = row.params
     penalised = params.repetition_penalty != 1 or params.presence_penalty != 0 or params.frequency_penalty != 0
-    return params.temperature > 0 or penalised or bool(row.barred)
+    return penalised or bool(row.barred)
 
 
 def _isfinite(logits: Tensor) -> list[bool]:
@@ -211,8 +215,9 @@ _FORBIDDEN = _forbidden()
 
 def _draw_shaped(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     """Apply penalties and barred ids, then draw. logits: [n, V], changed in place into the drawn distribution."""
-    for row, own in zip(logits, rows, strict=True):
-        _penalise(row, own)
+    for i, own in enumerate(rows):
+        if _penalises(own):
+            _penalise(logits[i], own)
     tokens = most_likely(logits)
     sampled = [i for i, row in enumerate(rows) if row.params.temperature > 0]
     if not sampled:
