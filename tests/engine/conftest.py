@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,11 @@ The packed ones are large enough for packed linear layers.
 """
 
 Run = Callable[..., Awaitable[dict[object, list[TokenOutput]]]]
+
+
+def bits(outputs: Iterable[TokenOutput]) -> list[TokenOutput]:
+    """Ids and numbers alone: what was taken from the prefix cache may differ."""
+    return [replace(output, usage=None) for output in outputs]
 
 
 @pytest.fixture(scope="session", autouse=True)

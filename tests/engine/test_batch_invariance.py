@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
+from tests.engine.conftest import bits
 
 SUBJECTS = {
     "greedy": SamplingParams(max_tokens=24, ignore_eos=True, top_logprobs=3),
@@ -27,11 +26,6 @@ def subject(kind, ids):
         if sampling is None
         else GenerateRequest("subject", ids, sampling)
     )
-
-
-def bits(outputs):
-    """Ids and numbers alone: what was taken from the prefix cache may differ."""
-    return [replace(output, usage=None) for output in outputs]
 
 
 @pytest.mark.parametrize(
