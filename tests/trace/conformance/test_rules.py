@@ -12,6 +12,7 @@ NO_CASE = {
     "TRA-7": "over a pipe there is no address to dial; tests/spec starts the server itself",
     "INF-5": "a peer cannot be made to load a model from outside",
     "LOAD-1": "a peer cannot be made to load a model from outside",
+    "GEN-14": "who begins first shows only on a server that is full",
 }
 """Rules that no case can hold a peer to from outside, and why."""
 
