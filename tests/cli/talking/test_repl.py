@@ -98,15 +98,16 @@ class Terminal:
 def terminal(
     *words: str, columns: int = 80, rows: int = 24, stdout: int | None = None, **env: str
 ) -> Iterator[Terminal]:
-    """Start lmtool on a terminal of this size. stdout: another place for it."""
+    """Start lmtool on a terminal of this size, whatever the test run's own says. stdout: another place for it."""
     controller, side = os.openpty()
-    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     process = subprocess.Popen(
         [sys.executable, "-c", LAUNCH, *words],
         stdin=side,
         stdout=side if stdout is None else stdout,
         stderr=side,
-        env={**os.environ, "TERM": "xterm-256color", **env},
+        env={**inherited, "TERM": "xterm-256color", **env},
         start_new_session=True,
     )
     os.close(side)
