@@ -59,11 +59,14 @@ class EngineOptions(TypedDict, total=False):
 
     device: str
     dtype: str
+    quantize: str | None
     max_streams: int
     max_batch_tokens: int | None
     max_context: int | None
     kv_cache_bytes: int | None
     prefix_cache: bool
+    speculation: bool
+    jump_forward: bool
     threads: int | None
     trust_remote_code: bool
     revision: str | None

@@ -78,7 +78,7 @@ class BlockAttention:
 
     def __init__(self, cache: KVCache, slots: Tensor, groups: Sequence[Group]) -> None:
         """slots: [T'] int64, where the first T' tokens of the batch are stored; padding behind them is not."""
-        self._cache = cache
+        self.cache = cache
         self._slots = slots
         self._groups = groups
 
@@ -89,21 +89,21 @@ class BlockAttention:
     def attend(self, call: AttentionCall) -> Tensor:
         """The attention output [T, H, Dv]; zero for padding."""
         stored = len(self._slots)
-        self._cache.write(call.layer, self._slots, call.key[:, :stored], call.value[:, :stored])
+        self.cache.write(call.layer, self._slots, call.key[:, :stored], call.value[:, :stored])
         query = call.query.transpose(0, 1)
         tokens, heads, _ = query.shape
         if len(self._groups) == 1 and self._groups[0].rows is None:
-            return self._group(call, self._groups[0], query)
+            return self.group(call, self._groups[0], query)
         output = query.new_zeros(tokens, heads, call.value.shape[-1])
         for group in self._groups:
             assert group.rows is not None
-            output.index_copy_(0, group.rows, self._group(call, group, query.index_select(0, group.rows)))
+            output.index_copy_(0, group.rows, self.group(call, group, query.index_select(0, group.rows)))
         return output
 
-    def _group(self, call: AttentionCall, group: Group, query: Tensor) -> Tensor:
-        """query: [N * Q, H, D]; returns [N * Q, H, Dv]."""
+    def group(self, call: AttentionCall, group: Group, query: Tensor) -> Tensor:
+        """Attention of one group, whose keys and values are stored. query: [N * Q, H, D]; returns [N * Q, H, Dv]."""
         units, queries = group.positions.shape
-        key, value = self._cache.read(call.layer, group.table, group.first_block, units)
+        key, value = self.cache.read(call.layer, group.table, group.first_block, units)
         kv_heads = key.shape[0] // units
         mask = group.mask(call.sliding_window)
         query = query.view(units, queries, kv_heads, -1, query.shape[-1])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from lmtool.engine.cuda.paged_cache import PagedCache
 from lmtool.engine.kv_cache import BLOCK_TOKENS, KVCache, LayerShape, block_bytes
 from lmtool.errors import OutOfMemoryError, ResourceError
 
@@ -77,9 +78,9 @@ def _cgroup_limit() -> float:
 def allocate(
     name: str, layers: Sequence[tuple[object, LayerShape]], blocks: int, dtype: torch.dtype, device: torch.device
 ) -> KVCache:
-    """The cache. Raises `OutOfMemoryError` when there is no memory for it."""
+    """The cache, on a GPU a `PagedCache`. Raises `OutOfMemoryError` when there is no memory for it."""
     try:
-        return KVCache(layers, blocks, dtype, device)
+        return (PagedCache if device.type == "cuda" else KVCache)(layers, blocks, dtype, device)
     except (RuntimeError, MemoryError) as problem:
         size = blocks * block_bytes((shape for _, shape in layers), dtype)
         raise OutOfMemoryError(

@@ -14,6 +14,10 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from lmtool.engine import transformers_attention
 from lmtool.engine.activations import even_activations
 from lmtool.engine.cache_size import allocate, cache_blocks
+from lmtool.engine.cpu.library import kernels
+from lmtool.engine.cpu.load import compiled_model, compiled_shape, no_quantized_pass, stored_as
+from lmtool.engine.cuda.load import lean_model, no_fixed_pass, paged_runner
+from lmtool.engine.cuda.products import settle
 from lmtool.engine.kv_cache import BLOCK_TOKENS
 from lmtool.engine.lean import LeanModel
 from lmtool.engine.lean_config import FAMILIES, LeanConfig, lean_config
@@ -23,6 +27,7 @@ from lmtool.engine.model_runner import ModelRunner
 from lmtool.engine.packing import prepare_linears
 from lmtool.engine.selfcheck import (
     CHECK_BLOCKS,
+    QUANTIZED,
     RecordedLayer,
     Reference,
     check_runner,
@@ -47,15 +52,28 @@ def load_checked(
 ) -> Loaded:
     """The model `name` on `device`, its logits compared with those of transformers' plain forward pass.
 
-    Taken is the first of these that gives the same: the lean pass; transformers' modules with linear layers and
-    activations of ours; its modules as they are. Raises `ModelLoadError`, `ResourceError` or `OutOfMemoryError`.
+    Taken is the first of these that gives the same: the compiled pass; the lean pass; transformers' modules with linear
+    layers and activations of ours; its modules as they are. Quantized weights have the compiled pass only. Raises
+    `ModelLoadError`, `ResourceError` or `OutOfMemoryError`.
     """
     transformers_attention.register()
+    if config.deterministic and device.type == "cuda":
+        settle()
     plain = _plain(name, config, device, report)
+    if made := _compiled(plain, config):
+        if found := _if_equal(plain, made, "runs without compiled kernels", config.quantize):
+            return _as_quantized(found, config)
+        del made, plain  # or their memory would be missing for the next one
+        plain = _plain(name, config, device, report)  # its weights were taken apart
+    if config.quantize:
+        raise no_quantized_pass(name)
     if shape := _lean_shape(plain):
         if found := _lean(plain, shape):
             return found
+        del plain
         plain = _plain(name, config, device, report)  # its weights were taken apart
+    if config.deterministic and device.type == "cuda":
+        raise no_fixed_pass(name)
     return _packed(plain) or _plain(name, config, device, report).loaded
 
 
@@ -78,10 +96,13 @@ def _plain(name: str, config: EngineConfig, device: torch.device, report: Callab
     context = _context_length(model.config, config)
     layers = record_layers(model, name, context)
     shapes = [layer.shape for layer in layers]
-    blocks = cache_blocks(name, shapes, context, model.dtype, device, config, fewest=CHECK_BLOCKS)
+    widest = torch.float32 if device.type == "cpu" else model.dtype  # as the compiled pass keeps them
+    blocks = cache_blocks(name, shapes, context, widest, device, config, fewest=CHECK_BLOCKS)
     cache = allocate(name, [(layer.layer, layer.shape) for layer in layers], blocks, model.dtype, device)
     rows = PLAIN_MIN_ROWS if device.type == "cpu" else 1
     runner = ModelRunner(TransformersForward(model), cache, device, chunk_tokens(device), rows)
+    if device.type == "cuda":
+        runner = paged_runner(runner, layers, model.dtype, deterministic=config.deterministic)
     check_runner(runner, name, reference)
     embedding = model.get_input_embeddings()
     assert isinstance(embedding, nn.Embedding)
@@ -95,6 +116,29 @@ def _packed(plain: _Plain) -> Loaded | None:
     rows = prepare_linears(plain.model, plain.loaded.runner.device)
     even_activations(plain.model, plain.loaded.runner.device)
     return _if_equal(plain, replace(plain.loaded.runner, min_rows=rows), "runs with its own layers only")
+
+
+def _compiled(plain: _Plain, config: EngineConfig) -> ModelRunner | None:
+    """What runs the model through compiled kernels; None, and nothing taken apart, where they do not compute it."""
+    model, old = plain.model, plain.loaded.runner
+    if old.device.type != "cpu" or not type(model).__module__.startswith("transformers."):
+        return None
+    weights = dict(model.named_parameters())
+    seen = [(layer.shape, layer.window) for layer in plain.layers]
+    shape = compiled_shape(model.config.to_dict(), type(model).__name__, set(weights), seen)
+    stored = stored_as(model.dtype, config.quantize, shape) if shape else None
+    library = kernels()
+    if shape is None or stored is None or library is None:
+        return None
+    rotary = dict(model.named_buffers()).get("model.rotary_emb.inv_freq")
+    forward = compiled_model(library, shape, _taken(model), rotary, plain.context, stored)
+    layers = [(layer, shape.layer_shape) for layer in forward.layers]
+    cache = allocate(plain.name, layers, plain.loaded.blocks, torch.float32, old.device)
+    return ModelRunner(forward, cache, old.device, old.chunk_tokens, min_rows=1)
+
+
+def _as_quantized(loaded: Loaded, config: EngineConfig) -> Loaded:
+    return replace(loaded, info=replace(loaded.info, dtype=config.quantize)) if config.quantize else loaded
 
 
 def _lean_shape(plain: _Plain) -> LeanConfig | None:
@@ -116,7 +160,9 @@ def _lean(plain: _Plain, shape: LeanConfig) -> Loaded | None:
     products = shape.products[:-1] * len(shape.windows) + shape.products[-1:]
     packed = runner.device.type == "cpu" and packing_pays(products, plain.model.dtype)
     frequencies = plain.model.get_submodule("model.rotary_emb").get_buffer("inv_freq")
-    model = LeanModel(shape, _taken(plain.model), frequencies, plain.context, packed=packed)
+    weights = _taken(plain.model)
+    fused = lean_model(runner, shape, weights, frequencies, plain.context)
+    model = fused or LeanModel(shape, weights, frequencies, plain.context, packed=packed)
     runner.cache.rename(model.layers)
     rows = PACKED_MIN_ROWS if packed else runner.min_rows
     return _if_equal(plain, replace(runner, forward=model, min_rows=rows), "runs through transformers' modules")
@@ -130,9 +176,9 @@ def _taken(model: PreTrainedModel) -> dict[str, Tensor]:
     return weights
 
 
-def _if_equal(plain: _Plain, runner: ModelRunner, otherwise: str) -> Loaded | None:
+def _if_equal(plain: _Plain, runner: ModelRunner, otherwise: str, quantized: str | None = None) -> Loaded | None:
     try:
-        check_runner(runner, plain.name, plain.reference)
+        check_runner(runner, plain.name, plain.reference, QUANTIZED if quantized else None)
     except ModelLoadError as problem:
         _logger.warning("%s %s: %s", plain.name, otherwise, problem.message)
         return None

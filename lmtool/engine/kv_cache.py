@@ -60,6 +60,10 @@ class KVCache:
                 self._place[id(layer)] = (keys[index], values[index])
         self.clear(torch.zeros(1, dtype=torch.int64, device=device))
 
+    def memory(self, layer: object) -> tuple[Tensor, Tensor]:
+        """The layer's own keys [KV, blocks + 1, BLOCK_TOKENS, D] and values [KV, blocks + 1, BLOCK_TOKENS, Dv]."""
+        return self._place[id(layer)]
+
     def rename(self, layers: Sequence[object]) -> None:
         """Let other objects stand for the layers from now on, in the same order."""
         self._place = {id(new): self._place[id(old)] for old, new in zip(self._layers, layers, strict=True)}

@@ -38,6 +38,10 @@ class ModelRunner:
     min_rows: int
     """Fewest rows of a matrix product for which a row's bits do not depend on the others."""
 
+    def ready(self, max_streams: int, context: int) -> ModelRunner:  # noqa: ARG002  # a GPU's records its steps
+        """What is to run steps of so many streams, of up to `context` positions; called once, after the checks."""
+        return self
+
     def run(self, plan: Plan) -> Tensor:
         """Compute the plan's spans and store their keys and values.
 

@@ -41,6 +41,10 @@ class RecordedLayer:
     shape: LayerShape
     window: int | None
     """How many positions back a query sees, itself included; None: all."""
+    heads: int
+    """Of queries."""
+    scaling: float
+    softcap: float | None
 
 
 class Recorder:
@@ -76,7 +80,8 @@ class Recorder:
         if any(known.layer is call.layer for known in self.layers):
             self.unsupported.add("an attention layer that runs twice in one pass")
         shape = LayerShape(call.key.shape[0], call.key.shape[-1], call.value.shape[-1])
-        self.layers.append(RecordedLayer(call.layer, shape, call.sliding_window))
+        heads = call.query.shape[0]
+        self.layers.append(RecordedLayer(call.layer, shape, call.sliding_window, heads, call.scaling, call.softcap))
         known = {name for name, value in call.extras.items() if value is not None and value is not False}
         self.unsupported |= {
             f"attention keyword {name!r}" for name in known - _KNOWN_EXTRAS if isinstance(call.extras[name], Tensor)
@@ -91,7 +96,7 @@ class Recorder:
         expected = keys <= queries
         if call.sliding_window is not None:
             expected = expected & (keys > queries - call.sliding_window)
-        return bool(torch.equal(call.mask[0, 0], expected))
+        return bool(torch.equal(call.mask[0, 0].to(expected.device), expected))
 
 
 def record_layers(model: PreTrainedModel, name: str, context: int) -> list[RecordedLayer]:
@@ -137,8 +142,14 @@ def reference_logits(model: PreTrainedModel, name: str) -> Reference:
     return Reference(type(model).__name__, prompts, logits, model.dtype)
 
 
-def check_runner(runner: ModelRunner, name: str, reference: Reference) -> None:
+QUANTIZED = 0.3
+"""How far logits of quantized weights may be off: the root of the mean square, in standard deviations."""
+
+
+def check_runner(runner: ModelRunner, name: str, reference: Reference, tolerance: float | None = None) -> None:
     """Run the check prompts through `runner`, together, in uneven pieces, and compare with `reference`.
+
+    tolerance: how far logits may be off, in standard deviations; None: as rounding in the reference's dtype allows.
 
     Raises `ModelLoadError` when they differ by more than rounding.
     """
@@ -161,19 +172,22 @@ def check_runner(runner: ModelRunner, name: str, reference: Reference) -> None:
             for span, part in zip(spans, torch.split(logits, [len(span.logits) for span in spans]), strict=True):
                 rows[span.sequence.number].append(part)
     for sequence in sequences:
-        _compare(name, reference, torch.cat(rows[sequence.number]), reference.logits[sequence.number][:-1])
+        _compare(name, reference, torch.cat(rows[sequence.number]), reference.logits[sequence.number][:-1], tolerance)
 
 
 CHECK_BLOCKS = 2 * len(_LENGTHS)
 """Blocks of the key-value cache that the check needs."""
 
 
-def _compare(name: str, reference: Reference, ours: Tensor, theirs: Tensor) -> None:
-    tolerance = 1e-4 if reference.dtype == torch.float32 else 4e-2
+def _compare(name: str, reference: Reference, ours: Tensor, theirs: Tensor, tolerance: float | None) -> None:
     finite = torch.isfinite(theirs)
-    scale = max(float(theirs[finite].abs().max()), 1e-2) if bool(finite.any()) else 1e-2
-    error = float((ours - theirs)[finite].abs().max()) if bool(finite.any()) else float("nan")
-    allowed = tolerance * scale
+    if not bool(finite.any()):
+        error, allowed = float("nan"), 0.0
+    elif tolerance is not None:
+        error, allowed = float((ours - theirs)[finite].square().mean().sqrt()), tolerance * float(theirs[finite].std())
+    else:
+        error = float((ours - theirs)[finite].abs().max())
+        allowed = (1e-4 if reference.dtype == torch.float32 else 4e-2) * max(float(theirs[finite].abs().max()), 1e-2)
     if not error <= allowed:
         reason = f"its logits differ from transformers' own by {error:.3g}, where {allowed:.2g} is allowed"
         raise _refusal(name, reference.architecture, reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 
 import pytest
@@ -10,31 +11,60 @@ import torch
 from lmtool.engine import checked, lean
 from lmtool.engine.backends import load_engine
 from lmtool.engine.config import EngineConfig
+from lmtool.engine.cpu import forward
+from lmtool.engine.cpu.forward import CompiledModel
 from lmtool.engine.lean import LeanModel
 from lmtool.engine.transformers_forward import TransformersForward
+from lmtool.engine.weights import computes_bfloat16
 from lmtool.types import ScoreRequest
+from tests.engine.conftest import no_compiler
 
 LEAN = {"llama", "llama-tied", "llama3-rope", "llama-packed", "mistral", "qwen2", "qwen3"}
 """Those of the test models that are of the family. What they compute is compared in test_model_runner."""
 
+COMPILED = LEAN | {"gpt2", "gpt2-packed"}
+
+
+def test_who_runs_compiled(architecture, engine_of, kernels):
+    """With a C compiler, the four families and GPT-2 run compiled, every other architecture through its own modules."""
+    chosen = engine_of(architecture)._runner.forward
+    assert type(chosen) is (CompiledModel if architecture in COMPILED else TransformersForward)
+
 
 def test_who_runs_lean(architecture, engine_of):
-    """The four families run lean, every other architecture through its own modules."""
-    forward = engine_of(architecture)._runner.forward
-    assert type(forward) is (LeanModel if architecture in LEAN else TransformersForward)
+    """Without one the four families run lean, every other architecture through its own modules."""
+    chosen = engine_of(architecture, compiled=False)._runner.forward
+    assert type(chosen) is (LeanModel if architecture in LEAN else TransformersForward)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("architecture", ["llama-packed", "qwen3"])
 def test_other_dtypes(architecture, dtype, engine_of):
     """The lean pass reproduces transformers' logits in half precision too, within its rounding."""
-    assert type(engine_of(architecture, dtype=dtype)._runner.forward) is LeanModel
+    assert type(engine_of(architecture, dtype=dtype, compiled=False)._runner.forward) is LeanModel
+
+
+@pytest.mark.skipif(computes_bfloat16(), reason="where bfloat16 is fast the lean pass is used")
+def test_compiled_bfloat16(engine_of, kernels):
+    """Weights in bfloat16, computed in float32, reproduce transformers' bfloat16 logits within its rounding."""
+    assert type(engine_of("llama-packed", dtype="bfloat16")._runner.forward) is CompiledModel
+
+
+async def test_compiled_logits_that_differ(monkeypatch, checkpoint, caplog, kernels):
+    """A compiled pass that gives other logits is not used: the next way is taken, and the log says why."""
+    right = forward.CompiledModel._embedded
+    monkeypatch.setattr(forward.CompiledModel, "_embedded", lambda *arguments: right(*arguments) * 1.1 + 0.1)
+    with caplog.at_level(logging.WARNING):
+        engine = load_engine(str(checkpoint("llama")), EngineConfig(threads=1))
+    engine.close()
+    assert "runs without compiled kernels" in caplog.text
+    assert "logits differ" in caplog.text
 
 
 async def test_logits_that_differ(monkeypatch, checkpoint, reference, run, random_ids, caplog):
     """A lean pass that gives other logits is not used: the model is loaded again and runs through its modules."""
     monkeypatch.setattr(lean, "_rotate", lambda heads, cos, sin: heads * cos)
-    with caplog.at_level(logging.WARNING):
+    with no_compiler(), caplog.at_level(logging.WARNING):
         engine = load_engine(str(checkpoint("llama")), EngineConfig(threads=1))
     assert "runs through transformers' modules" in caplog.text
     assert "logits differ" in caplog.text
@@ -47,10 +77,12 @@ async def test_logits_that_differ(monkeypatch, checkpoint, reference, run, rando
     assert [output.logprob for output in outputs[1]] == pytest.approx(expected, abs=1e-4)
 
 
-def test_weights_are_in_memory_once(monkeypatch, checkpoint):
-    """The transformers model has lost its weights to the lean pass, all of them."""
+@pytest.mark.parametrize("way", [no_compiler, contextlib.nullcontext])
+def test_weights_are_in_memory_once(monkeypatch, checkpoint, way):
+    """The transformers model has lost its weights to the lean or the compiled pass, all of them."""
     models = []
     load = checked.load_model
     monkeypatch.setattr(checked, "load_model", lambda *arguments: models.append(load(*arguments)) or models[-1])
-    load_engine(str(checkpoint("llama-packed")), EngineConfig(threads=1)).close()
+    with way():
+        load_engine(str(checkpoint("llama-packed")), EngineConfig(threads=1)).close()
     assert [sum(weight.numel() for weight in model.parameters()) for model in models] == [0]

@@ -74,6 +74,7 @@ def _config(settings: dict[str, Any]) -> EngineConfig:
     from lmtool.errors import UsageError
 
     wanted = {"threads": settings["threads"], "max_streams": settings["streams"], "dtype": settings["dtype"]}
+    wanted["speculation"] = False  # a random model repeats itself as no text does: that would be no contest
     if settings["dtype"] == "int8":
         if "quantize" not in {field.name for field in fields(EngineConfig)}:
             raise UsageError("this engine has no int8", "leave lmtool:int8 out")

@@ -1,0 +1,231 @@
+"""The forward pass of a decoder through the C kernels: one call a step where every stream decodes, else two a layer.
+
+Letters: T tokens of the batch, H query heads, KV key heads, D head size, I inner size of the MLP, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from lmtool.engine.attention import AttentionCall
+from lmtool.engine.cpu.library import CLayer, CModel, CSingles, CStep, address
+from lmtool.engine.cpu.products import PackedProduct, interleaved, multiply, pack
+
+if TYPE_CHECKING:
+    from lmtool.engine.attention import BlockAttention, Group
+    from lmtool.engine.batch import Batch
+    from lmtool.engine.cpu.decoder import Affine, Decoder, LayerWeights
+    from lmtool.engine.cpu.library import Kernels
+    from lmtool.engine.kv_cache import KVCache
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CompiledLayer:
+    """One decoder layer: what keeps its memory alive."""
+
+    products: tuple[PackedProduct, PackedProduct, PackedProduct, PackedProduct]
+    """Queries with keys and values; output; up, with its gates; down."""
+    norms: tuple[Tensor | None, ...]
+    """Norm and its bias, head norm, MLP norm and its bias; float32."""
+    window: int | None
+
+
+class CompiledModel:
+    """A `Forward` in float32, weights stored as `dtype`. A row's bits are the same in any batch, alone as well."""
+
+    def __init__(
+        self, kernels: Kernels, decoder: Decoder, frequencies: Tensor | None, context: int, dtype: torch.dtype
+    ) -> None:
+        """Take the weights out of the decoder, layer by layer.
+
+        frequencies: [D / 2] float32, radians a position; None where positions have embeddings. context: positions of
+        the longest stream. dtype: float32, bfloat16, or int8.
+        """
+        shape = decoder.shape
+        self._kernels = kernels
+        self._shape = shape
+        self._positions = None if decoder.position_embedding is None else decoder.position_embedding.float().clone()
+        tied = decoder.head is None
+        self._head = pack(kernels, decoder.embedding if decoder.head is None else decoder.head, None, dtype)
+        self._embedding = None if tied and dtype != torch.int8 else decoder.embedding.clone()
+        self._norm = [None if part is None else part.float().clone() for part in decoder.norm]
+        self.layers = [
+            _compiled(kernels, layer, window, dtype)
+            for layer, window in zip(decoder.layers, shape.windows, strict=True)
+        ]
+        self._inner = self.layers[0].products[3].inputs
+        angles = None if frequencies is None else torch.outer(torch.arange(context).float(), frequencies)
+        self._cos = None if angles is None else angles.cos()
+        self._sin = None if angles is None else angles.sin()
+        self._model = CModel(
+            **{name: getattr(shape, name) for name in ("heads", "kv_heads", "head_dim", "hidden", "centred", "gated")},
+            inner=self._inner,
+            cos=address(self._cos),
+            sin=address(self._sin),
+            eps=shape.eps,
+            scaling=shape.head_dim**-0.5,
+        )
+        self._structures = (CLayer * len(self.layers))(*(_structure(layer) for layer in self.layers))
+        self._cache: KVCache | None = None
+        self._room = _Room(self, 0)
+
+    def logits(self, batch: Batch, attention: BlockAttention) -> Tensor:
+        """See `Forward.logits`; float32."""
+        if attention.cache is not self._cache:
+            self._bind(attention.cache)
+        self._kernels.use_threads(torch.get_num_threads())
+        tokens = batch.input_ids.shape[1]
+        if tokens > self._room.tokens:
+            self._room = _Room(self, tokens)
+        room = self._room
+        hidden = room.hidden[:tokens]
+        hidden.copy_(self._embedded(batch))
+        singles = [group for group in batch.groups if group.positions.shape[1] == 1]
+        others = [group for group in batch.groups if group.positions.shape[1] > 1]
+        step = room.step(batch, singles)
+        if others:
+            self._layer_by_layer(step, tokens, others, attention)
+        else:
+            self._kernels.layers(self._model, self._structures, len(self.layers), step)
+        if not batch.logits:
+            return hidden.new_empty(0, 0)
+        rows = hidden if len(batch.logit_rows) == tokens == batch.logits else hidden.index_select(0, batch.logit_rows)
+        return multiply(self._kernels, self._head, self._normed(rows))
+
+    def _layer_by_layer(self, step: CStep, tokens: int, groups: list[Group], attention: BlockAttention) -> None:
+        """Groups with several queries go through torch's matrix products."""
+        shape = self._shape
+        heads = self._room.qkv[:tokens].view(tokens, shape.heads + 2 * shape.kv_heads, shape.head_dim)
+        query, key, value = torch.split(heads, [shape.heads, shape.kv_heads, shape.kv_heads], dim=1)
+        attended = self._room.attended[:tokens].view(tokens, shape.heads, shape.head_dim)
+        for layer, structure in zip(self.layers, self._structures, strict=True):
+            self._kernels.before(self._model, structure, step)
+            call = AttentionCall(layer, query, key, value, self._model.scaling, layer.window)
+            for group in groups:
+                if group.rows is None:
+                    attended.copy_(attention.group(call, group, query))
+                else:
+                    found = attention.group(call, group, query.index_select(0, group.rows))
+                    attended.index_copy_(0, group.rows, found)
+            self._kernels.after(self._model, structure, step)
+
+    def _embedded(self, batch: Batch) -> Tensor:
+        """The hidden states before the first layer: [T, hidden] float32."""
+        ids = batch.input_ids[0]
+        embedded = self._head.rows(ids) if self._embedding is None else self._embedding.index_select(0, ids).float()
+        return embedded if self._positions is None else embedded + self._positions.index_select(0, batch.positions[0])
+
+    def _normed(self, rows: Tensor) -> Tensor:
+        out = torch.empty_like(rows)
+        scale, bias = self._norm
+        shape = self._shape
+        self._kernels.norm(
+            address(rows),
+            address(scale),
+            address(bias),
+            len(rows),
+            shape.hidden,
+            shape.centred,
+            shape.eps,
+            address(out),
+        )
+        return out
+
+    def _bind(self, cache: KVCache) -> None:
+        """Let the layers store their keys and values there."""
+        for layer, structure in zip(self.layers, self._structures, strict=True):
+            keys, values = cache.memory(layer)
+            structure.keys, structure.values = address(keys), address(values)
+            self._model.head_stride = keys.stride(0)
+        self._cache = cache
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Numbers for a token: hidden state, queries with keys and values, attention's output, inner ones."""
+        shape = self._shape
+        qkv = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+        return shape.hidden, qkv, shape.heads * shape.head_dim, self._inner
+
+
+class _Room:
+    """Memory for the steps of up to so many tokens, used again at each."""
+
+    def __init__(self, model: CompiledModel, tokens: int) -> None:
+        self.tokens = tokens
+        hidden, qkv, attended, inner = model.sizes
+        self.hidden = torch.empty(tokens, hidden)
+        self.qkv = torch.empty(tokens, qkv)
+        self.attended = torch.empty(tokens, attended)
+        self._normed = torch.empty(tokens, hidden)
+        self._inner = torch.empty(tokens, inner)
+        self._quantized = torch.empty(tokens, max(model.sizes), dtype=torch.uint8)
+        self._steps = torch.empty(tokens)
+
+    def step(self, batch: Batch, singles: list[Group]) -> CStep:
+        """What C needs to know about a batch, which must outlive it."""
+        groups = (CSingles * len(singles))(
+            *(
+                CSingles(
+                    rows=address(group.rows),
+                    positions=address(group.positions),
+                    table=address(group.table),
+                    count=len(group.positions),
+                    width=len(group.table) // len(group.positions),
+                )
+                for group in singles
+            )
+        )
+        return CStep(
+            tokens=batch.input_ids.shape[1],
+            stored=len(batch.slots),
+            positions=address(batch.positions),
+            slots=address(batch.slots),
+            hidden=address(self.hidden),
+            normed=address(self._normed),
+            qkv=address(self.qkv),
+            attended=address(self.attended),
+            inner=address(self._inner),
+            quantized=address(self._quantized),
+            steps=address(self._steps),
+            singles=groups,
+            groups=len(singles),
+        )
+
+
+def _compiled(kernels: Kernels, layer: LayerWeights, window: int | None, dtype: torch.dtype) -> CompiledLayer:
+    up, down = layer.up, layer.down
+    if layer.gate is not None:
+        up = _gated(kernels, layer.gate, layer.up)
+        down = (pad(down[0], (0, len(up[0]) // 2 - down[0].shape[1])), down[1])
+    packed = [pack(kernels, *affine, dtype) for affine in (layer.qkv, layer.output, up, down)]
+    norms = (*layer.norm, layer.head_norm, *layer.mlp_norm)
+    own = tuple(None if part is None else part.float().clone() for part in norms)
+    return CompiledLayer((packed[0], packed[1], packed[2], packed[3]), own, window)
+
+
+def _gated(kernels: Kernels, gate: Affine, up: Affine) -> Affine:
+    if gate[1] is None or up[1] is None:
+        return interleaved(kernels, gate[0], up[0]), None
+    return interleaved(kernels, gate[0], up[0]), interleaved(kernels, gate[1], up[1])
+
+
+def _structure(layer: CompiledLayer) -> CLayer:
+    qkv, output, up, down = (product.structure for product in layer.products)
+    norm, norm_bias, head_norm, mlp_norm, mlp_norm_bias = (address(part) for part in layer.norms)
+    return CLayer(
+        norm=norm,
+        norm_bias=norm_bias,
+        qkv=qkv,
+        head_norm=head_norm,
+        output=output,
+        mlp_norm=mlp_norm,
+        mlp_norm_bias=mlp_norm_bias,
+        up=up,
+        down=down,
+        window=layer.window or 0,
+    )

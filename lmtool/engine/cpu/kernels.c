@@ -1,0 +1,498 @@
+/* The decoder layers of the lean forward pass on CPU, over plain arrays.
+
+   Letters: T tokens of the batch, H query heads, KV key heads, G = H / KV, D head size, K inputs and N outputs of a
+   matrix product.
+
+   Every number is computed by the same operations in the same order whatever else is in the batch and however many
+   threads there are: a row of a product is one chain of multiply-adds over K for each output, a query's attention is
+   one walk over its own stream's positions. So a stream's bits do not depend on its neighbours, not even on there
+   being any.
+
+   Compiled at load for the processor at hand, see compiler.py. Integers are int64 throughout, as in torch. */
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+
+/* A tile is VECTORS vectors of LANES outputs wide and at most ROWS rows high: what fits into the registers. */
+#if defined(__AVX512F__)
+#define LANES 16
+#define ROWS 12
+#elif defined(__AVX2__)
+#define LANES 8
+#define ROWS 6
+#else
+#define LANES 4
+#define ROWS 6
+#endif
+#define VECTORS 2
+#define WIDTH (VECTORS * LANES)
+
+#define BLOCK 16 /* positions in a block of the key-value cache */
+#define PARALLEL_FROM 32768 /* multiplications for which a second thread pays */
+#define STRIDE 16 /* inputs between two looks at memory */
+#define LINE 64 /* bytes of a cache line */
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+
+typedef float vec __attribute__((vector_size(LANES * 4)));
+typedef int32_t ivec __attribute__((vector_size(LANES * 4)));
+typedef uint16_t half __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
+typedef uint8_t bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
+typedef float loose __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+
+enum { FLOAT32, BFLOAT16, INT8 };   /* what weights are stored as */
+enum { STORE, ADD, GATED, GELU };   /* what becomes of a product */
+
+typedef struct {
+    const void *weights; /* tiles of WIDTH outputs, each [K, WIDTH]; int8: [K / 4, WIDTH, 4] */
+    const float *scales; /* [N] of int8 weights */
+    const int32_t *sums; /* [N] sums of an output's int8 weights */
+    const float *bias;   /* [N] or NULL */
+    int64_t inputs, outputs, kind;
+} Product;
+
+typedef struct {
+    const float *norm, *norm_bias;
+    Product qkv;
+    const float *head_norm; /* [H + KV, D] or NULL */
+    Product output;
+    const float *mlp_norm, *mlp_norm_bias;
+    Product up; /* gated: in each tile a vector of gates, then one of what they let through */
+    Product down;
+    int64_t window; /* how many positions back a query sees, itself included; 0: all */
+    float *keys, *values; /* [KV, blocks, BLOCK, D] */
+} Layer;
+
+typedef struct {
+    int64_t heads, kv_heads, head_dim, hidden, inner, head_stride; /* head_stride: numbers from one KV head to the next */
+    int64_t centred; /* norms: 1 subtracts the mean (layer norm), 0 does not (RMS norm) */
+    int64_t gated;   /* MLP: 1 SiLU-gated, 0 tanh-GELU */
+    const float *cos, *sin; /* [context, D / 2], or NULL for no rotation */
+    float eps, scaling;
+} Model;
+
+typedef struct { /* streams with one query each */
+    const int64_t *rows;      /* [count] in the batch, or NULL: in order */
+    const int64_t *positions; /* [count] */
+    const int64_t *table;     /* [count, width] blocks */
+    int64_t count, width;
+} Singles;
+
+typedef struct {
+    int64_t tokens, stored; /* stored: how many of them have a place in the cache */
+    const int64_t *positions, *slots;
+    float *hidden, *normed, *qkv, *attended, *inner;
+    uint8_t *quantized; /* room for the quantized inputs of a product */
+    float *steps;       /* [T] their scales */
+    const Singles *singles;
+    int64_t groups; /* of singles */
+} Step;
+
+static int team = 1;
+
+/* How many threads each of the following calls may use. */
+void use_threads(int64_t count) { team = (int)count; }
+
+static void advise(void *at, int64_t size, uintptr_t page, int advice) {
+    const uintptr_t from = ((uintptr_t)at + page - 1) & ~(page - 1), to = ((uintptr_t)at + (uintptr_t)size) & ~(page - 1);
+    if (from < to) madvise((void *)from, to - from, advice);
+}
+
+/* Memory that is read from one end to the other again and again: large pages spare the processor look-ups. */
+void prefer_large_pages(void *at, int64_t size) {
+#if defined(MADV_HUGEPAGE)
+    advise(at, size, 1 << 21, MADV_HUGEPAGE);
+#else
+    (void)at, (void)size;
+#endif
+}
+
+/* Memory that is not read any more: what lies in a file as well need not stay. It keeps its content. */
+void let_go(void *at, int64_t size) {
+#if defined(MADV_PAGEOUT)
+    advise(at, size, 1 << 12, MADV_PAGEOUT);
+#else
+    (void)at, (void)size;
+#endif
+}
+
+INLINE vec load(const float *at) { return *(const loose *)at; }
+INLINE void store(float *at, vec value) { *(loose *)at = value; }
+INLINE vec fill(float value) { return value - (vec){0}; }
+INLINE vec choose(ivec mask, vec yes, vec no) { return (vec)(((ivec)yes & mask) | ((ivec)no & ~mask)); }
+INLINE vec highest(vec a, vec b) { return choose(a > b, a, b); }
+INLINE vec lowest(vec a, vec b) { return choose(a < b, a, b); }
+
+INLINE float sum(vec value) {
+    float total = 0;
+    for (int i = 0; i < LANES; i++) total += value[i];
+    return total;
+}
+
+/* e to the power of x, within 2 units of the last place (Cephes' polynomial). */
+INLINE vec exponential(vec x) {
+    const float magic = 12582912.0f; /* adding it rounds to a whole number */
+    x = highest(lowest(x, fill(88.0f)), fill(-87.0f));
+    vec n = (x * 1.44269504f + magic) - magic;
+    vec r = x - n * 0.693359375f;
+    r = r + n * 2.12194440e-4f;
+    vec p = fill(1.9875691500e-4f);
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * (r * r) + r + 1.0f;
+    ivec exponent = (__builtin_convertvector(n, ivec) + 127) << 23;
+    return p * (vec)exponent;
+}
+
+INLINE vec silu(vec x) { return x / (exponential(-x) + 1.0f); }
+
+/* The tanh approximation (arXiv:1606.08415): 0.5 (1 + tanh(u)) is the logistic function of 2 u. */
+INLINE vec gelu(vec x) { return x / (exponential((x * x * x * 0.044715f + x) * -1.5957691216f) + 1.0f); }
+
+/* ---- Matrix products ---- */
+
+typedef struct {
+    const Product *product;
+    const float *inputs;      /* [T, K] */
+    const uint8_t *quantized; /* [T, K], for int8 */
+    const float *steps;       /* [T], for int8: what one quantum of a row is worth */
+    int64_t mode;
+    float *out; /* [T, stride] */
+    int64_t stride;
+} Job;
+
+typedef struct {
+    const char *weights; /* of the tile */
+    const char *next;    /* of the next one: what to ask memory for while we compute */
+    int64_t pace;        /* so many bytes of `next` for each input */
+    int64_t column;      /* first output */
+    int64_t row;         /* first row */
+} Place;
+
+/* Store the results [rows, WIDTH] of a tile as the job wants them. */
+static void __attribute__((noinline)) finish(int64_t rows, const float *result, const Job *job, const Place *at) {
+    const Product *p = job->product;
+    const int64_t gated = job->mode == GATED, width = gated ? LANES : WIDTH;
+    const int64_t from = gated ? at->column / VECTORS : at->column, all = gated ? p->outputs / VECTORS : p->outputs;
+    const int64_t left = all - from < width ? all - from : width;
+    for (int64_t r = 0; r < rows; r++, result += WIDTH) {
+        float *to = job->out + (at->row + r) * job->stride + from, part[WIDTH];
+        for (int v = 0; v < VECTORS; v++) {
+            vec value = load(result + v * LANES);
+            if (p->bias) value += load(p->bias + at->column + v * LANES);
+            store(part + v * LANES, job->mode == GELU ? gelu(value) : value);
+        }
+        if (gated) store(part, silu(load(part)) * load(part + LANES));
+        for (int64_t i = 0; i < left; i++) to[i] = job->mode == ADD ? to[i] + part[i] : part[i];
+    }
+}
+
+/* Ask memory for the part of the next tile that belongs to the inputs from k on. */
+INLINE void fetch(const Place *at, int64_t k) {
+    const char *from = at->next + k * at->pace, *to = from + STRIDE * at->pace;
+    for (; from < to; from += LINE) __builtin_prefetch(from, 0, 2);
+}
+
+INLINE vec weight(const char *at, int64_t index, const int kind) {
+    typedef uint32_t wide __attribute__((vector_size(LANES * 4)));
+    if (kind == FLOAT32) return load((const float *)at + index);
+    return (vec)(__builtin_convertvector(*(const half *)((const uint16_t *)at + index), wide) << 16);
+}
+
+INLINE void float_rows(const int rows, const int kind, const Job *job, const Place *at) {
+    vec total[ROWS][VECTORS];
+    float result[ROWS * WIDTH];
+    const int64_t size = job->product->inputs;
+    const float *inputs = job->inputs + at->row * size;
+    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < VECTORS; v++) total[r][v] = (vec){0};
+    const char *weights = at->weights;
+    for (int64_t start = 0; start < size; start += STRIDE) {
+        const int64_t end = start + STRIDE < size ? start + STRIDE : size;
+        fetch(at, start);
+        for (int64_t k = start; k < end; k++) {
+            vec w[VECTORS];
+            UNROLL for (int v = 0; v < VECTORS; v++) w[v] = weight(weights, k * WIDTH + v * LANES, kind);
+            UNROLL for (int r = 0; r < rows; r++) {
+                vec x = fill(inputs[r * size + k]);
+                UNROLL for (int v = 0; v < VECTORS; v++) total[r][v] += x * w[v];
+            }
+        }
+    }
+    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < VECTORS; v++)
+        store(result + r * WIDTH + v * LANES, total[r][v]);
+    finish(rows, result, job, at);
+}
+
+/* Four products of bytes, inputs from 1 to 255 by signed weights, added to each number of `total`. Without an
+   instruction for that, floats are multiplied: as exact, up to sums of 2^24. */
+#if defined(__AVX512VNNI__)
+typedef ivec sums;
+INLINE sums four(sums total, const uint8_t *inputs, ivec weights) {
+    int32_t x;
+    memcpy(&x, inputs, 4);
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(total) : "v"(x - (ivec){0}), "v"(weights));
+    return total;
+}
+INLINE vec whole(sums total, ivec weights) { return __builtin_convertvector(total - weights * 128, vec); }
+#else
+typedef vec sums;
+INLINE sums four(sums total, const uint8_t *inputs, ivec weights) {
+    UNROLL for (int i = 0; i < 4; i++)
+        total += (float)(inputs[i] - 128) * __builtin_convertvector((weights << (24 - 8 * i)) >> 24, vec);
+    return total;
+}
+INLINE vec whole(sums total, ivec weights) { (void)weights; return total; }
+#endif
+
+INLINE void int8_rows(const int rows, const Job *job, const Place *at) {
+    sums total[ROWS][VECTORS];
+    float result[ROWS * WIDTH];
+    const Product *p = job->product;
+    const int64_t size = p->inputs;
+    const uint8_t *inputs = job->quantized + at->row * size;
+    const int8_t *weights = (const int8_t *)at->weights;
+    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < VECTORS; v++) total[r][v] = (sums){0};
+    for (int64_t start = 0; start < size; start += STRIDE) {
+        const int64_t end = start + STRIDE < size ? start + STRIDE : size;
+        fetch(at, start);
+        for (int64_t k = start; k < end; k += 4, weights += 4 * WIDTH) {
+            ivec w[VECTORS];
+            UNROLL for (int v = 0; v < VECTORS; v++) memcpy(w + v, weights + v * 4 * LANES, sizeof(ivec));
+            UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < VECTORS; v++)
+                total[r][v] = four(total[r][v], inputs + r * size + k, w[v]);
+        }
+    }
+    UNROLL for (int v = 0; v < VECTORS; v++) {
+        const int64_t column = at->column + v * LANES;
+        ivec weights;
+        memcpy(&weights, p->sums + column, sizeof(ivec));
+        vec scale = load(p->scales + column);
+        UNROLL for (int r = 0; r < rows; r++)
+            store(result + r * WIDTH + v * LANES, whole(total[r][v], weights) * (scale * job->steps[at->row + r]));
+    }
+    finish(rows, result, job, at);
+}
+
+#define EACH_COUNT(CASE) \
+    CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
+#define FLOAT32_CASE(n) case n: if (n <= ROWS) float_rows(n, FLOAT32, job, at); break;
+#define BFLOAT16_CASE(n) case n: if (n <= ROWS) float_rows(n, BFLOAT16, job, at); break;
+#define INT8_CASE(n) case n: if (n <= ROWS) int8_rows(n, job, at); break;
+static void float32_tile(int64_t rows, const Job *job, const Place *at) { switch (rows) { EACH_COUNT(FLOAT32_CASE) } }
+static void bfloat16_tile(int64_t rows, const Job *job, const Place *at) { switch (rows) { EACH_COUNT(BFLOAT16_CASE) } }
+static void int8_tile(int64_t rows, const Job *job, const Place *at) { switch (rows) { EACH_COUNT(INT8_CASE) } }
+
+/* Rows [T, K] as whole numbers from 1 to 255, 128 for zero, and what one quantum is worth. */
+static void quantize(const float *inputs, int64_t tokens, int64_t size, uint8_t *out, float *steps) {
+    const float magic = 12582912.0f;
+    for (int64_t row = 0; row < tokens; row++) {
+        const float *x = inputs + row * size;
+        uint8_t *to = out + row * size;
+        vec most = {0};
+        float high = 0;
+        int64_t i = 0;
+        for (; i + LANES <= size; i += LANES) most = highest(most, highest(load(x + i), -load(x + i)));
+        for (int j = 0; j < LANES; j++) high = most[j] > high ? most[j] : high;
+        for (; i < size; i++) high = fabsf(x[i]) > high ? fabsf(x[i]) : high;
+        steps[row] = high > 0 ? high / 127.0f : 1.0f;
+        const float inverse = 1.0f / steps[row];
+        for (i = 0; i + LANES <= size; i += LANES) {
+            vec rounded = (load(x + i) * inverse + magic) - magic;
+            *(bytes *)(to + i) = __builtin_convertvector(__builtin_convertvector(rounded, ivec) + 128, bytes);
+        }
+        for (; i < size; i++) to[i] = (uint8_t)(((x[i] * inverse + magic) - magic) + 128);
+    }
+}
+
+/* inputs [T, K] to out [T, stride]; K is a multiple of 4 for int8. quantized [T, K], steps [T]: room for int8. */
+void product(const Product *p, const float *inputs, int64_t tokens, int64_t mode, float *out, int64_t stride,
+             uint8_t *quantized, float *steps) {
+    static void (*const runs[])(int64_t, const Job *, const Place *) = {float32_tile, bfloat16_tile, int8_tile};
+    static const int64_t sizes[] = {4, 2, 1};
+    const int64_t tiles = (p->outputs + WIDTH - 1) / WIDTH, size = p->inputs * WIDTH * sizes[p->kind];
+    const int64_t groups = (tokens + ROWS - 1) / ROWS;
+    const Job job = {p, inputs, quantized, steps, mode, out, stride};
+    if (p->kind == INT8) quantize(inputs, tokens, p->inputs, quantized, steps);
+#pragma omp parallel for num_threads(team) schedule(static) if (tokens * p->inputs * p->outputs > PARALLEL_FROM)
+    for (int64_t tile = 0; tile < tiles; tile++) {
+        Place at = {.weights = (const char *)p->weights + tile * size, .column = tile * WIDTH};
+        at.pace = WIDTH * sizes[p->kind] / groups;
+        for (int64_t group = 0; group < groups; group++) { /* of nearly equal height */
+            at.row = tokens * group / groups;
+            at.next = at.weights + size + size * group / groups;
+            runs[p->kind](tokens * (group + 1) / groups - at.row, &job, &at);
+        }
+    }
+}
+
+/* ---- Norms ---- */
+
+INLINE void normed(const float *x, const float *scale, const float *bias, int64_t size, int64_t centred, float eps,
+                   float *out) {
+    vec sums = {0}, squares = {0};
+    float rest = 0, mean = 0;
+    int64_t i = 0;
+    if (centred) {
+        for (; i + LANES <= size; i += LANES) sums += load(x + i);
+        for (; i < size; i++) rest += x[i];
+        mean = (sum(sums) + rest) / size;
+    }
+    for (i = 0, rest = 0; i + LANES <= size; i += LANES) {
+        vec off = load(x + i) - mean;
+        squares += off * off;
+    }
+    for (; i < size; i++) rest += (x[i] - mean) * (x[i] - mean);
+    const float factor = 1.0f / sqrtf((sum(squares) + rest) / size + eps);
+    for (i = 0; i + LANES <= size; i += LANES) {
+        vec value = (load(x + i) - mean) * factor * load(scale + i);
+        store(out + i, bias ? value + load(bias + i) : value);
+    }
+    for (; i < size; i++) out[i] = (x[i] - mean) * factor * scale[i] + (bias ? bias[i] : 0);
+}
+
+/* RMS norm (arXiv:1910.07467), or layer norm where `centred`, of rows [T, size]. */
+void norm(const float *inputs, const float *scale, const float *bias, int64_t tokens, int64_t size, int64_t centred,
+          float eps, float *out) {
+#pragma omp parallel for num_threads(team) schedule(static) if (tokens * size > PARALLEL_FROM)
+    for (int64_t row = 0; row < tokens; row++)
+        normed(inputs + row * size, scale, bias, size, centred, eps, out + row * size);
+}
+
+/* ---- Attention ---- */
+
+/* Rotate one head (arXiv:2104.09864), halves paired. */
+INLINE void rotate(float *head, const float *cos, const float *sin, int64_t half_size) {
+    int64_t i = 0;
+    for (; i + LANES <= half_size; i += LANES) {
+        vec a = load(head + i), b = load(head + half_size + i), c = load(cos + i), s = load(sin + i);
+        store(head + i, a * c - b * s);
+        store(head + half_size + i, b * c + a * s);
+    }
+    for (; i < half_size; i++) {
+        const float a = head[i], b = head[half_size + i];
+        head[i] = a * cos[i] - b * sin[i];
+        head[half_size + i] = b * cos[i] + a * sin[i];
+    }
+}
+
+/* Norm and rotate queries and keys where they stand, and store keys and values. */
+static void place(const Model *m, const Layer *layer, const Step *step) {
+    const int64_t size = m->head_dim, heads = m->heads + 2 * m->kv_heads;
+#pragma omp parallel for num_threads(team) schedule(static) if (step->tokens * heads * size > PARALLEL_FROM)
+    for (int64_t row = 0; row < step->tokens; row++) {
+        float *qkv = step->qkv + row * heads * size;
+        const int64_t turn = step->positions[row] * (size / 2);
+        for (int64_t head = 0; head < m->heads + m->kv_heads; head++) {
+            float *at = qkv + head * size;
+            if (layer->head_norm) normed(at, layer->head_norm + head * size, 0, size, 0, m->eps, at);
+            if (m->cos) rotate(at, m->cos + turn, m->sin + turn, size / 2);
+        }
+        if (row >= step->stored) continue;
+        for (int64_t head = 0; head < m->kv_heads; head++) {
+            const int64_t to = head * m->head_stride + step->slots[row] * size;
+            memcpy(layer->keys + to, qkv + (m->heads + head) * size, size * sizeof(float));
+            memcpy(layer->values + to, qkv + (m->heads + m->kv_heads + head) * size, size * sizeof(float));
+        }
+    }
+}
+
+INLINE float dot(const float *a, const float *b, int64_t size) {
+    vec total = {0};
+    float rest = 0;
+    int64_t i = 0;
+    for (; i + LANES <= size; i += LANES) total += load(a + i) * load(b + i);
+    for (; i < size; i++) rest += a[i] * b[i];
+    return sum(total) + rest;
+}
+
+/* One query over its stream's positions, block by block, the softmax kept up as it goes (arXiv:2112.05682).
+   out: [D]. */
+static void look(const Model *m, const Layer *layer, const float *query, const int64_t *table, int64_t position,
+                 int64_t kv_head, float *out) {
+    const int64_t size = m->head_dim;
+    const int64_t first = layer->window && position >= layer->window ? position - layer->window + 1 : 0;
+    float most = -INFINITY, weight = 0;
+    for (int64_t i = 0; i < size; i++) out[i] = 0;
+    for (int64_t block = first / BLOCK; block <= position / BLOCK; block++) {
+        const int64_t at = kv_head * m->head_stride + table[block] * BLOCK * size;
+        const int64_t from = block * BLOCK < first ? first - block * BLOCK : 0;
+        const int64_t to = position - block * BLOCK < BLOCK ? position - block * BLOCK + 1 : BLOCK;
+        const float *keys = layer->keys + at, *values = layer->values + at;
+        float scores[BLOCK], high = most;
+        for (int i = 0; i < BLOCK; i++) scores[i] = -INFINITY;
+        for (int64_t i = from; i < to; i++) {
+            scores[i] = dot(query, keys + i * size, size) * m->scaling;
+            high = scores[i] > high ? scores[i] : high;
+        }
+        vec total = {0};
+        for (int i = 0; i < BLOCK; i += LANES) {
+            vec score = load(scores + i);
+            vec part = choose(score == -INFINITY, (vec){0}, exponential(score - high));
+            store(scores + i, part);
+            total += part;
+        }
+        const float keep = most == high ? 1.0f : most == -INFINITY ? 0.0f : exponential(fill(most - high))[0];
+        weight = weight * keep + sum(total);
+        most = high;
+        int64_t i = 0;
+        for (; i + LANES <= size; i += LANES) {
+            vec mixed = load(out + i) * keep;
+            for (int64_t j = from; j < to; j++) mixed += scores[j] * load(values + j * size + i);
+            store(out + i, mixed);
+        }
+        for (; i < size; i++) {
+            float mixed = out[i] * keep;
+            for (int64_t j = from; j < to; j++) mixed += scores[j] * values[j * size + i];
+            out[i] = mixed;
+        }
+    }
+    for (int64_t i = 0; i < size; i++) out[i] /= weight;
+}
+
+static void attend(const Model *m, const Layer *layer, const Step *step, const Singles *group) {
+    const int64_t size = m->head_dim, each = m->heads / m->kv_heads, all = m->heads + 2 * m->kv_heads;
+#pragma omp parallel for num_threads(team) schedule(dynamic, 1) if (group->count * group->width * m->heads * size > 4 * PARALLEL_FROM / BLOCK)
+    for (int64_t task = 0; task < group->count * m->kv_heads; task++) {
+        const int64_t one = task / m->kv_heads, kv_head = task % m->kv_heads;
+        const int64_t row = group->rows ? group->rows[one] : one;
+        for (int64_t head = kv_head * each; head < (kv_head + 1) * each; head++)
+            look(m, layer, step->qkv + (row * all + head) * size, group->table + one * group->width,
+                 group->positions[one], kv_head, step->attended + (row * m->heads + head) * size);
+    }
+}
+
+/* ---- Layers ---- */
+
+/* The first half of a layer: norm, queries, keys and values, and attention of the streams with one query each. */
+void before(const Model *m, const Layer *layer, const Step *step) {
+    norm(step->hidden, layer->norm, layer->norm_bias, step->tokens, m->hidden, m->centred, m->eps, step->normed);
+    product(&layer->qkv, step->normed, step->tokens, STORE, step->qkv, layer->qkv.outputs, step->quantized, step->steps);
+    place(m, layer, step);
+    for (int64_t group = 0; group < step->groups; group++) attend(m, layer, step, step->singles + group);
+}
+
+/* The second half: what attention gave, then the MLP, each added to the hidden state. */
+void after(const Model *m, const Layer *layer, const Step *step) {
+    const int64_t tokens = step->tokens;
+    product(&layer->output, step->attended, tokens, ADD, step->hidden, m->hidden, step->quantized, step->steps);
+    norm(step->hidden, layer->mlp_norm, layer->mlp_norm_bias, tokens, m->hidden, m->centred, m->eps, step->normed);
+    product(&layer->up, step->normed, tokens, m->gated ? GATED : GELU, step->inner, m->inner, step->quantized,
+            step->steps);
+    product(&layer->down, step->inner, tokens, ADD, step->hidden, m->hidden, step->quantized, step->steps);
+}
+
+/* All layers, of a batch in which every stream has one query. */
+void layers(const Model *m, const Layer *all, int64_t count, const Step *step) {
+    for (int64_t index = 0; index < count; index++) {
+        before(m, all + index, step);
+        after(m, all + index, step);
+    }
+}
+
+/* What the layout of weights depends on: outputs in a tile. */
+int64_t tile_width(void) { return WIDTH; }

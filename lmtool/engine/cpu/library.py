@@ -1,0 +1,144 @@
+"""The C kernels as Python calls them: structures and signatures."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+from ctypes import POINTER, Structure, c_float, c_int64, c_void_p
+from typing import TYPE_CHECKING
+
+from lmtool.engine.cpu.compiler import compiled
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import Tensor
+
+_logger = logging.getLogger(__name__)
+
+FLOAT32, BFLOAT16, INT8 = range(3)
+"""What weights are stored as."""
+
+STORE, ADD, GATED, GELU = range(4)
+"""What becomes of a product: it is stored, added, goes through SiLU gates, or through the tanh-GELU."""
+
+
+class CProduct(Structure):
+    """`Product` of kernels.c."""
+
+    _fields_ = [
+        ("weights", c_void_p),
+        ("scales", c_void_p),
+        ("sums", c_void_p),
+        ("bias", c_void_p),
+        ("inputs", c_int64),
+        ("outputs", c_int64),
+        ("kind", c_int64),
+    ]
+
+
+class CLayer(Structure):
+    """`Layer` of kernels.c."""
+
+    _fields_ = [
+        ("norm", c_void_p),
+        ("norm_bias", c_void_p),
+        ("qkv", CProduct),
+        ("head_norm", c_void_p),
+        ("output", CProduct),
+        ("mlp_norm", c_void_p),
+        ("mlp_norm_bias", c_void_p),
+        ("up", CProduct),
+        ("down", CProduct),
+        ("window", c_int64),
+        ("keys", c_void_p),
+        ("values", c_void_p),
+    ]
+
+
+class CModel(Structure):
+    """`Model` of kernels.c."""
+
+    _fields_ = [
+        *((name, c_int64) for name in ("heads", "kv_heads", "head_dim", "hidden", "inner", "head_stride")),
+        *((name, c_int64) for name in ("centred", "gated")),
+        ("cos", c_void_p),
+        ("sin", c_void_p),
+        ("eps", c_float),
+        ("scaling", c_float),
+    ]
+
+
+class CSingles(Structure):
+    """`Singles` of kernels.c."""
+
+    _fields_ = [
+        ("rows", c_void_p),
+        ("positions", c_void_p),
+        ("table", c_void_p),
+        ("count", c_int64),
+        ("width", c_int64),
+    ]
+
+
+class CStep(Structure):
+    """`Step` of kernels.c."""
+
+    _fields_ = [
+        ("tokens", c_int64),
+        ("stored", c_int64),
+        *((name, c_void_p) for name in ("positions", "slots", "hidden", "normed", "qkv", "attended", "inner")),
+        ("quantized", c_void_p),
+        ("steps", c_void_p),
+        ("singles", POINTER(CSingles)),
+        ("groups", c_int64),
+    ]
+
+
+class Kernels:
+    """A loaded library. Its functions release the GIL and take addresses of contiguous tensors."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError for a file that is no library of this machine."""
+        library = ctypes.CDLL(str(path))
+        self.tile_width: int = _function(library, "tile_width", returns=c_int64)()
+        """Outputs in a tile of packed weights."""
+        step, layer, model = POINTER(CStep), POINTER(CLayer), POINTER(CModel)
+        self.use_threads = _function(library, "use_threads", c_int64)
+        self.prefer_large_pages = _function(library, "prefer_large_pages", c_void_p, c_int64)
+        self.let_go = _function(library, "let_go", c_void_p, c_int64)
+        self.before = _function(library, "before", model, layer, step)
+        self.after = _function(library, "after", model, layer, step)
+        self.layers = _function(library, "layers", model, layer, c_int64, step)
+        norm = (c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_float, c_void_p)
+        self.norm = _function(library, "norm", *norm)
+        product = (POINTER(CProduct), c_void_p, c_int64, c_int64, c_void_p, c_int64, c_void_p, c_void_p)
+        self.product = _function(library, "product", *product)
+
+
+def _function(
+    library: ctypes.CDLL, name: str, *arguments: type, returns: type | None = None
+) -> ctypes._NamedFuncPointer:
+    function = getattr(library, name)
+    function.argtypes, function.restype = arguments, returns
+    return function  # type: ignore[no-any-return]  # getattr of a library is Any
+
+
+@functools.cache
+def kernels() -> Kernels | None:
+    """The kernels for this processor; None where they cannot be compiled or do not run. The reason is logged."""
+    path = compiled()
+    if path is None:
+        return None
+    try:
+        return Kernels(path)
+    except (OSError, AttributeError) as problem:
+        _logger.info("compiled kernels cannot be loaded (%s): the forward pass uses torch's operators", problem)
+        return None
+
+
+def address(tensor: Tensor | None) -> int | None:
+    """Where a contiguous tensor's numbers lie."""
+    assert tensor is None or tensor.is_contiguous()
+    return None if tensor is None else tensor.data_ptr()

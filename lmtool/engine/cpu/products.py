@@ -1,0 +1,127 @@
+"""Weights in the layout of the C kernels, and the products with them.
+
+A product's row has the same bits whatever the other rows are, and in a batch of one as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from lmtool.engine.cpu.library import BFLOAT16, FLOAT32, INT8, STORE, CProduct, address
+
+if TYPE_CHECKING:
+    from lmtool.engine.cpu.library import Kernels
+
+_KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.int8: INT8}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedProduct:
+    """A linear layer's weights in tiles, and its bias."""
+
+    weights: Tensor
+    """[tiles, in, width] float32 or bfloat16, or [tiles, in / 4, width, 4] int8; outputs behind the last one are 0."""
+    scales: Tensor | None
+    """[tiles * width] float32, what one quantum of an output's int8 weights is worth."""
+    sums: Tensor | None
+    """[tiles * width] int32, of an output's int8 weights."""
+    bias: Tensor | None
+    """[tiles * width] float32"""
+    inputs: int
+    outputs: int
+
+    @property
+    def structure(self) -> CProduct:
+        """For C; good as long as this object lives."""
+        return CProduct(
+            weights=address(self.weights),
+            scales=address(self.scales),
+            sums=address(self.sums),
+            bias=address(self.bias),
+            inputs=self.inputs,
+            outputs=self.outputs,
+            kind=_KINDS[self.weights.dtype],
+        )
+
+    def rows(self, outputs: Tensor) -> Tensor:
+        """Weights of these outputs [n] int64, as they were before packing: [n, in] float32. Not for int8."""
+        width = self.weights.shape[2]
+        return self.weights[outputs // width, :, outputs % width].float()
+
+
+def pack(kernels: Kernels, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> PackedProduct:
+    """weight: [out, in]; not kept. bias: [out]. dtype: what to store: float32, bfloat16, or int8.
+
+    int8: each output's weights are multiples of a 127th of the largest; `in` must be a multiple of 4.
+    """
+    out, size = weight.shape
+    width = kernels.tile_width
+    tiles = -(-out // width)
+    scales = sums = None
+    if dtype == torch.int8:
+        scales = torch.zeros(tiles * width)
+        scales[:out] = weight.float().abs().amax(dim=1).clamp(min=1e-30) / 127
+        sums = torch.zeros(tiles * width, dtype=torch.int32)
+        packed = torch.zeros(tiles, size // 4, width, 4, dtype=dtype)
+    else:
+        packed = torch.empty(tiles, size, width, dtype=dtype)
+    kernels.prefer_large_pages(packed.data_ptr(), packed.nbytes)
+    for tile in range(0, tiles, _TILES):  # a few at a time, so that hardly anything is in memory twice
+        _fill(packed[tile : tile + _TILES], weight, tile * width, scales, sums)
+    whole = None if bias is None else torch.zeros(tiles * width).index_copy_(0, torch.arange(out), bias.float())
+    return PackedProduct(packed, scales, sums, whole, size, out)
+
+
+_TILES = 8
+"""Tiles that are packed at once."""
+
+
+def _fill(packed: Tensor, weight: Tensor, first: int, scales: Tensor | None, sums: Tensor | None) -> None:
+    """Pack the outputs from `first` on, as many as there is room for."""
+    width = packed.shape[2]
+    count = len(packed) * width
+    part = weight[first : first + count].float()
+    if len(part) < count:
+        part = torch.cat((part, part.new_zeros(count - len(part), weight.shape[1])))
+    if scales is None or sums is None:
+        packed.copy_(part.view(len(packed), width, -1).transpose(1, 2))
+        return
+    scale = scales[first : first + count].clamp(min=1e-30)
+    whole = (part / scale.unsqueeze(1)).round().clamp(-127, 127)
+    sums[first : first + count] = whole.sum(dim=1).to(torch.int32)
+    packed.copy_(whole.view(len(packed), width, -1, 4).permute(0, 2, 1, 3))
+
+
+def interleaved(kernels: Kernels, gate: Tensor, up: Tensor) -> Tensor:
+    """One weight [2 * in', ...] out of two [in, ...]: by turns a vector of gates and one of what they let through.
+
+    in': the next multiple of a vector; what is added is 0.
+    """
+    lanes = kernels.tile_width // 2
+    missing = -len(gate) % lanes
+    parts = [torch.cat((part, part.new_zeros(missing, *part.shape[1:]))) for part in (gate, up)]
+    vectors = [part.view(-1, lanes, *part.shape[1:]) for part in parts]
+    return torch.stack(vectors, dim=1).flatten(0, 2)
+
+
+def multiply(kernels: Kernels, product: PackedProduct, inputs: Tensor) -> Tensor:
+    """inputs: [T, in] float32, contiguous. Returns [T, out] float32."""
+    tokens = len(inputs)
+    out = torch.empty(tokens, product.outputs)
+    quantized = torch.empty(tokens, product.inputs, dtype=torch.uint8)
+    steps = torch.empty(tokens)
+    kernels.product(
+        product.structure,
+        address(inputs),
+        tokens,
+        STORE,
+        address(out),
+        product.outputs,
+        address(quantized),
+        address(steps),
+    )
+    return out

@@ -1,0 +1,49 @@
+"""The kernels are compiled once, kept for the next time, and done without where that cannot be."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from lmtool.engine.cpu.compiler import cache_folder, compiled, find_compiler
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="no C compiler here")
+def test_compiled_once(tmp_path):
+    """The second call takes the library of the first; nothing else is left behind."""
+    library = compiled(tmp_path)
+    assert library is not None
+    written = library.stat().st_mtime_ns
+    assert compiled(tmp_path) == library
+    assert library.stat().st_mtime_ns == written
+    assert list(tmp_path.iterdir()) == [library]
+
+
+def test_no_compiler(tmp_path, monkeypatch):
+    """Without a compiler there is no library, and no error."""
+    monkeypatch.setenv("CC", str(tmp_path / "none"))
+    assert compiled(tmp_path) is None
+
+
+def test_a_compiler_that_fails(tmp_path, monkeypatch, caplog):
+    """What it says is logged; there is no library, and nothing half-done is left behind."""
+    broken = tmp_path / "cc"
+    broken.write_text("#!/bin/sh\necho out of order >&2\nexit 1\n", encoding="ascii")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CC", str(broken))
+    with caplog.at_level("INFO"):
+        assert compiled(tmp_path) is None
+    assert "out of order" in caplog.text
+    assert list(tmp_path.iterdir()) == [broken]
+
+
+def test_a_folder_of_everybody(tmp_path, monkeypatch):
+    """A library from a folder where others can write is not trusted."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = cache_folder()
+    assert folder.stat().st_uid == os.getuid()
+    folder.chmod(0o777)
+    with pytest.raises(PermissionError, match="written by others"):
+        cache_folder()
+    assert compiled() is None

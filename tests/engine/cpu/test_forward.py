@@ -1,0 +1,65 @@
+"""The compiled pass gives transformers' logits; test_model_runner and test_batch_invariance run it in the engine."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lmtool.engine.attention import BlockAttention
+from lmtool.engine.batch import build
+from lmtool.engine.cpu.decoder import gpt2_shape, llama_shape, take_gpt2, take_llama
+from lmtool.engine.cpu.forward import CompiledModel
+from lmtool.engine.kv_cache import KVCache
+from lmtool.engine.lean_config import lean_config
+from lmtool.engine.scheduler import Plan, Span
+from lmtool.engine.sequence import Sequence
+
+CPU = torch.device("cpu")
+LENGTH = 45
+
+
+@pytest.fixture
+def scored(kernels, reference):
+    """Logits of a text of 45 ids in pieces of these lengths, each a step of its own, with weights stored as `dtype`."""
+
+    def run(architecture, pieces, dtype=torch.float32):
+        model = reference(architecture)
+        raw, weights = model.config.to_dict(), dict(model.named_parameters())
+        shape = gpt2_shape(raw) or llama_shape(lean_config(raw), type(model).__name__)
+        rotary = dict(model.named_buffers()).get("model.rotary_emb.inv_freq")
+        with torch.inference_mode():
+            decoder = (take_gpt2 if shape.centred else take_llama)(shape, weights)
+            forward = CompiledModel(kernels, decoder, rotary, 64, dtype)
+            cache = KVCache([(layer, shape.layer_shape) for layer in forward.layers], 4, torch.float32, CPU)
+            cache.clear(torch.arange(5))
+            ids = list(range(3, 4 + LENGTH))
+            sequence = Sequence(1, ids, prompt_length=1, max_length=len(ids), scored=True)
+            sequence.blocks = [2, 4, 1]
+            parts, start = [], 0
+            for piece in pieces:
+                batch = build(Plan(spans=[Span(sequence, start, piece)]), 64, 1, CPU)
+                parts.append(forward.logits(batch, BlockAttention(cache, batch.slots, batch.groups)))
+                start += piece
+            expected = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, :-1]
+        return torch.cat(parts), expected
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "architecture", ["llama", "llama-tied", "llama3-rope", "mistral", "qwen2", "qwen3", "gpt2", "gpt2-packed"]
+)
+@pytest.mark.parametrize("pieces", [[LENGTH], [1] * LENGTH, [20, 1, 1, 23]])
+def test_same_logits(architecture, pieces, scored):
+    """Prefill, decode and both by turns, windows shorter than the text: transformers' logits within 1e-4."""
+    ours, theirs = scored(architecture, pieces)
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "qwen3"])
+def test_int8(architecture, scored):
+    """Quantized logits lie along the exact ones."""
+    ours, theirs = scored(architecture, [30, 15], torch.int8)
+    similarity = torch.cosine_similarity(ours, theirs)
+    assert float(similarity.mean()) > 0.995
+    assert float(similarity.min()) > 0.97

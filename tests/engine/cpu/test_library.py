@@ -1,0 +1,35 @@
+"""The C kernels compute what torch computes."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+import torch
+from torch.nn.functional import layer_norm, rms_norm
+
+from lmtool.engine.cpu.library import CLayer, CModel, CProduct, CStep, address
+
+
+@pytest.mark.parametrize("size", [8, 32, 77, 768])
+@pytest.mark.parametrize("centred", [False, True])
+def test_norm(kernels, size, centred):
+    """RMS norm and layer norm of any width."""
+    inputs = torch.randn(5, size, generator=torch.Generator().manual_seed(0)) + 0.5
+    scale, bias, out = torch.randn(size), torch.randn(size) if centred else None, torch.empty(5, size)
+    kernels.norm(address(inputs), address(scale), address(bias), 5, size, centred, 1e-5, address(out))
+    expected = layer_norm(inputs, (size,), scale, bias, 1e-5) if centred else rms_norm(inputs, (size,), scale, 1e-5)
+    torch.testing.assert_close(out, expected, atol=2e-6, rtol=2e-5)
+
+
+def test_structures():
+    """Only integers, addresses and two floats: no hidden gaps between C and Python."""
+    assert [ctypes.sizeof(kind) % 8 for kind in (CProduct, CLayer, CModel, CStep)] == [0] * 4
+    assert ctypes.sizeof(CModel) == 8 * 10 + 2 * 4
+
+
+def test_strided_tensors_have_no_address():
+    """C sees memory as one piece."""
+    with pytest.raises(AssertionError):
+        address(torch.zeros(4, 4).t())
+    assert address(None) is None
