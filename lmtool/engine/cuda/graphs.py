@@ -1,0 +1,150 @@
+"""Decode steps as CUDA graphs: one recorded pass for each of a few batch sizes, over tensors that stay in place.
+
+A step of N rows runs the smallest recorded batch that holds them; rows of padding have text length 0 and store nothing.
+On CPU, for tests, a "graph" is the pass itself; the recording has not run on a GPU yet.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmtool.engine.batch import Batch
+from lmtool.engine.cuda.paged_attention import PagedAttention
+from lmtool.engine.cuda.step_rows import Place, Singles, StepRows, slot
+from lmtool.engine.kv_cache import BLOCK_TOKENS
+
+if TYPE_CHECKING:
+    from lmtool.engine.cuda.backends import Backend
+    from lmtool.engine.cuda.paged_cache import PagedCache
+    from lmtool.engine.model_runner import Forward
+
+_logger = logging.getLogger(__name__)
+
+Replay: TypeAlias = Callable[[], None]
+
+_WARM_RUNS = 2
+"""Passes before one is recorded: kernels are compiled and libraries set up by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    replay: Replay
+    logits: list[Tensor]
+    """One [rows, V], filled by `replay`."""
+
+
+class DecodeGraphs:
+    """The recorded passes of one model, and the tensors that they read."""
+
+    def __init__(self, forward: Forward, cache: PagedCache, backend: Backend, most_rows: int, context: int) -> None:
+        """most_rows: rows of the largest batch to record. context: positions of the longest text."""
+        self._forward = forward
+        self._cache = cache
+        self._backend = backend
+        self._sizes = batch_sizes(most_rows)
+        self._graphs: dict[int, _Graph] = {}
+        device = cache.device
+        self._device = device
+        pinned = device.type == "cuda"
+        rows, width = self._sizes[-1], -(-context // BLOCK_TOKENS)
+        self._tokens_host = torch.zeros(4, rows, dtype=torch.int64, pin_memory=pinned)
+        self._tokens = torch.zeros(4, rows, dtype=torch.int64, device=device)
+        """Ids, positions, slots and text lengths."""
+        self._table_host = torch.zeros(rows, width, dtype=torch.int32, pin_memory=pinned)
+        self._table = torch.zeros(rows, width, dtype=torch.int32, device=device)
+        self._known: list[list[int]] = [[] for _ in range(rows)]
+        """What each row of the table holds."""
+        self._copied = torch.cuda.Event() if pinned else None
+
+    @property
+    def most_rows(self) -> int:
+        """Rows of the largest recorded batch; 0 before `record`."""
+        return max(self._graphs, default=0)
+
+    def record(self) -> None:
+        """Record all batch sizes, the largest first, so that the others share its memory."""
+        self._tokens.zero_()
+        self._tokens[2] = -1
+        pool = torch.cuda.graph_pool_handle() if self._device.type == "cuda" else None
+        for rows in reversed(self._sizes):
+            logits: list[Tensor] = []
+            self._graphs[rows] = _Graph(_recorded(self._pass(rows, logits), self._device, pool), logits)
+        _logger.info("recorded decode steps of %s rows", ", ".join(map(str, self._sizes)))
+
+    def run(self, rows: list[Place]) -> Tensor:
+        """Logits [N, V] float32 of N positions, at most `most_rows`."""
+        size = next(size for size in self._sizes if size >= len(rows))
+        self._fill(rows)
+        graph = self._graphs[size]
+        graph.replay()
+        return graph.logits[0][: len(rows)].to(torch.float32, copy=True)
+
+    def _pass(self, rows: int, logits: list[Tensor]) -> Replay:
+        ids, positions, slots, lengths = (own[:rows] for own in self._tokens)
+        table = self._table[:rows]
+        batch = Batch(
+            input_ids=ids.unsqueeze(0),
+            positions=positions.unsqueeze(0),
+            slots=slots,
+            groups=[],
+            logit_rows=torch.arange(rows, device=self._device),
+            logits=rows,
+            fresh_blocks=slots[:0],
+        )
+
+        def run() -> None:
+            step = StepRows(slots, Singles(table, lengths.int()), None)
+            logits[:] = [self._forward.logits(batch, PagedAttention(self._cache, step, self._backend))]
+
+        return run
+
+    def _fill(self, rows: list[Place]) -> None:
+        """Put a step's numbers where the recorded passes read them."""
+        if self._copied is not None:
+            self._copied.synchronize()  # else the last step's copies might still read what is written now
+        host = self._tokens_host.numpy()
+        host[:] = 0
+        host[2] = -1
+        host[:, : len(rows)] = np.array([(row.token, row.position, slot(row), row.position + 1) for row in rows]).T
+        self._tokens.copy_(self._tokens_host, non_blocking=True)
+        changed = [index for index, row in enumerate(rows) if self._known[index] != row.sequence.blocks]
+        table = self._table_host.numpy()
+        for index in changed:
+            blocks = rows[index].sequence.blocks
+            table[index, : len(blocks)] = blocks
+            self._known[index] = list(blocks)
+        if changed:
+            own = slice(changed[0], changed[-1] + 1)
+            self._table[own].copy_(self._table_host[own], non_blocking=True)
+        if self._copied is not None:
+            self._copied.record()
+
+
+def batch_sizes(most: int) -> list[int]:
+    """1, 2, 4, then multiples of 8, up to the first that is at least `most`."""
+    sizes = (1, 2, 4, *range(8, most + 8, 8))
+    return [size for size, smaller in zip(sizes, (0, *sizes), strict=False) if smaller < most]
+
+
+def _recorded(run: Replay, device: torch.device, pool: Any) -> Replay:  # noqa: ANN401  # torch's own kind of handle
+    """What repeats the kernels of `run` without its Python; `run` itself on CPU."""
+    if device.type != "cuda":
+        run()
+        return run
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        for _ in range(_WARM_RUNS):
+            run()
+    torch.cuda.current_stream(device).wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+        run()
+    return graph.replay

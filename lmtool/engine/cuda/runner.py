@@ -1,0 +1,116 @@
+"""Runs steps on a GPU: recorded passes for decode, a plain pass otherwise, smaller steps where memory runs out.
+
+Has run in Triton's interpreter only.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from lmtool.engine.cuda.graphs import DecodeGraphs
+from lmtool.engine.cuda.paged_attention import PagedAttention
+from lmtool.engine.cuda.paged_cache import PagedCache
+from lmtool.engine.cuda.step_rows import build, single_rows
+from lmtool.engine.kv_cache import BLOCK_TOKENS
+from lmtool.engine.model_runner import ModelRunner
+from lmtool.engine.scheduler import Plan, Span
+from lmtool.engine.sequence import Sequence
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from lmtool.engine.cuda.backends import Backend
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CudaRunner(ModelRunner):
+    """A `ModelRunner` over pages; its cache is a `PagedCache`."""
+
+    backend: Backend
+    deterministic: bool = False
+    """Whether a row must have the same bits in any batch."""
+    graphs: DecodeGraphs | None = None
+    """None where steps are not recorded."""
+
+    def ready(self, max_streams: int, context: int) -> CudaRunner:
+        """The runner with decode steps of up to so many streams recorded; without, where a model cannot be recorded.
+
+        context: positions of the longest text.
+        """
+        assert isinstance(self.cache, PagedCache)
+        graphs = DecodeGraphs(self.forward, self.cache, self.backend, max_streams, context)
+        recorded = replace(self, graphs=graphs)
+        try:
+            graphs.record()
+            error, allowed = _difference(self, recorded)
+        except (RuntimeError, torch.OutOfMemoryError) as problem:
+            _logger.warning("decode steps are not recorded as CUDA graphs, and slower for it: %s", problem)
+            torch.cuda.empty_cache()
+            return self
+        if error <= allowed:
+            return recorded
+        _logger.warning("recorded decode steps are off by %.3g, where %.2g is allowed: not used", error, allowed)
+        return self
+
+    def run(self, plan: Plan) -> Tensor:
+        """See `ModelRunner.run`. A step that does not fit into memory is computed in smaller ones.
+
+        Raises `torch.OutOfMemoryError` when even the smallest one does not fit.
+        """
+        try:
+            return self._run(plan)
+        except torch.OutOfMemoryError:
+            halves = _halves(plan)
+            if halves is None:
+                raise
+            _logger.warning("out of memory in a step of %d tokens; computing it in two", plan.tokens)
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        logits = [part for part in map(self.run, halves) if len(part)]
+        return torch.cat(logits) if logits else torch.empty(0, 0, device=self.device)
+
+    def _run(self, plan: Plan) -> Tensor:
+        rows = single_rows(plan)
+        if plan.fresh_blocks and not self.backend.own:
+            self.cache.clear(torch.tensor(plan.fresh_blocks, device=self.device))
+        if rows and self.graphs is not None and len(rows) <= self.graphs.most_rows:
+            return self.graphs.run(rows)
+        assert isinstance(self.cache, PagedCache)
+        batch, step = build(plan, self.device)
+        attention = PagedAttention(self.cache, step, self.backend)
+        return self.forward.logits(batch, attention)[: batch.logits].float()
+
+
+def _difference(plain: CudaRunner, recorded: CudaRunner) -> tuple[float, float]:
+    """How far the logits of a recorded step of two texts are from those of a plain one, and how far they may be."""
+    assert isinstance(plain.cache, PagedCache)
+    texts = [Sequence(number, [number, 1, 2], 2, max_length=9, blocks=[number]) for number in (1, 2)]
+    plain.run(Plan([Span(text, 0, 2) for text in texts]))
+    step = Plan([Span(text, 2, 1) for text in texts])
+    ours, theirs = recorded.run(step), plain.run(step)
+    tolerance = 1e-4 if plain.cache.dtype == torch.float32 else 4e-2
+    error = (ours - theirs).abs().nan_to_num(nan=torch.inf).max()
+    return float(error), tolerance * max(float(theirs.abs().max()), 1e-2)
+
+
+def _halves(plan: Plan) -> tuple[Plan, Plan] | None:
+    """A plan as two that are computed one after the other; None for one that cannot be cut.
+
+    Blocks that must be cleared are cleared with the first half: the second one's are among them.
+    """
+    spans = plan.spans
+    if len(spans) > 1:
+        middle = len(spans) // 2
+        return Plan(spans[:middle], plan.fresh_blocks), Plan(spans[middle:])
+    span = spans[0]
+    count = span.count // 2 // BLOCK_TOKENS * BLOCK_TOKENS
+    if not count:
+        return None
+    first, second = Span(span.sequence, span.start, count), Span(span.sequence, span.start + count, span.count - count)
+    return Plan([first], plan.fresh_blocks), Plan([second])

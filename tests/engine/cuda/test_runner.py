@@ -1,0 +1,118 @@
+"""Steps over pages: the model's own logits, recorded or not, whole or cut because memory ran out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lmtool.engine.scheduler import Plan, Span
+from lmtool.engine.selfcheck import check_runner
+from lmtool.engine.sequence import Sequence
+
+pytestmark = pytest.mark.cuda
+
+
+@pytest.mark.parametrize("architecture", ["llama", "llama-tied", "mistral", "qwen2", "qwen3", "gemma2", "gpt2"])
+def test_logits_are_the_models_own(runner_of, architecture):
+    """Texts computed together, in uneven pieces, have the logits of transformers' own pass."""
+    runner, reference, _ = runner_of(architecture)
+    with torch.inference_mode():
+        check_runner(runner, architecture, reference)
+
+
+def decoding(runner, lengths):
+    """Sequences that have all but their last id computed."""
+    sequences = []
+    for number, length in enumerate(lengths):
+        tokens = [3 + (7 * number + position) % 90 for position in range(length)]
+        sequence = Sequence(number, tokens, prompt_length=max(length - 1, 1), max_length=200)
+        sequence.blocks = list(range(1 + 4 * number, 5 + 4 * number))
+        sequences.append(sequence)
+        runner.run(Plan([Span(sequence, 0, length - 1)]))
+        sequence.computed = length - 1
+    return sequences
+
+
+@pytest.mark.parametrize("architecture", ["small", "gpt2"])
+def test_recorded_steps_equal_plain_ones(runner_of, architecture):
+    """Recorded steps, padded to a batch size, give what plain steps give."""
+    runner, _, _ = runner_of(architecture)
+    with torch.inference_mode():
+        recorded = runner.ready(4, 256)
+        sequences = decoding(runner, (2, 17, 33))
+        for count in (1, 3, 2):
+            plan = Plan([Span(sequence, sequence.computed, 1) for sequence in sequences[:count]])
+            torch.testing.assert_close(recorded.run(plan), runner.run(plan), atol=1e-5, rtol=1e-5)
+
+
+def test_drafts_are_recorded_steps_too(runner_of):
+    """Guessed positions run as rows of their own, in the order of the texts."""
+    runner, _, _ = runner_of("small")
+    with torch.inference_mode():
+        recorded = runner.ready(4, 256)
+        first, second = decoding(runner, (5, 9))
+        first.draft = [11, 12]
+        plan = Plan([Span(first, first.computed, 3), Span(second, second.computed, 1)])
+        logits = recorded.run(plan)
+        assert len(logits) == 4
+        torch.testing.assert_close(logits, runner.run(plan), atol=1e-5, rtol=1e-5)
+
+
+class Scarce:
+    """A forward pass without memory for more than so many tokens."""
+
+    def __init__(self, forward, tokens):
+        self._forward, self._tokens = forward, tokens
+        self.refused = 0
+
+    def logits(self, batch, attention):
+        """Compute what fits."""
+        if batch.input_ids.shape[1] > self._tokens:
+            self.refused += 1
+            raise torch.OutOfMemoryError("too many tokens")
+        return self._forward.logits(batch, attention)
+
+
+def test_out_of_memory_makes_smaller_steps(runner_of):
+    """A step that does not fit is computed in parts, with the same logits."""
+    runner, _, _ = runner_of("small")
+    tokens = [3 + position % 90 for position in range(34)]
+    scored = Sequence(0, tokens, prompt_length=1, max_length=34, scored=True, blocks=[1, 2, 3])
+    prompt = Sequence(1, tokens[5:10], prompt_length=5, max_length=60, blocks=[4])
+    plan = Plan([Span(scored, 0, 33), Span(prompt, 0, 5)], fresh_blocks=[1, 2, 3, 4])
+    with torch.inference_mode():
+        whole = runner.run(plan)
+        scarce = Scarce(runner.forward, 17)
+        parts = replace(runner, forward=scarce).run(plan)
+    assert scarce.refused == 2  # of 38 tokens, and of the first 33
+    torch.testing.assert_close(parts, whole, atol=1e-5, rtol=1e-5)
+
+
+def test_out_of_memory_for_the_smallest_step(runner_of):
+    """Where not even one block fits, the error is passed on."""
+    runner, _, _ = runner_of("small")
+    sequence = Sequence(0, list(range(3, 50)), prompt_length=47, max_length=60, blocks=[1, 2, 3])
+    with torch.inference_mode(), pytest.raises(torch.OutOfMemoryError):
+        replace(runner, forward=Scarce(runner.forward, 8)).run(Plan([Span(sequence, 0, 47)]))
+
+
+def test_wrong_recordings_are_not_used(runner_of, monkeypatch, caplog):
+    """Where recorded steps give other logits than plain ones, they are left aside, and the log says so."""
+    from lmtool.engine.cuda.graphs import DecodeGraphs
+
+    runner, _, _ = runner_of("small")
+    right = DecodeGraphs.run
+    monkeypatch.setattr(DecodeGraphs, "run", lambda self, rows: right(self, rows) + 1)
+    with torch.inference_mode():
+        assert runner.ready(2, 256).graphs is None
+    assert "recorded decode steps are off by 1" in caplog.text
+
+
+def test_a_model_that_cannot_be_recorded_runs_without(runner_of, caplog):
+    """Where recording fails, the steps are computed one by one, and the log says so."""
+    runner, _, _ = runner_of("small")
+    with torch.inference_mode():
+        assert replace(runner, forward=Scarce(runner.forward, 2)).ready(8, 256).graphs is None
+    assert "not recorded as CUDA graphs" in caplog.text

@@ -1,0 +1,79 @@
+"""Plans as rows over pages: generated positions first, then parts of prompts."""
+
+from __future__ import annotations
+
+import torch
+
+from lmtool.engine.cuda.step_rows import QUERY_TILE, build, single_rows, to_device
+from lmtool.engine.scheduler import Plan, Span
+from lmtool.engine.sequence import Sequence
+
+CPU = torch.device("cpu")
+
+
+def sequence(number, tokens, prompt, blocks, **settings):
+    """A sequence whose first id is 100 times its number."""
+    ids = [100 * number + position for position in range(tokens)]
+    return Sequence(number, ids, prompt_length=prompt, max_length=500, blocks=blocks, **settings)
+
+
+def plan():
+    """A prompt's part, a stream that decodes, one that was preempted behind its prompt's end, a SCORE stream."""
+    starting = sequence(1, 40, 40, [3, 4, 5])
+    running = sequence(2, 20, 5, [7, 8])
+    again = sequence(3, 18, 15, [9, 10])
+    scored = sequence(4, 6, 2, [11], scored=True)
+    return Plan([Span(starting, 16, 24), Span(running, 19, 1), Span(again, 13, 5), Span(scored, 0, 5)])
+
+
+def test_rows():
+    """Ids, positions and slots of every row; generated positions come first, each with its own length."""
+    batch, rows = build(plan(), CPU)
+    ids = [219, 315, 316, 317, *range(116, 140), 313, 314, *range(400, 405)]
+    assert batch.input_ids.tolist() == [ids]
+    assert batch.positions.tolist() == [[number % 100 for number in ids]]
+    assert rows.slots[:4].tolist() == [8 * 16 + 3, 9 * 16 + 15, 10 * 16, 10 * 16 + 1]
+    assert rows.slots[4:20].tolist() == list(range(64, 80))
+    assert rows.singles.lengths.tolist() == [20, 16, 17, 18]
+    assert rows.singles.table.tolist() == [[7, 8], [9, 10], [9, 10], [9, 10]]
+
+
+def test_parts():
+    """Parts of prompts follow in the plan's order, in tiles that know their piece, row, size and position."""
+    _, rows = build(plan(), CPU)
+    assert rows.parts.first == 4
+    assert rows.parts.bounds.tolist() == [0, 24, 26, 31]
+    assert rows.parts.lengths.tolist() == [40, 15, 5]
+    assert rows.parts.table.tolist() == [[3, 4, 5], [9, 10, 0], [11, 0, 0]]
+    assert rows.parts.tiles.tolist() == [[0, 4, 24, 16], [1, 28, 2, 13], [2, 30, 5, 0]]
+    assert rows.parts.longest == 24
+
+
+def test_long_parts_have_several_tiles():
+    """A part longer than a tile is cut from its start."""
+    long = sequence(1, 150, 150, list(range(1, 11)))
+    _, rows = build(Plan([Span(long, 16, 134)]), CPU)
+    assert rows.singles is None
+    assert rows.parts.tiles.tolist() == [[0, 0, QUERY_TILE, 16], [0, 64, QUERY_TILE, 80], [0, 128, 6, 144]]
+
+
+def test_logit_rows_are_in_the_order_of_the_spans():
+    """Logits come out in the plan's order, wherever their rows are."""
+    batch, _ = build(plan(), CPU)
+    rows = [batch.input_ids[0, row].item() for row in batch.logit_rows]
+    assert rows == [139, 219, 317, 401, 402, 403, 404]
+    assert batch.logits == 7
+
+
+def test_single_rows():
+    """A plan of generated positions alone is a list of rows, drafts included; any other is none."""
+    running, guessed = sequence(2, 20, 5, [7, 8]), sequence(3, 18, 15, [9, 10], draft=[41, 42])
+    rows = single_rows(Plan([Span(running, 19, 1), Span(guessed, 17, 3)]))
+    assert [(row.token, row.position) for row in rows] == [(219, 19), (317, 17), (41, 18), (42, 19)]
+    assert single_rows(plan()) is None
+    assert single_rows(Plan([Span(sequence(1, 20, 20, [1, 2]), 19, 1)])) is None
+
+
+def test_to_device():
+    """Plain ints become a tensor of the kind asked for."""
+    assert to_device([1, 2], torch.int32, CPU).dtype == torch.int32
