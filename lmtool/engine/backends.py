@@ -51,17 +51,32 @@ def load_engine(
 
 def _load(name: str, config: EngineConfig, report: Callable[[LoadProgress], None]) -> Engine:
     device = find_device(config.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # of this thread: Triton launches where the thread is
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    loaded = (load_embedded if is_embedded(name) else _load_checked)(name, config, device, report)
+    embedded = is_embedded(name) and device.type == "cpu" and not config.quantize  # else as all models
+    loaded = (load_embedded if embedded else _load_checked)(name, config, device, report)
+    context = loaded.info.context_length or loaded.blocks * BLOCK_TOKENS
+    runner = loaded.runner.ready(config.max_streams, context)
     limits = Limits(
         max_streams=config.max_streams,
         max_batch_tokens=config.max_batch_tokens or (256 if device.type == "cpu" else 2048),
-        chunk_tokens=loaded.runner.chunk_tokens,
+        chunk_tokens=runner.chunk_tokens,
         block_tokens=BLOCK_TOKENS,
         max_scored_rows=512,
+        prompt_share=1 if device.type == "cpu" else None,
     )
-    return Engine(loaded.runner, limits, loaded.blocks, loaded.info, config.threads, prefix_cache=config.prefix_cache)
+    return Engine(
+        runner,
+        limits,
+        loaded.blocks,
+        loaded.info,
+        config.threads,
+        prefix_cache=config.prefix_cache,
+        speculation=config.speculation and (device.type == "cpu" or config.deterministic),  # else it is not lossless
+        jump_forward=config.jump_forward,
+    )
 
 
 def _load_checked(

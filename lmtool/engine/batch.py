@@ -51,7 +51,7 @@ def build(plan: Plan, chunk_tokens: int, min_rows: int, device: torch.device) ->
     for span in plan.spans:
         sequence = span.sequence
         row = len(ids)
-        ids.extend(sequence.tokens[span.start : span.end])
+        ids.extend(sequence.ids(span.start, span.end))
         positions.extend(range(span.start, span.end))
         slots.extend(
             sequence.blocks[position // BLOCK_TOKENS] * BLOCK_TOKENS + position % BLOCK_TOKENS

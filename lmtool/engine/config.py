@@ -19,16 +19,28 @@ class EngineConfig:
     `auto` on CPU: float32 for float32 checkpoints of fewer than 50 million parameters, otherwise bfloat16 where the
     processor computes in it and float32 where not. `auto` on CUDA: the checkpoint's own, bfloat16 for float32 ones.
     """
+    quantize: str | None = None
+    """`int8` stores weights as bytes, one scale an output, and rounds activations row by row; None: as `dtype` says."""
     max_streams: int = 256
     """Sequences computed at once; more wait in their order of arrival."""
     max_batch_tokens: int | None = None
-    """Tokens a step, running streams first, then prompts in chunks. None: 256 on CPU, 2048 on CUDA."""
+    """Tokens a step, running streams first, then prompts in chunks. None: 256 on CPU, 2048 on CUDA.
+
+    Beside running streams, on CPU, prompts get one token a step for each of them, at least 16: a step then takes about
+    twice as long as without (longer, the longer the prompt is already).
+    """
     max_context: int | None = None
     """Tokens of prompt and output together in one stream. None: what the model was made for."""
     kv_cache_bytes: int | None = None
     """Bytes for keys and values of all streams. None: what `max_streams` full contexts need, within free memory."""
     prefix_cache: bool = True
     """Whether keys and values of prompts stay, in blocks that nobody needs, for prompts that begin alike."""
+    speculation: bool = True
+    """Whether a stream that repeats itself or its prompt is guessed ahead while that pays; its ids stay the same."""
+    jump_forward: bool = True
+    """Whether ids that must follow by a stream's constraint are taken at once, without being drawn one by one."""
+    deterministic: bool = False
+    """Whether a stream has the same bits alone and in any batch on a GPU, too; on CPU it always has."""
     threads: int | None = None
     """CPU threads of the forward pass. None: torch's own choice."""
     trust_remote_code: bool = False
@@ -37,7 +49,9 @@ class EngineConfig:
     """Branch, tag or commit of a hub model. None: the default branch."""
 
     def __post_init__(self) -> None:
-        """Raises `UsageError` for a number that makes no sense."""
+        """Raises `UsageError` for a number that makes no sense, or for an unknown way to quantize."""
+        if self.quantize not in (None, "int8"):
+            raise UsageError(f"quantize {self.quantize!r} is not known; expected int8")
         for name in ("max_streams", "max_batch_tokens", "max_context", "kv_cache_bytes", "threads"):
             value = getattr(self, name)
             if value is not None and value < 1:

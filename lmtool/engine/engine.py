@@ -6,8 +6,9 @@ import asyncio
 import itertools
 import logging
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,21 +17,19 @@ import torch
 
 from lmtool.engine.block_allocator import BlockAllocator
 from lmtool.engine.masks import Masks
+from lmtool.engine.opening import Opening
 from lmtool.engine.outbox import Outbox
 from lmtool.engine.prefix_cache import PrefixCache, PrefixCounts
-from lmtool.engine.request_check import check_generate, check_score
-from lmtool.engine.sampler import Bias, Choice, sample
+from lmtool.engine.sampler import Choice, sample
 from lmtool.engine.scheduler import Limits, Plan, Scheduler
-from lmtool.engine.sequence import Sequence as TokenSequence
-from lmtool.engine.stream import Stream, draw_seed, failure
-from lmtool.errors import ConstraintError, LmtoolError, OutOfMemoryError, OverloadedError, ServerError
-from lmtool.types import GenerateRequest, ModelInfo, SamplingParams, ScoreRequest, TokenOutput
+from lmtool.engine.speculation import StepCost
+from lmtool.engine.stream import Stream, failure
+from lmtool.errors import LmtoolError, OutOfMemoryError, OverloadedError, ServerError
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from lmtool.engine.model_runner import ModelRunner
-    from lmtool.ports import Guide, GuideCompiler, Sink
+    from lmtool.ports import GuideCompiler, Sink
+    from lmtool.types import GenerateRequest, ModelInfo, ScoreRequest, TokenOutput
 
 _logger = logging.getLogger(__name__)
 
@@ -53,19 +52,22 @@ class Engine:
         threads: int | None = None,
         *,
         prefix_cache: bool = True,
+        speculation: bool = False,
+        jump_forward: bool = True,
     ) -> None:
         """Make an engine; call `start`.
 
         blocks: how many the runner's key-value cache has. threads: CPU threads of a step; None: torch's choice.
-        prefix_cache: see `EngineConfig`.
+        prefix_cache, speculation, jump_forward: see `EngineConfig`. Speculation is lossless only over a runner whose
+        rows do not depend on their neighbours.
         """
         self._runner: ModelRunner | None = runner
-        self._device = runner.device
         self._info = info
         self._threads = threads
         self._prefixes = PrefixCache(limits.chunk_tokens) if prefix_cache else None
         self._scheduler = Scheduler(limits, BlockAllocator(blocks), self._prefixes)
-        self._guides: GuideCompiler | None = None
+        self._cost = StepCost() if speculation else None
+        self._opening = Opening(info, runner.device, drafts=speculation, jumps=jump_forward)
         self._masks: Masks | None = None
         self._streams: dict[int, Stream] = {}
         self._outbox = Outbox()
@@ -74,7 +76,6 @@ class Engine:
         self._accepting = True
         self._closing = False
         self._stopped = False
-        self._numbers = itertools.count(1)
         self._drained: list[Callable[[], None]] = []
         self._thread: threading.Thread | None = None
 
@@ -96,7 +97,7 @@ class Engine:
         """Take constraints from now on, compiled by `guides`, which the engine closes with itself."""
         assert self._info.vocab_size is not None
         self._masks = Masks(guides, self._info.vocab_size)
-        self._guides = guides
+        self._opening.guides = guides
 
     def start(self) -> None:
         """Start the engine thread; harmless when it runs already."""
@@ -113,7 +114,9 @@ class Engine:
         """
         loop = asyncio.get_running_loop()
         try:
-            stream = self._open(request, sink, loop)
+            if not self._accepting:
+                raise OverloadedError("the server is shutting down and takes nothing new", "connect again later")
+            stream = self._opening.open(request, sink, loop)
         except LmtoolError as problem:
             loop.call_soon(sink, [failure(request.stream_id, problem)])
             return _Handle(_nothing)
@@ -143,55 +146,10 @@ class Engine:
             self._wake.notify()
         if self._thread is not None:
             self._thread.join()
-        if self._guides is not None and self._masks is not None:
+        if self._opening.guides is not None and self._masks is not None:
             self._masks.close()
-            self._guides.close()
+            self._opening.guides.close()
         self._runner = None
-
-    def _open(self, request: GenerateRequest | ScoreRequest, sink: Sink, loop: asyncio.AbstractEventLoop) -> Stream:
-        if not self._accepting:
-            raise OverloadedError("the server is shutting down and takes nothing new", "connect again later")
-        if isinstance(request, ScoreRequest):
-            return self._open_score(request, sink, loop)
-        prompt = check_generate(request, self._info)
-        sampling = request.sampling
-        context = self._info.context_length or len(prompt) + sampling.max_tokens
-        compiling = self._compile(request)
-        stop_ids = {*self._info.eos_token_ids}
-        if compiling is None:  # else the constraint alone says where the text ends
-            stop_ids = {*sampling.stop_token_ids} | (set() if sampling.ignore_eos else stop_ids)
-        sequence = TokenSequence(
-            number=next(self._numbers),
-            tokens=prompt,
-            prompt_length=len(prompt),
-            max_length=min(len(prompt) + sampling.max_tokens, context),
-            stop_ids=frozenset(stop_ids),
-            priority=request.priority,
-            client=sink,
-            held=compiling is not None,
-        )
-        top, seed = sampling.top_logprobs, draw_seed(sampling.seed)
-        bias = Bias.of(sampling.logit_bias, self._device)
-        return Stream(request.stream_id, sink, loop, sequence, sampling, top, seed, bias, compiling=compiling)
-
-    def _compile(self, request: GenerateRequest) -> Future[Guide] | None:
-        if request.constraint is None:
-            return None
-        if self._guides is None:
-            raise ConstraintError("this server cannot hold a stream to a constraint", "leave the constraint out")
-        return self._guides.compile(request.constraint)
-
-    def _open_score(self, request: ScoreRequest, sink: Sink, loop: asyncio.AbstractEventLoop) -> Stream:
-        prompt, scored = check_score(request, self._info)
-        sequence = TokenSequence(
-            number=next(self._numbers),
-            tokens=prompt + scored,
-            prompt_length=len(prompt),
-            max_length=len(prompt) + len(scored),
-            scored=True,
-            client=sink,
-        )
-        return Stream(request.stream_id, sink, loop, sequence, SamplingParams(), request.top_logprobs, seed=0)
 
     def _post(self, command: _Command) -> bool:
         """Have the engine thread carry out a command before its next step; False when it has ended."""
@@ -205,16 +163,27 @@ class Engine:
     def _run(self) -> None:
         if self._threads is not None:
             torch.set_num_threads(self._threads)  # the OpenMP setting is one of the thread, not of the process
+        assert self._runner is not None
+        if self._runner.device.type == "cuda":
+            torch.cuda.set_device(self._runner.device)  # Triton launches where the thread is
+        end = _stopped()
+        try:
+            self._work()
+        except Exception as bug:  # a mistake of ours outside a step: nobody may wait for a thread that is gone
+            _logger.exception("the engine failed and serves nothing more")
+            end = _step_error(bug)
+        with self._wake:
+            self._stopped = True
+        self._take_commands(wait=False)
+        self._fail(list(self._streams.values()), end)
+        self._flush()
+
+    def _work(self) -> None:
         busy = False
         with torch.inference_mode():
             while self._take_commands(wait=not busy):
                 busy = self._step()
                 self._flush()
-        with self._wake:
-            self._stopped = True
-        self._take_commands(wait=False)
-        self._fail(list(self._streams.values()), _stopped())
-        self._flush()
 
     def _take_commands(self, *, wait: bool) -> bool:
         """Carry out what arrived; False when the engine closes. wait: sleep until something arrives."""
@@ -229,41 +198,61 @@ class Engine:
 
     def _step(self) -> bool:
         """Plan, compute, and send what it brings; False when there was nothing to compute."""
+        if self._cost is not None:
+            self._propose(self._cost)
         plan = self._scheduler.plan()
         if not plan.spans:
             return False
         streams = [self._streams[span.sequence.number] for span in plan.spans]
         assert self._runner is not None
         try:
-            masks = dict if self._masks is None else self._masks.begin(streams)
-            logits = self._runner.run(plan)
-            allowed = masks()
-            rows = [
-                row
-                for span, stream in zip(plan.spans, streams, strict=True)
-                for row in stream.rows(span.logits, allowed.get(stream))
-            ]
-            self._finish_step(plan, streams, sample(logits, rows) if rows else [])
+            began = time.perf_counter()
+            drawn = self._compute(self._runner, plan, streams)
+            if self._cost is not None and not plan.chunks:
+                self._cost.learn(plan.tokens, time.perf_counter() - began)
+            self._finish_step(plan, streams, drawn)
         except Exception as problem:
             _logger.exception("a step of %d streams failed", len(streams))
             self._fail([stream for stream in streams if self._alive(stream)], _step_error(problem))
         return True
 
-    def _finish_step(self, plan: Plan, streams: list[Stream], choices: Sequence[Choice | None]) -> None:
-        taken = iter(choices)
-        own = [[next(taken) for _ in span.logits] for span in plan.spans]
-        sampled = [
-            None if span.sequence.scored or not part or part[0] is None else part[0].token
-            for span, part in zip(plan.spans, own, strict=True)
-        ]
-        reasons = self._scheduler.commit(plan, sampled)
-        for stream, part, reason in zip(streams, own, reasons, strict=True):
-            good = [choice for choice in part if choice is not None]
-            if problem := stream.take(part, self._info.model):
+    def _propose(self, cost: StepCost) -> None:
+        """Draft what each running stream may say next."""
+        decoding = self._scheduler.decoding()
+        share = cost.share(len(decoding))
+        for sequence in decoding:
+            sequence.draft = self._streams[sequence.number].propose(share)
+
+    def _compute(self, runner: ModelRunner, plan: Plan, streams: list[Stream]) -> list[list[Choice | None]]:
+        """What the rows of logits of each stream give."""
+        own = list(zip(plan.spans, streams, strict=True))
+        drawing = [stream for span, stream in own if span.end >= len(span.sequence.tokens)]
+        masks = dict if self._masks is None else self._masks.begin(drawing)
+        logits = runner.run(plan)
+        allowed = masks()
+        parts = [stream.rows(span.logits, allowed.get(stream)) for span, stream in own]
+        rows = list(itertools.chain.from_iterable(parts))
+        drawn = iter(sample(logits, rows) if rows else [])
+        return [list(itertools.islice(drawn, len(part))) for part in parts]
+
+    def _finish_step(self, plan: Plan, streams: list[Stream], drawn: list[list[Choice | None]]) -> None:
+        parts = [stream.take(own, self._info.model) for stream, own in zip(streams, drawn, strict=True)]
+        reasons = self._scheduler.commit(plan, [[choice.token for choice in taken] for taken, _ in parts])
+        for stream, (taken, problem), reason in zip(streams, parts, reasons, strict=True):
+            last = len(taken) if problem is None else None
+            for index, choice in enumerate(taken, start=1):
+                self._send(stream, stream.output(choice, reason if index == last else None))
+            if problem is not None:
                 self._fail([stream], problem)
-                continue
-            for index, choice in enumerate(good, start=1):
-                self._send(stream, stream.output(choice, reason if index == len(good) else None))
+            elif reason is None and stream.ahead:
+                self._jump(stream)
+
+    def _jump(self, stream: Stream) -> None:
+        """Send the ids that can only come next, as far as they need no logits."""
+        for output in stream.jump():
+            if output.last:
+                self._scheduler.remove(stream.sequence)
+            self._send(stream, output)
 
     def _release(self, stream: Stream) -> None:
         """The stream's constraint is compiled, or cannot be."""

@@ -64,7 +64,7 @@ class LlamaRunner:
         for span in plan.spans:
             slot = self._slot(span.sequence, fresh=span.start == 0)
             for position in range(span.start, span.end):
-                batch.token[place], batch.pos[place] = span.sequence.tokens[position], position
+                batch.token[place], batch.pos[place] = span.sequence.ids(position, position + 1)[0], position
                 batch.n_seq_id[place], batch.seq_id[place][0] = 1, slot
                 batch.logits[place] = position in span.logits
                 wanted += [place] if position in span.logits else []
@@ -142,7 +142,15 @@ def load_llamacpp(
         max_scored_rows=STEP_TOKENS,
     )
     blocks = streams * -(-context // BLOCK_TOKENS)
-    engine = LlamaEngine(cast("ModelRunner", runner), limits, blocks, info, config.threads, prefix_cache=False)
+    engine = LlamaEngine(
+        cast("ModelRunner", runner),
+        limits,
+        blocks,
+        info,
+        config.threads,
+        prefix_cache=False,
+        jump_forward=config.jump_forward,
+    )
     engine.start()
     on_progress(LoadProgress(path.name, "ready"))
     return engine

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lmtool.engine.kv_cache import BLOCK_TOKENS
 from lmtool.engine.weights import is_folder
 
 if TYPE_CHECKING:
@@ -26,8 +27,12 @@ class Loaded:
 
 
 def chunk_tokens(device: torch.device) -> int:
-    """Where prompts are cut."""
-    return 64 if device.type == "cpu" else 512
+    """Where prompts are cut, and how much of one the prefix cache keeps at a time: as little as it can.
+
+    A step computes any number of chunks; one is small enough for streams beside a long prompt to keep their pace.
+    """
+    del device  # the same everywhere, so far
+    return BLOCK_TOKENS
 
 
 def shown_name(name: str) -> str:

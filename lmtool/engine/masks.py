@@ -28,22 +28,30 @@ class Masks:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lmtool-masks")
 
     def begin(self, streams: Sequence[Stream]) -> Callable[[], dict[Stream, Tensor]]:
-        """Begin to fill masks for the constrained ones of a step's streams; call the result to wait for them.
+        """Begin to fill masks for the constrained ones of these streams; call the result to wait for them.
 
-        A mask is [ceil(V / 32)] int32 on CPU, and good until the next call of `begin`.
+        A stream gets [1 + d, ceil(V / 32)] int32 on CPU, what may follow its ids and each beginning of its draft of d
+        ids. They are good until the next call of `begin`.
         """
-        held = [stream for stream in streams if stream.guide is not None]
+        held = [(stream, stream.guide, stream.sequence.draft) for stream in streams if stream.guide is not None]
         if not held:
             return dict
-        if len(held) > len(self._memory):
-            self._memory = np.zeros((len(held), self._words), np.int32)
-        mask = self._memory[: len(held)]
-        rows = [(stream.guide, row) for row, stream in enumerate(held) if stream.guide is not None]
-        filling = self._thread.submit(self._guides.fill, rows, mask)
+        counts = [1 + len(draft) for _, _, draft in held]
+        if sum(counts) > len(self._memory):
+            self._memory = np.zeros((sum(counts), self._words), np.int32)
+        mask = self._memory[: sum(counts)]
+        if len(mask) == len(held):
+            rows = [(guide, row) for row, (_, guide, _) in enumerate(held)]
+            filling = self._thread.submit(self._guides.fill, rows, mask)
+        else:
+            starts = (sum(counts[:index]) for index in range(len(held)))
+            drafts = [(guide, start, draft) for start, (_, guide, draft) in zip(starts, held, strict=True)]
+            filling = self._thread.submit(self._guides.fill_drafts, drafts, mask)
 
         def wait() -> dict[Stream, Tensor]:
             filling.result()
-            return dict(zip(held, torch.from_numpy(mask), strict=True))
+            parts = torch.split(torch.from_numpy(mask), counts)
+            return {stream: part for (stream, _, _), part in zip(held, parts, strict=True)}
 
         return wait
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lmtool.engine.batch import Batch
     from lmtool.engine.config import EngineConfig
 
-OPTIONS = ("vocab_size", "context_length", "seed", "step_ms")
+OPTIONS = ("vocab_size", "context_length", "seed", "step_ms", "blocks")
 CONTEXT = 4096
 BLOCKS = 16384
 SPREAD = 0.01
@@ -63,7 +63,8 @@ def load_random(
     """A running engine over random logits.
 
     model: a folder whose config.json tells the size of the vocabulary; its weights are not read. options:
-    `vocab_size`, `context_length`, `seed`, `step_ms` (a step's least time). Raises `UsageError` for others.
+    `vocab_size`, `context_length`, `seed`, `step_ms` (a step's least time), `blocks` (of the cache: with few of them
+    streams make room for each other). Raises `UsageError` for others.
     """
     numbers = _numbers(options)
     config_json = Path(model) / "config.json"
@@ -73,7 +74,8 @@ def load_random(
     device = torch.device("cpu")
     forward = RandomForward(size, int(numbers.get("seed", 0)), numbers.get("step_ms", 0.0) / 1000)
     chunk = chunk_tokens(device)
-    runner = ModelRunner(forward, KVCache([], BLOCKS, torch.float32, device), device, chunk, 1)
+    blocks = int(numbers.get("blocks", BLOCKS))
+    runner = ModelRunner(forward, KVCache([], blocks, torch.float32, device), device, chunk, 1)
     limits = Limits(
         max_streams=config.max_streams,
         max_batch_tokens=config.max_batch_tokens or 2048,
@@ -93,7 +95,16 @@ def load_random(
         device="cpu",
         versions={"torch": str(torch.__version__)},
     )
-    engine = Engine(runner, limits, BLOCKS, info, config.threads)
+    engine = Engine(
+        runner,
+        limits,
+        blocks,
+        info,
+        config.threads,
+        prefix_cache=config.prefix_cache,
+        speculation=config.speculation,
+        jump_forward=config.jump_forward,
+    )
     engine.start()
     on_progress(LoadProgress(model, "ready"))
     return engine
@@ -113,6 +124,6 @@ def _numbers(options: Mapping[str, str]) -> dict[str, float]:
             found[name] = float(text)
         except ValueError:
             raise UsageError(f"option {name} of the random backend is {text!r}; expected a number") from None
-        if not 0 <= found[name] <= 2**40 or (name in {"vocab_size", "context_length"} and found[name] < 2):
+        if not 0 <= found[name] <= 2**40 or (name in {"vocab_size", "context_length", "blocks"} and found[name] < 2):
             raise UsageError(f"option {name} of the random backend is {text}; expected a sensible number")
     return found

@@ -32,6 +32,9 @@ class Limits:
     """Positions a block of the key-value cache holds."""
     max_scored_rows: int
     """Scored positions a step: each needs a row of logits as wide as the vocabulary. One chunk is always allowed."""
+    prompt_share: int | None = None
+    """Tokens of prompts a step for each running stream, so that a long prompt does not stall them; as many as a chunk
+    has in any case. None: as many as `max_batch_tokens` leaves."""
 
 
 @dataclass(slots=True)
@@ -51,11 +54,10 @@ class Span:
 
     @property
     def logits(self) -> range:
-        """Positions whose logits are needed: of a SCORE stream all that predict a scored id, else the very last."""
-        sequence = self.sequence
-        if sequence.scored:
-            return range(max(self.start, sequence.prompt_length - 1), self.end)
-        return range(self.end - 1 if self.end == len(sequence.tokens) else self.end, self.end)
+        """Positions whose logits are needed: all that predict a scored, a forced, a drafted or an unknown id."""
+        sequence, end = self.sequence, self.start + self.count
+        first = sequence.prompt_length - 1 if sequence.scored else len(sequence.tokens) - 1 - sequence.forced
+        return range(min(max(self.start, first), end), end)
 
 
 @dataclass(slots=True)
@@ -67,6 +69,8 @@ class Plan:
     """Blocks handed out for this step, to be cleared before use: they may hold another stream's leavings."""
     chunks: int = 0
     """Chunks of prompts chosen so far."""
+    most_tokens: int = 0
+    """Positions up to which further chunks may be added."""
 
     @property
     def tokens(self) -> int:
@@ -98,6 +102,10 @@ class Scheduler:
         """Sequences that were not given a place yet."""
         return len(self._waiting)
 
+    def decoding(self) -> list[Sequence]:
+        """Sequences that the next step most likely brings an id: each may get a draft before `plan`."""
+        return [s for s in self._admitted if s.decoding and not s.paused][: self._limits.max_streams]
+
     def fits(self, positions: int) -> bool:
         """Whether a sequence of this many stored positions can be computed at all, if need be alone."""
         return self._blocks_for(positions) <= self._allocator.total
@@ -120,36 +128,60 @@ class Scheduler:
         plan = Plan()
         active = [s for s in self._admitted if not s.paused and not self._parked(s, s.computed)]
         active = active[: self._limits.max_streams]
-        for sequence in [s for s in active if s.remaining == 1 and s.computed >= s.chunked_length]:
+        decoding = [s for s in active if s.decoding]
+        for sequence in decoding:
             self._decode(plan, sequence)
-        for sequence in [s for s in active if s.remaining > 1 or s.computed < s.chunked_length]:
+        plan.most_tokens = self._most_tokens(plan)
+        for sequence in [s for s in active if not s.decoding]:
             self._prefill(plan, sequence)
         self._admit(plan, places=self._limits.max_streams - len(active))
         return plan
 
-    def commit(self, plan: Plan, sampled: Many[int | None]) -> list[FinishReason | None]:
+    def commit(self, plan: Plan, taken: Many[Many[int]]) -> list[FinishReason | None]:
         """Record a computed step; the reason why each span's sequence ended, None for those that go on.
 
-        sampled: the new id for each span, None where the span brings none (SCORE, or a prompt not yet at its end).
-        Ended sequences are removed and their blocks freed.
+        taken: the ids that each span's logits gave, from its first position with logits on: forced ones, then as many
+        as `Sequence.draft` foretold, then one more. Nothing for SCORE, or for a prompt not yet at its end. Only the
+        last of them may end the sequence. Ended sequences are removed and their blocks freed.
         """
         reasons: list[FinishReason | None] = []
-        for span, token in zip(plan.spans, sampled, strict=True):
+        for span, ids in zip(plan.spans, taken, strict=True):
             sequence = span.sequence
-            sequence.computed = span.end
+            if not sequence.scored:
+                sequence.take(ids, span.logits)
+            sequence.computed = span.end if sequence.scored else min(span.end, max(len(sequence.tokens) - 1, 0))
             self._keep(sequence)
-            if token is not None:
-                sequence.tokens.append(token)
-            reason = _finish_reason(sequence, token)
+            reason = _finish_reason(sequence, took=bool(ids))
             if reason is not None:
                 self.remove(sequence)
             reasons.append(reason)
         return reasons
 
     def _decode(self, plan: Plan, sequence: Sequence) -> None:
+        """Compute what is known, and the draft where there are blocks for it that nobody has to give up."""
         preempted = not sequence.blocks
-        if not preempted and self._reserve(plan, sequence, sequence.target):
-            plan.spans.append(Span(sequence, sequence.computed, 1))
+        count = min(sequence.remaining, self._limits.chunk_tokens)
+        if preempted or not self._reserve(plan, sequence, sequence.computed + count):
+            return
+        del sequence.draft[self._draft_room(sequence, count) :]
+        count += len(sequence.draft)
+        self._reserve(plan, sequence, sequence.computed + count)
+        plan.spans.append(Span(sequence, sequence.computed, count))
+
+    def _most_tokens(self, plan: Plan) -> int:
+        """How far a step that holds the running streams may be filled up with prompts."""
+        limits = self._limits
+        if limits.prompt_share is None or not plan.spans:
+            return limits.max_batch_tokens
+        share = max(limits.chunk_tokens, limits.prompt_share * len(plan.spans))
+        return min(limits.max_batch_tokens, plan.tokens + share)
+
+    def _draft_room(self, sequence: Sequence, count: int) -> int:
+        """How many drafted ids can be computed behind `count` known ones."""
+        if count < sequence.remaining:
+            return 0
+        blocks = len(sequence.blocks) + self._allocator.free
+        return max(min(blocks * self._limits.block_tokens, sequence.capacity) - len(sequence.tokens), 0)
 
     def _prefill(self, plan: Plan, sequence: Sequence) -> None:
         """Give the sequence as many whole chunks as the step has room for; the first in line gets one in any case."""
@@ -177,7 +209,7 @@ class Scheduler:
         return sequence.held and position + self._next_chunk(sequence, position) >= sequence.target
 
     def _has_room(self, plan: Plan, sequence: Sequence, end: int, step: int) -> bool:
-        if plan.tokens + step > self._limits.max_batch_tokens:
+        if plan.tokens + step > plan.most_tokens:
             return False
         if not sequence.scored or end + step < sequence.prompt_length:
             return True
@@ -193,7 +225,7 @@ class Scheduler:
 
     def _admit(self, plan: Plan, places: int) -> None:
         """Let waiting sequences in, in order, while there are places, room in this step, and blocks for them whole."""
-        for sequence in [s for s in self._waiting if not s.paused]:
+        for sequence in self._waiting:
             known = self._known(sequence)
             start = sum(len(prefix.blocks) for prefix in known) * self._limits.block_tokens
             if self._parked(sequence, start) or (places > 0 and self._computed_now(plan, sequence, start)):
@@ -330,18 +362,18 @@ class Scheduler:
         self._allocator.release(sequence.own_blocks)
         if self._cache is not None:
             self._cache.release(sequence.prefixes)
-        sequence.blocks, sequence.prefixes = [], []
+        sequence.blocks, sequence.prefixes, sequence.draft = [], [], []
         sequence.computed = 0
 
     def _blocks_for(self, positions: int) -> int:
         return -(-positions // self._limits.block_tokens)
 
 
-def _finish_reason(sequence: Sequence, token: int | None) -> FinishReason | None:
+def _finish_reason(sequence: Sequence, *, took: bool) -> FinishReason | None:
     if sequence.scored:
         return "stop" if sequence.remaining == 0 else None
-    if token is None:
+    if not took or sequence.forced:
         return None
-    if token in sequence.stop_ids:
+    if sequence.tokens[-1] in sequence.stop_ids:
         return "stop"
     return "length" if len(sequence.tokens) >= sequence.max_length else None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
+    from collections.abc import Sequence as Many
 
     from lmtool.engine.prefix_cache import Prefix
 
@@ -37,6 +39,8 @@ class Sequence:
     """Whose it is: sequences of different clients take turns in getting a place."""
     round: int = 0
     """Its client's turn in which it gets a place, see `WaitingLine`."""
+    elder: bool = False
+    """Whether it waited so long that it now comes before all others, see `WaitingLine`."""
     computed: int = 0
     """Positions from the start whose keys and values are stored."""
     blocks: list[int] = field(default_factory=list)
@@ -49,6 +53,10 @@ class Sequence:
     """Whether the prompt must not be computed to its end yet: its constraint is still being compiled."""
     paused: bool = False
     """Whether the reader asked for nothing more just now."""
+    forced: int = 0
+    """How many ids at the end of `tokens` nothing was drawn for: they are known, and their logits still wanted."""
+    draft: list[int] = field(default_factory=list)
+    """Ids that may follow `tokens`: the next step computes them too, and keeps those that it draws itself."""
 
     @property
     def own_blocks(self) -> list[int]:
@@ -57,13 +65,44 @@ class Sequence:
 
     @property
     def target(self) -> int:
-        """Positions that must be computed before the next step's outcome is known."""
-        return len(self.tokens) - 1 if self.scored else len(self.tokens)
+        """Positions that must be computed before the next step's outcome is known; nothing is wanted after the last."""
+        return len(self.tokens) - (self.scored or len(self.tokens) >= self.max_length)
 
     @property
     def remaining(self) -> int:
         """Positions known but not computed yet."""
         return self.target - self.computed
+
+    @property
+    def drawn_from(self) -> int:
+        """The first position whose logits are still wanted; those before have told what follows them."""
+        return len(self.tokens) - 1 - self.forced
+
+    @property
+    def decoding(self) -> bool:
+        """Whether everything is computed up to the positions that tell what is not known or not sent yet."""
+        return not self.scored and self.computed >= max(self.chunked_length, self.drawn_from)
+
+    def ids(self, start: int, end: int) -> list[int]:
+        """The ids at positions from `start` up to `end`, those of the draft behind the known ones."""
+        known = len(self.tokens)
+        return self.tokens[start:end] + self.draft[max(start - known, 0) : max(end - known, 0)]
+
+    def foretold(self, drawn: Many[int]) -> int:
+        """How many of the ids drawn in a step hold: forced ones, those like the draft, and the first that is not."""
+        expected = self.tokens[len(self.tokens) - self.forced :] + self.draft
+        agree = (mine == other for mine, other in zip(drawn, expected, strict=False))
+        return min(sum(takewhile(bool, agree)) + 1, len(drawn))
+
+    def take(self, ids: Many[int], positions: range) -> None:
+        """Record what the logits at these positions gave: ids known already, then new ones. The draft is done with."""
+        for position, token in zip(positions, ids, strict=False):
+            if position + 1 < len(self.tokens):
+                assert self.tokens[position + 1] == token
+                self.forced -= 1
+            else:
+                self.tokens.append(token)
+        self.draft = []
 
     @property
     def chunked_length(self) -> int:

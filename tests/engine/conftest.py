@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from lmtool.engine.backends import load_engine
 from lmtool.engine.config import EngineConfig
+from lmtool.engine.cpu.library import Kernels
+from lmtool.engine.cpu.library import kernels as find_kernels
 from lmtool.engine.engine import Engine
 from lmtool.types import GenerateRequest, ScoreRequest, TokenOutput
 
@@ -101,6 +104,26 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session")
+def kernels() -> Kernels:
+    """The compiled kernels, told to use one thread; skips without a compiler."""
+    found = find_kernels()
+    if found is None:
+        pytest.skip("no C compiler here")
+    found.use_threads(1)
+    return found
+
+
+@contextlib.contextmanager
+def no_compiler() -> Iterator[None]:
+    """Models that are loaded now find no C compiler."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CC", "/nowhere/cc")
+        find_kernels.cache_clear()
+        yield
+    find_kernels.cache_clear()
+
+
 def save_model(config: PreTrainedConfig, folder: Path, seed: int = 0) -> Path:
     """A checkpoint with random float32 weights."""
     torch.manual_seed(seed)
@@ -138,14 +161,16 @@ def reference(checkpoint: Callable[[str], Path]) -> Callable[[str], PreTrainedMo
 
 @pytest.fixture(scope="module")
 def engine_of(checkpoint: Callable[[str], Path]) -> Iterator[Callable[..., Engine]]:
-    """A running engine over a small model; closed at the end of the module."""
-    made: dict[tuple[str, EngineConfig], Engine] = {}
+    """A running engine over a small model; closed at the end of the module. compiled: whether there is a compiler."""
+    made: dict[tuple[str, EngineConfig, bool], Engine] = {}
 
-    def make(architecture: str = "llama", **settings: object) -> Engine:
+    def make(architecture: str = "llama", *, compiled: bool = True, **settings: object) -> Engine:
         config = EngineConfig(threads=1, **{"max_streams": 64, **settings})  # type: ignore[arg-type]
-        if (architecture, config) not in made:
-            made[architecture, config] = load_engine(str(checkpoint(architecture)), config)
-        return made[architecture, config]
+        key = architecture, config, compiled
+        if key not in made:
+            with contextlib.nullcontext() if compiled else no_compiler():
+                made[key] = load_engine(str(checkpoint(architecture)), config)
+        return made[key]
 
     yield make
     for engine in made.values():

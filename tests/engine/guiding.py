@@ -27,7 +27,9 @@ class StepGuide:
         return []
 
     def accepts(self, draft):
-        return len(draft)
+        ahead = [*self.steps[self.at :], {self.eos}]
+        fits = [token in step for token, step in zip(draft, ahead, strict=False)]
+        return [*fits, False].index(False)
 
     def rollback(self, tokens):
         self.at -= tokens
@@ -78,6 +80,14 @@ class StepCompiler:
             for token in guide.allowed():
                 bit = 1 << token % 32
                 mask[row, token // 32] |= bit - (1 << 32 if bit >> 31 else 0)
+
+    def fill_drafts(self, rows, mask):
+        for guide, row, draft in rows:
+            ahead = guide.fork()
+            self.fill([(ahead, row)], mask)
+            for at, token in enumerate(draft, start=row + 1):
+                ahead.advance(token)
+                self.fill([(ahead, at)], mask)
 
     def close(self):
         self.closed = True

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmtool.engine.cumulative import draw, most_likely, truncate
+from lmtool.engine.cumulative import draw, highest, most_likely, truncate
 from lmtool.types import SamplingParams
 
 
@@ -91,3 +91,13 @@ class TestDraw:
         token = int(draw(logits.masked_fill(cut, float("-inf")), torch.tensor([uniform], dtype=torch.float64)))
         assert 0 <= token < vocabulary
         assert not cut[0, token]
+
+
+@given(st.integers(1, 3), st.integers(128, 9000), st.integers(1, 40), st.integers(0, 99))
+@settings(max_examples=60, deadline=None)
+def test_highest(rows, vocabulary, count, seed):
+    """The values of a whole sort, best first, with their own ids, whichever way is taken."""
+    logits = torch.randn(rows, vocabulary, generator=torch.Generator().manual_seed(seed))
+    values, ids = highest(logits, min(count, vocabulary))
+    assert torch.equal(values, logits.sort(dim=-1, descending=True).values[:, : min(count, vocabulary)])
+    assert torch.equal(logits.gather(1, ids), values)

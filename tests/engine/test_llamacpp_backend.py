@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
+import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
+from lmtool import constraint
 from lmtool.engine.backends import load_engine
 from lmtool.engine.config import EngineConfig
 from lmtool.engine.llamacpp_backend import load_llamacpp
 from lmtool.errors import ModelLoadError, ResourceError, UsageError
-from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
+from lmtool.guide.compiler import MatcherCompiler
+from lmtool.text.tokenizer import load_tokenizer
+from lmtool.types import GenerateRequest, NamedProcessor, SamplingParams, ScoreRequest
+from tests.conftest import STORIES
 
 PYTHON = os.environ.get("LMTOOL_LLAMACPP_PYTHON")
 ONE = EngineConfig(threads=1, dtype="float32", max_streams=8, max_context=256)
@@ -125,6 +131,33 @@ class TestLlamaCpp:
             handle.cancel()
         (last,) = (await run(engine, GenerateRequest("z", (5,), SamplingParams(max_tokens=1))))["z"]
         assert last.finish_reason == "length"
+
+    async def test_constraints_and_processors(self, engines, run, plugin, monkeypatch):
+        """The same guides hold its logits, mixed with streams that nothing holds, and the same ids come."""
+        tokenizer = load_tokenizer(str(STORIES))
+        for engine in engines:
+            engine.guide_by(MatcherCompiler(tokenizer.to_json(), 512, (2,)))
+            known = replace(engine.info_now, eos_token_ids=(2,))  # which the file, without a vocabulary, does not say
+            monkeypatch.setattr(engine._opening, "_info", known)
+        patterns = ["[0-9]{3}", "(ab|cd){2,4}", "red|green", '\\{"a": (true|false)\\}']
+        sampling = SamplingParams(max_tokens=40)
+        requests = [
+            GenerateRequest(n, (5, 6 + n), sampling, constraint=None if pattern is None else constraint.regex(pattern))
+            for n, pattern in enumerate([*patterns, None])
+        ]
+        named = (NamedProcessor("louder", {"ids": [40, 41]}),)
+        requests.append(GenerateRequest("louder", (5,), replace(sampling, max_tokens=3), logits_processors=named))
+        requests.append(GenerateRequest("bad", (5,), sampling, constraint=constraint.regex("(?=a)b")))
+        theirs, ours = [await run(engine, *requests) for engine in engines]
+        for number, pattern in enumerate(patterns):
+            assert theirs[number][-1].error is None
+            ids = [output.token for output in theirs[number]]
+            assert re.fullmatch(pattern, tokenizer.decode(ids))
+            assert theirs[number][-1].finish_reason == "stop"
+        assert [o.token for o in theirs["louder"]][:2] == [40, 41]
+        assert theirs["bad"][-1].error_code == "invalid_constraint"
+        for name, outputs in ours.items():
+            assert [o.token for o in theirs[name]] == [o.token for o in outputs]
 
     def test_what_it_says_of_itself(self, engines):
         """Size, context and vocabulary as the file has them."""

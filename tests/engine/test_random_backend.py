@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from lmtool import constraint
 from lmtool.engine.config import EngineConfig
 from lmtool.engine.random_backend import load_random
 from lmtool.errors import UsageError
-from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
+from lmtool.guide.compiler import MatcherCompiler
+from lmtool.text.tokenizer import load_tokenizer
+from lmtool.tiny.path import MODEL_DIR
+from lmtool.types import GenerateRequest, NamedProcessor, SamplingParams, ScoreRequest
 
 STORIES = str(Path(__file__).parents[1] / "data/stories260K")
 
@@ -66,6 +72,49 @@ async def test_everything_else_is_the_engines(load, run):
     assert ids(outputs["a"]) == [7, 7, 7]
     assert ids(outputs["b"]) == [2, 3]
     assert "not in the vocabulary" in outputs["c"][-1].error
+
+
+async def test_logits_processors(load, run, plugin):
+    """They change what is drawn, not what is told as `raw` or `biased`; what goes wrong in one ends its stream."""
+    engine = load(vocab_size=50)
+    sampling = SamplingParams(max_tokens=4, top_logprobs=0)
+
+    def asked(name, *named, **params):
+        return GenerateRequest(name, (1,), replace(sampling, **params), logits_processors=named)
+
+    louder = NamedProcessor("louder", {"ids": [7, 8, 9]})
+    outputs = await run(
+        engine,
+        asked("a", louder),
+        asked("b", louder, temperature=1.0, seed=3, logprobs_mode="processed"),
+        asked("c", NamedProcessor("broken")),
+        asked("d", NamedProcessor("none such")),
+        asked("e", NamedProcessor("only", {"token": 5}), louder),
+        asked("f"),
+    )
+    assert ids(outputs["a"])[:3] == ids(outputs["b"])[:3] == [7, 8, 9]
+    assert outputs["a"][0].logprob == pytest.approx(-math.log(50), abs=0.02)
+    assert outputs["b"][0].logprob == pytest.approx(0.0, abs=1e-6)
+    assert ids(outputs["c"]) == [*ids(outputs["f"])[:2], None]
+    assert "broken failed: ValueError: no more" in outputs["c"][-1].error
+    assert "there is no logits processor 'none such'; installed: " in outputs["d"][-1].error
+    assert ids(outputs["e"]) == [5] * 4
+    assert ids(outputs["f"]) == ids((await run(engine, asked("f")))["f"])
+
+
+async def test_constraints(load, run):
+    """The same guides as for any model; with few blocks streams make room for each other and still match."""
+    engine = load(str(MODEL_DIR), blocks=8)
+    tokenizer = load_tokenizer(str(MODEL_DIR))
+    engine.guide_by(MatcherCompiler(tokenizer.to_json(), 1536, engine.info_now.eos_token_ids))
+    requests = [
+        GenerateRequest(n, (5, n), SamplingParams(max_tokens=60, temperature=1.0, seed=n), constraint=held)
+        for n in range(6)
+        for held in [constraint.regex("([a-f][0-9]){12}")]
+    ]
+    for outputs in (await run(engine, *requests)).values():
+        assert outputs[-1].finish_reason == "stop"
+        assert re.fullmatch("([a-f][0-9]){12}", tokenizer.decode(ids(outputs)))
 
 
 def test_a_folder_tells_the_vocabulary(load):

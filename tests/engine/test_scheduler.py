@@ -37,7 +37,7 @@ def score(number, prompt, scored):
 def step(scheduler, token=1):
     """Plan and commit one step; what each sequence did, and the ended ones with their reasons."""
     plan = scheduler.plan()
-    tokens = [token if span.logits and not span.sequence.scored else None for span in plan.spans]
+    tokens = [[token] if span.logits and not span.sequence.scored else [] for span in plan.spans]
     spans = {span.sequence.number: (span.start, span.count) for span in plan.spans}
     reasons = scheduler.commit(plan, tokens)
     ended = {
@@ -153,7 +153,7 @@ class TestEndings:
         scheduler.add(score(1, prompt=3, scored=10))
         plan = scheduler.plan()
         assert [list(span.logits) for span in plan.spans] == [list(range(2, 12))]
-        assert scheduler.commit(plan, [None]) == ["stop"]
+        assert scheduler.commit(plan, [[]]) == ["stop"]
 
     def test_scored_rows_are_limited(self):
         """A long SCORE needs many rows of logits: a step takes `max_scored_rows` of them, or one chunk."""
@@ -414,3 +414,80 @@ def test_first_come_first_served(shapes):
     while scheduler.running or scheduler.waiting:
         order += sorted(step(scheduler)[1])
     assert order == sorted(order)
+
+
+class TestSeveralIdsAStep:
+    """Known and drafted ids of a running stream are computed in one step."""
+
+    def running(self, *, blocks=100, new=20, prompt=3):
+        """A scheduler with one stream that has its first id."""
+        scheduler, allocator = make(blocks=blocks)
+        sequence = generate(1, prompt, new=new)
+        scheduler.add(sequence)
+        step(scheduler)
+        return scheduler, allocator, sequence
+
+    def test_a_draft_is_computed_behind_the_known_ids(self):
+        """Each of its positions wants logits; what the model drew itself stays."""
+        scheduler, _, sequence = self.running()
+        sequence.draft = [7, 8, 9]
+        plan = scheduler.plan()
+        assert [(span.start, span.count, list(span.logits)) for span in plan.spans] == [(3, 4, [3, 4, 5, 6])]
+        assert sequence.ids(2, 6) == [1, 1, 7, 8]
+        drawn = [7, 8, 5, 9]
+        assert sequence.foretold(drawn) == 3
+        scheduler.commit(plan, [drawn[:3]])
+        assert (sequence.tokens[3:], sequence.computed, sequence.draft) == ([1, 7, 8, 5], 6, [])
+        assert step(scheduler)[0] == {1: (6, 1)}
+
+    def test_a_draft_ends_with_the_stream(self):
+        """No more is drafted than the stream may still say: the last id is drawn, and never computed."""
+        scheduler, _, sequence = self.running(new=4)
+        sequence.draft = [7] * 9
+        plan = scheduler.plan()
+        assert [span.count for span in plan.spans] == [3]
+        assert scheduler.commit(plan, [[7, 7, 7]]) == ["length"]
+
+    def test_nobody_gives_way_for_a_draft(self):
+        """A draft gets blocks that are free; neither streams nor their chunks make room for it."""
+        scheduler, allocator, sequence = self.running(blocks=2, new=5, prompt=3)
+        other = generate(2, 3, new=1)
+        scheduler.add(other)
+        sequence.draft = [7, 7, 7]
+        plan = scheduler.plan()
+        assert {span.sequence.number: span.count for span in plan.spans} == {1: 4} or allocator.free == 0
+        assert plan.tokens <= 8
+
+    def test_forced_ids_want_their_logits(self):
+        """Ids that were forced are computed in one go, and each is recorded as it comes."""
+        scheduler, _, sequence = self.running()
+        sequence.tokens += [7, 8]
+        sequence.forced = 2
+        plan = scheduler.plan()
+        assert [(span.start, list(span.logits)) for span in plan.spans] == [(3, [3, 4, 5])]
+        scheduler.commit(plan, [[7, 8, 4]])
+        assert (sequence.tokens[4:], sequence.forced, sequence.computed) == ([7, 8, 4], 0, 6)
+
+    def test_forced_ids_at_the_end(self):
+        """Where forced ids fill the stream up, nothing is drawn behind them, and it ends with the last of them."""
+        scheduler, allocator, sequence = self.running(new=3)
+        sequence.tokens += [7, 8]
+        sequence.forced = 2
+        plan = scheduler.plan()
+        assert [list(span.logits) for span in plan.spans] == [[3, 4]]
+        assert scheduler.commit(plan, [[7, 8]]) == ["length"]
+        assert allocator.free == allocator.total
+
+
+def test_prompts_leave_running_streams_their_pace():
+    """Beside running streams prompts get a share a step for each of them, at least a chunk; alone they get it all."""
+    scheduler, _ = make(max_streams=12, max_batch_tokens=100, prompt_share=2)
+    scheduler.add(generate(1, 30, new=1))
+    assert step(scheduler)[0] == {1: (0, 30)}
+    for number in range(2, 12):
+        scheduler.add(generate(number, 1, new=50))
+    step(scheduler)
+    scheduler.add(generate(20, 90))
+    spans, _ = step(scheduler)
+    assert spans[20] == (0, 16)
+    assert len(spans) == 11

@@ -24,10 +24,13 @@ def line_of(*sequences):
 
 def serve(line, count=None):
     """The numbers of the first `count` (None: all), as they get their places."""
-    served = list(line)[:count]
-    for sequence in served:
+    numbers = []
+    for sequence in line:
+        if len(numbers) == count:
+            break
         line.serve(sequence)
-    return [sequence.number for sequence in served]
+        numbers.append(sequence.number)
+    return numbers
 
 
 def test_one_client_in_order():
@@ -110,3 +113,26 @@ def test_newcomers_rank_behind_the_served(events):
         if serves:
             served.append(next(iter(line)))
             line.serve(served[-1])
+
+
+def test_coming_back_at_once_gains_nothing():
+    """A client that sends its next request as soon as one is served does not keep another's second one waiting."""
+    line = line_of(*[waiting(n) for n in (1, 2, 3)], waiting(4, "b"))
+    assert serve(line, 2) == [1, 4]
+    line.join(waiting(5, "b"))
+    assert serve(line, 1) == [2]
+
+
+def test_waiting_ages():
+    """After seven others that came later, whoever has waited longest is next, and keeps its place against all."""
+    line = line_of(waiting(1, "a", 9), *[waiting(n, "b", -5) for n in range(2, 20)])
+    patient = next(s for s in line if s.number == 1)
+    assert serve(line, 9) == [2, 3, 4, 5, 6, 7, 8, 1, 9]
+    assert rank(patient) < rank(waiting(0, "b", -5))
+
+
+def test_the_paused_do_not_age():
+    """A paused sequence is passed over, and holds nobody up."""
+    line = line_of(waiting(1), *[waiting(n, "b", -5) for n in range(2, 20)])
+    next(s for s in line if s.number == 1).paused = True
+    assert serve(line) == list(range(2, 20))
