@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from lmtool.types import (
     ChatMessage,
@@ -152,6 +152,21 @@ class Guide(Protocol):
 
     def error(self) -> LmtoolError | None:
         """Return why the stream cannot go on, if so; it must be ended with this error."""
+
+
+class LogitsProcessor(Protocol):
+    """One stream's own change of its logits, brought by another package.
+
+    What an entry point of the group `lmtool.logits_processors` names is called for each stream with the request's
+    arguments by name, and gives one of these; it may raise to refuse them. What this raises ends its stream alone.
+    """
+
+    def __call__(self, tokens: Sequence[int], logits: Any, /) -> Any:  # noqa: ANN401  # torch is the engine's
+        """Return the logits to draw from: a torch tensor [V], on the same device. Called once for each step.
+
+        tokens: ids generated so far. logits: [V] float32, after `logit_bias`, -inf where the constraint forbids; may
+        be changed in place. What was -inf is so again afterwards.
+        """
 
 
 class GuideCompiler(Protocol):

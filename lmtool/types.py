@@ -21,13 +21,30 @@ LogprobsMode: TypeAlias = Literal["raw", "biased", "processed"]
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call of a tool, as an assistant's turn has it."""
+
+    id: str
+    """What the tool's answer refers to."""
+    name: str
+    arguments: str
+    """The text of a JSON object."""
+
+
+@dataclass(frozen=True, slots=True)
 class ChatMessage:
     """One turn of a conversation, before the chat template is applied."""
 
     role: str
-    """`system`, `user`, `assistant`, or whatever else the model's template knows."""
+    """`system`, `user`, `assistant`, `tool`, or whatever else the model's template knows."""
     content: str
     """The turn's text."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """What an assistant's turn calls."""
+    tool_call_id: str | None = None
+    """Which call a tool's turn answers."""
+    name: str | None = None
+    """Of who speaks, or of the tool that answers, where the template shows it."""
 
 
 ConstraintKind: TypeAlias = Literal["json_schema", "regex", "choice", "grammar", "structural_tag"]
@@ -45,6 +62,16 @@ class Constraint:
     """Whether a keyword that cannot be held exactly is refused; otherwise it is ignored, with a warning."""
     any_whitespace: bool = False
     """Whether JSON may have blanks and line breaks between its parts; otherwise it is compact."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedProcessor:
+    """A logits processor that another package brings, see `lmtool.logits_processors`."""
+
+    name: str
+    """Of its entry point."""
+    arguments: Mapping[str, object] = field(default_factory=dict)
+    """Plain JSON values, given to it by name."""
 
 
 Prompt: TypeAlias = "tuple[int, ...] | str | tuple[ChatMessage, ...]"
@@ -104,6 +131,8 @@ class GenerateRequest:
     """What the generated text must match from its first to its last character."""
     priority: int = 0
     """While more streams wait than can run, those with a lower number begin first."""
+    logits_processors: tuple[NamedProcessor, ...] = ()
+    """Change the logits of each step, in this order; what the constraint forbids stays forbidden."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +186,8 @@ class TokenOutput:
     """The machine-readable kind of `error`: `LmtoolError.code`."""
     warnings: tuple[str, ...] = ()
     """On the last event: what of the request's constraint was not held, or more narrowly than it says."""
+    stopped_by: str | None = None
+    """On the last event: the stop string that ended the text, where that is known."""
 
     @property
     def last(self) -> bool:

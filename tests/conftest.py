@@ -60,6 +60,21 @@ def _clean(home: Path) -> dict[str, str]:
 
 
 @pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package that brings logits processors, installed for this test."""
+    from lmtool import logits_processors
+    from tests.plugin import MODULE, install
+
+    folder = tmp_path / "plugin"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(install(folder)))
+    logits_processors._factory.cache_clear()
+    yield
+    logits_processors._factory.cache_clear()
+    sys.modules.pop(MODULE, None)
+
+
+@pytest.fixture
 def lmtool(clean_environment: None) -> Run:
     """Run `lmtool WORDS...` to its end in a clean environment (`tmp_path` is its folder); text in, text out."""
 

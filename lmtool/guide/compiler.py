@@ -16,6 +16,7 @@ from lmtool.guide.deadlines import Deadlines
 from lmtool.guide.guide import MatcherGuide, too_complex
 from lmtool.guide.masks import Masks
 from lmtool.guide.templates import Template, Templates
+from lmtool.guide.turns import short_turns, step_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -75,7 +76,7 @@ class MatcherCompiler:
         """
         self._config = config or GuideConfig()
         self._eos = frozenset(eos_ids)
-        self._pool = ThreadPoolExecutor(self._config.threads, thread_name_prefix="lmtool-guide")
+        self._pool = ThreadPoolExecutor(self._config.threads, "lmtool-guide", initializer=step_back)
         self._templates: Future[Templates] = _submit(self._pool, Templates, tokenizer_json, vocab_size, tuple(eos_ids))
         self._masks = Masks(vocab_size, eos_ids, self._config)
         self._deadlines = Deadlines()
@@ -130,6 +131,8 @@ class MatcherCompiler:
     def _refusal(self, constraint: Constraint) -> LmtoolError | None:
         if self._closed:
             return _closed()
+        if not self._eos:
+            return ConstraintError("this model has no id that ends a text, so no text can be held to a constraint")
         if constraint not in self._flights and len(self._flights) >= self._config.max_waiting:
             return OverloadedError(f"{len(self._flights)} constraints wait to be compiled already", "try again later")
         return None
@@ -156,7 +159,8 @@ class MatcherCompiler:
         flight.started = True
         started = time.perf_counter()
         try:
-            return templates.make(constraint)
+            with short_turns():
+                return templates.make(constraint)
         finally:
             with self._lock:
                 self._count(compiles=1, seconds=time.perf_counter() - started)

@@ -13,12 +13,11 @@ from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
 from lmtool.errors import ConstraintError
 from lmtool.guide.json_grammar import LENIENT_HINT, json_grammars
+from lmtool.guide.tag_format import quoted, tag_format
 
 if TYPE_CHECKING:
     from lmtool.types import Constraint
 
-_UNSPOKEN = re.compile("[\x7f-\x9f\u2028\u2029]")
-"""Characters that Lark's strings cannot have as they are, beside those that JSON's cannot."""
 _PYTHON_END = re.compile(r"((?:^|[^\\])(?:\\\\)*)\\Z")
 
 
@@ -53,7 +52,7 @@ def _regex(constraint: Constraint) -> Grammars:
 def _choice(constraint: Constraint) -> Grammars:
     # One terminal: a rule for each text dies of 2000 alternatives (max_items_in_row), in the middle of the answer.
     texts = json.loads(constraint.text)
-    terminal = " | ".join(_lark_string(text) for text in texts)
+    terminal = " | ".join(quoted(text) for text in texts)
     yield Grammar(LLMatcher.grammar_from_lark(f"start: C\nC: {terminal}\n"))
 
 
@@ -67,6 +66,9 @@ def _grammar(constraint: Constraint) -> Grammars:
 
 def _structural_tag(constraint: Constraint) -> Grammars:
     tag = json.loads(constraint.text)
+    if "format" in tag:
+        yield Grammar(LLMatcher.grammar_from_lark(tag_format(tag["format"])))
+        return
     structures, triggers = tag.get("structures"), tag.get("triggers")
     if not isinstance(structures, list) or not structures or not isinstance(triggers, list) or not triggers:
         raise ConstraintError('the structural tag needs "structures" and "triggers", arrays of at least one entry')
@@ -99,10 +101,6 @@ _WRITERS: Mapping[str, Callable[[Constraint], Grammars]] = {
     "grammar": _grammar,
     "structural_tag": _structural_tag,
 }
-
-
-def _lark_string(text: str) -> str:
-    return _UNSPOKEN.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(text, ensure_ascii=False))
 
 
 _REGEX_ADVICE = (

@@ -101,14 +101,23 @@ class Link:
         """Whether the connection is gone or never came about; a new link is needed then."""
         self.was_open = False
         """Whether there was a server at the other end."""
+        self.reason: LmtoolError | None = None
+        """Why it was lost; None until then."""
+        self.closed = False
+        """Whether `close` was called: then it is this side that ended it."""
         self._task = self.loop.create_task(self._live())
 
     async def opened(self) -> None:
         """Return when the connection is open. Raises `ConnectError` or `TimeLimitError`."""
         await asyncio.shield(self._opened)
 
+    async def over(self) -> None:
+        """Return when the connection is over, however that came; `reason` is known then."""
+        await asyncio.wait([self._task])
+
     async def close(self) -> None:
         """Close the connection; every stream and request ends with an error."""
+        self.closed = True
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         if not self.lost:  # cancelled before it began
@@ -232,7 +241,7 @@ class Link:
             future.set_result(answer)
 
     def _lose(self, error: LmtoolError) -> None:
-        self.lost = True
+        self.lost, self.reason = True, error
         if not self._opened.done():
             self._opened.set_exception(error)
             self._opened.exception()  # nobody has to wait for the opening: each request is told by itself

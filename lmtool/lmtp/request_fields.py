@@ -89,6 +89,7 @@ MODEL: Field[str] = Field(
     Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARACTERS)],
     f"a string of at most {MAX_NAME_CHARACTERS} characters",
 )
+PROCESSORS: Field[list[Any]] = Field(list[Any], 'a list of {"name": ..., "args": {...}}')
 CONSTRAINT: Field[dict[str, object]] = Field(dict[str, object], "an object with one constraint")
 PRIORITY: Field[int] = Field(Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)], "an integer of at most 32 bits")
 LMTP: Field[int] = Field(Annotated[int, msgspec.Meta(ge=1)], "an integer, 1 or more")
@@ -115,7 +116,7 @@ SAMPLING: Mapping[str, Field[Any]] = {
 _REQUEST = frozenset({"stream_id", "model", "lmtp"})
 KNOWN: Mapping[str, frozenset[str]] = {
     "GENERATE": _REQUEST
-    | {"prompt", "messages", "text", "progress", "stop", "constraint", "priority"}
+    | {"prompt", "messages", "text", "progress", "stop", "constraint", "priority", "logits_processors"}
     | SAMPLING.keys(),
     "SCORE": _REQUEST | {"prompt", "messages", "scored", "text", "progress", "top_logprobs"},
     "MODEL_INFO": _REQUEST | {"data", "progress"},

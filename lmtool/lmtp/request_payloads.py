@@ -14,12 +14,14 @@ from lmtool.errors import LocalProtocolError, RequestError
 from lmtool.lmtp import json_text, request_fields
 from lmtool.lmtp.json_text import JsonTextError
 from lmtool.lmtp.messages import PROTOCOL_VERSION, Cancel, ClientMessage, Generate, ModelInfoRequest, Score
+from lmtool.logits_processors import processors_from
+from lmtool.logits_processors import written as written_processors
 from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lmtool.types import Constraint, Prompt
+    from lmtool.types import Constraint, NamedProcessor, Prompt
 
 T = TypeVar("T")
 _DEFAULTS = SamplingParams()
@@ -60,6 +62,7 @@ def _read_generate(stream: str, members: Mapping[str, bytes]) -> Generate:
         text=_switch(members, "text", default=_is_text(prompt)),
         constraint=_constraint(members),
         priority=_optional(members, "priority", request_fields.PRIORITY) or 0,
+        logits_processors=_processors(members),
     )
     return Generate(request, _extended(members), _switch(members, "progress"), _ignored("GENERATE", members))
 
@@ -135,6 +138,11 @@ def _constraint(members: Mapping[str, bytes]) -> Constraint | None:
     return None if given is None else constraint_from(given)
 
 
+def _processors(members: Mapping[str, bytes]) -> tuple[NamedProcessor, ...]:
+    given = _optional(members, "logits_processors", request_fields.PROCESSORS)
+    return () if given is None else processors_from(given)
+
+
 def _optional(members: Mapping[str, bytes], name: str, field: request_fields.Field[T]) -> T | None:
     return field.read(name, members[name]) if name in members else None
 
@@ -201,6 +209,8 @@ def _generate_payload(request: GenerateRequest) -> dict[str, object]:
         payload["text"] = request.text
     if request.constraint is not None:
         payload["constraint"] = written(request.constraint)
+    if request.logits_processors:
+        payload["logits_processors"] = written_processors(request.logits_processors)
     if request.priority:
         payload["priority"] = request.priority
     return payload

@@ -301,6 +301,8 @@ def _renamed(output: TokenOutput, stream_id: StreamId) -> TokenOutput:
         output.usage,
         output.error,
         output.error_code,
+        output.warnings,
+        output.stopped_by,
     )
 
 

@@ -148,3 +148,10 @@ def test_whatever_the_library_raises(monkeypatch, raised):
         assert isinstance(compiler.compile(YES_NO).exception(10), ConstraintError)
     assert compiler.compile(constraint.regex("a")).result(10)
     compiler.close()
+
+
+def test_a_model_that_cannot_end_a_text() -> None:
+    """Is told apart from a constraint that is bad: nothing could say that the text is whole."""
+    made = MatcherCompiler(TOKENIZER, VOCAB, ())
+    assert "no id that ends a text" in str(made.compile(constraint.regex("a")).exception(30))
+    made.close()

@@ -213,3 +213,21 @@ async def test_bad_constraints(client, scripted, given):
     assert len(entries) == 1
     assert "constraint" in entries[0]["error"]
     assert scripted.requests == []
+
+
+async def test_logits_processors(client, scripted):
+    """GEN-15: they reach the model in order; null and an empty list are none."""
+    await generate(client, logits_processors=[{"name": "a", "args": {"x": 1}}, {"name": "b"}])
+    named = scripted.requests[-1].logits_processors
+    assert [(one.name, dict(one.arguments)) for one in named] == [("a", {"x": 1}), ("b", {})]
+    for nothing in ([], None):
+        await generate(client, logits_processors=nothing)
+        assert scripted.requests[-1].logits_processors == ()
+
+
+@pytest.mark.parametrize("given", [5, {}, [5], [{}], [{"name": 5}], [{"name": "a", "x": 1}], [{"name": "a"}] * 9])
+async def test_bad_logits_processors(client, scripted, given):
+    """GEN-15: what names none ends the stream with an error that names the field."""
+    (entry,) = await generate(client, logits_processors=given)
+    assert "logits_processors" in entry["error"]
+    assert scripted.requests == []

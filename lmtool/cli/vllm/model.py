@@ -3,27 +3,47 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from lmtool.cli.vllm.translation import Alternatives, logprobs, sampling, scored, scoring
-from lmtool.errors import ContextOverflowError, LmtoolError, RequestError, ServerError, UnknownTokenError
+from lmtool.cli.vllm.translation import (
+    Alternatives,
+    constrained_logprobs,
+    holding,
+    holds,
+    logprobs,
+    sampling,
+    scored,
+    scoring,
+)
+from lmtool.errors import (
+    ConstraintError,
+    ContextOverflowError,
+    LmtoolError,
+    RequestError,
+    ServerError,
+    UnknownTokenError,
+)
 from lmtool.ports import failure
 from lmtool.types import FinishReason, GenerateRequest, ModelInfo, ScoreRequest, TokenOutput, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
+    from lmtool.cli.vllm.guides import RemoteGuides
+    from lmtool.cli.vllm.told import Best
     from lmtool.ports import Sink, StreamHandle
 
 
 class VllmModel:
     """Streams of an `AsyncLLM`. Belongs to the event loop in which it was made."""
 
-    def __init__(self, engine: Any, info: ModelInfo) -> None:
-        """engine: a `vllm.v1.engine.async_llm.AsyncLLM` without a tokenizer."""
+    def __init__(self, engine: Any, info: ModelInfo, guides: RemoteGuides | None = None) -> None:
+        """engine: a `vllm.v1.engine.async_llm.AsyncLLM` without a tokenizer. guides: what holds streams in it."""
         self._engine = engine
+        self._guides = guides
         self._info = info
         self._numbers = itertools.count()
 
@@ -82,19 +102,46 @@ class VllmModel:
         if request.sampling.max_tokens == 0:
             stream.put(TokenOutput(request.stream_id, finish_reason="length", usage=Usage(len(prompt), 0)))
             return
-        params = SamplingParams(**sampling(request, self._info.eos_token_ids), output_kind=RequestOutputKind.DELTA)
-        count = 0
-        async for answer in self._engine.generate({"prompt_token_ids": prompt}, params, name):
-            part = answer.outputs[0]
-            for index, token in enumerate(part.token_ids):
-                count += 1
-                own, best = logprobs(request.sampling, _alternatives(token, part.logprobs[index]))
-                ended = part.finish_reason is not None and index == len(part.token_ids) - 1
-                reason: FinishReason | None = _reason(part.finish_reason) if ended else None
-                usage = Usage(len(prompt), count, getattr(answer, "num_cached_tokens", 0) or 0) if ended else None
-                stream.put(TokenOutput(request.stream_id, token, own, best, finish_reason=reason, usage=usage))
-            if part.finish_reason is not None and not part.token_ids:
-                stream.put(TokenOutput(request.stream_id, finish_reason=_reason(part.finish_reason)))
+        words = sampling(request, self._info.eos_token_ids)
+        async with self._held(request, name) as warnings:
+            if holds(request):
+                words |= holding(request, name)
+            params = SamplingParams(**words, output_kind=RequestOutputKind.DELTA)
+            count = 0
+            async for answer in self._engine.generate({"prompt_token_ids": prompt}, params, name):
+                part = answer.outputs[0]
+                for index, token in enumerate(part.token_ids):
+                    ended = part.finish_reason is not None and index == len(part.token_ids) - 1
+                    own, best = self._logprobs(request, _alternatives(token, part.logprobs[index]), name, count)
+                    count += 1
+                    output = TokenOutput(request.stream_id, token, own, best)
+                    cached = getattr(answer, "num_cached_tokens", 0) or 0
+                    usage = Usage(len(prompt), count, cached)
+                    stream.put(_last(output, part.finish_reason, usage, warnings) if ended else output)
+                if part.finish_reason is not None and not part.token_ids:
+                    stream.put(_last(TokenOutput(request.stream_id), part.finish_reason, None, warnings))
+
+    @contextlib.asynccontextmanager
+    async def _held(self, request: GenerateRequest, name: str) -> AsyncIterator[tuple[str, ...]]:
+        """See to what holds a request, from before it begins; gives the warnings. Raises `LmtoolError`."""
+        if not holds(request):
+            yield ()
+            return
+        if self._guides is None:
+            raise ConstraintError(
+                "vLLM takes no logits processors while it speculates, so it cannot hold a stream to a constraint",
+                "serve it without the option speculative_config",
+            )
+        async with self._guides.holding(request, name) as warnings:
+            yield warnings
+
+    def _logprobs(self, request: GenerateRequest, found: Alternatives, name: str, place: int) -> tuple[float, Best]:
+        if self._guides is None or not holds(request):
+            return logprobs(request.sampling, found)
+        step = self._guides.step(name, place)
+        if request.constraint is None:
+            return logprobs(request.sampling, found)
+        return constrained_logprobs(request.sampling, found, step)
 
     async def _score(self, stream: _Stream, request: ScoreRequest, prompt: list[int], name: str) -> None:
         from vllm import SamplingParams
@@ -118,6 +165,10 @@ class VllmModel:
 
 def _alternatives(token: int, told: Any) -> Alternatives:
     return Alternatives(token, {other: min(0.0, entry.logprob) for other, entry in told.items()})
+
+
+def _last(output: TokenOutput, finish_reason: str, usage: Usage | None, warnings: tuple[str, ...]) -> TokenOutput:
+    return replace(output, finish_reason=_reason(finish_reason), usage=usage, warnings=warnings)
 
 
 def _reason(finish_reason: str) -> FinishReason:

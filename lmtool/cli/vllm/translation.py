@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lmtool import logits_processors as processors
+from lmtool.cli.vllm.held import arguments
+from lmtool.cli.vllm.scratch import KEY
+from lmtool.constraint import written
 from lmtool.errors import RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
+    from lmtool.cli.vllm.told import Step
+    from lmtool.types import Constraint, GenerateRequest, SamplingParams, ScoreRequest
 
 MOST_BIASED = 128
 """Ids of a `logit_bias` for which exact biased logprobs are told; vLLM looks up no more of them a token."""
@@ -27,14 +33,12 @@ class Alternatives:
 
 def sampling(request: GenerateRequest, eos: Iterable[int]) -> dict[str, Any]:
     """Keyword arguments for `vllm.SamplingParams`. Raises `RequestError` for what vLLM's engine cannot do."""
-    params = request.sampling
-    if request.constraint is not None:
-        raise RequestError("this backend takes no constraints", "serve the model without --backend vllm")
+    params, constrained = request.sampling, request.constraint is not None
     if params.logprobs_mode == "processed":
         raise RequestError("this backend tells no processed logprobs", "ask for logprobs_mode raw or biased")
     told: dict[str, Any] = {
         "max_tokens": params.max_tokens,
-        "min_tokens": params.min_tokens,
+        "min_tokens": 0 if constrained else params.min_tokens,  # the constraint knows where a text may end
         "temperature": max(0.0, params.temperature),
         "top_p": params.top_p or 1e-9,
         "top_k": params.top_k or -1,
@@ -43,7 +47,7 @@ def sampling(request: GenerateRequest, eos: Iterable[int]) -> dict[str, Any]:
         "presence_penalty": params.presence_penalty,
         "frequency_penalty": params.frequency_penalty,
         "seed": params.seed,
-        "stop_token_ids": sorted({*params.stop_token_ids, *(() if params.ignore_eos else eos)}),
+        "stop_token_ids": sorted(_stop_ids(request, eos)),
         "ignore_eos": True,  # eos ids are among the stop ids: vLLM has no tokenizer that would know them
         "logprobs": params.top_logprobs,
         "detokenize": False,
@@ -51,9 +55,51 @@ def sampling(request: GenerateRequest, eos: Iterable[int]) -> dict[str, Any]:
     if params.logit_bias:
         # vLLM clamps a bias to 100 by itself; one without a limit would be refused.
         told["logit_bias"] = {token: max(-100.0, min(100.0, value)) for token, value in params.logit_bias.items()}
-        if _told_biased(params):
+        if not constrained and _told_biased(params):
             told["logprob_token_ids"] = sorted(params.logit_bias)
     return told
+
+
+def holds(request: GenerateRequest) -> bool:
+    """Whether our own processor in vLLM has something to do for a request."""
+    return request.constraint is not None or bool(request.logits_processors)
+
+
+def holding(request: GenerateRequest, name: str) -> dict[str, Any]:
+    """Further keyword arguments for a request that our processor holds. name: vLLM's for it."""
+    params, constrained = request.sampling, request.constraint is not None
+    told = arguments(
+        name,
+        constraint=constraint_text(request.constraint) if request.constraint is not None else None,
+        processors=processors.written(request.logits_processors),
+        min_tokens=params.min_tokens if constrained else 0,
+        ignore_eos=params.ignore_eos and constrained,
+        best=params.top_logprobs if constrained and params.logprobs_mode == "biased" else None,
+    )
+    return {"extra_args": {KEY: told}}
+
+
+def constraint_text(constraint: Constraint) -> str:
+    """A constraint as the engine's process reads it."""
+    return json.dumps(written(constraint))
+
+
+def constrained_logprobs(
+    params: SamplingParams, found: Alternatives, step: Step
+) -> tuple[float, tuple[tuple[int, float], ...]]:
+    """The same as `logprobs` under a constraint, which moved all that it allows by the same amount."""
+    if params.logprobs_mode != "biased":
+        return logprobs(params, found)
+    bias = max(-100.0, min(100.0, params.logit_bias.get(found.chosen, 0.0)))
+    own = min(0.0, found.by_token[found.chosen] + bias + step.shift)
+    return own, step.best if found.chosen in dict(step.best) else (*step.best, (found.chosen, own))
+
+
+def _stop_ids(request: GenerateRequest, eos: Iterable[int]) -> set[int]:
+    if request.constraint is not None:  # it alone says where the text ends
+        return set(eos)
+    params = request.sampling
+    return {*params.stop_token_ids, *(() if params.ignore_eos else eos)}
 
 
 def _told_biased(params: SamplingParams) -> bool:
@@ -104,8 +150,6 @@ def scored(request: ScoreRequest, found: Alternatives) -> tuple[float, tuple[tup
 
 def option(text: str) -> Any:
     """A value of `--backend-option`: JSON where it is, else the text itself."""
-    import json
-
     try:
         return json.loads(text)
     except ValueError:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lmtool.cli.vllm.scratch import Scratch
 from lmtool.errors import LmtoolError, ModelLoadError
 from lmtool.types import ModelInfo
 
@@ -41,9 +42,10 @@ async def _serve(settings: dict[str, Any], wire: TextIO) -> None:
     from lmtool.lmtp.server import LmtpServer
     from lmtool.lmtp.stdio import open_stdio
 
-    engine = _engine(settings)
+    scratch, engine = Scratch(), None
     try:
-        server = LmtpServer(_with_text(engine, settings))
+        engine = _engine(settings, scratch)
+        server = LmtpServer(_with_text(engine, settings, scratch))
         printed, sys.stdout = sys.stdout, wire
         try:
             reader, writer = await open_stdio(ServerConfig().max_frame_bytes)
@@ -51,33 +53,48 @@ async def _serve(settings: dict[str, Any], wire: TextIO) -> None:
             sys.stdout = printed
         await server.run_stdio(reader, writer)
     finally:
-        engine.shutdown()
+        if engine is not None:
+            engine.shutdown()
+        scratch.close()
 
 
-def _engine(settings: dict[str, Any]) -> Any:
+def _engine(settings: dict[str, Any], scratch: Scratch) -> Any:
+    # vLLM's newer model runner has another kind of logits processors, still without a fixed form.
+    os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
     options = {"enable_prefix_caching": True, "max_logprobs": 256, "disable_log_stats": True, **settings["options"]}
     try:
+        if _can_hold(settings):
+            options = {**scratch.options, **options}
         arguments = AsyncEngineArgs(model=settings["model"], skip_tokenizer_init=True, **options)
         return AsyncLLM.from_engine_args(arguments)
     except (TypeError, ValueError, RuntimeError, OSError) as problem:
         raise ModelLoadError(f"vLLM cannot load {settings['model']}: {problem}", "see its messages above") from problem
 
 
-def _with_text(engine: Any, settings: dict[str, Any]) -> TokenModel:
+def _can_hold(settings: dict[str, Any]) -> bool:
+    """VLLM takes no logits processors beside speculation."""
+    return not settings["options"].get("speculative_config")
+
+
+def _with_text(engine: Any, settings: dict[str, Any], scratch: Scratch) -> TokenModel:
     """The engine as a model that speaks text, or ids only where there is no tokenizer."""
+    from lmtool.cli.vllm.guides import RemoteGuides
     from lmtool.cli.vllm.model import VllmModel
     from lmtool.text.text_model import TextModel
     from lmtool.text.tokenizer import load_tokenizer
 
-    model = VllmModel(engine, describe(engine.model_config, settings))
+    info, tokenizer = describe(engine.model_config, settings), None
     try:
-        return TextModel(model, load_tokenizer(settings["model"]))
+        tokenizer = load_tokenizer(settings["model"])
     except LmtoolError as problem:
         sys.stderr.write(f"warning: served with token ids only: {problem.message}\n")
-        return model
+    scratch.describe(info, None if tokenizer is None else tokenizer.to_json())
+    guides = RemoteGuides(engine, scratch.told) if _can_hold(settings) else None
+    model = VllmModel(engine, info, guides)
+    return model if tokenizer is None else TextModel(model, tokenizer)
 
 
 def describe(config: Any, settings: dict[str, Any]) -> ModelInfo:

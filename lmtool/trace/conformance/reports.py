@@ -89,5 +89,5 @@ def lines(outcome: Outcome) -> list[str]:
     if outcome.bad:
         told.append(f"    {case.rules[0]}: {case.sentence}")
     if outcome.trace is not None:
-        told.append(f"    lmtool trace show {outcome.trace}")
+        told.append(f"    lmtool inspect {outcome.trace}")
     return told

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.conftest import STORIES
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess, StartServer
@@ -28,12 +31,32 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_text(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with a real tokenizer of the same size: each byte is a token of it."""
+    folder = tmp_path_factory.mktemp("parent") / "tiny-text"
+    shutil.copytree(tiny, folder)
+    shutil.copy(STORIES / "tokenizer.json", folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def over_vllm(start_server: StartServer, tiny: Path) -> Iterator[ServerProcess]:
     """`lmtool serve --backend vllm` on it; the test is skipped where no environment with vLLM is named."""
+    yield from over_vllm_with(start_server, tiny)
+
+
+@pytest.fixture(scope="session")
+def over_vllm_text(start_server: StartServer, tiny_text: Path) -> Iterator[ServerProcess]:
+    """The same on the model that has a real tokenizer."""
+    yield from over_vllm_with(start_server, tiny_text)
+
+
+def over_vllm_with(start_server: StartServer, folder: Path, **env: str) -> Iterator[ServerProcess]:
+    """A server on a model's folder, with further variables in its environment."""
     if not PYTHON:
         pytest.skip(f"{VARIABLE} does not name the Python of an environment with vLLM")
     words = ("--backend", "vllm", "--backend-python", PYTHON, "--backend-option", "enforce_eager=true")
     more = ("--dtype", "float32", "--max-context", "1000", "--max-streams", "8")
-    with start_server(str(tiny), *words, *more, VLLM_CPU_KVCACHE_SPACE="1") as server:
+    with start_server(str(folder), *words, *more, VLLM_CPU_KVCACHE_SPACE="1", **env) as server:
         server.expect("ready in")
         yield server

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmtool.cli.vllm.translation import MOST_BIASED, Alternatives, logprobs, option, sampling, scored, scoring
+from lmtool.cli.vllm.told import Step
+from lmtool.cli.vllm.translation import (
+    MOST_BIASED,
+    Alternatives,
+    constrained_logprobs,
+    holding,
+    holds,
+    logprobs,
+    option,
+    sampling,
+    scored,
+    scoring,
+)
 from lmtool.errors import RequestError
 from lmtool.types import Constraint, GenerateRequest, SamplingParams, ScoreRequest
 
@@ -44,13 +57,34 @@ def test_a_bias_without_limit() -> None:
     [
         asked(logprobs_mode="processed"),
         asked(logit_bias=dict.fromkeys(range(MOST_BIASED + 1), 1.0)),
-        GenerateRequest("a", (1,), constraint=Constraint("regex", "a+")),
     ],
 )
 def test_what_vllm_cannot_do(request_: GenerateRequest) -> None:
     """Refused, not done otherwise."""
     with pytest.raises(RequestError):
         sampling(request_, ())
+
+
+def test_a_constraint_alone_says_where_a_text_ends() -> None:
+    """Stop ids and `min_tokens` are not vLLM's business then; what holds the stream travels beside its own words."""
+    sampled = SamplingParams(min_tokens=4, ignore_eos=True, stop_token_ids=(9,), logit_bias={3: 1.0})
+    request = GenerateRequest("a", (1,), sampled, constraint=Constraint("regex", "a+"))
+    told = sampling(request, (2,))
+    assert (told["stop_token_ids"], told["min_tokens"]) == ([2], 0)
+    assert "logprob_token_ids" not in told
+    held = json.loads(holding(request, "n")["extra_args"]["lmtool"])
+    assert (json.loads(held["constraint"]), held["min_tokens"], held["ignore_eos"]) == ({"regex": "a+"}, 4, True)
+    assert (held["best"], holds(request), holds(asked())) == (1, True, False)
+
+
+def test_logprobs_under_a_constraint() -> None:
+    """Everything allowed moves by the same; the alternatives are the engine's. `raw` is vLLM's own."""
+    step, found = Step("n", 0, 2.0, ((7, -0.1), (8, -0.9))), Alternatives(5, {5: -3.0, 1: -0.5})
+    assert constrained_logprobs(SamplingParams(logit_bias={5: 0.5}), found, step) == (
+        -0.5, ((7, -0.1), (8, -0.9), (5, -0.5)),
+    )  # fmt: skip
+    raw = SamplingParams(logprobs_mode="raw", top_logprobs=1)
+    assert constrained_logprobs(raw, found, step) == (-3.0, ((1, -0.5), (5, -3.0)))
 
 
 @given(

@@ -1,0 +1,138 @@
+"""Logits processors that other packages bring: named in a request with arguments, found by entry point."""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import lru_cache
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+from lmtool.errors import RequestError, ServerError
+from lmtool.types import NamedProcessor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lmtool.errors import LmtoolError
+    from lmtool.ports import LogitsProcessor
+
+GROUP = "lmtool.logits_processors"
+"""Entry points of this group make processors, by their names."""
+MOST = 8
+"""Processors of one request."""
+MAX_BYTES = 64 * 1024
+"""Most bytes of one processor's arguments, as JSON."""
+
+
+def processors_from(given: object, *, where: str = "logits_processors") -> tuple[NamedProcessor, ...]:
+    """Read `[{"name": ..., "args": {...}}, ...]`, `args` being optional. Raises `RequestError` that names `where`."""
+    if not isinstance(given, list) or len(given) > MOST:
+        raise RequestError(
+            f'{where} is {_shown(given)}; expected a list of at most {MOST} {{"name": ..., "args": ...}}'
+        )
+    return tuple(_named(entry, f"{where}[{at}]") for at, entry in enumerate(given))
+
+
+def written(processors: Sequence[NamedProcessor]) -> list[dict[str, object]]:
+    """Return what `processors_from` reads as these."""
+    return [{"name": named.name, "args": dict(named.arguments)} for named in processors]
+
+
+def installed() -> tuple[str, ...]:
+    """Names of all processors that installed packages bring."""
+    return tuple(sorted(entry_points(group=GROUP).names))
+
+
+class Processors:
+    """The processors of one stream, made for it. For one thread at a time."""
+
+    def __init__(self, named: Sequence[NamedProcessor]) -> None:
+        """Make them. Raises `RequestError` for a name that is not installed, or arguments that it refuses."""
+        self._made = [(one.name, _make(one)) for one in named]
+        self.error: LmtoolError | None = None
+        """Why the stream cannot go on, if so."""
+
+    def apply(self, tokens: Sequence[int], logits: Any) -> None:  # noqa: ANN401  # a tensor; torch is the engine's
+        """Let each in turn change the logits of one step. What is -inf stays so: a constraint forbids it.
+
+        tokens: ids generated so far. logits: a tensor [V], changed in place; left as it is once there is an `error`.
+        """
+        if self.error is not None:
+            return
+        forbidden = logits == -math.inf
+        changed = logits
+        for name, processor in self._made:
+            changed = self._one(name, processor, tokens, changed.clone())
+            if changed is None:
+                return
+        changed.masked_fill_(forbidden, -math.inf)
+        if not math.isfinite(float(changed.max())):
+            names = ", ".join(name for name, _ in self._made)
+            self.error = RequestError(f"the logits processors {names} left no token that could be picked")
+            return
+        logits.copy_(changed)
+
+    def _one(self, name: str, processor: LogitsProcessor, tokens: Sequence[int], logits: Any) -> Any:  # noqa: ANN401
+        shape = logits.shape
+        try:
+            changed = processor(tokens, logits)
+        except Exception as problem:  # noqa: BLE001  # foreign code: whatever it raises ends its own stream only
+            self.error = ServerError(f"the logits processor {name} failed: {type(problem).__name__}: {problem}"[:400])
+            return None
+        if getattr(changed, "shape", None) != shape:
+            self.error = ServerError(
+                f"the logits processor {name} gave {_shown(changed)}; expected a tensor of {shape}"
+            )
+            return None
+        return changed.to(logits)
+
+
+def _named(entry: object, where: str) -> NamedProcessor:
+    if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+        raise RequestError(f'{where} is {_shown(entry)}; expected {{"name": ..., "args": {{...}}}}')
+    if unknown := sorted(str(name) for name in entry.keys() - {"name", "args"}):
+        raise RequestError(f"{where} has {unknown[0]!r}; expected name and args")
+    arguments = entry.get("args")
+    if arguments is None:
+        arguments = {}
+    if not isinstance(arguments, dict) or not all(isinstance(name, str) for name in arguments):
+        raise RequestError(f"{where}.args is {_shown(arguments)}; expected an object")
+    try:
+        size = len(json.dumps(arguments))
+    except (ValueError, TypeError, RecursionError) as problem:
+        raise RequestError(f"{where}.args cannot be written as JSON: {problem}") from None
+    if size > MAX_BYTES:
+        raise RequestError(f"{where}.args has {size} bytes; expected at most {MAX_BYTES}")
+    return NamedProcessor(entry["name"], arguments)
+
+
+def _make(named: NamedProcessor) -> LogitsProcessor:
+    factory = _factory(named.name)
+    try:
+        return factory(**named.arguments)
+    except Exception as problem:  # foreign code: whatever it raises is about this request only
+        reason = f"{type(problem).__name__}: {problem}"[:300]
+        raise RequestError(f"the logits processor {named.name} refuses its arguments: {reason}") from problem
+
+
+@lru_cache(maxsize=64)
+def _factory(name: str) -> Callable[..., LogitsProcessor]:
+    brought = entry_points(group=GROUP)
+    if name not in brought.names:
+        known = ", ".join(installed()) or "none"
+        raise RequestError(
+            f"there is no logits processor {_shown(name)}",
+            f"installed: {known}",
+            f"packages add them: entry points {GROUP}",
+        )
+    try:
+        factory: Callable[..., LogitsProcessor] = brought[name].load()
+    except Exception as problem:  # foreign code again
+        raise RequestError(f"the logits processor {name} cannot be imported: {problem}") from problem
+    return factory
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:80] + "..."
