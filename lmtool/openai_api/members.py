@@ -37,12 +37,12 @@ class Members:
             raise self.wrong(name, value, "a text")
         return value
 
-    def flag(self, name: str) -> bool:
-        """True or false; false where there is none."""
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """True or false."""
         value = self.take(name)
         if value is not None and not isinstance(value, bool):
             raise self.wrong(name, value, "true or false")
-        return bool(value)
+        return default if value is None else bool(value)
 
     def integer(self, name: str, least: int, most: int) -> int | None:
         """A whole number within bounds."""
@@ -81,6 +81,18 @@ class Members:
         if not isinstance(value, dict):
             raise self.wrong(name, value, "an object")
         return Members(value, f"{self._inside}{name}.")
+
+    def objects(self, name: str, most: int) -> list[Members]:
+        """The members of each object of a list of at most so many; none where there is no list."""
+        value = self.take(name)
+        if value is None:
+            return []
+        if not isinstance(value, list) or len(value) > most:
+            raise self.wrong(name, value, f"a list of at most {most} objects")
+        for at, one in enumerate(value):
+            if not isinstance(one, dict):
+                raise self.wrong(f"{name}[{at}]", one, "an object")
+        return [Members(one, f"{self._inside}{name}[{at}].") for at, one in enumerate(value)]
 
     def mapping(self, name: str) -> dict[str, object]:
         """An object as it is; empty where there is none."""

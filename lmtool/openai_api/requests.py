@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeGuard
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from lmtool import constraint as constraints
-from lmtool.errors import ConstraintError
-from lmtool.openai_api import errors
+from lmtool import logits_processors
+from lmtool.errors import ConstraintError, RequestError
+from lmtool.openai_api import conversation, errors
 from lmtool.openai_api.errors import ApiError
 from lmtool.openai_api.members import Members
-from lmtool.types import ChatMessage, SamplingParams
+from lmtool.openai_api.tools.definitions import chat_tools
+from lmtool.types import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lmtool.types import Constraint, Prompt
+    from lmtool.openai_api.tools.definitions import ToolUse
+    from lmtool.types import Constraint, NamedProcessor, Prompt
 
 MOST_CHOICES = 128
 """Answers to one request: prompts times `n`."""
-_MOST_TOKENS = 2**31 - 1
+MOST_TOKENS = 2**31 - 1
+"""In place of no limit: the context ends the answer."""
 _CHAT_TOP_LOGPROBS = 20
 _TEXT_LOGPROBS = 20
 _GUIDED = {"guided_json": "json", "guided_regex": "regex", "guided_choice": "choice", "guided_grammar": "grammar"}
@@ -28,58 +32,94 @@ _GUIDED = {"guided_json": "json", "guided_regex": "regex", "guided_choice": "cho
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request, whichever of the two routes it came by."""
+    """One request, whichever route it came by."""
 
     model: str | None
     prompts: tuple[Prompt, ...]
     sampling: SamplingParams
     n: int = 1
     """Answers for each prompt."""
+    best_of: int | None = None
+    """Answers to choose the `n` best from; None: no choice."""
     stream: bool = False
     include_usage: bool = False
     """Whether a stream ends with an event that counts tokens."""
+    continuous_usage: bool = False
+    """Whether each event of a stream counts the tokens so far."""
     logprobs: int | None = None
     """How many alternatives beside each token; None sends no logprobs at all."""
+    prompt_logprobs: int | None = None
+    """The same for the prompt's tokens, in vLLM's form."""
     echo: bool = False
     """Whether the prompt is part of the text (`/v1/completions` only)."""
     constraint: Constraint | None = None
+    tools: ToolUse | None = None
+    """What may be called, or must be."""
+    template_options: Mapping[str, object] = field(default_factory=dict)
+    """What the chat template is told beside messages and tools."""
+    prefill: str | None = None
+    """What the assistant's answer has begun with already: text behind the chat template's."""
+    priority: int = 0
+    logits_processors: tuple[NamedProcessor, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """Answers that are generated for each prompt."""
+        return self.best_of or self.n
 
     def seed(self, index: int) -> int | None:
         """The seed of an answer: those to one prompt must differ."""
-        return None if self.sampling.seed is None else self.sampling.seed + index % self.n
+        return None if self.sampling.seed is None else self.sampling.seed + index % self.width
 
 
 def chat(body: Mapping[str, object]) -> Call:
     """A request to `/v1/chat/completions`. Raises `ApiError`."""
     members = Members(body)
-    model, messages = members.text("model"), _messages(members)
+    model, messages = members.text("model"), conversation.messages(members)
     wanted, top = members.flag("logprobs"), members.integer("top_logprobs", 0, _CHAT_TOP_LOGPROBS)
     if top is not None and not wanted:
         raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
-    newer, older = (members.integer(name, 0, _MOST_TOKENS) for name in ("max_completion_tokens", "max_tokens"))
+    newer, older = (members.integer(name, 0, MOST_TOKENS) for name in ("max_completion_tokens", "max_tokens"))
     limit = newer if newer is not None else older
-    for name in ("tools", "functions"):
+    for name in ("functions", "function_call"):
         if members.take(name):
-            raise ApiError(400, f"{name} cannot be called here yet; ask for JSON by response_format", param=name)
-    members.take("tool_choice")
-    sampling = _sampling(members, _MOST_TOKENS if limit is None else limit, (top or 0) if wanted else None)
+            raise ApiError(400, f"{name} is OpenAI's older form; send tools and tool_choice", param=name)
+    modalities = members.take("modalities")
+    if modalities not in (None, ["text"]):
+        raise members.wrong("modalities", modalities, '["text"]; sounds cannot be made here')
+    sampling = sampling_of(members, MOST_TOKENS if limit is None else limit, (top or 0) if wanted else None)
     call = _call(members, model, (messages,), sampling, (top or 0) if wanted else None)
+    call = replace(
+        call, template_options=members.mapping("chat_template_kwargs"), **held_by_tools(call, chat_tools(members))
+    )
     members.end()
     return call
+
+
+def held_by_tools(call: Call, tools: ToolUse | None) -> dict[str, Any]:
+    """What tools change in a call. Raises `ApiError` where a constraint of the request's own says otherwise."""
+    if tools is None:
+        return {}
+    if call.constraint is not None:
+        raise ApiError(
+            400,
+            "tools and a form for the answer contradict each other: the answer could not be a call; "
+            'send tool_choice "none", or leave the form out',
+            param="tools",
+        )
+    return {"tools": tools, "constraint": tools.constraint()}
 
 
 def completion(body: Mapping[str, object]) -> Call:
     """A request to `/v1/completions`. Raises `ApiError`."""
     members = Members(body)
     model, prompts = members.text("model"), _prompts(members)
-    logprobs, limit = members.integer("logprobs", 0, _TEXT_LOGPROBS), members.integer("max_tokens", 0, _MOST_TOKENS)
+    logprobs, limit = members.integer("logprobs", 0, _TEXT_LOGPROBS), members.integer("max_tokens", 0, MOST_TOKENS)
     if members.text("suffix"):
         raise ApiError(400, "suffix is for models that fill gaps, which none here does", param="suffix")
-    sampling = _sampling(members, 16 if limit is None else limit, logprobs)
+    sampling = sampling_of(members, 16 if limit is None else limit, logprobs)
     call = _call(members, model, prompts, sampling, logprobs, echo=members.flag("echo"))
     members.end()
-    if call.echo and call.stream:
-        raise ApiError(400, "echo cannot be streamed", param="echo")
     return call
 
 
@@ -94,27 +134,51 @@ def _call(
 ) -> Call:
     n = members.integer("n", 1, MOST_CHOICES) or 1
     best_of = members.integer("best_of", 1, MOST_CHOICES)
-    if best_of not in {None, n}:
-        raise ApiError(400, f"best_of is {best_of}; expected n, which is {n}", param="best_of")
-    if n * len(prompts) > MOST_CHOICES:
-        raise ApiError(400, f"{len(prompts)} prompts times n {n} is above {MOST_CHOICES}", param="n")
+    if best_of is not None and best_of < n:
+        raise ApiError(400, f"best_of is {best_of}; expected n, which is {n}, or more", param="best_of")
+    if (best_of or n) * len(prompts) > MOST_CHOICES:
+        param = "n" if best_of is None else "best_of"
+        raise ApiError(400, f"{len(prompts)} prompts times {best_of or n} is above {MOST_CHOICES}", param=param)
     stream, options = members.flag("stream"), members.inner("stream_options")
     if options is not None and not stream:
         raise ApiError(400, "stream_options needs stream: true", param="stream_options")
-    include_usage = options is not None and options.flag("include_usage")
+    usage = options.flag("include_usage") if options is not None else False
+    continuous = options.flag("continuous_usage_stats") if options is not None else False
     if options is not None:
+        options.flag("include_obfuscation")  # for those who fear that a stream's rhythm tells its words
         options.end()
-    return Call(model, prompts, sampling, n, stream, include_usage, logprobs, echo, _constraint(members))
+    if stream and best_of not in {None, n}:
+        raise ApiError(400, "best_of cannot be streamed: which answer is best is known at the end", param="best_of")
+    shown = members.integer("prompt_logprobs", 0, _TEXT_LOGPROBS)
+    if stream and shown is not None:
+        raise ApiError(400, "prompt_logprobs cannot be streamed", param="prompt_logprobs")
+    return Call(
+        model,
+        prompts,
+        sampling,
+        n,
+        best_of if best_of != n else None,
+        stream,
+        usage or continuous,
+        continuous,
+        logprobs,
+        shown,
+        echo,
+        constraint_of(members),
+        priority=members.integer("priority", -(2**31), 2**31) or 0,
+        logits_processors=processors_of(members),
+    )
 
 
-def _sampling(members: Members, max_tokens: int, logprobs: int | None) -> SamplingParams:
+def sampling_of(members: Members, max_tokens: int, logprobs: int | None) -> SamplingParams:
+    """Read how tokens are picked. logprobs: alternatives beside each token. Raises `ApiError`."""
     stop_ids = members.take("stop_token_ids")
     if stop_ids is not None and not _are_ids(stop_ids):
         raise members.wrong("stop_token_ids", stop_ids, "a list of token ids")
     return SamplingParams(
         max_tokens=max_tokens,
         temperature=members.number("temperature", 0, 2, 1.0),
-        top_k=max(members.integer("top_k", -1, _MOST_TOKENS) or 0, 0),
+        top_k=max(members.integer("top_k", -1, MOST_TOKENS) or 0, 0),
         top_p=members.number("top_p", 0, 1, 1.0),
         min_p=members.number("min_p", 0, 1, 0.0),
         repetition_penalty=members.number("repetition_penalty", 0.01, 100, 1.0),
@@ -124,7 +188,7 @@ def _sampling(members: Members, max_tokens: int, logprobs: int | None) -> Sampli
         logit_bias=_bias(members),
         stop=members.texts("stop", 16),
         stop_token_ids=tuple(stop_ids or ()),
-        min_tokens=members.integer("min_tokens", 0, _MOST_TOKENS) or 0,
+        min_tokens=members.integer("min_tokens", 0, MOST_TOKENS) or 0,
         ignore_eos=members.flag("ignore_eos"),
         top_logprobs=logprobs or 0,
         logprobs_mode="raw",
@@ -139,28 +203,6 @@ def _bias(members: Members) -> dict[int, float]:
             raise members.wrong("logit_bias", {name: value}, "token ids with numbers")
         bias[int(name)] = max(-100.0, min(100.0, float(value)))
     return bias
-
-
-def _messages(members: Members) -> tuple[ChatMessage, ...]:
-    given = members.take("messages")
-    if not isinstance(given, list) or not given:
-        raise members.wrong("messages", given, "a list of messages, each with role and content")
-    return tuple(_message(members, index, one) for index, one in enumerate(given))
-
-
-def _message(members: Members, index: int, given: object) -> ChatMessage:
-    where = f"messages[{index}]"
-    if not isinstance(given, dict) or not isinstance(given.get("role"), str):
-        raise members.wrong(where, given, "an object with role and content")
-    content = given.get("content")
-    if isinstance(content, list):
-        parts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
-        if len(parts) != len(content) or not all(isinstance(part, str) for part in parts):
-            raise members.wrong(f"{where}.content", content, "text; images and sounds cannot be read here")
-        content = "".join(str(part) for part in parts)
-    if not isinstance(content, str):
-        raise members.wrong(f"{where}.content", content, "a text, or a list of text parts")
-    return ChatMessage(given["role"], content)
 
 
 def _prompts(members: Members) -> tuple[Prompt, ...]:
@@ -180,7 +222,16 @@ def _are_ids(value: object) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(isinstance(one, int) and not isinstance(one, bool) for one in value)
 
 
-def _constraint(members: Members) -> Constraint | None:
+def processors_of(members: Members) -> tuple[NamedProcessor, ...]:
+    """The logits processors that a request names. Raises `ApiError`."""
+    given = members.take("logits_processors")
+    try:
+        return () if given is None else logits_processors.processors_from(given)
+    except RequestError as error:
+        raise errors.of(error, "logits_processors") from error
+
+
+def constraint_of(members: Members) -> Constraint | None:
     """The one constraint of a request, whichever of its spellings is used."""
     found: dict[str, object] = {}
     structured = members.take("structured_outputs")
@@ -217,4 +268,8 @@ def _form(form: Members) -> dict[str, object] | None:
         named.end()
         form.end()
         return {"json": {} if schema is None else schema, "strict": strict}
-    raise form.wrong("type", kind, "text, json_object or json_schema")
+    if kind == "structural_tag":
+        given, own = form.take("format"), {name: form.take(name) for name in ("structures", "triggers")}
+        form.end()
+        return {"structural_tag": own if given is None else {"format": given}}
+    raise form.wrong("type", kind, "text, json_object, json_schema or structural_tag")

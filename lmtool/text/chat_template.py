@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from jinja2.parser import Parser
     from jinja2.runtime import Context
 
-    from lmtool.types import ChatMessage
+    from lmtool.types import ChatMessage, ToolCall
 
 MAX_CHARACTERS = 16 * 2**20
 """Longest text that a template may give, several times what a frame can carry."""
@@ -45,16 +45,23 @@ class ChatTemplate:
         self._source = source
         self._tokens = dict(tokens)
 
-    def render(self, messages: Sequence[ChatMessage]) -> str:
+    def render(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[Mapping[str, object]] | None = None,
+        options: Mapping[str, object] | None = None,
+    ) -> str:
         """Return the conversation as text, up to where the assistant's answer begins.
+
+        tools: what the assistant may call, as OpenAI's API has them. options: what else this template knows by name.
 
         Raises `RequestError` when the template refuses the messages (with its own words), fails, or cannot be read.
         """
         if not messages:
             raise RequestError("messages is empty", "send at least one message")
-        turns = [{"role": message.role, "content": message.content} for message in messages]
+        turns = [_turn(message) for message in messages]
         try:
-            return self._text(turns)
+            return self._text(turns, list(tools) if tools else None, options or {})
         except TemplateSyntaxError as error:
             raise RequestError(
                 f"the model's chat template cannot be read: line {error.lineno}: {error.message}",
@@ -71,11 +78,11 @@ class ChatTemplate:
                 "change the messages, or send a prompt without a template",
             ) from error
 
-    def _text(self, turns: list[dict[str, str]]) -> str:
+    def _text(self, turns: list[dict[str, object]], tools: object, options: Mapping[str, object]) -> str:
         found: list[str] = []
         length = 0
-        given: dict[str, object] = {"messages": turns, "tools": None, "documents": None, "add_generation_prompt": True}
-        for text in self._compiled.generate(self._tokens | given):
+        given: dict[str, object] = {"messages": turns, "tools": tools, "documents": None, "add_generation_prompt": True}
+        for text in self._compiled.generate({**self._tokens, **options, **given}):
             found.append(text)
             length += len(text)
             if length > MAX_CHARACTERS:
@@ -89,6 +96,28 @@ class ChatTemplate:
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = _strftime_now
         return environment.from_string(self._source)
+
+
+def _turn(message: ChatMessage) -> dict[str, object]:
+    """A message as templates read it; arguments of calls are objects there, not the text of one."""
+    turn: dict[str, object] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        turn["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _arguments(call)}}
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        turn["tool_call_id"] = message.tool_call_id
+    if message.name is not None:
+        turn["name"] = message.name
+    return turn
+
+
+def _arguments(call: ToolCall) -> object:
+    try:
+        return json.loads(call.arguments or "{}")
+    except (ValueError, RecursionError):
+        return call.arguments  # what a model once wrote, which need not be JSON
 
 
 class _Environment(ImmutableSandboxedEnvironment):

@@ -222,6 +222,7 @@ class _Stream:
             finish_reason,
             usage,
             warnings=output.warnings,
+            stopped_by=self._stops.matched if self._stops is not None and finish_reason == "stop" else None,
         )
 
 

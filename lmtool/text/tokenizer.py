@@ -30,11 +30,16 @@ _ANCHORS = ("\n", "=", "\x02")
 
 
 def load_tokenizer(
-    name_or_folder: str, convert: Convert | None = None, *, revision: str | None = None
+    name_or_folder: str,
+    convert: Convert | None = None,
+    *,
+    revision: str | None = None,
+    chat_template: str | None = None,
 ) -> TextTokenizer:
     """Return the tokenizer of a model, by its hub name or local folder. Blocks: reads files, may download them.
 
-    revision: branch, tag or commit of a hub model; None: its main branch.
+    revision: branch, tag or commit of a hub model; None: its main branch. chat_template: Jinja source in place of the
+    model's own.
 
     Reads tokenizer.json, tokenizer_config.json, special_tokens_map.json and chat_template.jinja. convert: makes the
     tokenizer of a model that has no tokenizer.json from its older files; called with `name_or_folder`.
@@ -59,7 +64,9 @@ def load_tokenizer(
         if (path := folder / file).is_file():
             settings |= _json_object(read_text(path), str(path))
     path = folder / "chat_template.jinja"
-    template = read_text(path) if path.is_file() else _default_template(settings.get("chat_template"))
+    template = chat_template
+    if template is None:
+        template = read_text(path) if path.is_file() else _default_template(settings.get("chat_template"))
     info = TokenizerInfo(name, hashlib.sha256(text.encode()).hexdigest())
     return TextTokenizer(tokenizer, info, named_tokens=_named_tokens(settings), template=template)
 
@@ -157,15 +164,37 @@ class TextTokenizer:
                 return both[len(before) :]
         return plain
 
-    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+    @property
+    def chat_template(self) -> str | None:
+        """The template's source, which tells how this model writes calls of tools."""
+        return self._template
+
+    def special_id(self, text: str) -> int | None:
+        """The id of a special token that is spelt so; None where there is none."""
+        found = self._tokenizer.token_to_id(text)
+        return found if found in self._special else None
+
+    def encode_chat(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[Mapping[str, object]] | None = None,
+        options: Mapping[str, object] | None = None,
+    ) -> list[int]:
         """Token ids of the messages under the model's chat template, ready for the assistant's answer.
+
+        tools: what the assistant may call, as OpenAI's API has them. options: what else the template knows by name.
 
         The template itself writes bos where the model wants one. Raises `RequestError` when the template refuses the
         messages or there is none.
         """
-        return self.encode(self.render_chat(messages), special=False)
+        return self.encode(self.render_chat(messages, tools, options), special=False)
 
-    def render_chat(self, messages: Sequence[ChatMessage]) -> str:
+    def render_chat(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[Mapping[str, object]] | None = None,
+        options: Mapping[str, object] | None = None,
+    ) -> str:
         """Return the text that `encode_chat` encodes; raises the same."""
         if self._template is None:
             raise RequestError(
@@ -176,7 +205,7 @@ class TextTokenizer:
             from lmtool.text.chat_template import ChatTemplate
 
             self._chat = ChatTemplate(self._template, self._named_tokens)
-        return self._chat.render(messages)
+        return self._chat.render(messages, tools, options)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of a whole sequence of ids, special tokens left out; equals what a stream of them shows."""

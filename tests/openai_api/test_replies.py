@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from lmtool.openai_api.replies import Answer, Reply, chat_logprobs, text_logprobs
+from lmtool.openai_api.answers import Answer
+from lmtool.openai_api.replies import Reply, chat_logprobs, text_logprobs
+from lmtool.openai_api.tools.deltas import Delta
 from lmtool.types import TokenOutput, Usage
 
 REPLY = Reply("chat", "id", 5, "m")
@@ -12,7 +14,10 @@ class Bytes:
     """Token n is the byte n; 200 is half a character."""
 
     def piece(self, token_id: int) -> bytes:
-        return bytes([token_id])
+        return bytes([token_id]) if token_id < 256 else b""
+
+    def token(self, token_id: int) -> str:
+        return "<end>"
 
 
 def output(token: int, text: str, **more: object) -> TokenOutput:
@@ -51,11 +56,19 @@ def test_offsets_and_alternatives() -> None:
     assert text_logprobs([output(65, "A")], Bytes(), 0)["top_logprobs"] is None
 
 
+def test_special_tokens_are_named() -> None:
+    """One that adds nothing to the text shows what it is called; the chosen token is among the alternatives."""
+    end = TokenOutput(0, 300, -3.0, ((65, -0.5),))
+    assert chat_logprobs([end], Bytes(), 1)["content"][0]["token"] == "<end>"
+    assert text_logprobs([end], Bytes(), 1)["top_logprobs"] == [{"A": -0.5, "<end>": -3.0}]
+
+
 def test_pieces() -> None:
     """The first one says who speaks, the last one why it ended, one behind it counts."""
     assert REPLY.start(1)["choices"][0]["delta"] == {"role": "assistant", "content": ""}  # type: ignore[index]
-    last = REPLY.piece(1, "", [], None, "length")["choices"][0]  # type: ignore[index]
+    ended = Answer(1, None, ended="length")
+    last = REPLY.pieces(ended, [], None)[0]["choices"][0]
     assert (last["delta"], last["finish_reason"], last["index"]) == ({}, "length", 1)
     assert REPLY.usage(Usage(1, 2))["choices"] == []
-    text = Reply("text", "id", 5, "m").piece(0, "x", [], None, None)
+    (text,) = Reply("text", "id", 5, "m").pieces(Answer(0, None), [Delta("x")], None)
     assert (text["object"], text["choices"][0]["text"]) == ("text_completion", "x")  # type: ignore[index]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from lmtool.openai_api.errors import ApiError
@@ -10,6 +12,7 @@ from lmtool.types import ChatMessage
 
 HELLO = [{"role": "user", "content": "Hello"}]
 SCHEMA = {"type": "object"}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}
 
 
 def test_chat() -> None:
@@ -57,6 +60,18 @@ def test_every_spelling_of_a_constraint(spelling: dict[str, object]) -> None:
     assert (found.kind, found.text, found.strict) == ("json_schema", '{"type":"object"}', True)
 
 
+def test_structural_tags() -> None:
+    """With structures and triggers, or in the newer form."""
+    parts = {"structures": [{"begin": "<a>", "schema": SCHEMA, "end": ""}], "triggers": ["<a"]}
+    tag = {"begin": "<a>", "content": {"type": "json_schema", "json_schema": SCHEMA}}
+    newer = {"format": {"type": "triggered_tags", "triggers": ["<a"], "tags": [tag]}}
+    one, other = (chat({"messages": HELLO, "response_format": {"type": "structural_tag", **x}}) for x in (parts, newer))
+    assert one.constraint is not None
+    assert other.constraint is not None
+    assert (one.constraint.kind, json.loads(one.constraint.text)) == ("structural_tag", parts)
+    assert (other.constraint.kind, json.loads(other.constraint.text)) == ("structural_tag", newer)
+
+
 def test_text_is_no_constraint() -> None:
     """`response_format` may say that anything goes."""
     assert chat({"messages": HELLO, "response_format": {"type": "text"}}).constraint is None
@@ -70,9 +85,14 @@ def test_text_is_no_constraint() -> None:
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
         ({"messages": HELLO, "top_logprobs": 2}, "top_logprobs"),
-        ({"messages": HELLO, "tools": [{}]}, "tools"),
+        ({"messages": HELLO, "tools": [{}]}, "tools[0].function"),
+        ({"messages": HELLO, "functions": [{}]}, "functions"),
+        ({"messages": HELLO, "tools": [TOOL], "guided_regex": "a"}, "tools"),
+        ({"messages": HELLO, "modalities": ["audio"]}, "modalities"),
         ({"messages": HELLO, "n": 0}, "n"),
-        ({"messages": HELLO, "n": 2, "best_of": 3}, "best_of"),
+        ({"messages": HELLO, "n": 3, "best_of": 2}, "best_of"),
+        ({"messages": HELLO, "n": 2, "best_of": 3, "stream": True}, "best_of"),
+        ({"messages": HELLO, "prompt_logprobs": 3, "stream": True}, "prompt_logprobs"),
         ({"messages": HELLO, "stream_options": {"include_usage": True}}, "stream_options"),
         ({"messages": HELLO, "stream": True, "stream_options": {"usage": True}}, "stream_options.usage"),
         ({"messages": HELLO, "logit_bias": {"a": 1}}, "logit_bias"),
@@ -96,7 +116,7 @@ def test_what_is_wrong_is_named(body: dict[str, object], param: str) -> None:
         ({"prompt": [True]}, "prompt"),
         ({"prompt": [1, "a"]}, "prompt"),
         ({"prompt": "a", "suffix": "b"}, "suffix"),
-        ({"prompt": "a", "echo": True, "stream": True}, "echo"),
+        ({"prompt": ["a"] * 100, "best_of": 2}, "best_of"),
         ({"prompt": ["a"] * 100, "n": 2}, "n"),
         ({"prompt": "a", "stop_token_ids": ["x"]}, "stop_token_ids"),
     ],
@@ -111,3 +131,13 @@ def test_what_is_wrong_with_a_completion(body: dict[str, object], param: str) ->
 def test_answers_without_a_seed_differ() -> None:
     """Without a seed each stream draws its own."""
     assert Call(None, ("a",), completion({"prompt": "a"}).sampling, n=2).seed(1) is None
+
+
+def test_logits_processors() -> None:
+    """They are named with their arguments; what names none is refused with the field."""
+    named = completion({"prompt": "a", "logits_processors": [{"name": "x", "args": {"y": 1}}]}).logits_processors
+    assert [(one.name, dict(one.arguments)) for one in named] == [("x", {"y": 1})]
+    assert completion({"prompt": "a"}).logits_processors == ()
+    with pytest.raises(ApiError) as raised:
+        completion({"prompt": "a", "logits_processors": [{"args": {}}]})
+    assert raised.value.param == "logits_processors"

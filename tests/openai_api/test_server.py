@@ -9,11 +9,13 @@ from collections.abc import Iterator
 import httpx
 import jsonschema
 import openai
+import pydantic
 import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from lmtool.openai_api.server import MOST_BYTES, OpenAIServer
+from lmtool.openai_api.http import MOST_BYTES
+from lmtool.openai_api.server import ApiConfig, OpenAIServer
 from lmtool.types import GenerateRequest, SamplingParams
 from tests.scripted_model import ScriptedModel
 
@@ -25,6 +27,12 @@ SCHEMA = {
     "required": ["name", "age"],
     "additionalProperties": False,
 }
+NUMBERS = {
+    "type": "json_schema",
+    "name": "numbers",
+    "schema": {"type": "array", "items": {"type": "integer", "minimum": 10000}, "minItems": 200},
+}
+COUNT = {"name": "count", "input_schema": {"properties": {"all": NUMBERS["schema"]}, "required": ["all"]}}
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +140,64 @@ def test_json_by_schema(client: openai.OpenAI, stream: bool) -> None:
         jsonschema.validate(json.loads(text), SCHEMA)
 
 
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "person"}}])
+def test_a_tool_that_must_be_called(client: openai.OpenAI, choice: object) -> None:
+    """Whatever the temperature, the arguments are what the tool's schema allows; streamed they are the same."""
+    person = {"type": "function", "function": {"name": "person", "strict": True, "parameters": SCHEMA}}
+    ask = {"model": MODEL, "messages": FRANCE, "tools": [person], "tool_choice": choice, "max_tokens": 200}
+    for seed in range(2):
+        ask |= {"seed": seed, "temperature": 1.3, "parallel_tool_calls": False}
+        (answer,) = client.chat.completions.create(**ask).choices  # type: ignore[call-overload]
+        (call,) = answer.message.tool_calls
+        assert (answer.finish_reason, answer.message.content, call.function.name) == ("tool_calls", None, "person")
+        jsonschema.validate(json.loads(call.function.arguments), SCHEMA)
+        with client.chat.completions.stream(**ask) as stream:
+            final = stream.get_final_completion().choices[0].message.tool_calls[0]
+        assert final.function.arguments == call.function.arguments
+
+
+def test_tools_that_may_be_called(client: openai.OpenAI) -> None:
+    """The embedded model was never told of tools: it answers in text, and the answer says why."""
+    tool = {"type": "function", "function": {"name": "f"}}
+    answer = client.chat.completions.create(model=MODEL, messages=FRANCE, temperature=0, tools=[tool])  # type: ignore[call-overload]
+    assert answer.choices[0].message.content == "The capital of France is Paris."
+    assert "says nothing of tools" in answer.warnings[0]
+    result = {"role": "tool", "tool_call_id": "1", "content": "Paris"}
+    called = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", **tool, "function": {"name": "f"}}]}
+    after = client.chat.completions.create(model=MODEL, messages=[*FRANCE, called, result], max_tokens=5)  # type: ignore[call-overload]
+    assert after.usage.prompt_tokens > answer.usage.prompt_tokens
+
+
+def test_a_parsed_answer(client: openai.OpenAI) -> None:
+    """A type of pydantic, as the form of the answer and as a tool's arguments."""
+
+    class Person(pydantic.BaseModel):
+        name: str = pydantic.Field(max_length=6)
+        age: int = pydantic.Field(ge=0, le=99)
+
+    ask = {"model": MODEL, "messages": FRANCE, "max_tokens": 90}
+    answer = client.chat.completions.parse(**ask, response_format=Person)  # type: ignore[arg-type]
+    assert isinstance(answer.choices[0].message.parsed, Person)
+    tool = openai.pydantic_function_tool(Person)
+    called = client.chat.completions.parse(**ask, tools=[tool], tool_choice="required", parallel_tool_calls=False)  # type: ignore[arg-type]
+    assert isinstance(called.choices[0].message.tool_calls[0].function.parsed_arguments, Person)
+
+
+def test_no_embeddings_are_made_up(client: openai.OpenAI) -> None:
+    """A model that continues texts has none, and the error says so."""
+    with pytest.raises(openai.BadRequestError, match="no embedding") as raised:
+        client.embeddings.create(model=MODEL, input="a")
+    assert raised.value.code == "unsupported_model"
+
+
+def test_tokens_of_messages(base: str) -> None:
+    """`/tokenize` takes a conversation, too: what the chat template makes of it."""
+    told = httpx.post(f"{base}/tokenize", json={"messages": FRANCE}).json()
+    text = httpx.post(f"{base}/detokenize", json={"tokens": told["tokens"]}).json()["prompt"]
+    assert FRANCE[0]["content"] in text
+    assert httpx.post(f"{base}/tokenize", json={"prompt": "a", "tokens": 1}).json()["error"]["param"] == "tokens"
+
+
 def test_a_choice(client: openai.OpenAI) -> None:
     """VLLM's spelling in `extra_body`."""
     answer = client.chat.completions.create(
@@ -182,7 +248,10 @@ def serving(model: ScriptedModel, key: str | None = None) -> Starlette:
         def piece(self, token_id: int) -> bytes:
             return bytes([token_id % 256])
 
-    return Starlette(routes=OpenAIServer(model, lambda _: Letters(), key).routes())  # type: ignore[arg-type]
+        def token(self, token_id: int) -> str:
+            return ""
+
+    return Starlette(routes=OpenAIServer(model, lambda _: Letters(), ApiConfig(key)).routes())  # type: ignore[arg-type]
 
 
 def test_the_key() -> None:
@@ -195,15 +264,23 @@ def test_the_key() -> None:
         assert "secret" not in answer.text
 
 
-async def test_who_hangs_up_stops_the_work(base: str, embedded: str) -> None:
+LONG: dict[str, dict[str, object]] = {
+    "completions": {"prompt": [5], "max_tokens": 490, "n": 20, "ignore_eos": True},
+    "chat/completions": {"messages": FRANCE, "n": 20, "ignore_eos": True},
+    "responses": {"input": "Hi", "text": {"format": NUMBERS}},
+    "messages": {"messages": FRANCE, "max_tokens": 490, "tools": [COUNT], "tool_choice": {"type": "any"}},
+}
+
+
+@pytest.mark.parametrize("path", LONG)
+async def test_who_hangs_up_stops_the_work(base: str, embedded: str, path: str) -> None:
     """A client that leaves ends its streams, streamed or not: soon nothing runs."""
     from lmtool.lmtp.client import LmtpClient
 
     async with LmtpClient(embedded) as watcher:
         for stream in (False, True):
-            body = {"model": MODEL, "prompt": [5], "max_tokens": 490, "n": 20, "ignore_eos": True, "stream": stream}
             async with httpx.AsyncClient() as http:
-                asking = asyncio.create_task(http.post(f"{base}/completions", json=body))
+                asking = asyncio.create_task(http.post(f"{base}/{path}", json={**LONG[path], "stream": stream}))
                 while (await watcher.info()).running == 0:
                     await asyncio.sleep(0)
                 asking.cancel()
@@ -219,6 +296,7 @@ def test_constraints_show_in_the_metrics(client: openai.OpenAI, embedded: str) -
     text = httpx.get(embedded.replace("ws://", "http://") + "metrics").text
     (line,) = [line for line in text.splitlines() if line.startswith("lmtool_guide_compiles_total ")]
     assert int(line.split()[1]) >= 1
+    assert 'lmtool_requests_total{command="GENERATE",ending="stop"}' in text
 
 
 async def test_lmtp_is_the_same_model(client: openai.OpenAI, embedded: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from lmtool.errors import RequestError
 from lmtool.text import chat_template
 from lmtool.text.chat_template import ChatTemplate
-from lmtool.types import ChatMessage
+from lmtool.types import ChatMessage, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,6 +89,47 @@ def test_equals_transformers(template: str, chat: str, theirs: Callable[[str, li
             ChatTemplate(template, TOKENS).render(messages)
     else:
         assert ChatTemplate(template, TOKENS).render(messages) == expected
+
+
+CALLING = """{% if tools %}{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}{% endif %}
+{% for m in messages %}{{ m.role }}|{{ m.content }}
+{% for call in m.tool_calls or [] %}<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>{% endfor %}{% if m.tool_call_id %}for {{ m.tool_call_id }} by {{ m.name }}{% endif %}{% endfor %}
+{% if thinking %}think{% endif %}"""
+
+
+def test_tools_equal_transformers() -> None:
+    """Tools, calls with their arguments as objects, what tools answered, and options of the template's own."""
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"a": ["é"]}}}
+    theirs = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()), **TOKENS).apply_chat_template(
+        [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "content": "b", "tool_call_id": "1", "name": "f"},
+        ],
+        tools=[tool],
+        chat_template=CALLING,
+        add_generation_prompt=True,
+        tokenize=False,
+        thinking=True,
+    )
+    turns = [
+        ChatMessage("user", "a"),
+        ChatMessage("assistant", "", (ToolCall("1", "f", '{"a": ["é"]}'),)),
+        ChatMessage("tool", "b", tool_call_id="1", name="f"),
+    ]
+    assert ChatTemplate(CALLING, TOKENS).render(turns, [tool], {"thinking": True}) == theirs
+
+
+def test_arguments_that_are_no_json() -> None:
+    """What a model once wrote goes back as it is."""
+    turns = [ChatMessage("assistant", "", (ToolCall("1", "f", "{"),))]
+    assert '"arguments": "{"' in ChatTemplate(CALLING, TOKENS).render(turns)
 
 
 def test_refusal() -> None:

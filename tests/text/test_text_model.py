@@ -367,7 +367,7 @@ class TestStopStrings:
         outputs = sink.of(1)
         assert sink.text(1) == "one."
         assert byte_level.decode([output.token for output in outputs]) == "one.END"
-        assert outputs[-1].finish_reason == "stop"
+        assert (outputs[-1].finish_reason, outputs[-1].stopped_by) == ("stop", "END")
         assert outputs[-1].usage == Usage(2, len(outputs))
         assert outputs[-1].token is not None
         assert [output.last for output in outputs].count(True) == 1

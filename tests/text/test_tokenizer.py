@@ -17,6 +17,7 @@ from tokenizers import AddedToken, Tokenizer, models
 
 from lmtool.errors import FileError, RequestError
 from lmtool.text.tokenizer import TextTokenizer, load_tokenizer
+from lmtool.tiny.path import MODEL_DIR
 from lmtool.types import ChatMessage
 
 STORIES = Path(__file__).parent.parent / "data/stories260K"
@@ -186,6 +187,17 @@ class TestChat:
         with pytest.raises(RequestError, match="no chat template") as caught:
             stories.encode_chat([ChatMessage("user", "x")])
         assert caught.value.hints
+
+
+def test_a_template_in_place_of_the_models_own() -> None:
+    """What the server was given counts; special tokens are known by their spelling, other tokens are none."""
+    own = load_tokenizer(str(MODEL_DIR))
+    assert "im_start" in (own.chat_template or "")
+    other = load_tokenizer(str(MODEL_DIR), chat_template="{{ messages[0].content }}")
+    assert other.render_chat([ChatMessage("user", "Hi")]) == "Hi"
+    assert own.token(own.special_id("<|im_end|>") or 0) == "<|im_end|>"
+    assert own.special_id("a") is None
+    assert own.special_id("no such token") is None
 
 
 class TestFolders:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,9 @@ import httpx
 import pytest
 
 from lmtool.cli.serving.listening import ListenConfig, bind, url
-from lmtool.cli.serving.service import Service, ServiceConfig
+from lmtool.cli.serving.service import CarrierConfig, Service, ServiceConfig
 from lmtool.cli.wiring import ModelsConfig
-from lmtool.errors import ConnectError, ModelLoadError
+from lmtool.errors import ConnectError, ModelLoadError, UsageError
 from lmtool.lmtp.client import LmtpClient
 from lmtool.lmtp.config import ServerConfig
 from lmtool.ports import stream
@@ -102,6 +103,39 @@ async def test_closing_ends_what_still_runs() -> None:
         assert last.error_code == "connection"
         assert last.error is not None
         assert "shutting down" in last.error
+
+
+async def test_workers_do_not_take_the_text_from_http() -> None:
+    """The server in front of workers has their model's tokenizer, where it is at hand: logprobs are spelt."""
+    worker = f"stdio:{sys.executable} -m lmtool serve --stdio --quiet --threads 1"
+    service = Service(ServiceConfig(workers=(worker,)))
+    where = opened(service)
+    try:
+        await service.ready(ignore)
+        async with httpx.AsyncClient(base_url=where.replace("ws", "http", 1), timeout=60) as http:
+            ask = {"prompt": "The capital of France is", "max_tokens": 2, "temperature": 0, "logprobs": 1}
+            (choice,) = (await http.post("/v1/completions", json=ask)).json()["choices"]
+        assert "".join(choice["logprobs"]["tokens"]) == choice["text"]
+    finally:
+        await service.close()
+
+
+@pytest.mark.parametrize("how", [CarrierConfig("llm"), CarrierConfig(uvicorn_log_level="loud")])
+def test_a_carrier_that_cannot_be(how: CarrierConfig) -> None:
+    """It is told before anything is opened."""
+    with pytest.raises(UsageError):
+        how.check()
+
+
+async def test_behind_a_proxy() -> None:
+    """Under `--root-path` the routes answer with the proxy's part of the path, and without it."""
+    service = Service(ServiceConfig(ModelsConfig("auto"), carrier=CarrierConfig("/llm")))
+    where = opened(service)
+    try:
+        async with httpx.AsyncClient(base_url=where.replace("ws", "http", 1)) as http:
+            assert [(await http.get(path)).status_code for path in ("/llm/health", "/health")] == [503, 503]
+    finally:
+        await service.close()
 
 
 async def test_under_auto_it_is_ready_at_once() -> None:

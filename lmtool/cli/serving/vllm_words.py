@@ -1,0 +1,201 @@
+"""The command line of `vllm serve`, and of DotLLM, in the words of `lmtool serve`; pure."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from lmtool.errors import UsageError
+
+RENAMED = {
+    "--max-model-len": "--max-context",
+    "--max-num-seqs": "--max-streams",
+    "--max-num-batched-tokens": "--max-batch-tokens",
+    "--kv-cache-memory-bytes": "--kv-cache-bytes",
+    "--data-parallel-size": "--replicas",
+    "-dp": "--replicas",
+    "--api-server-count": "",
+}
+"""Options with a value that mean the same under another name; those without one are left out."""
+SWITCHES = {
+    "--enable-prefix-caching": "--prefix-cache",
+    "--no-enable-prefix-caching": "--no-prefix-cache",
+    "--enable-auto-tool-choice": "",
+    "--exclude-tools-when-tool-choice-none": "",
+    "--enable-chunked-prefill": "",
+    "--enable-prompt-tokens-details": "",
+    "--disable-frontend-multiprocessing": "",
+    "--disable-log-requests": "",
+    "--no-enable-log-requests": "",
+    "--disable-log-stats": "",
+    "--disable-uvicorn-access-log": "",
+}
+"""Options without a value; those that are always so here are left out."""
+ENGINE = {
+    "--gpu-memory-utilization": "give the memory for keys and values in bytes: --kv-cache-bytes N",
+    "--quantization": "serve weights that are quantized already: a GGUF file with --backend llamacpp",
+    "--block-size": "leave it out: the size of cache blocks is chosen here",
+    "--swap-space": "leave it out: nothing is swapped",
+    "--cpu-offload-gb": "leave it out: weights stay on one device",
+    "--speculative-config": "leave it out: drafts are made without a second model",
+    "--kv-cache-dtype": "leave it out: keys and values have the type of the weights",
+    "--load-format": "leave it out: safetensors are read",
+    "--max-lora-rank": "merge the adapter into the weights",
+    "--pipeline-parallel-size": "leave it out, or --backend vllm",
+    "-pp": "leave it out, or --backend vllm",
+    "--distributed-executor-backend": "leave it out, or --backend vllm",
+    "--seed": "send seed with the request: without one each answer draws its own",
+    "--max-logprobs": "leave it out: 20 alternatives a token over HTTP, 256 over LMTP",
+}
+"""vLLM's options with a value that this engine lacks, and what to do; `--backend vllm` takes them as they are."""
+ENGINE_SWITCHES = {
+    "--enforce-eager": "",
+    "--enable-lora": "merge the adapter into the weights",
+    "--enable-expert-parallel": "leave it out, or --backend vllm",
+    "--enable-sleep-mode": "models leave memory by --idle-unload SECONDS",
+}
+"""The same without a value; those with nothing to do mean nothing here."""
+ELSEWHERE = {
+    "--download-dir": "set HF_HOME in the environment",
+    "--hf-token": "set HF_TOKEN in the environment",
+    "--lora-modules": "merge the adapter into the weights, and serve the folder",
+    "--ssl-keyfile": "put a proxy that speaks TLS in front",
+    "--ssl-certfile": "put a proxy that speaks TLS in front",
+    "--middleware": "put a proxy in front",
+    "--logits-processors": "constraints hold streams to a form: structured_outputs in the request",
+    "--reasoning-parser": "leave it out: thoughts are part of the answer's text",
+    "--chat-template-kwargs": "send chat_template_kwargs with the request",
+    "--default-chat-template-kwargs": "send chat_template_kwargs with the request",
+    "--override-generation-config": "send the parameters with the request",
+}
+"""Options that this program has in another place."""
+FIXED: Mapping[str, frozenset[str]] = {
+    "--guided-decoding-backend": frozenset({"auto", "guidance", "llguidance"}),
+    "--tokenizer-mode": frozenset({"auto", "hf"}),
+    "--response-role": frozenset({"assistant"}),
+    "--chat-template-content-format": frozenset({"auto", "string"}),
+    "--generation-config": frozenset({"vllm"}),
+    "--runner": frozenset({"auto", "generate"}),
+    "--task": frozenset({"auto", "generate"}),
+}
+"""Options that have these values here, and no other."""
+VLLM = "vllm"
+_HUMAN = re.compile(r"(\d+(?:\.\d+)?)([kKmMgG])")
+_FACTORS = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30}
+
+
+def translate(words: Sequence[str]) -> list[str]:
+    """Return the words behind `serve` with vLLM's options in ours; others, and what is behind `--`, stay.
+
+    Raises `UsageError` for an option that only looks the same, with what to do instead.
+    """
+    end = words.index("--") if "--" in words else len(words)
+    given = _Words(words[:end])
+    return [*(word for part in given for word in part), *words[end:]]
+
+
+class _Words:
+    """The words of a command line, read from the left."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._left = list(words)
+        self._vllm = _names_vllm(words)
+        self._model = any(word == "--model" or word.startswith("--model=") for word in words)
+
+    def __iter__(self) -> Iterator[list[str]]:
+        """What each option, or each other word, becomes."""
+        while self._left:
+            word = self._left.pop(0)
+            name, equals, value = word.partition("=")
+            name = name.replace("_", "-") if name.startswith("--") else name  # vLLM takes both
+            if name.startswith("-") and equals:
+                self._left.insert(0, value)
+            read = self._reader(name)
+            if read is None and equals and name.startswith("-"):
+                self._left.pop(0)
+            yield [word] if read is None else read(name)
+
+    def _reader(self, name: str) -> Callable[[str], list[str]] | None:
+        readers: list[tuple[object, Callable[[str], list[str]]]] = [
+            (("--model",), lambda name: [self._value(name)]),
+            (("--served-model-name",) if self._model else (), self._names),
+            (("--allowed-origins",), self._origins),
+            (("--tensor-parallel-size", "-tp"), self._devices),
+            (SWITCHES, lambda name: [SWITCHES[name]] if SWITCHES[name] else []),
+            (RENAMED, self._renamed),
+            (ENGINE, self._engine),
+            (ENGINE_SWITCHES, self._engine_switch),
+            (ELSEWHERE, lambda name: _refuse(name, ELSEWHERE[name])),
+            (FIXED, self._fixed),
+        ]
+        return next((read for names, read in readers if name in names), None)  # type: ignore[operator] # containers all
+
+    def _value(self, name: str) -> str:
+        if not self._left:
+            raise UsageError(f"{name} needs a value", "see: lmtool serve --help")
+        return self._left.pop(0)
+
+    def _names(self, name: str) -> list[str]:
+        """Names up to the next option; `--model` tells that none of them is the model."""
+        words = [name, self._value(name)]
+        while self._left and not self._left[0].startswith("-"):
+            words += [name, self._left.pop(0)]
+        return words
+
+    def _origins(self, name: str) -> list[str]:
+        value = self._value(name)
+        try:
+            origins = json.loads(value)
+        except ValueError:
+            origins = [value]
+        if not isinstance(origins, list):
+            raise UsageError(f"{name} {value!r} is no JSON list", "such as --allowed-origins '[\"https://one.org\"]'")
+        return [word for origin in origins for word in ("--allow-origin", str(origin))]
+
+    def _devices(self, name: str) -> list[str]:
+        value = self._value(name)
+        return [] if value == "1" else ["--layout", f"1x{value}"]
+
+    def _renamed(self, name: str) -> list[str]:
+        value = self._value(name)
+        if name == "--max-model-len" and value in {"-1", "auto"}:
+            return []
+        return [RENAMED[name], _number(value)] if RENAMED[name] else []
+
+    def _engine(self, name: str) -> list[str]:
+        value = self._value(name)
+        if self._vllm:
+            long = {"-pp": "--pipeline-parallel-size"}.get(name, name)
+            return ["--backend-option", f"{long[2:].replace('-', '_')}={value}"]
+        if (name, value) in {("--load-format", "auto"), ("--load-format", "safetensors"), ("--kv-cache-dtype", "auto")}:
+            return []
+        if name in {"--pipeline-parallel-size", "-pp"} and value == "1":
+            return []
+        return _refuse(name, ENGINE[name])
+
+    def _engine_switch(self, name: str) -> list[str]:
+        if self._vllm:
+            return ["--backend-option", f"{name[2:].replace('-', '_')}=true"]
+        return _refuse(name, ENGINE_SWITCHES[name]) if ENGINE_SWITCHES[name] else []
+
+    def _fixed(self, name: str) -> list[str]:
+        value = self._value(name)
+        if value not in FIXED[name]:
+            raise UsageError(f"{name} is {value!r}; here it is {', '.join(sorted(FIXED[name]))}", "leave it out")
+        return []
+
+
+def _names_vllm(words: Sequence[str]) -> bool:
+    return f"--backend={VLLM}" in words or ("--backend", VLLM) in itertools.pairwise(words)
+
+
+def _number(text: str) -> str:
+    """A number as vLLM takes it: 32k is 32,000 and 32K is 32,768."""
+    match = _HUMAN.fullmatch(text)
+    return str(int(float(match[1]) * _FACTORS[match[2]])) if match else text
+
+
+def _refuse(name: str, advice: str) -> list[str]:
+    raise UsageError(f"{name} is an option of vLLM that lmtool does not have under this name", advice)

@@ -1,0 +1,94 @@
+"""The schema of an array of calls, out of the schemas of the tools' arguments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+MOST_CALLS = 64
+"""In one answer that must call something."""
+_NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+"""Keywords whose value has schemas under names of the client's."""
+_SEVERAL_SIDES = frozenset({"allOf", "if", "not", "dependentSchemas", "dependencies", "unevaluatedProperties"})
+_BESIDE = frozenset({"$ref", "anyOf", "oneOf"})
+"""The same, where they stand beside an object's properties."""
+_DATA = frozenset({"const", "enum", "default", "examples"})
+"""Keywords whose value is no schema, whatever it looks like."""
+
+
+def calls_schema(tools: Sequence[tuple[str, Mapping[str, Any]]], *, parallel: bool) -> dict[str, Any]:
+    """The schema of `[{"name": ..., "parameters": {...}}, ...]` for (name, schema of the arguments) each.
+
+    References of a tool's schema to its own parts go on to mean these parts.
+    """
+    calls = [
+        {
+            "type": "object",
+            "properties": {"name": {"const": name}, "parameters": {"$ref": f"#/$defs/{number}"}},
+            "required": ["name", "parameters"],
+            "additionalProperties": False,
+        }
+        for number, (name, _) in enumerate(tools)
+    ]
+    return {
+        "type": "array",
+        "minItems": 1,
+        "maxItems": MOST_CALLS if parallel else 1,
+        "items": calls[0] if len(calls) == 1 else {"anyOf": calls},
+        "$defs": {str(number): moved(schema, f"#/$defs/{number}") for number, (_, schema) in enumerate(tools)},
+    }
+
+
+def closed(schema: Mapping[str, Any]) -> Any:  # noqa: ANN401  # any JSON
+    """The schema with `additionalProperties` false where an object's properties are told and it says nothing of others.
+
+    What it allows, the given one allows, too; a model is not led to make up arguments. A schema with keywords that look
+    at an object from several sides stays as it is: closed, its parts might exclude each other.
+    """
+    return schema if _has(schema, _SEVERAL_SIDES) else _closed(schema)
+
+
+def _closed(schema: Any) -> Any:  # noqa: ANN401  # any JSON
+    if isinstance(schema, list):
+        return [_closed(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    parts: dict[str, Any] = {}
+    for keyword, value in schema.items():
+        if keyword in _DATA:
+            parts[keyword] = value
+        elif keyword in _NAMED and isinstance(value, dict):
+            parts[keyword] = {name: _closed(part) for name, part in value.items()}
+        else:
+            parts[keyword] = _closed(value)
+    if isinstance(parts.get("properties"), dict) and "patternProperties" not in parts:
+        parts.setdefault("additionalProperties", False)
+    return parts
+
+
+def _has(value: Any, keywords: frozenset[str]) -> bool:  # noqa: ANN401  # any JSON
+    if isinstance(value, dict):
+        beside = "properties" in value and not _BESIDE.isdisjoint(value)
+        return beside or not keywords.isdisjoint(value) or any(_has(part, keywords) for part in value.values())
+    return isinstance(value, list) and any(_has(part, keywords) for part in value)
+
+
+def moved(schema: Any, to: str) -> Any:  # noqa: ANN401  # any JSON
+    """A schema whose root stands at the JSON pointer `to` of another document. One with an `$id` needs no change."""
+    if isinstance(schema, list):
+        return [moved(part, to) for part in schema]
+    if not isinstance(schema, dict) or "$id" in schema:
+        return schema
+    return {keyword: _moved_value(keyword, value, to) for keyword, value in schema.items()}
+
+
+def _moved_value(keyword: str, value: Any, to: str) -> Any:  # noqa: ANN401  # any JSON
+    if keyword in _DATA:
+        return value
+    if keyword == "$ref" and isinstance(value, str) and (value == "#" or value.startswith("#/")):
+        return to + value[1:]
+    if keyword in _NAMED and isinstance(value, dict):
+        return {name: moved(part, to) for name, part in value.items()}
+    return moved(value, to)

@@ -1,0 +1,83 @@
+"""Bodies, events and clients that hang up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from lmtool.openai_api.errors import ApiError
+from lmtool.openai_api.http import MOST_BYTES, body_of, server_sent, unless_gone
+
+
+def request(*messages: dict[str, Any]) -> Request:
+    left = list(messages)
+
+    async def receive() -> dict[str, Any]:
+        if not left:
+            await asyncio.Event().wait()
+        return left.pop(0)
+
+    return Request({"type": "http", "method": "POST", "headers": []}, receive)
+
+
+async def test_a_body() -> None:
+    """A JSON object, in however many pieces."""
+    pieces = [{"type": "http.request", "body": part, "more_body": part != b"1}"} for part in (b'{"a": ', b"1}")]
+    assert await body_of(request(*pieces)) == {"a": 1}
+
+
+@pytest.mark.parametrize(("body", "status"), [(b"[]", 400), (b"{", 400), (b"x" * (MOST_BYTES + 1), 413)])
+async def test_what_is_no_body(body: bytes, status: int) -> None:
+    """Anything else, or more than the limit, is an error that says so."""
+    with pytest.raises(ApiError) as raised:
+        await body_of(request({"type": "http.request", "body": body}))
+    assert raised.value.status == status
+
+
+async def said(response: Response) -> str:
+    return "".join([part async for part in response.body_iterator])  # type: ignore[attr-defined]
+
+
+async def test_events() -> None:
+    """Each one is a line; what fails at first is raised, what fails later is an event."""
+
+    async def events(fails_at: int) -> AsyncGenerator[dict[str, Any], None]:
+        for number in range(3):
+            if number == fails_at:
+                raise ApiError(500, "it broke")
+            yield {"type": "t", "n": number}
+
+    with pytest.raises(ApiError):
+        await server_sent(events(0))
+    text = await said(await server_sent(events(2)))
+    assert text.startswith('data: {"type": "t", "n": 0}\n\n')
+    assert '"message": "it broke"' in text
+    assert text.endswith("data: [DONE]\n\n")
+    named = await said(await server_sent(events(1), named=True, failed=lambda error: {"type": "bad"}, end=""))
+    assert named.endswith('event: bad\ndata: {"type": "bad"}\n\n')
+
+
+async def test_a_client_that_hangs_up_ends_the_work() -> None:
+    """The work is cancelled, and nothing is answered."""
+    ended = asyncio.Event()
+
+    async def work() -> Response:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return Response()
+
+    with pytest.raises(ClientDisconnect):
+        await unless_gone(request({"type": "http.disconnect"}), work())
+    assert ended.is_set()
+
+    async def quick() -> Response:
+        return Response("x")
+
+    assert (await unless_gone(request(), quick())).body == b"x"
