@@ -32,24 +32,30 @@ if TYPE_CHECKING:
 
     from lmtool.trace.conversation import Produced
     from lmtool.trace.events import Event
+    from lmtool.trace.selection import Selection
 
 _WIDE = 100
 
 
-def describe(event: Event, conversation: Conversation) -> Iterator[str]:
-    """Lines for people: one a token, one for every other event. Call in order; follows the conversation."""
-    for line in _lines(event, conversation):
+def describe(event: Event, conversation: Conversation, selection: Selection | None = None) -> Iterator[str]:
+    """Lines for people: one a token, one for every other event. Call in order; follows the conversation.
+
+    selection: which requests and outputs to tell of; then nothing else is.
+    """
+    for line in _lines(event, conversation, selection):
         yield line.replace("\n", "\\n")
 
 
-def _lines(event: Event, conversation: Conversation) -> Iterator[str]:
+def _lines(event: Event, conversation: Conversation, selection: Selection | None) -> Iterator[str]:
     steps = conversation.follow(event)
     for step in steps:
+        if selection is not None and not selection.wants(step):
+            continue
         mark, text = (
             (">", _request(step, conversation)) if isinstance(step, Began) else ("<", _output(step, conversation))
         )
         yield f"{step.time:12.6f}  {step.stream:<7} {mark} {text}"
-    if not steps:
+    if not steps and selection is None:
         where = str(event.connection or "-")
         yield f"{event.time:12.6f}  {where:<7} {_other(event)}"
 

@@ -92,6 +92,11 @@ class Proxy:
         """Connections that have not ended."""
         return len(self._tasks)
 
+    def number(self) -> int:
+        """The number of a further connection, such as one of this program's own: counted like those taken."""
+        self.connections += 1
+        return self.connections
+
     async def listen(self, sockets: Iterable[socket]) -> None:
         """Take connections on sockets that are bound; returns at once."""
         for one in sockets:
@@ -110,9 +115,8 @@ class Proxy:
         assert task is not None
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        self.connections += 1
         with contextlib.suppress(asyncio.CancelledError):  # only `close` cancels, and waits for this
-            await self._connection(self.connections, _Side(reader, writer))
+            await self._connection(self.number(), _Side(reader, writer))
 
     async def _connection(self, number: int, client: _Side) -> None:
         try:

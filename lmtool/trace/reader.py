@@ -51,10 +51,10 @@ class TraceReader:
         """Read the header. Raises `FileError`."""
         self.path = Path(path)
         self.ending: Ending | None = None
-        with self._open() as file:
+        with self.open() as file:
             source = _Lines(self.path, file)
             first = source.next()
-            while first is not None and _is_comment(first):
+            while first is not None and is_comment(first):
                 first = source.next()
             if first is None:
                 raise FileError(f"{self.path} is empty", "a trace begins with a header line")
@@ -62,7 +62,10 @@ class TraceReader:
                 self.header: Header = lines.read_header(first)
             except HeaderError as error:
                 raise FileError(f"{self.path}, line {source.number}: {error}", _hint(error)) from None
-            self._start, self._first_line = source.offset, source.number
+            self.start = source.offset
+            """Where the line after the header begins, in bytes of the unpacked file."""
+            self.first_line = source.number
+            """Number of the header's line."""
             self._first = first
 
     def __iter__(self) -> Iterator[Event]:
@@ -76,45 +79,50 @@ class TraceReader:
         """
         self.ending = None
         blobs = _BlobStore(self)
-        check = _Check(self._first)
-        with self._open() as file:
-            file.seek(self._start)
-            source = _Lines(self.path, file, self._start, self._first_line)
+        check = self.check()
+        with self.open() as file:
+            file.seek(self.start)
+            source = _Lines(self.path, file, self.start, self.first_line)
             while (line := source.next()) is not None:
-                if _is_comment(line):
+                if is_comment(line):
                     continue
-                event = self._event(line, source)
+                event = self.read(line, source.number, torn=not line.endswith(b"\n"))
                 if event is None:
+                    source.torn = f"line {source.number} breaks off"
                     break
-                self._in_order(check, event, source.number)
+                self.in_order(check, event.time, source.number)
                 check.add(event, line)
                 if isinstance(event, Blob):
                     blobs.seen(event, source.begin)
                 yield source.begin, blobs.whole(event) if whole else event
         self.ending = check.ending(source.torn)
 
-    def _event(self, line: bytes, source: _Lines) -> Event | None:
-        """The event of a line; None for the torn last line of a cut file."""
+    def check(self) -> EndCheck:
+        """What must be told of every event, in order, to know the trace's ending."""
+        return EndCheck(self._first)
+
+    def read(self, line: bytes, number: int, *, torn: bool) -> Event | None:
+        """The event of a line; None where it is torn and makes no sense. torn: whether it ends with the file."""
         try:
             return lines.read_event(line, self.header.json)
         except LineError as error:
-            if not line.endswith(b"\n"):
-                source.torn = f"line {source.number} breaks off"
+            if torn:
                 return None
-            raise FileError(f"{self.path}, line {source.number}: {error}") from None
+            raise FileError(f"{self.path}, line {number}: {error}") from None
 
-    def _in_order(self, check: _Check, event: Event, number: int) -> None:
+    def in_order(self, check: EndCheck, time: float, number: int) -> None:
+        """Raise `FileError` where the event of a line cannot follow what `check` was told."""
         if check.end is not None:
             raise FileError(f"{self.path}, line {number}: an event after the end record")
-        if event.time < check.time:
+        if time < check.time:
             raise FileError(
-                f"{self.path}, line {number}: time {event.time:.6f} is before {check.time:.6f} of the event above it",
+                f"{self.path}, line {number}: time {time:.6f} is before {check.time:.6f} of the event above it",
                 "events are in order of time; `lmtool trace merge` puts several recordings in order",
             )
 
     def at(self, offset: int) -> Event:
         """The event whose line begins at an offset that `located` or `index` gave."""
-        with self._open() as file:
+        with self.open() as file:
             file.seek(offset)
             source = _Lines(self.path, file, offset)
             line = source.next()
@@ -129,10 +137,19 @@ class TraceReader:
         """Offsets of all events, 8 bytes each: `at(index[i])` is event number i."""
         return array("Q", (offset for offset, _ in self.located()))
 
-    def _open(self) -> BinaryIO:
+    @property
+    def packed(self) -> bool:
+        """Whether the file is packed with gzip. Raises `FileError`."""
         try:
             with self.path.open("rb") as file:
-                packed = file.read(2) == b"\x1f\x8b"
+                return file.read(2) == b"\x1f\x8b"
+        except OSError as error:
+            raise FileError(f"cannot read {self.path}: {error.strerror}") from None
+
+    def open(self) -> BinaryIO:
+        """The unpacked file, from its first byte. Raises `FileError`."""
+        packed = self.packed
+        try:
             return cast("BinaryIO", gzip.open(self.path)) if packed else self.path.open("rb")
         except OSError as error:
             raise FileError(f"cannot read {self.path}: {error.strerror}") from None
@@ -170,7 +187,7 @@ class _Lines:
         return line
 
 
-class _Check:
+class EndCheck:
     """What the end record is compared with."""
 
     def __init__(self, header_line: bytes) -> None:
@@ -178,18 +195,29 @@ class _Check:
         self._events = 0
         self._tokens = 0
         self.time = 0.0
+        """Of the last event, in seconds."""
         self.end: End | None = None
 
     def add(self, event: Event, line: bytes) -> None:
+        """Take an event and its line."""
         self.time = event.time
         if isinstance(event, End):
             self.end = event
             return
-        self._events += 1
-        self._tokens += count_tokens(event)
-        self._hash.update(_unended(line) + b"\n")
+        self.count(1, count_tokens(event))
+        self.hash(_unended(line) + b"\n")
 
-    def ending(self, torn: str) -> Ending:
+    def count(self, events: int, tokens: int) -> None:
+        """Take so many events, with so many tokens in them."""
+        self._events += events
+        self._tokens += tokens
+
+    def hash(self, data: bytes) -> None:
+        """Take the bytes of lines, each with one line feed; of all but comments and the end record."""
+        self._hash.update(data)
+
+    def ending(self, torn: str, *, hashed: bool = True) -> Ending:
+        """How the trace ends. torn: why its file breaks off, if it does. hashed: whether `hash` was told everything."""
         end = self.end
         if end is None:
             return Ending("cut", torn or "there is no end record")
@@ -197,7 +225,7 @@ class _Check:
             return Ending("altered", f"the end record counts {end.events} events, the file has {self._events}")
         if end.tokens != self._tokens:
             return Ending("altered", f"the end record counts {end.tokens} tokens, the file has {self._tokens}")
-        if end.sha256 != self._hash.hexdigest():
+        if hashed and end.sha256 != self._hash.hexdigest():
             return Ending("altered", "the lines are not those that the end record's sha256 was made of")
         return Ending("complete", "")
 
@@ -237,7 +265,8 @@ class _BlobStore:
             self._values.popitem(last=False)
 
 
-def _is_comment(line: bytes) -> bool:
+def is_comment(line: bytes) -> bool:
+    """Whether a line says nothing: begins with `#`, or is blank."""
     return line.startswith(b"#") or not line.strip()
 
 

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from lmtool.trace.blobs import LARGE, BlobKeeper
-from lmtool.trace.events import Frame, Parsed, Request, Vocab, token_entries
-from lmtool.trace.redaction import Redaction, spoken_ids, suspects
+from lmtool.trace.events import Frame, Parsed, Request
+from lmtool.trace.redaction import Redaction, suspects
+from lmtool.trace.vocabulary import Explainer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from lmtool.trace.events import Event
+    from lmtool.trace.vocabulary import Spell
     from lmtool.trace.writer import TraceWriter
-
-Spell: TypeAlias = "Callable[[int], bytes]"
-"""The bytes that a token id adds to a text."""
 
 MOST_WAITING = 2**28
 """Characters that may wait for the disk."""
-_PROMPTS = ("prompt", "scored")
 
 
 class Recorder:
@@ -34,8 +32,7 @@ class Recorder:
         """Record into `writer`; spell: explains ids, none are explained without it."""
         self._writer = writer
         self._redaction = redaction
-        self._spell = spell
-        self._explained: set[int] = set()
+        self._explainer = None if spell is None else Explainer(spell)
         self._blobs = BlobKeeper()
         self.suspects: Counter[str] = Counter()
         """What looked like a key, with its middle left out, and how often."""
@@ -48,7 +45,7 @@ class Recorder:
     def take(self, events: Iterable[Event]) -> None:
         """Record these events."""
         for event in events:
-            new = self._new_ids(event) if self._spell is not None else ()
+            new = self._explainer.new_ids(event) if self._explainer is not None else ()
             told = self._redaction.apply(event)
             if told is None:
                 continue
@@ -62,19 +59,9 @@ class Recorder:
         time = self._writer.time(event.time)
         self._writer.write(event if time == event.time else replace(event, time=time))
 
-    def _new_ids(self, event: Event) -> list[int]:
-        ids = [i for entry in token_entries(event) for i in spoken_ids(entry)]
-        if isinstance(event, Frame) and event.direction == ">" and isinstance(event.content, Parsed):
-            payload = event.content.value
-            lists = [payload.get(name) for name in _PROMPTS] if isinstance(payload, dict) else []
-            ids += [i for ids in lists if isinstance(ids, list) for i in ids if type(i) is int and i >= 0]
-        return [i for i in dict.fromkeys(ids) if i not in self._explained]
-
-    def _vocab(self, time: float, new: Iterable[int]) -> Vocab | None:
-        assert self._spell is not None
-        known = [i for i in new if self._redaction.wants(i)]
-        self._explained.update(known)
-        return Vocab(time, 0, {i: _text(self._spell(i)) for i in known}) if known else None
+    def _vocab(self, time: float, new: Iterable[int]) -> Event | None:
+        assert self._explainer is not None
+        return self._explainer.vocab(time, [i for i in new if self._redaction.wants(i)])
 
     def _suspect(self, event: Event) -> None:
         if isinstance(event, Request) or (isinstance(event, Frame) and event.direction == ">" and not _is_large(event)):
@@ -107,10 +94,3 @@ def _is_large(event: Event) -> bool:
     members = [member for entry in entries if isinstance(entry, dict) for member in entry.values()]
     # The shortest element takes three characters in a list ("1, "), seven in an object.
     return any(len(one) > LARGE // 64 for one in members if isinstance(one, dict | list | str))
-
-
-def _text(piece: bytes) -> str | bytes:
-    try:
-        return piece.decode()
-    except UnicodeDecodeError:
-        return piece

@@ -9,8 +9,9 @@ import pytest
 from lmtool.trace.events import Blob, Event, Frame, Open, Parsed, Request, Vocab
 from lmtool.trace.header import Header
 from lmtool.trace.reader import TraceReader
-from lmtool.trace.recorder import Recorder, Spell
+from lmtool.trace.recorder import Recorder
 from lmtool.trace.redaction import Redaction, What
+from lmtool.trace.vocabulary import Spell
 from lmtool.trace.writer import TraceWriter
 from tests.trace.conftest import generate, token, tokens
 

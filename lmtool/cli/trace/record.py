@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -12,15 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from lmtool.cli.invocation import Common
+from lmtool.cli.proxying import bound, listen_config, proxy_url
 from lmtool.cli.trace.files import Force
 
 if TYPE_CHECKING:
     from lmtool.cli.output import Output
     from lmtool.cli.serving.listening import ListenConfig
     from lmtool.trace.header import Header
-    from lmtool.trace.proxy import Proxy, Target
-    from lmtool.trace.recorder import Recorder, Spell
+    from lmtool.trace.proxy import Target
+    from lmtool.trace.recorder import Recorder
     from lmtool.trace.recording import Recording
+    from lmtool.trace.vocabulary import Spell
     from lmtool.types import TokenizerInfo
 
 
@@ -56,6 +57,7 @@ async def record(
     no_time: Annotated[
         bool, typer.Option("--no-time", help="Number events: the same conversation gives the same file.")
     ] = False,
+    inspect: Annotated[bool, typer.Option("--inspect", help="Show it meanwhile, as lmtool inspect does.")] = False,
     force: Force = False,
 ) -> None:
     """Stand between clients and a server, and record what they say. Ctrl-C ends the recording.
@@ -67,16 +69,26 @@ async def record(
     from lmtool.trace.proxy import Proxy, parse_target
     from lmtool.trace.recording import Recording
 
-    out, target, place = Output.of(common), parse_target(to or common.url), _listen_config(listen)
-    spell, info = _spelling(tokenizer)
+    if inspect:
+        from lmtool.cli.inspecting.screen import need_screen
+
+        need_screen("--inspect")
+    out, target, place = Output.of(common), parse_target(to or common.url), listen_config(listen)
+    spell, info = spelling(tokenizer)
     header = _header(target, title, info, no_time=no_time)
     place_of_traces = _output(output, split)
     start = _starter(place_of_traces, header, redact, spell, note, split=split == "connection", force=force)
     clock = _clock()
     recording = Recording(start, out.warn, clock, split=split == "connection")
+    if inspect:
+        connections = await _inspected(out, recording, target, place, spell)
+        _summary(out, recording, connections)
+        return
     try:
         proxy = Proxy(target, recording.tell, out.warn, clock)
-        url = await _listen(proxy, place, target)
+        sockets = bound(place, "--listen")
+        await proxy.listen(sockets)
+        url = proxy_url(place, sockets, target)
         out.note(f"recording {url} → {target.url} into {place_of_traces}    Ctrl-C ends it", "")
         with interrupts.watch() as asked:
             await asked.first.wait()
@@ -86,31 +98,30 @@ async def record(
     _summary(out, recording, proxy.connections)
 
 
-async def _listen(proxy: Proxy, place: ListenConfig, target: Target) -> str:
-    from lmtool.cli.serving import listening
-    from lmtool.errors import ResourceError
+async def _inspected(
+    out: Output, recording: Recording, target: Target, place: ListenConfig, spell: Spell | None
+) -> int:
+    """Record until the inspector is left; how many connections there were."""
+    from lmtool.cli.inspecting.choosing import Chooser, Wanted
+    from lmtool.cli.inspecting.screen import default_options, watch
+    from lmtool.tui.sources.proxy import ProxySource
 
+    warnings: list[str] = []
     try:
-        sockets = listening.bind(place)
-    except ResourceError as error:
-        raise ResourceError(error.message, "another one:  --listen 127.0.0.1:0     (0 picks a free port)") from error
-    await proxy.listen(sockets)
-    scheme = "http" if target.url.startswith("http") else "ws"
-    path = target.path if scheme == "http" else "/"
-    return f"{scheme}{listening.url(place, sockets).removeprefix('ws').rstrip('/')}{path}"
+        sockets = bound(place, "--listen")
+        find = Chooser(Wanted(), warnings.append).find_tokenizer
+        source = ProxySource(target, sockets, warnings.append, find_tokenizer=find, spell=spell, also=recording.tell)
+        source.url = proxy_url(place, sockets, target)
+        await watch(source, default_options())
+    finally:
+        await recording.close()
+        for sentence in warnings:
+            out.warn(sentence)
+    return source.connections
 
 
-def _listen_config(text: str) -> ListenConfig:
-    from lmtool.cli.serving.listening import ListenConfig
-    from lmtool.errors import UsageError
-
-    found = re.fullmatch(r"(?:(?P<host>.*):)?(?P<port>\d{1,5})", text)
-    if found is None or int(found["port"]) > 65535:
-        raise UsageError(f"cannot listen on {text!r}", "write HOST:PORT, :PORT or PORT, such as 127.0.0.1:8081")
-    return ListenConfig((found["host"] or "127.0.0.1").strip("[]"), int(found["port"]))
-
-
-def _spelling(name: str | None) -> tuple[Spell | None, TokenizerInfo | None]:
+def spelling(name: str | None) -> tuple[Spell | None, TokenizerInfo | None]:
+    """What ids mean by a tokenizer, and which one it is; None for no name. Raises what loading it raises."""
     if name is None:
         return None, None
     from lmtool.text.tokenizer import load_tokenizer

@@ -16,22 +16,38 @@ def show(
     connection: Annotated[
         int | None, typer.Option("--connection", "-c", metavar="N", help="Only this connection.", show_default=False)
     ] = None,
+    filter: Annotated[  # noqa: A002 - names the variable and the setting as well
+        str,
+        typer.Option(
+            "--filter",
+            metavar="EXPR",
+            help='Only these: sid:3 p<.1 rank>3 gap>50ms err "text" /re/ | ! ( ).',
+            show_default=False,
+        ),
+    ] = "",
     jsonl: Annotated[bool, typer.Option("--jsonl", help="One JSON object a token or other event.")] = False,
 ) -> None:
     """Print a trace: one line for each token and each other event."""
     import msgspec
 
     from lmtool.cli.output import Output
+    from lmtool.errors import UsageError
     from lmtool.trace.conversation import Conversation
     from lmtool.trace.description import describe, objects
+    from lmtool.trace.filter import parse
     from lmtool.trace.reader import TraceReader
+    from lmtool.trace.selection import Selection
 
+    if jsonl and filter:
+        raise UsageError("--filter selects lines for people, --jsonl prints every event", "filter the objects with jq")
     out = Output.of(common)
+    chosen = parse(filter)
     reader = TraceReader(file)
     header = reader.header
     if not jsonl:
         out.line(" · ".join(str(part) for part in (file.name, header.at, header.by, header.title) if part))
     conversation = Conversation()
+    selection = Selection(chosen, conversation) if filter else None
     for event in reader:
         if connection is not None and event.connection not in (0, connection):
             continue
@@ -39,6 +55,6 @@ def show(
             for one in objects(event):
                 out.line(msgspec.json.encode(one).decode())
         else:
-            for line in describe(event, conversation):
+            for line in describe(event, conversation, selection):
                 out.line(line)
     tell_ending(out, reader)

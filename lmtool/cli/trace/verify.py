@@ -113,6 +113,7 @@ def _tell(out: Output, outcome: Outcome) -> None:
     if len(findings) > 10:
         out.line(f"    ... and {len(findings) - 10} more")
     if outcome.actual:
+        out.line(f"    lmtool inspect {outcome.recorded} {outcome.actual}")
         out.line(f"    lmtool trace diff {outcome.recorded} {outcome.actual}")
 
 

@@ -18,6 +18,7 @@ from websockets.exceptions import ConnectionClosed
 
 from lmtool.trace.events import Close, End, Event, Frame, Open, Remark, Vocab
 from lmtool.trace.reader import TraceReader
+from tests.cli.terminal import terminal
 from tests.cli.trace_runner import trace
 from tests.conftest import STORIES
 
@@ -154,6 +155,22 @@ async def test_a_busy_port_is_told(tmp_path: Path) -> None:
     assert result.exit_code == 8
     assert "already in use" in result.stderr
     assert "--listen" in result.stderr
+
+
+def test_on_the_screen_meanwhile(served: str, tmp_path: Path) -> None:
+    """`--inspect` shows what is recorded; leaving ends both. Without a terminal it does not begin."""
+    path = tmp_path / "a.lmtp.jsonl"
+    words = ("trace", "record", "--to", served, "--listen", "127.0.0.1:0", "-O", str(path), "--inspect")
+    with terminal(*words, columns=140) as screen:
+        screen.until("waiting for clients")
+        screen.until("model_info")
+        screen.press("q")
+        assert screen.end() == 0
+        assert "1 connections" in screen.text
+    events, ending = read(path)
+    assert ending == "complete"
+    assert any(isinstance(event, Frame) for event in events)
+    assert trace("record", "--inspect", "-O", tmp_path / "b").exit_code == 2
 
 
 @pytest.mark.parametrize(

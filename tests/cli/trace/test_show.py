@@ -51,3 +51,13 @@ def test_a_bad_line_ends_with_7(file: Path) -> None:
     assert result.exit_code == 7
     assert "line 10: not JSON" in result.stderr
     assert "Traceback" not in result.output
+
+
+def test_filter(file: Path) -> None:
+    """`--filter` prints what matches; a wrong expression ends with 2 and says what is possible."""
+    lines = trace("show", file, "--filter", "tok:12").stdout.splitlines()
+    assert [line.split()[:4] for line in lines[1:]] == [["0.020000", "1/1", "<", "12"]]
+    wrong = trace("show", file, "--filter", "p<x")
+    assert wrong.exit_code == 2
+    assert "gap>50ms" in wrong.stderr
+    assert trace("show", file, "--filter", "err", "--jsonl").exit_code == 2

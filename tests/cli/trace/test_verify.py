@@ -41,7 +41,7 @@ def test_list(folder: Path) -> None:
 
 
 def test_reports_and_what_came(folder: Path, served: str, tmp_path: Path) -> None:
-    """A failure is status 1; reports are written; what came is kept, with the command to compare it."""
+    """A failure is status 1; reports are written; what came is kept, with the commands to compare it."""
     report = tmp_path / "report"
     done = trace("verify", folder, "--to", served, "--report", report, "-j", 2)
     assert done.exit_code == 1
@@ -52,7 +52,8 @@ def test_reports_and_what_came(folder: Path, served: str, tmp_path: Path) -> Non
         "wrong[mock]",
     ]
     actual = report / "wrong.actual.lmtp.jsonl"
-    assert f"    lmtool trace diff {folder / 'wrong.lmtp.jsonl'} {actual}" in lines
+    for command in ("inspect", "trace diff"):
+        assert f"    lmtool {command} {folder / 'wrong.lmtp.jsonl'} {actual}" in lines
     assert "    fail (ids) stream 1/1 token 7: expected finish_reason 'stop', got 'length'" in lines
     assert trace("diff", folder / "wrong.lmtp.jsonl", actual).exit_code == 1
     assert ET.parse(report / "junit.xml").getroot().get("failures") == "1"

@@ -54,6 +54,6 @@ def test_lines() -> None:
     told = reports.lines(OUTCOMES[1])
     assert told[0].startswith("fail ")
     assert told[2].startswith("    GEN-3: `max_tokens`")
-    assert told[-1] == "    lmtool trace show report/a.lmtp.jsonl"
+    assert told[-1] == "    lmtool inspect report/a.lmtp.jsonl"
     assert "    it is old" in reports.lines(OUTCOMES[2])
     assert reports.summary(OUTCOMES) == "5 cases · 1 pass · 1 skipped · 1 known-failing · 1 fixed · 1 fail"

@@ -1,0 +1,318 @@
+"""Which streams and tokens to show: `sid:3 p<.1 | err "text" !/re/`, parsed once and asked often."""
+
+from __future__ import annotations
+
+import operator
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from lmtool.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+LONGEST = 1000
+"""Characters of an expression."""
+_DEEPEST = 50
+
+
+class Facts(Protocol):
+    """What a filter may ask; None stands for what is not known, such as a token's facts where a stream is meant."""
+
+    @property
+    def sid(self) -> str:
+        """Label of the stream, such as `1/3`."""
+
+    @property
+    def conn(self) -> int:
+        """Number of the connection."""
+
+    @property
+    def model(self) -> str | None:
+        """Model asked for."""
+
+    @property
+    def kind(self) -> str:
+        """`gen`, `score`, `chat`, `text`."""
+
+    @property
+    def state(self) -> str:
+        """`waiting`, `running`, `stop`, `length`, `cancelled`, `error`, `unfinished`."""
+
+    @property
+    def p(self) -> float | None:
+        """Probability of the token."""
+
+    @property
+    def bits(self) -> float | None:
+        """Surprisal of the token in bits."""
+
+    @property
+    def rank(self) -> int | None:
+        """Place among the alternatives, from 1."""
+
+    @property
+    def gap(self) -> float | None:
+        """Milliseconds since the frame before brought tokens of the stream."""
+
+    @property
+    def tok(self) -> int | None:
+        """Token id."""
+
+    @property
+    def text(self) -> str | None:
+        """Text of the token."""
+
+
+Test: TypeAlias = "Callable[[Facts], bool | None]"
+
+_COMPARE: Mapping[str, Callable[[float, float], bool]] = {
+    "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt, "=": operator.eq,
+}  # fmt: skip
+_NAMES = ("sid", "conn", "model", "kind", "state", "tok")
+_KINDS = ("gen", "score", "chat", "text")
+_STATES: Mapping[str, frozenset[str]] = {
+    **{
+        name: frozenset([name]) for name in ("waiting", "running", "stop", "length", "cancelled", "error", "unfinished")
+    },
+    "err": frozenset(["error", "unfinished"]),
+    "run": frozenset(["waiting", "running"]),
+    "done": frozenset(["stop", "length", "cancelled"]),
+}
+_FLAGS = ("err", "run", "done")
+_UNITS: Mapping[str, Mapping[str, float]] = {
+    "p": {"": 1, "%": 0.01},
+    "bits": {"": 1, "b": 1},
+    "rank": {"": 1},
+    "gap": {"": 1, "ms": 1, "s": 1000},
+}
+_WORD = re.compile(
+    r"""\s*(?:(?P<mark>[|!()])|"(?P<text>(?:[^"\\]|\\.)*)"|/(?P<regex>(?:[^/\\]|\\.)*)/"""
+    r"""|(?P<name>[a-z]+)(?P<sign><=|>=|<|>|=|:)(?P<value>[^\s|()]+)|(?P<word>[^\s|!()"]+))"""
+)
+FORMS = (
+    'sid:3 conn:1 model:NAME kind:score state:err tok:262 p<.1 bits>5 rank>3 gap>50ms "text" /regex/ err run done'
+    " · | or · ! not · ( )"
+)
+"""All forms, for a message or a help screen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A parsed expression."""
+
+    source: str
+    names: frozenset[str]
+    """What it asks of `Facts`."""
+    _test: Test
+
+    def token(self, facts: Facts) -> bool:
+        """Whether to show a token."""
+        return self._test(facts) is True
+
+    def stream(self, facts: Facts) -> bool:
+        """Whether a stream may have tokens to show: what depends on tokens counts as possible."""
+        return self._test(facts) is not False
+
+
+def parse(source: str) -> Filter:
+    """Parse an expression; an empty one shows everything. Raises `UsageError` that names the place."""
+    if len(source) > LONGEST:
+        raise UsageError(f"the filter has {len(source)} characters; at most {LONGEST}")
+    parser = _Parser(source)
+    return Filter(source, frozenset(parser.names), parser.whole())
+
+
+class _Parser:
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self.names: set[str] = set()
+        self._words = _split(source, self.names)
+        self._at = 0
+        self._depth = 0
+
+    def whole(self) -> Test:
+        test = self._any() if self._words else _true
+        if self._at < len(self._words):
+            raise _error(self._source, f"{self._words[self._at][0]!r} does not fit there")
+        return test
+
+    def _any(self) -> Test:
+        tests = [self._all()]
+        while self._next("|"):
+            tests.append(self._all())
+        return tests[0] if len(tests) == 1 else _either(tests)
+
+    def _all(self) -> Test:
+        tests = [self._one()]
+        while self._at < len(self._words) and self._words[self._at][0] not in ("|", ")"):
+            tests.append(self._one())
+        return tests[0] if len(tests) == 1 else _both(tests)
+
+    def _one(self) -> Test:
+        if self._next("!"):
+            return self._deeper(lambda: _negated(self._one()))
+        if self._next("("):
+            return self._deeper(self._in_parentheses)
+        if self._at == len(self._words):
+            raise _error(self._source, "something is missing at its end")
+        word, test = self._words[self._at]
+        if test is None:
+            raise _error(self._source, f"{word!r} does not fit there")
+        self._at += 1
+        return test
+
+    def _in_parentheses(self) -> Test:
+        test = self._any()
+        if not self._next(")"):
+            raise _error(self._source, "a ) is missing")
+        return test
+
+    def _deeper(self, parse: Callable[[], Test]) -> Test:
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise _error(self._source, "it is nested too deeply")
+        try:
+            return parse()
+        finally:
+            self._depth -= 1
+
+    def _next(self, mark: str) -> bool:
+        found = self._at < len(self._words) and self._words[self._at] == (mark, None)
+        self._at += found
+        return found
+
+
+def _split(source: str, names: set[str]) -> list[tuple[str, Test | None]]:
+    """Words and their tests; a mark has none."""
+    words: list[tuple[str, Test | None]] = []
+    at = 0
+    while source[at:].strip():
+        found = _WORD.match(source, at)
+        if found is None:
+            raise _error(source, f"{source[at:].strip()[:20]!r} cannot be read")
+        at = found.end()
+        words.append((found["mark"], None) if found["mark"] else (found.group().strip(), _term(source, found, names)))
+    return words
+
+
+def _term(source: str, found: re.Match[str], names: set[str]) -> Test:
+    word = found["word"]
+    if found["name"] is not None:
+        names.add(found["name"])
+        return _named(source, found["name"], found["sign"], found["value"])
+    if word in _FLAGS:
+        names.add("state")
+        return _among("state", _STATES[word])
+    if word is not None and re.fullmatch(r"\d+/\S+", word):
+        names.add("sid")
+        return _among("sid", {word})
+    names.add("text")
+    if found["regex"] is None:
+        return _contains(word if word is not None else re.sub(r"\\(.)", r"\1", found["text"]))
+    try:
+        return _matches(re.compile(found["regex"]))
+    except (re.error, OverflowError, RecursionError) as error:
+        raise _error(source, f"/{found['regex']}/ is no regular expression: {error}") from None
+
+
+def _named(source: str, name: str, sign: str, value: str) -> Test:
+    if name in _UNITS and sign in _COMPARE:
+        return _compared(name, _COMPARE[sign], _number(source, name, sign, value))
+    if name not in _NAMES or sign not in (":", "="):
+        raise _error(source, f"{name}{sign}{value} is not known")
+    if name in ("conn", "tok"):
+        if not value.isdecimal():
+            raise _error(source, f"{value!r} after {name}{sign} is no whole number")
+        return _token(int(value)) if name == "tok" else _among(name, {int(value)})
+    if name in ("state", "kind"):
+        known = _STATES if name == "state" else {kind: {kind} for kind in _KINDS}
+        if value.lower() not in known:
+            raise _error(source, f"{value!r} is no {name}; there are {', '.join(known)}")
+        return _among(name, known[value.lower()])
+    return _id(value) if name == "sid" else _among(name, {value})
+
+
+def _number(source: str, name: str, sign: str, value: str) -> float:
+    found = re.fullmatch(r"(\d+\.?\d*|\.\d+)(e-?\d+)?([a-z%]*)", value)
+    units = _UNITS[name]
+    if found is None or found[3] not in units:
+        raise _error(source, f"{value!r} after {name}{sign} is no number{_with_units(units)}")
+    return float(found[1] + (found[2] or "")) * units[found[3]]
+
+
+def _with_units(units: Mapping[str, float]) -> str:
+    named = [unit for unit in units if unit]
+    return f" (units: {', '.join(named)})" if named else ""
+
+
+def _compared(name: str, compare: Callable[[float, float], bool], limit: float) -> Test:
+    def test(facts: Facts) -> bool | None:
+        value = getattr(facts, name)
+        return None if value is None else compare(value, limit)
+
+    return test
+
+
+def _among(name: str, wanted: Collection[object]) -> Test:
+    return lambda facts: getattr(facts, name) in wanted
+
+
+def _token(wanted: int) -> Test:
+    return lambda facts: None if facts.tok is None else facts.tok == wanted
+
+
+def _id(wanted: str) -> Test:
+    """`3` is any connection's stream 3, `1/3` one connection's."""
+    return lambda facts: facts.sid == wanted or ("/" not in wanted and facts.sid.partition("/")[2] == wanted)
+
+
+def _contains(wanted: str) -> Test:
+    low = wanted.lower()
+
+    def test(facts: Facts) -> bool | None:
+        return None if facts.text is None else low in facts.text.lower()
+
+    return test
+
+
+def _matches(pattern: re.Pattern[str]) -> Test:
+    def test(facts: Facts) -> bool | None:
+        return None if facts.text is None else pattern.search(facts.text) is not None
+
+    return test
+
+
+def _true(_: Facts) -> bool:
+    return True
+
+
+def _both(tests: list[Test]) -> Test:
+    def test(facts: Facts) -> bool | None:
+        known: bool | None = True
+        for one in tests:
+            found = one(facts)
+            if found is False:
+                return False
+            known = None if found is None else known
+        return known
+
+    return test
+
+
+def _either(tests: list[Test]) -> Test:
+    opposite = _both([_negated(one) for one in tests])
+    return _negated(opposite)
+
+
+def _negated(one: Test) -> Test:
+    def test(facts: Facts) -> bool | None:
+        found = one(facts)
+        return None if found is None else not found
+
+    return test
+
+
+def _error(source: str, what: str) -> UsageError:
+    return UsageError(f"the filter {source[:80]!r} cannot be understood: {what}", f"possible: {FORMS}")
