@@ -40,6 +40,8 @@ class LazyGroup(TyperGroup):
         entry = find(args[0])
         if entry is not None:
             self.commands[entry.name] = build_entry(entry)
+        if args[0] == "serve":
+            args = [args[0], *_in_our_words(args[1:])]
         return super().resolve_command(ctx, args)
 
 
@@ -82,6 +84,15 @@ def build_whole(program: Any = None) -> Any:
         if entry.name in group.commands:
             group.commands[entry.name] = build_entry(entry)
     return group
+
+
+def _in_our_words(words: list[str]) -> list[str]:
+    """Words of `vllm serve` as those of `lmtool serve`."""
+    from lmtool.cli.options import reporting
+    from lmtool.cli.serving.vllm_words import translate
+
+    with reporting(Common()):
+        return translate(words)
 
 
 def _markup() -> Literal["rich"] | None:

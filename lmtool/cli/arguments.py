@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 
 OPTIONAL: Mapping[str, tuple[str, ...]] = {"--heat": ("prob", "surprisal", "entropy", "rank")}
 """Option to its possible values; the first one is meant where none is given."""
+WHOLE = ("inspect", "tui")
+"""Commands whose options always have their values."""
 
 
 def complete(words: Sequence[str]) -> list[str]:
@@ -16,6 +18,8 @@ def complete(words: Sequence[str]) -> list[str]:
     """
     end = words.index("--") if "--" in words else len(words)
     completed = list(words)
+    if next((word for word in words[:end] if word in (*WHOLE, "chat", "score")), None) in WHOLE:
+        return completed
     for i in range(end):
         values = OPTIONAL.get(words[i])
         if values and (i + 1 == end or words[i + 1] not in values):

@@ -80,6 +80,12 @@ def chat(
     grammar: Annotated[
         str | None, typer.Option(metavar="FILE", help="Text of this Lark or GBNF grammar.", rich_help_panel=HOLDING)
     ] = None,
+    logits_processor: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[=JSON]", help="An installed one; repeat it.", show_default=False, rich_help_panel=HOLDING
+        ),
+    ] = None,
     n_streams: Annotated[
         int, typer.Option("--n-streams", min=1, max=256, help="Ask so many times at once; a seed counts up.")
     ] = 1,
@@ -122,7 +128,7 @@ def chat(
 ) -> Coroutine[Any, Any, None]:
     """Talk to a model: one answer, or, without a prompt, a conversation."""
     from lmtool.cli.talking.asking import Asking, Words, question
-    from lmtool.cli.talking.holding import Holding, constraint_of
+    from lmtool.cli.talking.holding import Holding, constraint_of, processors_of
     from lmtool.cli.talking.parameters import options
     from lmtool.cli.talking.showing import Showing, form_of
 
@@ -137,7 +143,8 @@ def chat(
     }
     wanted = max(ALTERNATIVES[heat] if heat else 1, TABLE_ALTERNATIVES if table else 1)
     held = constraint_of(Holding(json_schema, regex, choice or (), grammar))
-    asking = Asking(model, system, template, {"top_logprobs": wanted, **_said(said), **options(option or [])}, held)
+    values = {"top_logprobs": wanted, **_said(said), **options(option or [])}
+    asking = Asking(model, system, template, values, held, processors_of(logits_processor or ()))
     showing = Showing(form_of(json=json, jsonl=jsonl, raw=raw, table=table), heat, stats, not no_stream, echo)
     how = Words(literal or "--" in sys.argv, compat_space)
     asked = question(prompt or [], how, sys.stdin)

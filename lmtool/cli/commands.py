@@ -75,12 +75,15 @@ TREE: tuple[Command | Group, ...] = (
     ),
     Command("record", "trace.record", "The same as `lmtool trace record`.", hidden=True),
     Command("replay", "trace.serve", "The same as `lmtool trace serve`.", function="serve", hidden=True),
+    Command("inspect", "inspect", "Watch streams, probabilities, frames and time: live, or a trace.", "Look"),
+    Command("tui", "inspect", "The same as `lmtool inspect`.", function="inspect", hidden=True),
     Group(
         "bench",
-        "Measure engines and servers.",
+        "Measure engines, servers and the inspector.",
         (
             Command("engine", "bench.engine", "Measure our engine beside its peers on the same weights."),
             Command("serve", "bench.serve", "Load a server: latencies, throughput, goodput."),
+            Command("inspect", "bench.inspect", "Load the inspector: key delay, CPU, opening a long trace."),
         ),
         "Look",
     ),

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from lmtool.cli.output import Output
     from lmtool.trace.frame_tap import FrameTap
     from lmtool.trace.header import Header
-    from lmtool.trace.recorder import Recorder, Spell
+    from lmtool.trace.recorder import Recorder
+    from lmtool.trace.vocabulary import Spell
 
 
 @contextlib.asynccontextmanager

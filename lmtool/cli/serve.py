@@ -49,6 +49,15 @@ async def serve(
             metavar="KEY", help="What clients of the OpenAI API must show; better LMTOOL_API_KEY.", rich_help_panel=WIRE
         ),
     ] = None,
+    root_path: Annotated[
+        str, typer.Option(metavar="PATH", help="Where a proxy in front puts this server.", rich_help_panel=WIRE)
+    ] = "",
+    uvicorn_log_level: Annotated[
+        str,
+        typer.Option(
+            metavar="LEVEL", help="Of the HTTP carrier: critical, error, warning, info, debug.", rich_help_panel=WIRE
+        ),
+    ] = "error",
     max_connections: Annotated[
         int, typer.Option(min=1, metavar="N", help="Open at once.", rich_help_panel=WIRE)
     ] = 1024,
@@ -63,6 +72,10 @@ async def serve(
         str,
         typer.Option(metavar="TYPE", help="Of the weights: auto, float32, bfloat16, float16.", rich_help_panel=MACHINE),
     ] = "auto",
+    quantize: Annotated[
+        str | None,
+        typer.Option(metavar="WAY", help="Weights as bytes, on a CPU: int8; near, not equal.", rich_help_panel=MACHINE),
+    ] = None,
     threads: Annotated[
         int | None,
         typer.Option(
@@ -76,6 +89,21 @@ async def serve(
         bool,
         typer.Option(help="Keep what was computed of prompts for those that begin alike.", rich_help_panel=MACHINE),
     ] = True,
+    speculation: Annotated[
+        bool,
+        typer.Option(help="Guess ahead what repeats, while it pays; ids stay the same.", rich_help_panel=MACHINE),
+    ] = True,
+    jump_forward: Annotated[
+        bool, typer.Option(help="Take what a constraint forces without drawing it.", rich_help_panel=MACHINE)
+    ] = True,
+    deterministic: Annotated[
+        bool,
+        typer.Option(
+            "--deterministic",
+            help="On a GPU, too: a stream is the same alone and in any batch.",
+            rich_help_panel=MACHINE,
+        ),
+    ] = False,
     replicas: Annotated[
         int, typer.Option(min=1, max=256, metavar="N", help="Worker processes.", rich_help_panel=MACHINE)
     ] = 1,
@@ -120,6 +148,25 @@ async def serve(
     revision: Annotated[
         str | None, typer.Option(metavar="NAME", help="Branch, tag or commit of a hub model.", rich_help_panel=MODELS)
     ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL", help="Folder or hub name that has the model's tokenizer.", rich_help_panel=MODELS
+        ),
+    ] = None,
+    chat_template: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Jinja template in place of the model's own.", rich_help_panel=MODELS),
+    ] = None,
+    tool_call_parser: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="How the model writes calls of tools: hermes, llama3_json, mistral, none.  [default: as its template]",
+            show_default=False,
+            rich_help_panel=MODELS,
+        ),
+    ] = None,
     trust_remote_code: Annotated[
         bool,
         typer.Option("--trust-remote-code", help="Run Python code that a model brings along.", rich_help_panel=MODELS),
@@ -151,6 +198,9 @@ async def serve(
             metavar="FILE", help="Keep what is said as a trace; a folder: one a connection.", rich_help_panel=OUTPUT
         ),
     ] = None,
+    inspect: Annotated[
+        bool, typer.Option("--inspect", help="Show the traffic: lmtool inspect on this server.", rich_help_panel=OUTPUT)
+    ] = False,
 ) -> None:
     """Serve a model over LMTP.
 
@@ -164,7 +214,7 @@ async def serve(
     from lmtool.cli.serving.listening import ListenConfig
     from lmtool.cli.serving.replicas import ReplicasConfig, commands
     from lmtool.cli.serving.run import ServingConfig, run
-    from lmtool.cli.serving.service import ServiceConfig
+    from lmtool.cli.serving.service import CarrierConfig, ServiceConfig
     from lmtool.cli.wiring import GGUF, ModelsConfig, need_serve_packages, threads_for
     from lmtool.engine.config import EngineConfig
     from lmtool.errors import UsageError
@@ -177,36 +227,64 @@ async def serve(
         raise UsageError(
             f"--stdio and --{min(other)} contradict each other: it speaks on stdin and stdout", "give one of them"
         )
+    if inspect and (stdio or json_logs):
+        raise UsageError(
+            f"--inspect and --{'stdio' if stdio else 'json-logs'} contradict each other: it takes the terminal",
+            "leave one of them out",
+        )
     if static and model == "auto":
         raise UsageError("--static serves one model, auto serves any", "name the model, or leave --static out")
     runs = BackendConfig(backend, backend_python, tuple(backend_option or ()))
     runs.check()
     if model is not None and model.endswith(GGUF) and backend == "transformers":
         raise UsageError(f"{model} is a GGUF file, which llama.cpp runs", "add:  --backend llamacpp")
-    models = ModelsConfig(model, tuple(served_model_name or ()), tuple(allow_model or ()), max_loaded, idle_unload)
+    models = ModelsConfig(
+        model,
+        tuple(served_model_name or ()),
+        tuple(allow_model or ()),
+        max_loaded,
+        idle_unload,
+        tokenizer,
+        chat_template,
+        tool_call_parser,
+    )
+    models.check()
+    carrier = CarrierConfig(root_path, uvicorn_log_level)
+    carrier.check()
     engine = EngineConfig(
         device="cuda" if cuda and device == "auto" else device,
         dtype=dtype,
+        quantize=quantize,
         max_streams=batch_size or max_streams,
         max_batch_tokens=max_batch_tokens,
         max_context=max_context,
         kv_cache_bytes=kv_cache_bytes,
         prefix_cache=prefix_cache,
+        speculation=speculation,
+        jump_forward=jump_forward,
+        deterministic=deterministic,
         threads=threads if threads is not None else threads_for(model),
         trust_remote_code=trust_remote_code,
         revision=revision,
     )
     server = ServerConfig(max_connections=max_connections, allowed_origins=tuple(allow_origin or ()))
-    service = ServiceConfig(models, engine, server, runs, api_key)
+    service = ServiceConfig(models, engine, server, runs, api_key, carrier=carrier)
     workers = commands(ReplicasConfig(replicas, layout), service, dict(os.environ))
-    await run(
-        ServingConfig(
-            None if stdio else ListenConfig(host, port),
-            replace(service, workers=workers),
-            ready_file=ready_file,
-            drain_limit=drain_limit,
-            json_logs=json_logs,
-            record=record,
-        ),
-        common,
+    config = ServingConfig(
+        None if stdio else ListenConfig(host, port),
+        replace(service, workers=workers),
+        ready_file=ready_file,
+        drain_limit=drain_limit,
+        json_logs=json_logs,
+        record=record,
+        inspect=inspect,
     )
+    if config.inspect:
+        from lmtool.cli.inspecting.screen import need_screen
+        from lmtool.cli.inspecting.serving import serve_inspected
+        from lmtool.cli.output import Output
+
+        need_screen("--inspect")
+        await serve_inspected(config, common, Output.of(common))
+    else:
+        await run(config, common)

@@ -12,6 +12,8 @@ from typing import Any
 from lmtool.errors import FileError
 
 FILE_NAME = "lmtool.toml"
+KEYS = ("inspect", "keys")
+"""The table that gives the inspector's actions other keys: its names are actions, not options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,11 @@ class Settings:
     values: Mapping[tuple[str, ...], Setting] = field(default_factory=dict)
     files: tuple[Path, ...] = ()
     """What was read, strongest first."""
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """Actions of the inspector to the keys that a settings file gives them."""
+        return {path[-1]: str(found.value) for path, found in self.values.items() if path[:-1] == KEYS}
 
     def default_map(self, options: Mapping[tuple[str, ...], Sequence[str]]) -> dict[str, Any]:
         """Nested defaults as click reads them. options: option names of each command path.
@@ -52,7 +59,7 @@ class Settings:
     def _check(self, path: tuple[str, ...], setting: Setting, options: Mapping[tuple[str, ...], Sequence[str]]) -> None:
         known = {(*command, name) for command, names in options.items() for name in names}
         known |= {(name,) for names in options.values() for name in names}
-        if path in known:
+        if path in known or path[: len(KEYS)] == KEYS:
             return
         import difflib
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from weakref import WeakSet
 
 from lmtool.cli.backends import BackendConfig, find
-from lmtool.errors import LmtoolError, ModelLoadError, ModelNotFoundError, ResourceError
+from lmtool.errors import FileError, LmtoolError, ModelLoadError, ModelNotFoundError, ResourceError, UsageError
 
 if TYPE_CHECKING:
     import tokenizers
@@ -57,6 +57,38 @@ class ModelsConfig:
     """Most models in memory at once; the one unused longest makes room. None: no limit."""
     idle_unload: float | None = None
     """Seconds without a stream after which a model leaves memory. None: never."""
+    tokenizer: str | None = None
+    """A local folder or a hub name that has the main model's tokenizer; None: the model itself has."""
+    chat_template: str | None = None
+    """A file with the main model's chat template; None: the one that its tokenizer brings."""
+    tool_call_parser: str | None = None
+    """How models write calls of tools, by the names in `openai_api.tools.parsers`; None: as their templates teach."""
+
+    def check(self) -> None:
+        """Raise `UsageError` or `FileError` for what cannot work, before anything is loaded."""
+        from lmtool.openai_api.tools.parsers import FORMS
+
+        if self.tool_call_parser is not None and self.tool_call_parser not in FORMS:
+            known = ", ".join(FORMS)
+            raise UsageError(f"--tool-call-parser {self.tool_call_parser!r} is unknown", f"known: {known}")
+        self.template()
+
+    def template(self) -> str | None:
+        """The text of `chat_template`. Raises `FileError`."""
+        if self.chat_template is None:
+            return None
+        try:
+            return Path(self.chat_template).expanduser().read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise FileError(
+                f"cannot read the chat template {self.chat_template}: {error}", "check --chat-template"
+            ) from error
+
+    def reads(self, source: str) -> tuple[str, str | None]:
+        """Where the tokenizer of the model at `source` is, and the template in place of its own. Raises `FileError`."""
+        if self.model == AUTO or source != served(self.model).source:
+            return source, None
+        return self.tokenizer or source, self.template()
 
     @property
     def main(self) -> str | None:
@@ -92,6 +124,8 @@ class Loader:
     """By folder or hub name."""
     guides: WeakSet[MatcherCompiler] = field(default_factory=WeakSet)
     """What compiles constraints for these engines, with its counts."""
+    models: ModelsConfig = field(default_factory=ModelsConfig)
+    """What was said of the main model's tokenizer."""
 
     def load(self, source: str, on_progress: Callable[[LoadProgress], None]) -> LoadedModel:
         """A running model that speaks text, or ids only where it has no tokenizer. Blocks; call it from a thread.
@@ -103,7 +137,10 @@ class Loader:
 
         with _no_collection(), ThreadPoolExecutor(1, thread_name_prefix="lmtool-tokenizer") as beside:
             folder = str(Path(source).parent) if source.endswith(GGUF) else source
-            reading = beside.submit(load_tokenizer, folder, self._converted, revision=self.config.revision)
+            where, template = self.models.reads(source)
+            where = where if where != source else folder
+            revision = self.config.revision if where == folder else None
+            reading = beside.submit(load_tokenizer, where, self._converted, revision=revision, chat_template=template)
             if not Path(folder).is_dir() and isinstance(error := reading.exception(), ModelNotFoundError):
                 # Known at once here; transformers would ask a hub that cannot be reached for half a minute.
                 raise error

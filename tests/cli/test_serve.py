@@ -22,7 +22,7 @@ from lmtool.cli.serve import serve
 from lmtool.cli.serving.listening import ListenConfig
 from lmtool.cli.serving.replicas import ReplicasConfig
 from lmtool.cli.serving.run import ServingConfig
-from lmtool.cli.serving.service import ServiceConfig
+from lmtool.cli.serving.service import CarrierConfig, ServiceConfig
 from lmtool.cli.wiring import ModelsConfig
 from lmtool.engine.config import EngineConfig
 from lmtool.lmtp.client import LmtpClient
@@ -270,6 +270,7 @@ def test_flags_and_configuration_match_one_to_one() -> None:
             ReplicasConfig,
             ServerConfig,
             ServiceConfig,
+            CarrierConfig,
             ServingConfig,
         )
         for f in fields(kind)

@@ -22,7 +22,7 @@ from lmtool.cli.wiring import (
     threads_for,
 )
 from lmtool.engine.config import EngineConfig
-from lmtool.errors import ModelLoadError, ResourceError, UnknownModelError
+from lmtool.errors import FileError, ModelLoadError, ResourceError, UnknownModelError, UsageError
 from lmtool.ports import stream
 from lmtool.tiny.path import MODEL_DIR
 from lmtool.types import GenerateRequest
@@ -95,6 +95,24 @@ def test_a_very_small_model_gets_one_thread(tmp_path: Path) -> None:
     assert threads_for(str(tmp_path)) is None
     assert threads_for("org/model") is None
     assert threads_for("auto") is None
+
+
+def test_the_main_models_tokenizer_can_be_another_one(tmp_path: Path) -> None:
+    """`--tokenizer` and `--chat-template` are of the main model; a file that is not there is told before the load."""
+    template = tmp_path / "chat.jinja"
+    template.write_text("{{ messages[0].content }}")
+    models = ModelsConfig(str(STORIES), tokenizer=str(MODEL_DIR), chat_template=str(template))
+    models.check()
+    assert models.reads(str(STORIES)) == (str(MODEL_DIR), "{{ messages[0].content }}")
+    assert models.reads("other") == ("other", None)
+    with pytest.raises(FileError, match="cannot read the chat template"):
+        ModelsConfig(chat_template="nowhere").check()
+    with pytest.raises(UsageError, match="unknown"):
+        ModelsConfig(tool_call_parser="nobodys").check()
+    loaded = Loader(EngineConfig(threads=1), models=ModelsConfig(chat_template=str(template)))
+    loaded.load(served(None).source, lambda _: None).close()
+    (tokenizer,) = loaded.known_tokenizers.values()
+    assert tokenizer.chat_template == "{{ messages[0].content }}"
 
 
 def test_under_auto_there_is_no_main_model() -> None:

@@ -127,8 +127,8 @@ def _flags(config: Any) -> list[str]:
         if field.name == "model" or value == default:
             continue
         flag = f"--{field.name.replace('_', '-')}"
-        if value is True:
-            words.append(flag)
+        if isinstance(value, bool):
+            words.append(flag if value else f"--no-{flag[2:]}")
         elif isinstance(value, tuple):
             words += [word for one in value for word in (flag, str(one))]
         else:

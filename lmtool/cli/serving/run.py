@@ -53,6 +53,8 @@ class ServingConfig:
     json_logs: bool = False
     record: str | None = None
     """File, or folder, that keeps what goes over LMTP connections as traces."""
+    inspect: bool = False
+    """Show all traffic on an inspector's screen, in place of lines on stdout; then `record` names a file."""
 
 
 async def run(config: ServingConfig, common: Common) -> None:

@@ -14,10 +14,11 @@ from lmtool.cli.backends import BackendConfig
 from lmtool.cli.serving.health import Health, routes
 from lmtool.cli.wiring import AUTO, Loader, ModelsConfig, host, served
 from lmtool.engine.config import EngineConfig
-from lmtool.errors import LmtoolError
+from lmtool.errors import LmtoolError, UsageError
 from lmtool.lmtp.balancing.balancer import Balancer
 from lmtool.lmtp.config import ServerConfig
-from lmtool.lmtp.request_log import silent
+from lmtool.lmtp.request_log import RequestLog, silent
+from lmtool.types import Usage
 
 if TYPE_CHECKING:
     import socket
@@ -26,10 +27,28 @@ if TYPE_CHECKING:
     import uvicorn
 
     from lmtool.lmtp.connection import Tap
-    from lmtool.lmtp.request_log import RequestLog
     from lmtool.ports import TokenModel
     from lmtool.text.tokenizer import TextTokenizer
-    from lmtool.types import LoadProgress, ModelInfo
+    from lmtool.types import LoadProgress, ModelInfo, TokenOutput
+
+
+LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
+
+
+@dataclass(frozen=True, slots=True)
+class CarrierConfig:
+    """How HTTP is carried. Fields match the flags of `lmtool serve` one to one."""
+
+    root_path: str = ""
+    """Where a proxy in front puts this server."""
+    uvicorn_log_level: str = "error"
+
+    def check(self) -> None:
+        """Raise `UsageError` for what cannot be."""
+        if self.uvicorn_log_level not in LEVELS:
+            raise UsageError(f"--uvicorn-log-level is {self.uvicorn_log_level!r}", f"one of {', '.join(LEVELS)}")
+        if self.root_path and not self.root_path.startswith("/"):
+            raise UsageError(f"--root-path is {self.root_path!r}; expected a path that begins with /", "such as /llm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +63,7 @@ class ServiceConfig:
     """What clients of the OpenAI API must show; None: nothing."""
     workers: tuple[str, ...] = ()
     """Endpoints of servers that do the work, in place of models in this process."""
+    carrier: CarrierConfig = field(default_factory=CarrierConfig)
 
 
 class Service:
@@ -63,7 +83,7 @@ class Service:
 
         self._config = config
         self._log = log
-        self._loader = Loader(config.engine, config.backend)
+        self._loader = Loader(config.engine, config.backend, models=config.models)
         self._host = Balancer(config.workers) if config.workers else host(config.models, self._loader)
         self._server = LmtpServer(self._host, config=config.server, progress=self._host, log=self._ended, tap=tap)
         self._carrier: uvicorn.Server | None = None
@@ -83,7 +103,7 @@ class Service:
 
     def listen(self, sockets: list[socket.socket]) -> None:
         """Answer on sockets that are bound and listening, from now on; requests wait while the model loads."""
-        self._carrier = carrier(self._application(), self._config.server)
+        self._carrier = carrier(self._application(), self._config.server, self._config.carrier)
         self._tasks.append(asyncio.create_task(self._carrier.serve(sockets)))
 
     def talk(self) -> None:
@@ -111,8 +131,23 @@ class Service:
             raise
         finally:
             unsubscribe()
+        if self._config.workers:
+            await asyncio.to_thread(self._know_tokenizer, info)
         self.health.state, self.health.model = "ready", info.model
         return info
+
+    def _know_tokenizer(self, info: ModelInfo) -> None:
+        """Read the tokenizer of the model that workers serve, if it is at hand here: HTTP speaks text."""
+        from lmtool.text.tokenizer import load_tokenizer
+
+        source = served(self._config.models.model).source
+        where, template = self._config.models.reads(source)
+        try:
+            tokenizer = load_tokenizer(where, revision=self._config.engine.revision, chat_template=template)
+        except LmtoolError:
+            return  # a model from elsewhere: what needs its tokenizer is refused by name
+        if info.tokenizer is not None and info.tokenizer.sha256 == tokenizer.info.sha256:
+            self._loader.known_tokenizers[source] = tokenizer
 
     async def ended(self) -> None:
         """Return when a transport ended by itself: stdin was closed. Raises what made it end."""
@@ -141,12 +176,36 @@ class Service:
         self.health.count(entry)
         self._log(entry)
 
+    def _answered(self, last: TokenOutput | None, tokens: int) -> None:
+        """Count a stream of an HTTP request; there is no line for it in the log."""
+        if last is None:
+            self.health.count(RequestLog(0, "null", "GENERATE", output_tokens=tokens, end="left"))
+            return
+        used = last.usage or Usage(0, tokens)
+        self.health.count(
+            RequestLog(
+                0,
+                "null",
+                "GENERATE",
+                prompt_tokens=used.prompt_tokens,
+                output_tokens=used.completion_tokens,
+                end=last.finish_reason,
+                error=last.error,
+                cached_tokens=used.cached_tokens,
+            )
+        )
+
     def _application(self) -> Any:
         from starlette.applications import Starlette
 
-        from lmtool.openai_api.server import OpenAIServer
+        from lmtool.guide.check import violations
+        from lmtool.openai_api.generation import form_named
+        from lmtool.openai_api.server import ApiConfig, OpenAIServer
 
-        openai = OpenAIServer(self._host, self._tokenizer, self._config.api_key)
+        form = form_named(self._config.models.tool_call_parser)
+        openai = OpenAIServer(
+            self._host, self._tokenizer, ApiConfig(self._config.api_key, form, violations, self._answered)
+        )
         return Starlette(routes=[*self._server.routes(), *routes(self.health, self._numbers), *openai.routes()])
 
     def _tokenizer(self, name: str | None) -> TextTokenizer | None:
@@ -185,7 +244,7 @@ def _wire() -> TextIO:
     return wire
 
 
-def carrier(application: Any, config: ServerConfig) -> uvicorn.Server:
+def carrier(application: Any, config: ServerConfig, how: CarrierConfig | None = None) -> uvicorn.Server:
     """The server that carries HTTP and WebSocket to an ASGI application; leaves signals and logs to the program."""
     import uvicorn
 
@@ -195,7 +254,16 @@ def carrier(application: Any, config: ServerConfig) -> uvicorn.Server:
         def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override] # as ours is
             return contextlib.nullcontext()
 
-    options = uvicorn_options(config)
-    return Carrier(
-        uvicorn.Config(application, **options, lifespan="off", log_config=None, log_level="error", access_log=False)
-    )
+    how = how or CarrierConfig()
+    options = uvicorn_options(config) | {"log_level": how.uvicorn_log_level}
+    placed = _below(how.root_path, application) if how.root_path else application
+    return Carrier(uvicorn.Config(placed, **options, lifespan="off", log_config=None, access_log=False))
+
+
+def _below(path: str, application: Any) -> Any:
+    """The application where a proxy puts it, whether the proxy takes the path away or leaves it."""
+
+    async def placed(scope: Any, receive: Any, send: Any) -> None:
+        await application({**scope, "root_path": path}, receive, send)
+
+    return placed

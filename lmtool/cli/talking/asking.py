@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from lmtool.cli.talking.parameters import PromptWords, sampling, split_prompt
 from lmtool.errors import UsageError
-from lmtool.types import ChatMessage, Constraint, GenerateRequest, ModelInfo, Prompt, SamplingParams
+from lmtool.types import ChatMessage, Constraint, GenerateRequest, ModelInfo, NamedProcessor, Prompt, SamplingParams
 
 MAX_TOKENS = 256
 """Tokens of an answer unless said otherwise: LMTP's own 32 would cut most sentences."""
@@ -120,6 +120,8 @@ class Asking:
     """Values that options gave, by field of `SamplingParams`."""
     constraint: Constraint | None = None
     """What every answer is held to."""
+    logits_processors: tuple[NamedProcessor, ...] = ()
+    """Change the logits of every answer."""
 
     def sampling(self, info: ModelInfo, words: Mapping[str, Any]) -> SamplingParams:
         """Parameters of one request: what the words say over what the options say over the defaults."""
@@ -130,7 +132,15 @@ class Asking:
     ) -> GenerateRequest:
         """Return the request for one prompt. Raises `UsageError` for a system text where there is no template."""
         prompt = self._prompt(text, info, history)
-        return GenerateRequest(stream_id, prompt, sampling, model=self.model, text=True, constraint=self.constraint)
+        return GenerateRequest(
+            stream_id,
+            prompt,
+            sampling,
+            model=self.model,
+            text=True,
+            constraint=self.constraint,
+            logits_processors=self.logits_processors,
+        )
 
     def _prompt(self, text: str, info: ModelInfo, history: Sequence[ChatMessage]) -> Prompt:
         if self.templated(info):

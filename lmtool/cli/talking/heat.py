@@ -1,10 +1,13 @@
-"""How surprising a token was, as one of eight steps, and the colours or attributes of each step."""
+"""How surprising a token was, for a terminal that scrolls: the steps of `lmtool.tui.heat` as SGR parameters."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+
+from lmtool.tui import heat
+from lmtool.tui.heat import ATTRIBUTES, COLORS, STEPS, bits, step_of
 
 if TYPE_CHECKING:
     from lmtool.types import TokenOutput
@@ -19,32 +22,12 @@ Depth: TypeAlias = Literal["256", "16", "attributes", "none"]
 ALTERNATIVES: Mapping[HeatMode, int] = {"prob": 1, "surprisal": 1, "entropy": 20, "rank": 50}
 """How many `top_logprobs` a mode needs to be worth looking at."""
 
-STEPS = 8
-_UPPER: Mapping[HeatMode, tuple[float, ...]] = {
-    "prob": (-0.9, -0.7, -0.5, -0.3, -0.1, -0.03, -0.01),
-    "surprisal": (1, 2, 4, 6, 8, 10, 13),
-    "entropy": (0.5, 1, 2, 3, 4, 5, 7),
-    "rank": (1, 2, 3, 5, 10, 20, 50),
-}
-"""Largest value of each step but the last; probabilities are negated, so that more is always more surprising."""
-
-_ATTRIBUTES = ("2", "2", "2", "", "", "1", "1", "1;4")
+_SGR = {"dim": "2", "": "", "bold": "1", "bold underline": "1;4"}
 _STYLES: Mapping[Depth, tuple[str, ...]] = {
-    # Blue to orange, lightness rising with every step: the order can be told without seeing hues. Each step names
-    # its own text colour, so that it is readable on light and dark terminals alike.
-    "256": (
-        "38;5;231;48;5;17",
-        "38;5;231;48;5;24",
-        "38;5;16;48;5;31",
-        "38;5;16;48;5;67",
-        "38;5;16;48;5;109",
-        "38;5;16;48;5;180",
-        "38;5;16;48;5;215",
-        "38;5;16;48;5;222",
-    ),
+    "256": tuple(f"38;5;{text};48;5;{ground}" for text, ground in COLORS["blue-orange"]),
     # Sixteen colours have no orange: bright yellow is nearest, and bold marks the steps that share a colour.
     "16": ("34", "94", "36", "96", "37", "33", "93", "1;93"),
-    "attributes": _ATTRIBUTES,
+    "attributes": tuple(_SGR[name] for name in ATTRIBUTES),
     "none": ("",) * STEPS,
 }
 
@@ -56,11 +39,7 @@ def style(step: int, depth: Depth) -> str:
 
 def step(output: TokenOutput, mode: HeatMode, vocab_size: int | None = None) -> int | None:
     """Which of eight steps a token belongs to, 0 the most expected; None where the mode's figures are missing."""
-    value = measure(output, mode, vocab_size)
-    if value is None:
-        return None
-    more = -value if mode == "prob" else value
-    return sum(more > upper for upper in _UPPER[mode])
+    return step_of(mode, measure(output, mode, vocab_size))
 
 
 def measure(output: TokenOutput, mode: HeatMode, vocab_size: int | None = None) -> float | None:
@@ -74,11 +53,6 @@ def measure(output: TokenOutput, mode: HeatMode, vocab_size: int | None = None) 
     return math.exp(min(output.logprob, 0.0)) if mode == "prob" else bits(output.logprob)
 
 
-def bits(logprob: float) -> float:
-    """Surprisal in bits of a natural-log probability."""
-    return max(0.0, -logprob / math.log(2))
-
-
 def rank(output: TokenOutput) -> int | None:
     """Place of the token among its alternatives, 1 the likeliest; None where it came without alternatives.
 
@@ -90,18 +64,12 @@ def rank(output: TokenOutput) -> int | None:
 
 
 def entropy_bound(top: tuple[tuple[int, float], ...], vocab_size: int | None) -> float | None:
-    """Largest entropy in bits of a distribution with these most likely tokens.
+    """Largest entropy in bits of a distribution with these most likely tokens; None for fewer than two.
 
-    The unseen mass R is largest in entropy when spread evenly over the unseen ids. Where the size of the vocabulary is
-    not known, only what is seen counts, and R as if it were one id. None for fewer than two alternatives.
+    Where the size of the vocabulary is not known, what is unseen counts as one id: steps of colour stay apart so.
     """
-    if len(top) < 2:
-        return None
-    seen = [math.exp(min(logprob, 0.0)) for _, logprob in top]
-    rest = max(0.0, 1.0 - math.fsum(seen))
-    unseen = max(1, vocab_size - len(seen)) if vocab_size else 1
-    total = -math.fsum(p * math.log2(p) for p in seen if p > 0)
-    return total - rest * math.log2(rest / unseen) if rest > 0 else total
+    bounds = heat.entropy_bounds([min(logprob, 0.0) for _, logprob in top], vocab_size or len(top) + 1)
+    return None if bounds is None else bounds[1]
 
 
 def depth_of(environment: Mapping[str, str], *, color: bool, terminal: bool) -> Depth:
@@ -114,14 +82,4 @@ def depth_of(environment: Mapping[str, str], *, color: bool, terminal: bool) -> 
 
 def legend(mode: HeatMode) -> list[tuple[str, int]]:
     """Label and step of each step that has a look of its own, from expected to surprising."""
-    upper = _UPPER[mode]
-    if mode == "prob":
-        labels = [f"≥{_short(-u)}" for u in upper] + [f"<{_short(-upper[-1])}"]
-    else:
-        labels = [f"≤{_short(u)}" for u in upper] + [f">{_short(upper[-1])}"]
-    return [(label, i) for i, label in enumerate(labels)]
-
-
-def _short(number: float) -> str:
-    text = f"{number:g}"
-    return text[1:] if text.startswith("0.") else text
+    return heat.legend(mode)

@@ -1,14 +1,16 @@
-"""The constraint that the options of `lmtool chat` ask for, if any."""
+"""What the options of `lmtool chat` hold an answer to: a constraint, and logits processors."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from lmtool import constraint
-from lmtool.errors import ConstraintError, FileError, UsageError
-from lmtool.types import Constraint
+from lmtool.errors import ConstraintError, FileError, RequestError, UsageError
+from lmtool.logits_processors import processors_from
+from lmtool.types import Constraint, NamedProcessor
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,23 @@ def constraint_of(holding: Holding) -> Constraint | None:
     except ConstraintError as error:
         raise UsageError(error.message, *error.hints) from None
     return None
+
+
+def processors_of(words: Sequence[str]) -> tuple[NamedProcessor, ...]:
+    """Return the logits processors of `NAME` or `NAME={"argument": ...}` each. Raises `UsageError`."""
+    try:
+        return processors_from([_processor(word) for word in words], where="--logits-processor")
+    except RequestError as error:
+        raise UsageError(error.message, *error.hints) from None
+
+
+def _processor(word: str) -> dict[str, object]:
+    name, equals, arguments = word.partition("=")
+    try:
+        return {"name": name, "args": json.loads(arguments) if equals else {}}
+    except (ValueError, RecursionError) as error:
+        problem = f"--logits-processor {word!r} has no JSON behind the =: {error}"
+        raise UsageError(problem, """such as --logits-processor NAME='{"strength": 2}'""") from None
 
 
 def _text(file: str) -> str:

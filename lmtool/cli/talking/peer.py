@@ -162,7 +162,7 @@ async def spelling_of(peer: Peer) -> Callable[[int], str] | None:
     """
     own = peer.tokenizer
     if own is None and peer.info.tokenizer is not None:
-        own = await asyncio.to_thread(_here, peer.info.tokenizer)
+        own = await asyncio.to_thread(tokenizer_here, peer.info.tokenizer)
     if own is None:
         return None
     return partial(_spelled, own)
@@ -173,7 +173,8 @@ def _spelled(tokenizer: TextTokenizer, token: int) -> str:
     return text if text and "\ufffd" not in text else tokenizer.token(token) or f"#{token}"
 
 
-def _here(wanted: TokenizerInfo) -> TextTokenizer | None:
+def tokenizer_here(wanted: TokenizerInfo) -> TextTokenizer | None:
+    """The tokenizer of this hash, where its files are on this machine; reads them."""
     import hashlib
 
     from lmtool.text.tokenizer import load_tokenizer

@@ -16,8 +16,10 @@ from lmtool.cli.output import RESET, Output, visible
 from lmtool.cli.talking import heat
 from lmtool.cli.talking.cells import pad, shorten
 from lmtool.cli.talking.lanes import Lanes, Piece
-from lmtool.cli.talking.stats import Record, as_json, probability, stats_line, token_event
+from lmtool.cli.talking.stats import Record, as_json, stats_line, token_event
 from lmtool.cli.talking.talk import Arrival
+from lmtool.tui.heat import bits as bits_of
+from lmtool.tui.numbers import probability
 from lmtool.types import ModelInfo, TokenOutput
 
 Spell = Callable[[int], str]
@@ -196,7 +198,7 @@ class TableView:
         token = pad(shorten(self._token(output), 14), 14)
         rank = heat.rank(output)
         p = "" if output.logprob is None else probability(math.exp(min(0.0, output.logprob)))
-        bits = "" if output.logprob is None else f"{heat.bits(output.logprob):.1f}"
+        bits = "" if output.logprob is None else f"{bits_of(output.logprob):.1f}"
         figures = f"  {p:>5}  {bits:>5}  {'' if rank is None else rank:>4}  "
         left = f"{whose}{place:>3}  {output.token:>6}  "
         room = columns() - len(left) - 14 - len(figures) if self.ink.out.terminal else None

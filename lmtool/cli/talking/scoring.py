@@ -15,8 +15,10 @@ from lmtool.cli.talking.answer import time_limit
 from lmtool.cli.talking.cells import pad, shorten, width
 from lmtool.cli.talking.peer import open_peer, spelling_of
 from lmtool.cli.talking.render import Ink, Spell, Tint
-from lmtool.cli.talking.stats import Record, perplexity, probability, token_event
+from lmtool.cli.talking.stats import Record, perplexity, token_event
 from lmtool.cli.talking.talk import Talk, error_of
+from lmtool.tui.heat import bits as bits_of
+from lmtool.tui.numbers import probability
 from lmtool.types import ScoreRequest, TokenOutput
 
 BAR = 16
@@ -210,7 +212,7 @@ def as_csv(parts: Sequence[Part], candidates: Sequence[str]) -> str:
     writer.writerow(["candidate", "text", "tokens", "logprob", "p", "ppl", "bits"])
     for part in parts:
         ppl = "" if part.perplexity is None else repr(part.perplexity)
-        bits = heat.bits(part.logprob)
+        bits = bits_of(part.logprob)
         row = [
             candidates[part.candidate],
             part.text,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from lmtool.tui.numbers import figure
 from lmtool.types import FinishReason, TokenOutput, Usage
 
 
@@ -100,22 +101,6 @@ def stats_line(record: Record) -> str:
     if record.perplexity is not None:
         parts.append(f"ppl {figure(record.perplexity)}")
     return " · ".join(parts)
-
-
-def figure(number: float) -> str:
-    """A number for people: a decimal below 99.95, none above, `inf` as it is."""
-    if math.isinf(number):
-        return "inf"
-    return f"{number:.1f}" if abs(number) < 99.95 else f"{number:.0f}"
-
-
-def probability(p: float) -> str:
-    """A probability in three digits without the zero in front: `.326`, `1.00`; small ones as `2e-5`."""
-    if p >= 0.9995:
-        return "1.00"
-    if p < 0.0005:
-        return "0" if p == 0 else f"{p:.0e}".replace("e-0", "e-")
-    return f"{p:.3f}"[1:]
 
 
 def as_json(record: Record, model: str | None) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def test_a_failure_is_kept_and_shown(lmtool: Run, served: str, tmp_path: Path) -
     result = lmtool(*words)
     assert result.returncode == 1
     assert "TOK-3: The eos token is sent like any token" in result.stdout
-    command = next(line.strip() for line in result.stdout.splitlines() if "lmtool trace show" in line)
+    command = next(line.strip() for line in result.stdout.splitlines() if "lmtool inspect" in line)
     assert (
         "expected exactly one ending" in lmtool(*command.split()[1:]).stdout
         or "mark" in lmtool(*command.split()[1:]).stdout

@@ -95,7 +95,7 @@ def test_entropy_is_an_upper_bound() -> None:
     assert entropy_bound(((0, math.log(0.5)), (1, math.log(0.5))), 100) == pytest.approx(1)
     quarter = math.log(0.25)
     assert entropy_bound(((0, quarter), (1, quarter)), 4) == pytest.approx(2)
-    assert entropy_bound(((0, quarter), (1, quarter)), None) == pytest.approx(1.5)
+    assert entropy_bound(((0, quarter), (1, quarter)), None) == pytest.approx(2)
     assert entropy_bound(((0, 0.0),), 100) is None
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from lmtool.cli.talking.holding import Holding, constraint_of
+from lmtool.cli.talking.holding import Holding, constraint_of, processors_of
 from lmtool.errors import FileError, UsageError
-from lmtool.types import Constraint
+from lmtool.types import Constraint, NamedProcessor
 
 
 def test_none() -> None:
@@ -46,3 +46,12 @@ def test_bad(tmp_path: Path) -> None:
         constraint_of(Holding(grammar=str(tmp_path / "none")))
     with pytest.raises(UsageError, match="repeats something"):
         constraint_of(Holding(regex="a{1000000}"))
+
+
+def test_logits_processors() -> None:
+    """A name, or a name with the JSON of its arguments."""
+    assert processors_of(()) == ()
+    assert processors_of(["a", 'b={"x": [1]}']) == (NamedProcessor("a"), NamedProcessor("b", {"x": [1]}))
+    for wrong in ("a={", "a=5"):
+        with pytest.raises(UsageError, match="--logits-processor"):
+            processors_of([wrong])

@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from lmtool.cli.talking.stats import (
     Record,
     as_json,
-    figure,
     percentile,
     perplexity,
-    probability,
     stats_line,
     token_event,
 )
@@ -73,17 +71,8 @@ def test_percentile_is_nearest_rank(values: list[float], share: float) -> None:
     assert sum(v <= found for v in values) >= share * len(values)
 
 
-@pytest.mark.parametrize(
-    ("p", "text"), [(0.326, ".326"), (1, "1.00"), (0.9999, "1.00"), (0.001, ".001"), (0.00002, "2e-5"), (0, "0")]
-)
-def test_probability(p: float, text: str) -> None:
-    """Probabilities are short: three digits, or an exponent."""
-    assert probability(p) == text
-
-
-def test_figures_and_perplexity() -> None:
-    """Numbers have a decimal while they are small; perplexity has no value without tokens and may be infinite."""
-    assert [figure(x) for x in (8.44, 99.96, 992.4, math.inf)] == ["8.4", "100", "992", "inf"]
+def test_perplexity() -> None:
+    """It has no value without tokens and may be infinite."""
     assert perplexity(0.0, 0) is None
     assert perplexity(-1e6, 1) == math.inf
 

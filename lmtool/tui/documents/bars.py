@@ -1,0 +1,185 @@
+"""The lines around the panes: header, tabs, legend, timeline, and what there is no room for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lmtool.tui import heat, numbers
+from lmtool.tui.heat import STREAM_COLORS
+from lmtool.tui.runs import Run, cut, cut_left, fitted, length, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lmtool.tui.glyphs import Glyphs
+    from lmtool.tui.runs import Line
+    from lmtool.tui.view import View
+
+RECENT = 2.0
+"""Seconds that the rate of tokens is taken over."""
+SHORT = 10.0
+"""Seconds under which milliseconds are told."""
+COUNTED = 2000
+"""Streams that the header counts, the latest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What the header says beside the view's own facts."""
+
+    title: str
+    """The source, such as `proxy :8081→:8080`."""
+    word: str = "LIVE"
+    """`LIVE`, `FILE`, `loading`, `remote has gone`."""
+    trouble: bool = False
+    recording: str = ""
+    """The name and size of a recording."""
+
+
+def header(view: View, status: Status, glyphs: Glyphs, columns: int) -> Line:
+    """One line: what is watched, how it goes, when it is."""
+    wide = columns >= 90
+    time = f" {_clock(view.time)} "
+    model = visible(cut(view.state.model or "", 24))
+    parts: Line = [
+        *_life(view, status, glyphs, wide=wide),
+        Run(f"  {visible(status.title)}" if wide else f" {visible(cut_left(status.title, 16))}"),
+        Run(f"  {model}" if wide and model else "", "title"),
+        Run(f"  conn {view.state.connections}" if columns >= 100 and view.state.connections else "", "dim"),
+        *_counts(view, glyphs),
+        Run(f"  rec {visible(status.recording)}" if status.recording else "", "error"),
+    ]
+    left = fitted(parts, columns - len(time))
+    return [*left, Run(" " * (columns - len(time) - length(left))), Run(time, "title")]
+
+
+def _life(view: View, status: Status, glyphs: Glyphs, *, wide: bool) -> Line:
+    if status.trouble:
+        return [Run(f" {glyphs.over} {status.word}", "error")]
+    if not view.paused:
+        return [Run(f" {glyphs.live} {status.word}", "live")]
+    held = f" +{numbers.count(view.held_back)}" if view.live and view.held_back else ""
+    return [Run(f" {glyphs.paused} PAUSED{held}{' held back' if held and wide else ''}", "accent")]
+
+
+def _counts(view: View, glyphs: Glyphs) -> Line:
+    seen, now = view.seen, view.time
+    phases = [stream.phase(now, seen) for stream in view.state.streams[-COUNTED:] if stream.began <= now]
+    running = sum(p in ("running", "waiting") for p in phases)
+    bad = sum(p in ("error", "unfinished") for p in phases)
+    done = len(phases) - running - bad
+    line: Line = [Run(f"  {running}{glyphs.running}", "ok" if running else "dim"), Run(f" {done}{glyphs.stop}", "dim")]
+    line += [Run(f" {bad}{glyphs.error}", "error" if bad else "dim")]
+    span = min(RECENT, now)
+    if running and span > 0:
+        line.append(Run(f"  {numbers.figure((seen - view.state.tokens_at(now - span)) / span)} tok/s", "title"))
+    return line
+
+
+def _clock(seconds: float) -> str:
+    return f"{seconds:.3f} s" if seconds < SHORT else numbers.clock(seconds)
+
+
+def tabs(names: Sequence[str], chosen: int, beyond: str, columns: int) -> Line:
+    """The names of the panes where one is shown at a time, and what of it is out of sight; a target is a pane."""
+    line: Line = []
+    room = columns - len(beyond)
+    short = sum(len(name) + 4 for name in names) > room
+    for i, name in enumerate(names):
+        here = i == chosen
+        word = f"{i + 1} {name}" if here or not short else str(i + 1)
+        line.append(Run(f"[{word}]" if here else f" {word} ", "accent" if here else "dim", i))
+    line = fitted(line, room)
+    return [*line, Run(" " * (room - length(line))), Run(beyond, "dim")]
+
+
+def parting(view: View, glyphs: Glyphs, columns: int) -> Line:
+    """The line between interleaved tokens and the text of a stream."""
+    stream = view.current
+    if stream is None:
+        return [Run(glyphs.rule * columns, "dim")]
+    color = f"stream{stream.index % len(STREAM_COLORS)}"
+    line: Line = [Run(f"{glyphs.rule} text of ", "dim"), Run(visible(stream.label), color), Run(" ")]
+    return [*line, Run(glyphs.rule * max(0, columns - length(line)), "dim")]
+
+
+def peek(view: View, glyphs: Glyphs, columns: int) -> Line:
+    """The token under the cursor in one line, for where its pane is not shown."""
+    row = view.token
+    if row is None:
+        return [Run(" no token yet", "dim")]
+    token, logprob = view.state.tokens.ids[row], view.state.tokens.logprob(row)
+    name = view.name(row)
+    line: Line = [Run(" "), Run(visible(repr(view.state.token_text(row))), view.style(row) or "bold")]
+    line.append(Run(f" id {token}" if token >= 0 else "", "dim"))
+    if logprob is not None:
+        rank = view.rank(row)
+        line.append(Run(f"  p {numbers.probability(math.exp(min(logprob, 0.0)))} {heat.bits(logprob):.1f}b"))
+        line.append(Run(f" rank {rank}" if rank else ""))
+    others = [
+        f"{visible(repr(view.alternative_text(one)))} {numbers.probability(math.exp(min(p, 0.0)))}"
+        for one, p in view.alternatives(row)[:4]
+        if one != name
+    ]
+    if others:
+        line += [Run(f" {glyphs.wall} ", "dim"), Run("  ".join(others), "dim")]
+    return fitted(line, columns)
+
+
+def legend(view: View, glyphs: Glyphs, columns: int, *, attributes: bool = False) -> Line:
+    """The heat's steps, and how much is new below."""
+    new = view.new
+    tail = f" {numbers.count(new)} new {glyphs.down} (G)" if new else ""
+    steps = heat.legend(view.heat)
+    name = f" {view.heat} "
+    room = columns - len(name) - len(tail)
+    if not steps:
+        line: Line = [Run(name, "title"), Run("a colour for each stream", "dim")]
+    else:
+        line = [Run(name, "title"), *_steps([label for label, _ in steps], room, attributes=attributes)]
+    line = fitted(line, columns - len(tail))
+    return [*line, Run(" " * max(0, columns - len(tail) - length(line))), Run(tail, "accent")]
+
+
+def _steps(labels: list[str], room: int, *, attributes: bool) -> Line:
+    """As much of the scale as there is room for: every step, then every other one, then both ends and the middle."""
+    gap = 1 if attributes else 0  # without colours only blanks part the steps
+    for wanted in (f" {'{}'} ", "{}"):
+        line = [Run(wanted.format(label), f"heat{step}") for step, label in enumerate(labels)]
+        if length(line) + gap * len(line) <= room:
+            return [part for run in line for part in ((run, Run(" " * gap)) if gap else (run,))]
+    kept = (0, 3, 7) if room >= 16 else (0, 7)
+    line = [Run(label if step in kept else " ", f"heat{step}") for step, label in enumerate(labels)]
+    return [part for run in line for part in ((run, Run(" ")) if gap and run.text != " " else (run,))]
+
+
+def timeline(view: View, glyphs: Glyphs, columns: int) -> Line:
+    """Where in the trace the moment is; a run's target is a thousandth of the whole."""
+    end = view.state.now
+    left, right = f" {_clock(0.0) if end >= SHORT else '0'} ", f" {_clock(end)} "
+    speed = "" if view.live else f"{view.speed:g}× "  # noqa: RUF001 - times
+    room = max(4, columns - len(left) - len(right) - len(speed))
+    share = view.time / end if end else 1.0
+    knob = min(room - 1, round(share * (room - 1)))
+    places = [*view.places, *(mark.time for mark in view.state.marks if mark.time <= end)]
+    marks = {round(place / end * (room - 1)) for place in places if end}
+    line: Line = [Run(left, "dim")]
+    for i in range(room):
+        sign = glyphs.knob if i == knob else glyphs.mark if i in marks else glyphs.line
+        style = "accent" if i == knob else "error" if i in marks else "spark" if i < knob else "dim"
+        line.append(Run(sign, style, round(1000 * i / max(1, room - 1))))
+    return [*line, Run(right, "dim"), Run(speed, "accent" if speed else "")]
+
+
+def too_small(columns: int, rows: int, least: tuple[int, int], width: int) -> list[Line]:
+    """A sentence in the middle of a screen that is too small for anything else."""
+    words = [f"{columns}x{rows} is too small:", f"{least[0]}x{least[1]} shows a pane", "everything goes on", "q quits"]
+    kept = words[: max(1, rows)]
+    top = max(0, (rows - len(kept)) // 2)
+    lines: list[Line] = [[] for _ in range(top)]
+    for word in kept:
+        shown = cut(word, width)
+        lines.append([Run(" " * ((width - len(shown)) // 2)), Run(shown)])
+    return lines

@@ -1,0 +1,206 @@
+"""Everything about the token under the cursor: bars of its alternatives, entropy, bytes, arrival."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+from lmtool.tui import heat, numbers
+from lmtool.tui.documents.flow import flow
+from lmtool.tui.runs import Run, fitted, pad, visible, width
+
+if TYPE_CHECKING:
+    from lmtool.tui.glyphs import Glyphs
+    from lmtool.tui.runs import Line
+    from lmtool.tui.view import View
+
+BARS = 20
+"""Alternatives that are drawn at most."""
+BYTES = 12
+"""Bytes of a token that are shown."""
+
+
+class DetailDocument:
+    """Facts, then a bar for each alternative, then the rest; a click on a bar chooses it."""
+
+    def __init__(self, view: View, glyphs: Glyphs) -> None:
+        self._view = view
+        self._glyphs = glyphs
+        self._lines: list[Line] = []
+        self._bars_at = 0
+
+    def height(self, columns: int) -> int:
+        """Lines there are now; they are made here, and `line` gives them out."""
+        row = self._view.token
+        if row is None:
+            self._lines = [*self._request(columns), [Run("no token yet", "dim")]]
+            return len(self._lines)
+        facts = self._facts(row, columns)
+        self._bars_at = len(facts)
+        lines = [*facts, *self._bars(row, columns), *self._arrival(row, columns), *self._request(columns)]
+        self._lines = [fitted(line, columns) for line in lines]
+        return len(self._lines)
+
+    def anchor(self, columns: int) -> int | None:
+        """The bar under the cursor."""
+        del columns
+        return self._bars_at + self._view.bar if self._view.bar else 0
+
+    def click(self, target: int) -> None:
+        """Choose this bar."""
+        self._view.bar = target
+
+    def move(self, rows: int) -> None:
+        """To another bar."""
+        self._view.move_bar(rows)
+
+    def line(self, y: int, columns: int) -> Line:
+        """One line."""
+        del columns
+        return self._lines[y] if y < len(self._lines) else []
+
+    def _facts(self, row: int, columns: int) -> list[Line]:
+        view = self._view
+        token, logprob = view.state.tokens.ids[row], view.state.tokens.logprob(row)
+        piece = view.state.piece(token)
+        raw = piece if isinstance(piece, bytes) else piece.encode()
+        more = "…" if len(raw) > BYTES else ""
+        lines = flow(
+            [
+                Run(visible(repr(view.state.token_text(row))), f"{view.style(row)} bold"),
+                Run(f"id {token}" if token >= 0 else "no id", "dim"),
+                Run(f"0x{raw[:BYTES].hex(' ')}{more}", "dim"),
+            ],
+            columns,
+        )
+        if isinstance(piece, bytes):
+            lines.append(self._pieces(row))
+        if logprob is None:
+            return [*lines, [Run("no logprob was sent", "dim")]]
+        rank = view.rank(row)
+        phrases = [
+            Run(f"p {numbers.probability(math.exp(min(logprob, 0.0)))}"),
+            Run(f"logprob {logprob:.3f}"),
+            Run(f"{heat.bits(logprob):.2f} bits"),
+            Run("" if rank is None else f"rank {rank}"),
+        ]
+        return [*lines, *flow(phrases, columns), *self._entropy(row, columns)]
+
+    def _pieces(self, row: int) -> Line:
+        """The bytes of the character that a token takes part in."""
+        state = self._view.state
+        stream = state.streams[state.tokens.streams[row]]
+        place = bisect_left(stream.rows, row)
+        end = place
+        while end < len(stream.rows) - 1 and not state.shown(stream, end) and end - place < 4:
+            end += 1
+        begin = place
+        while begin > 0 and not state.shown(stream, begin - 1) and place - begin < 4:
+            begin -= 1
+        parts = " ".join(state.text_of(state.tokens.ids[stream.rows[i]]) for i in range(begin, end + 1))
+        return [Run(f"{parts} {self._glyphs.arrow} {visible(state.shown(stream, end)) or 'not whole yet'}")]
+
+    def _entropy(self, row: int, columns: int) -> list[Line]:
+        view = self._view
+        values = [p for _, p in view.alternatives(row)]
+        bounds = view.entropy(row)
+        if bounds is None:
+            return []
+        seen, scaled = heat.normalised(values)
+        low, high = bounds
+        shown = f"{low:.1f}" if high - low < 0.1 else f"{low:.1f}…{high:.1f}"
+        mass = numbers.probability(min(1.0, math.fsum(seen)))
+        lines = flow([Run(f"entropy {shown} bits"), Run(f"top-{len(values)} mass {mass}")], columns)
+        if scaled:
+            lines.append([Run("not normalised by the server", "error")])
+        return lines
+
+    def _bars(self, row: int, columns: int) -> list[Line]:
+        view, glyphs = self._view, self._glyphs
+        top = view.alternatives(row)
+        if not top:
+            return [[Run("no alternatives were sent", "dim")]]
+        seen, _ = heat.normalised([p for _, p in top])
+        name = view.name(row)
+        texts = [visible(repr(view.alternative_text(one))) for one, _ in top[:BARS]]
+        wide = min(max(len("other"), *map(width, texts)), max(8, columns // 3))
+        room = max(3, columns - wide - 15)
+        lines: list[Line] = []
+        total = 0.0
+        for i, ((one, _), p) in enumerate(zip(top[:BARS], seen, strict=False)):
+            total += p
+            here = i == view.bar
+            chosen = one == name
+            lines.append(
+                [
+                    Run(glyphs.cursor if here else " ", "accent", i),
+                    Run(pad(texts[i], wide), "bold" if chosen else "", i),
+                    Run(" ", "", i),
+                    Run(self._bar(p, room), "bar chosen" if chosen else "bar", i),
+                    Run(pad(numbers.probability(p), 6, right=True), "", i),
+                    Run(pad(numbers.probability(min(1.0, total)), 6, right=True), "dim", i),
+                    Run(glyphs.chosen if chosen else " ", "accent", i),
+                ]
+            )
+        rest = max(0.0, 1.0 - math.fsum(seen[:BARS]))
+        if rest >= 0.0005:
+            lines.append(
+                [
+                    Run(f" {pad('other', wide)} ", "dim"),
+                    Run(self._bar(rest, room), "dim"),
+                    Run(pad(numbers.probability(rest), 6, right=True), "dim"),
+                ]
+            )
+        return lines
+
+    def _bar(self, p: float, room: int) -> str:
+        blocks = self._glyphs.blocks
+        eighths = round(min(1.0, p) * room * 8)
+        full, part = divmod(eighths, 8)
+        return pad(blocks[8] * full + (blocks[part] if part else ""), room)
+
+    def _arrival(self, row: int, columns: int) -> list[Line]:
+        view, state = self._view, self._view.state
+        frame = state.tokens.frames[row]
+        stream = state.streams[state.tokens.streams[row]]
+        gap = view.gap(row)
+        since = state.frames.times[frame] - stream.began
+        after = (
+            f"{numbers.milliseconds(since)} after the request"
+            if gap is None
+            else f"+{numbers.milliseconds(gap / 1000)} after the one before"
+        )
+        together = len(state.tokens_of_frame(frame))
+        brought = "alone in it" if together == 1 else f"{together} tokens in it"
+        return flow(
+            [
+                Run(f"{visible(stream.label)} #{view.position(row)}", "dim"),
+                Run(f"arrived {after}", "dim"),
+                Run(f"frame {frame} ({brought})", "dim"),
+            ],
+            columns,
+        )
+
+    def _request(self, columns: int) -> list[Line]:
+        """What holds the stream: its bias and its constraint."""
+        view = self._view
+        stream, row = view.current, view.token
+        if stream is None:
+            return []
+        forced = row is not None and view.state.tokens.logprob(row) == 0
+        phrases: list[Run] = []
+        if stream.constraint:
+            phrases.append(Run(f"held by {visible(stream.constraint)}", "accent"))
+        if stream.biased:
+            phrases.append(Run(f"{_ids(stream.biased)} biased", "accent"))
+        if stream.ruled_out:
+            phrases.append(Run(f"{_ids(stream.ruled_out)} forbidden", "accent"))
+        if forced and phrases:
+            phrases.append(Run("forced: nothing else was allowed", "accent"))
+        lines = flow(phrases, columns)
+        return lines + ([[Run(visible(stream.error), "error")]] if stream.error else [])
+
+
+def _ids(number: int) -> str:
+    return f"{numbers.count(number)} id{'s' * (number != 1)}"

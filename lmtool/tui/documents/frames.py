@@ -1,0 +1,112 @@
+"""What went over the wires, one line a frame, linked to the tokens in it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from lmtool.errors import LmtoolError
+from lmtool.trace.events import Close, Drop, Frame, Open, Piece, Remark, Request, Response
+from lmtool.tui.frames import ARROWS, OTHER, OUT
+from lmtool.tui.runs import Run, fitted, visible
+
+if TYPE_CHECKING:
+    from lmtool.trace.events import Event
+    from lmtool.tui.glyphs import Glyphs
+    from lmtool.tui.runs import Line
+    from lmtool.tui.view import View
+
+LONGEST = 500
+"""Characters of a frame that are drawn on its line."""
+
+
+class FramesDocument:
+    """Newest last; the frame of the token under the cursor is marked."""
+
+    def __init__(self, view: View, glyphs: Glyphs) -> None:
+        self._view = view
+        self._glyphs = glyphs
+        self._texts: dict[int, str] = {}
+
+    def height(self, columns: int) -> int:
+        """Frames that are seen."""
+        del columns
+        return max(1, self._view.state.frames.until(self._view.time))
+
+    def anchor(self, columns: int) -> int | None:
+        """The frame under the cursor, or the last one."""
+        if self._view.frame is None and self._view.row is None:
+            return self.height(columns) - 1
+        return self._view.frame_now
+
+    def click(self, target: int) -> None:
+        """Put the cursor on this frame and its first token."""
+        self._view.choose_frame(target)
+
+    def move(self, rows: int) -> None:
+        """The cursor down."""
+        self._view.move_frame(rows)
+
+    def line(self, y: int, columns: int) -> Line:
+        """One frame."""
+        frames = self._view.state.frames
+        if y >= frames.until(self._view.time):
+            return [Run(" nothing went over the wire yet", "dim")] if y == 0 else []
+        here = y == self._view.frame_now
+        direction = frames.directions[y]
+        style = {OUT: "out", OTHER: "dim"}.get(direction, "")
+        lead = self._glyphs.cursor if here else " "
+        return fitted(
+            [
+                Run(lead, "accent", y),
+                Run(f"{frames.times[y]:8.3f} {frames.connections[y]:>2} ", "dim", y),
+                Run(f"{ARROWS[direction] if self._glyphs.line != '-' or direction != OTHER else '.'} ", "accent", y),
+                Run(self.text(y), f"{style} {'cursor' if here else ''}", y),
+            ],
+            columns,
+        )
+
+    def text(self, frame: int) -> str:
+        """The beginning of a frame's text, on one line and harmless."""
+        text = self._texts.get(frame)
+        if text is None:
+            if len(self._texts) > 512:
+                self._texts.clear()
+            text = self._texts[frame] = visible(self.whole(frame)[:LONGEST])
+        return text
+
+    def whole(self, frame: int) -> str:
+        """All of a frame, as it was sent; not harmless for a terminal."""
+        try:
+            return text_of(self._view.lines.event(frame))
+        except LmtoolError as error:
+            return error.message
+
+
+def text_of(event: Event) -> str:
+    """An event as text."""
+    if isinstance(event, Frame | Piece):
+        wire = event.wire()
+        return (wire if isinstance(wire, str) else wire.decode(errors="replace")).strip()
+    if isinstance(event, Request):
+        return f"{event.method} {event.path} {event.wire_body().decode(errors='replace')}"
+    if isinstance(event, Response):
+        return f"{event.status} {event.reason} {event.headers.get('content-type', '')}"
+    if isinstance(event, Open):
+        return f"connection opened {json.dumps(dict(event.facts), ensure_ascii=False)}"
+    if isinstance(event, Close):
+        return f"connection closed by {event.by} {event.code or ''} {event.reason}"
+    if isinstance(event, Drop):
+        return f"connection lost {json.dumps(dict(event.facts), ensure_ascii=False)}"
+    return f"{event.kind}: {event.text}" if isinstance(event, Remark) else type(event).__name__.lower()
+
+
+def indented(text: str) -> str:
+    """A frame's JSON with line breaks, for people; anything else as it is."""
+    command, space, rest = text.partition(" ")
+    for lead, payload in ((f"{command}{space}", rest), ("", text)):
+        try:
+            return f"{lead}{json.dumps(json.loads(payload), indent=2, ensure_ascii=False)}"
+        except ValueError:
+            continue
+    return text

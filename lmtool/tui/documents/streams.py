@@ -1,0 +1,161 @@
+"""The table of streams."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lmtool.tui import numbers
+from lmtool.tui.documents.list import broken
+from lmtool.tui.heat import STREAM_COLORS
+from lmtool.tui.requests import parameters
+from lmtool.tui.runs import Run, fitted, pad, visible
+from lmtool.tui.streams import timing_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lmtool.tui.glyphs import Glyphs
+    from lmtool.tui.runs import Line
+    from lmtool.tui.streams import Phase, Stream
+    from lmtool.tui.view import View
+
+_STATE_STYLES = {"running": "ok", "error": "error", "unfinished": "error", "waiting": "dim"}
+
+
+STATE = 14
+"""Columns that are kept for a stream's state; an error takes what is left of the line."""
+
+
+class StreamsDocument:
+    """One line a stream, the heading first. Columns go as the pane gets narrow: first the prompt, then the times."""
+
+    def __init__(self, view: View, glyphs: Glyphs, advice: Callable[[], str] = str) -> None:
+        """advice: what can be done while there is no stream at all."""
+        self._view = view
+        self._glyphs = glyphs
+        self._advice = advice
+
+    heads = 1
+    """Lines at the top that stay in sight."""
+
+    def height(self, columns: int) -> int:
+        """Streams and their heading; or that there are none, and what to do."""
+        return 1 + (len(self._view.streams()) or len(self._nothing(columns)))
+
+    def anchor(self, columns: int) -> int | None:
+        """The cursor's line."""
+        del columns
+        listed = [stream.index for stream in self._view.streams()]
+        return 1 + listed.index(self._view.stream) if self._view.stream in listed else None
+
+    def click(self, target: int) -> None:
+        """Look at this stream."""
+        self._view.choose_stream(target)
+
+    def move(self, rows: int) -> None:
+        """The cursor down."""
+        self._view.move_stream(rows)
+
+    def line(self, y: int, columns: int) -> Line:
+        """A heading or a stream."""
+        shape = _Shape(columns)
+        if y == 0:
+            return fitted([Run(shape.heading(), "title")], columns)
+        listed = self._view.streams()
+        if y - 1 >= len(listed):
+            nothing = [] if listed else self._nothing(columns)
+            return nothing[y - 1] if y - 1 < len(nothing) else []
+        return self._stream(listed[y - 1], shape, columns)
+
+    def _nothing(self, columns: int) -> list[Line]:
+        if self._view.filter is not None:
+            told = "no stream for this filter (esc clears it)"
+        else:
+            told = ": ".join(filter(None, ("no stream yet", "" if self._view.state.streams else self._advice())))
+        return [[Run("  "), *line] for line in broken([Run(visible(told), "dim")], max(1, columns - 2))]
+
+    def _stream(self, stream: Stream, shape: _Shape, columns: int) -> Line:
+        view, glyphs = self._view, self._glyphs
+        seen = view.seen
+        count = stream.count(seen)
+        phase = stream.phase(view.time, seen)
+        here = stream.index == view.stream
+        row = "cursor" if here else ""
+        color = f"stream{stream.index % len(STREAM_COLORS)}"
+        lead = glyphs.cursor if here else ("=" if stream.index in view.marked else " ")
+        cells = shape.cells(view, stream, count, whole=phase != "error")
+        return fitted(
+            [
+                Run(lead, f"accent {row}", stream.index),
+                Run(f"{glyphs.dot} ", f"{color} {row}", stream.index),
+                Run(cells, row, stream.index),
+                Run(self._phase(stream, phase), f"{_STATE_STYLES.get(phase, '')} {row}", stream.index),
+            ],
+            columns,
+        )
+
+    def _phase(self, stream: Stream, phase: Phase) -> str:
+        glyphs = self._glyphs
+        sign = {"running": glyphs.running, "waiting": glyphs.waiting, "error": glyphs.error, "unfinished": glyphs.cut}
+        word = visible(stream.error) if phase == "error" and stream.error else {"running": "run"}.get(phase, phase)
+        return f"{sign.get(phase, glyphs.stop)} {word}"
+
+
+class _Shape:
+    """Which columns there are, by the width of the pane."""
+
+    def __init__(self, columns: int) -> None:
+        self._figures = columns >= 44
+        self._times = columns >= 70
+        self._last = columns >= 104
+        used = 3 + sum(wide + 1 for wide in self._fixed()) + STATE
+        room = max(0, columns - used) if self._times else 0
+        self._params = 22 if room >= 56 else 13 if room >= 30 else 0
+        self._prompt = min(48, room - (self._params + 1 if self._params else 0) - 1)
+
+    def _fixed(self) -> list[int]:
+        return [
+            6,
+            5,
+            9,
+            *([6] if self._figures else []),
+            *([7, 7, 6] if self._times else []),
+            *([12] if self._last else []),
+        ]
+
+    def heading(self) -> str:
+        """The names of the columns."""
+        names = ("id", "kind", "prompt", "params", "tok/max", "tok/s", "ttft", "p99", "ppl", "last")
+        return f"   {self._join(names)}state"
+
+    def cells(self, view: View, stream: Stream, count: int, *, whole: bool) -> str:
+        """What is known of a stream, up to its state. whole: with its last token; an error needs the room."""
+        timing = timing_of(stream, count, view.state.tokens, view.state.frames)
+        most = "" if stream.max_tokens is None else f"/{stream.max_tokens}"
+        prompt = " ".join(view.state.prompt_text(stream).split())
+        return self._join(
+            (
+                visible(stream.label),
+                visible(stream.kind),
+                visible(prompt),
+                visible(parameters(stream.payload, stream.biased, stream.constraint)),
+                f"{count}{most}",
+                numbers.figure(timing.rate),
+                numbers.milliseconds(timing.ttft),
+                numbers.milliseconds(timing.gap(0.99)),
+                numbers.figure(stream.perplexity(count)),
+                visible(repr(view.state.token_text(stream.rows[count - 1]))) if count else "-",
+            ),
+            whole=whole,
+        )
+
+    def _join(self, cells: tuple[str, ...], *, whole: bool = True) -> str:
+        label, kind, prompt, params, tokens, rate, ttft, p99, ppl, last = cells
+        parts = [pad(label, 6), pad(kind, 5)]
+        parts += [pad(prompt, self._prompt)] if self._prompt > 6 else []
+        parts += [pad(params, self._params)] if self._params else []
+        parts += [pad(tokens, 9, right=True)]
+        parts += [pad(rate, 6, right=True)] if self._figures else []
+        parts += [pad(ttft, 7, right=True), pad(p99, 7, right=True), pad(ppl, 6, right=True)] if self._times else []
+        parts += [pad(last, 12)] if self._last and whole else []
+        return " ".join(parts) + "  "

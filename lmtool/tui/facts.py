@@ -1,0 +1,124 @@
+"""Streams and tokens as the filter asks about them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from lmtool.tui import heat
+
+if TYPE_CHECKING:
+    from lmtool.tui.measures import Measures
+    from lmtool.tui.streams import Stream
+
+
+class StreamFacts:
+    """A stream, no token of it."""
+
+    __slots__ = ("_phase", "_stream")
+
+    p: float | None = None
+    bits: float | None = None
+    rank: int | None = None
+    gap: float | None = None
+    tok: int | None = None
+    text: str | None = None
+
+    def __init__(self, stream: Stream, phase: str) -> None:
+        self._stream = stream
+        self._phase = phase
+
+    @property
+    def sid(self) -> str:
+        """Label."""
+        return self._stream.label
+
+    @property
+    def conn(self) -> int:
+        """Number of the connection."""
+        return self._stream.connection
+
+    @property
+    def model(self) -> str | None:
+        """Model asked for."""
+        return self._stream.model
+
+    @property
+    def kind(self) -> str:
+        """Kind in lower case."""
+        return self._stream.kind.lower()
+
+    @property
+    def state(self) -> str:
+        """What it does."""
+        return self._phase
+
+
+class TokenFacts:
+    """A token; what is costly is looked up when it is asked for."""
+
+    __slots__ = ("_measures", "_row", "_stream")
+
+    def __init__(self, measures: Measures, row: int) -> None:
+        self._measures = measures
+        self._row = row
+        self._stream = measures.state.streams[measures.state.tokens.streams[row]]
+
+    @property
+    def sid(self) -> str:
+        """Label."""
+        return self._stream.label
+
+    @property
+    def conn(self) -> int:
+        """Number of the connection."""
+        return self._stream.connection
+
+    @property
+    def model(self) -> str | None:
+        """Model asked for."""
+        return self._stream.model
+
+    @property
+    def kind(self) -> str:
+        """Kind in lower case."""
+        return self._stream.kind.lower()
+
+    @property
+    def state(self) -> str:
+        """What its stream does, or how it ended, as far as is known now; whatever moment is seen."""
+        state = self._measures.state
+        return self._stream.phase(state.now, len(state.tokens))
+
+    @property
+    def p(self) -> float | None:
+        """Probability."""
+        logprob = self._measures.state.tokens.logprob(self._row)
+        return None if logprob is None else math.exp(min(logprob, 0.0))
+
+    @property
+    def bits(self) -> float | None:
+        """Surprisal."""
+        logprob = self._measures.state.tokens.logprob(self._row)
+        return None if logprob is None else heat.bits(logprob)
+
+    @property
+    def rank(self) -> int | None:
+        """Place among the alternatives."""
+        return self._measures.rank(self._row)
+
+    @property
+    def gap(self) -> float | None:
+        """Milliseconds since the stream's token before."""
+        return self._measures.gap(self._row)
+
+    @property
+    def tok(self) -> int | None:
+        """Token id."""
+        token = self._measures.state.tokens.ids[self._row]
+        return token if token >= 0 else None
+
+    @property
+    def text(self) -> str | None:
+        """Text of the token on its own."""
+        return self._measures.state.token_text(self._row)

@@ -1,0 +1,66 @@
+"""Everything that went over the wires, in order: when, which way, and where in the trace it is written."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+OUT, IN, OTHER = 0, 1, 2
+"""Directions: client to server, server to client, neither (a connection begins or ends, a mark, ...)."""
+ARROWS = (">", "<", "·")
+
+
+class FrameLog:
+    """Columns with one row an event of the trace, all kinds but vocabulary and blobs. 29 bytes each."""
+
+    __slots__ = ("connections", "directions", "first_tokens", "offsets", "times")
+
+    def __init__(self) -> None:
+        self.times = array("d")
+        """Seconds since the trace began, never falling."""
+        self.offsets = array("Q")
+        """Byte of the trace at which the event's line begins."""
+        self.connections = array("q")
+        self.directions = array("b")
+        self.first_tokens = array("i")
+        """How many tokens came before it."""
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    @property
+    def end(self) -> float:
+        """Time of the last one; 0 without any."""
+        return self.times[-1] if self.times else 0.0
+
+    def add(self, time: float, offset: int, connection: int, direction: int, tokens: int) -> int:
+        """Take the next event; its row. tokens: how many came before it."""
+        self.extend([time], [offset], [connection], direction, [tokens])
+        return len(self.times) - 1
+
+    def extend(
+        self,
+        times: list[float],
+        offsets: Sequence[int],
+        connections: Sequence[int],
+        direction: int,
+        first_tokens: Sequence[int],
+    ) -> None:
+        """Take the next events, all of one direction. A time before the last one's counts as the last one's."""
+        ordered = sorted(times)
+        if ordered != times or (ordered and ordered[0] < self.end):
+            times = list(accumulate(times, max, initial=self.end))[1:]
+        self.times.extend(times)
+        self.offsets.extend(offsets)
+        self.connections.extend(connections)
+        self.directions.frombytes(bytes((direction,)) * len(times))
+        self.first_tokens.extend(first_tokens)
+
+    def until(self, moment: float) -> int:
+        """How many events had been seen at a moment."""
+        return bisect_right(self.times, moment)

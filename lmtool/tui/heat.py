@@ -1,0 +1,105 @@
+"""How surprising a token was, as one of eight steps, and the colours or attributes of each step."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+HeatMode: TypeAlias = Literal["prob", "surprisal", "entropy", "rank", "gap", "stream"]
+MODES: tuple[HeatMode, ...] = get_args(HeatMode)
+"""Probability; surprisal in bits; entropy of the alternatives in bits, an upper bound; rank among them; milliseconds
+since the stream's token before; which stream."""
+
+Palette: TypeAlias = Literal["blue-orange", "green-red"]
+"""`blue-orange` can be told apart with every common colour blindness."""
+
+STEPS = 8
+LARGEST_VOCABULARY = 2**18
+"""Ids; no common tokenizer has more."""
+UPPER: Mapping[HeatMode, tuple[float, ...]] = {
+    "prob": (-0.9, -0.7, -0.5, -0.3, -0.1, -0.03, -0.01),
+    "surprisal": (1, 2, 4, 6, 8, 10, 13),
+    "entropy": (0.5, 1, 2, 3, 4, 5, 7),
+    "rank": (1, 2, 3, 5, 10, 20, 50),
+    "gap": (5, 10, 20, 40, 80, 160, 500),
+}
+"""Largest value of each step but the last; probabilities are negated, so that more is always more surprising."""
+
+COLORS: Mapping[Palette, tuple[tuple[int, int], ...]] = {
+    # Lightness rises with every step: the order can be told without seeing hues. Each step names its own text colour,
+    # so that it is readable on light and dark terminals alike.
+    "blue-orange": ((231, 17), (231, 24), (16, 31), (16, 67), (16, 109), (16, 180), (16, 215), (16, 222)),
+    "green-red": ((231, 22), (231, 28), (16, 34), (16, 106), (16, 142), (16, 178), (231, 166), (231, 160)),
+}
+"""Text and background of each step, as numbers of the 256 colours."""
+
+ATTRIBUTES = ("dim", "dim", "dim", "", "", "bold", "bold", "bold underline")
+"""Of each step, where there are no colours."""
+
+STREAM_COLORS = (39, 214, 78, 205, 227, 141, 51, 203, 150, 180, 111, 168)
+"""Numbers of the 256 colours for streams, in order of their beginning, again from the start after the last."""
+
+
+def step_of(mode: HeatMode, value: float | None) -> int | None:
+    """Which of eight steps a value belongs to, 0 the most expected; None for None and for modes without steps."""
+    if value is None or mode not in UPPER:
+        return None
+    more = -value if mode == "prob" else value
+    return sum(more > upper for upper in UPPER[mode])
+
+
+def bits(logprob: float) -> float:
+    """Surprisal in bits of a natural-log probability."""
+    return max(0.0, -logprob / math.log(2))
+
+
+def normalised(logprobs: Sequence[float]) -> tuple[list[float], bool]:
+    """Probabilities of alternatives, and whether their sum had to be brought down to 1.
+
+    Some servers send logprobs of which the exponentials sum to more than 1 (LMQL's with a temperature above 1).
+    """
+    seen = [math.exp(min(logprob, 50.0)) for logprob in logprobs]
+    total = math.fsum(seen)
+    return ([p / total for p in seen], True) if total > 1.001 else (seen, False)
+
+
+def entropy_bounds(logprobs: Sequence[float], vocab_size: int | None) -> tuple[float, float] | None:
+    """Smallest and largest entropy in bits of a distribution with these most likely tokens; None for fewer than two.
+
+    The unseen mass R is least in pieces as large as the smallest one seen allows, and most when spread evenly over all
+    unseen ids. Where the size of the vocabulary is not known, it counts as `LARGEST_VOCABULARY`.
+    """
+    if len(logprobs) < 2:
+        return None
+    seen, _ = normalised(logprobs)
+    rest = max(0.0, 1.0 - math.fsum(seen))
+    known = -math.fsum(p * math.log2(p) for p in seen if p > 0)
+    if rest < 1e-9:
+        return known, known
+    smallest = min((p for p in seen if p > 0), default=1.0)
+    whole, part = divmod(rest, smallest)
+    low = known - whole * smallest * math.log2(smallest) - (part * math.log2(part) if part > 0 else 0.0)
+    unseen = max(1, (vocab_size or LARGEST_VOCABULARY) - len(seen))
+    high = known - rest * math.log2(rest / unseen)
+    return low, max(low, high)
+
+
+def legend(mode: HeatMode) -> list[tuple[str, int]]:
+    """Label and step of each step, from expected to surprising; empty for modes without steps."""
+    upper = UPPER.get(mode, ())
+    if not upper:
+        return []
+    if mode == "prob":
+        labels = [f"≥{short(-u)}" for u in upper] + [f"<{short(-upper[-1])}"]
+    else:
+        labels = [f"≤{short(u)}" for u in upper] + [f">{short(upper[-1])}"]
+    return [(label, i) for i, label in enumerate(labels)]
+
+
+def short(number: float) -> str:
+    """A number without the zero in front of its point."""
+    text = f"{number:g}"
+    return text[1:] if text.startswith("0.") else text

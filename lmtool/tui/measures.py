@@ -1,0 +1,93 @@
+"""What can be said of a token beside its logprob: alternatives, rank, entropy, gap."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+from lmtool.errors import LmtoolError
+from lmtool.tui import answers, heat
+
+if TYPE_CHECKING:
+    from lmtool.tui.answers import Alternative
+    from lmtool.tui.heat import HeatMode
+    from lmtool.tui.lines import Lines
+    from lmtool.tui.state import State
+
+_KEPT = 512
+"""Frames of which the alternatives are held in memory."""
+
+
+class Measures:
+    """Of the tokens of a state; alternatives are read from their frames again."""
+
+    def __init__(self, state: State, lines: Lines) -> None:
+        self.state = state
+        self._lines = lines
+        self._kept: dict[int, list[tuple[Alternative, ...]]] = {}
+
+    def alternatives(self, row: int) -> tuple[Alternative, ...]:
+        """Alternatives of a token, best first; empty where its frame cannot be read again."""
+        frame = self.state.tokens.frames[row]
+        brought = self._kept.get(frame)
+        if brought is None:
+            try:
+                brought = answers.alternatives(self._lines.event(frame))
+            except LmtoolError:
+                brought = []
+            if len(self._kept) >= _KEPT:
+                self._kept.clear()
+            self._kept[frame] = brought
+        place = row - self.state.frames.first_tokens[frame]
+        return brought[place] if place < len(brought) else ()
+
+    def rank(self, row: int) -> int | None:
+        """Place of a token among its alternatives, from 1; None where it came without any.
+
+        A token that is not among them has the first place behind those that are likelier.
+        """
+        logprob, top = self.state.tokens.logprob(row), self.alternatives(row)
+        if logprob is None or not top:
+            return None
+        token = self.name(row)
+        return 1 + sum(p > logprob + 1e-6 and one != token for one, p in top)
+
+    def name(self, row: int) -> int | str:
+        """What a token is called among alternatives: its id, or its text where there are no ids."""
+        token = self.state.tokens.ids[row]
+        return token if token >= 0 else self.state.text_of(token)
+
+    def entropy(self, row: int) -> tuple[float, float] | None:
+        """Bounds of a token's entropy in bits."""
+        return heat.entropy_bounds([p for _, p in self.alternatives(row)], self.state.vocab_size)
+
+    def gap(self, row: int) -> float | None:
+        """Milliseconds between a token and the stream's token before it; None for the first."""
+        stream = self.state.streams[self.state.tokens.streams[row]]
+        place = bisect_left(stream.rows, row)
+        if not place:
+            return None
+        frames, times = self.state.tokens.frames, self.state.frames.times
+        return (times[frames[row]] - times[frames[stream.rows[place - 1]]]) * 1000
+
+    def of(self, row: int, mode: HeatMode) -> float | None:
+        """What a heat mode colours by: a probability, bits, the upper bound of the entropy, a rank, milliseconds."""
+        if mode == "rank":
+            return self.rank(row)
+        if mode == "gap":
+            return self.gap(row)
+        if mode == "entropy":
+            bounds = self.entropy(row)
+            return None if bounds is None else bounds[1]
+        logprob = self.state.tokens.logprob(row)
+        if logprob is None or mode == "stream":
+            return None
+        return math.exp(min(logprob, 0.0)) if mode == "prob" else heat.bits(logprob)
+
+    def style(self, row: int, mode: HeatMode) -> str:
+        """Name of a token's style under a heat mode; empty where there is nothing to colour it by."""
+        if mode == "stream":
+            return f"stream{self.state.tokens.streams[row] % len(heat.STREAM_COLORS)}"
+        step = heat.step_of(mode, self.of(row, mode))
+        return "" if step is None else f"heat{step}"

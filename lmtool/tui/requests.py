@@ -1,0 +1,138 @@
+"""What a request asks for, as far as it is worth showing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lmtool.trace.blobs import reference
+from lmtool.tui.streams import Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lmtool.trace.conversation import Began
+
+PROMPT_TOKENS = 256
+"""Ids of a prompt's end that are kept."""
+PROMPT_CHARACTERS = 2000
+RULED_OUT = -100.0
+"""A bias from which no token comes back (LMQL's masks say so)."""
+_LARGE = ("prompt", "messages", "logit_bias", "scored", "stream_id", "model", "stream", "tools")
+_SHORT = {
+    "temperature": "t",
+    "top_p": "p",
+    "top_k": "k",
+    "top_logprobs": "top",
+    "seed": "seed",
+    "min_p": "min_p",
+}
+_CONSTRAINTS = ("constraint", "response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice")
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """What is kept of a large value: a prompt, a text, a bias."""
+
+    size: int
+    """Ids, characters or members."""
+    end: tuple[int, ...] | str = ""
+    """Its last ids or characters."""
+    ruled_out: int = 0
+    """Members that are a bias of `RULED_OUT` or less."""
+
+
+def digest(value: object) -> Digest:
+    """What is kept of a member of a payload, or of the value of a blob."""
+    if isinstance(value, str):
+        return Digest(len(value), value[-PROMPT_CHARACTERS:])
+    if isinstance(value, list):
+        end = value[-PROMPT_TOKENS:]
+        return Digest(len(value), tuple(end) if all(type(i) is int for i in end) else _last_message(end))
+    if isinstance(value, dict):
+        ruled_out = sum(type(bias) in (int, float) and bias <= RULED_OUT for bias in value.values())
+        return Digest(len(value), ruled_out=ruled_out)
+    return Digest(0)
+
+
+def _last_message(messages: list[object]) -> str:
+    last = messages[-1] if messages else None
+    content = last.get("content") if isinstance(last, dict) else None
+    if isinstance(content, list):
+        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    return content[-PROMPT_CHARACTERS:] if isinstance(content, str) else ""
+
+
+def stream_of(index: int, label: str, connection: int, began: Began, frame: int, blobs: Mapping[str, Digest]) -> Stream:
+    """The stream that a request begins. blobs: what the references in its payload stand for."""
+    payload = began.payload
+    kind = {"GENERATE": "GEN", "SCORE": "SCORE"}.get(began.kind, "CHAT" if "chat" in began.kind else "TEXT")
+    prompt = _digest(payload, "prompt" if "prompt" in payload else "messages", blobs)
+    bias = _digest(payload, "logit_bias", blobs)
+    return Stream(
+        index=index,
+        label=label,
+        connection=connection,
+        kind=kind,
+        model=began.model,
+        began=began.time,
+        frame=frame,
+        payload={name: value for name, value in payload.items() if name not in _LARGE},
+        prompt=prompt.end,
+        prompt_tokens=_prompt_tokens(began, prompt),
+        max_tokens=_max_tokens(kind, payload, blobs),
+        biased=bias.size,
+        ruled_out=bias.ruled_out,
+        constraint=_constraint(payload),
+    )
+
+
+def _digest(payload: Mapping[str, object], name: str, blobs: Mapping[str, Digest]) -> Digest:
+    value = payload.get(name)
+    sha256 = reference(value)
+    if sha256 is not None:
+        return blobs.get(sha256, Digest(0))
+    if isinstance(value, dict) and "$redacted" in value:
+        return Digest(0)
+    return digest(value)
+
+
+def _prompt_tokens(began: Began, prompt: Digest) -> int | None:
+    """Ids of the prompt; None for a text or messages."""
+    if isinstance(prompt.end, tuple) and prompt.size:
+        return prompt.size
+    redacted = began.payload.get("prompt")
+    return began.prompt_length if isinstance(redacted, dict) and "$redacted" in redacted else None
+
+
+def _max_tokens(kind: str, payload: Mapping[str, object], blobs: Mapping[str, Digest]) -> int | None:
+    if kind == "SCORE":
+        scored = _digest(payload, "scored", blobs)
+        return scored.size if isinstance(scored.end, tuple) else None
+    most = payload.get("max_tokens", payload.get("max_completion_tokens", 32 if kind == "GEN" else None))
+    return most if type(most) is int else None
+
+
+def _constraint(payload: Mapping[str, object]) -> str | None:
+    for name in _CONSTRAINTS:
+        value = payload.get(name)
+        if isinstance(value, dict):
+            kind = str(value.get("type") or next(iter(value), name))
+            if kind != "text":
+                return kind
+        elif value is not None:
+            return name.removeprefix("guided_")
+    return None
+
+
+def parameters(payload: Mapping[str, object], biased: int, constraint: str | None) -> str:
+    """A few words for the table: `t=.7 seed=1 bias 10 json_schema`."""
+    words = [f"{_SHORT[name]}={_number(value)}" for name, value in payload.items() if name in _SHORT]
+    words += [f"bias {biased}"] if biased else []
+    words += [constraint] if constraint else []
+    return " ".join(words) or "-"
+
+
+def _number(value: object) -> str:
+    text = f"{value:g}" if isinstance(value, int | float) else str(value)
+    return text[1:] if text.startswith("0.") else text

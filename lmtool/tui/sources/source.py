@@ -1,0 +1,85 @@
+"""The plug between what is watched and the inspector."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from lmtool.trace.events import Event
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lmtool.types import GenerateRequest, ScoreRequest
+
+Feed: TypeAlias = Callable[[Sequence[Event]], None]
+"""Takes events in order of time; called in the event loop, in batches; must not block or raise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a recording holds so far."""
+
+    path: Path
+    events: int
+    tokens: int
+    size_bytes: int
+    """On the disk, the last tenth of a second left out."""
+    failed: str = ""
+    """Why it was given up, such as a full disk; empty while it goes on."""
+
+
+class Source(Protocol):
+    """Whatever feeds the inspector: live connections or a file.
+
+    `run` is awaited once, and again when a request found the server back after it raised; everything else may be called
+    while it runs and afterwards. `close` comes last.
+    """
+
+    @property
+    def title(self) -> str:
+        """What is watched, in a few words, such as `proxy :8081→:8080`."""
+
+    @property
+    def live(self) -> bool:
+        """Whether time goes on by itself; a file is played."""
+
+    @property
+    def advice(self) -> str:
+        """What makes a stream come that the inspector does not ask for; empty where nothing does."""
+
+    @property
+    def generate(self) -> Callable[[GenerateRequest], Awaitable[str]] | None:
+        """Send a request of the inspector's own; returns the label of its stream, such as `2/1`. None: it cannot.
+
+        A text prompt is what a person typed: it becomes the ids that the model's chat template makes of it, where
+        tokenizer or server know one. The request's `stream_id` does not matter. Raises `LmtoolError`.
+        """
+
+    @property
+    def score(self) -> Callable[[ScoreRequest], Awaitable[str]] | None:
+        """The same for given text."""
+
+    @property
+    def cannot_ask(self) -> str:
+        """Why `generate` is None and what to do about it; empty where it is not."""
+
+    def cancel(self, label: str) -> None:
+        """End a stream of the inspector's own; others are left alone."""
+
+    async def run(self, feed: Feed) -> None:
+        """Feed what happens, until it is over. Raises `LmtoolError` when the remote cannot be reached or has gone."""
+
+    def start_recording(self, path: Path) -> None:
+        """Write what comes from now on as a trace, with the requests of what runs. Raises `FileError`, `UsageError`."""
+
+    async def stop_recording(self) -> Recorded | None:
+        """End the recording in good order; what it holds, None where there was none."""
+
+    @property
+    def recorded(self) -> Recorded | None:
+        """What the recording holds so far; None where nothing is recorded."""
+
+    async def close(self) -> None:
+        """End everything, the recording as well. Harmless when repeated."""

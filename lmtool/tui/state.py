@@ -1,0 +1,349 @@
+"""What was seen, as a pure fold of trace events into columns; everything else the inspector shows is read from here."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from lmtool.trace.conversation import Began, Conversation
+from lmtool.trace.entries import LARGEST_ID, TokenLine, entries_of, key_of, name_of
+from lmtool.trace.events import (
+    Blob,
+    Close,
+    Done,
+    Drop,
+    End,
+    Frame,
+    Open,
+    Parsed,
+    Piece,
+    Remark,
+    Request,
+    Response,
+    Vocab,
+)
+from lmtool.trace.exchanges import read_answer, read_frame
+from lmtool.tui.frames import IN, OTHER, OUT, FrameLog
+from lmtool.tui.http_answers import HttpAnswers
+from lmtool.tui.requests import Digest, digest, stream_of
+from lmtool.tui.texts import Texts
+from lmtool.tui.tokens import TokenLog
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from lmtool.trace.entries import Entry
+    from lmtool.trace.events import Event
+    from lmtool.trace.header import Header
+    from lmtool.tui.streams import Stream
+
+_NAN = float("nan")
+_CUT = "the connection ended before the stream did"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place that one can go to."""
+
+    time: float
+    text: str
+
+
+class State:
+    """All that happened, in order. Takes each event of a trace once; nothing is ever taken away.
+
+    A token that no request announced gets a stream of its own: a recording may begin in the middle. What comes for a
+    stream after its end stays with it, until a request names its id again.
+    """
+
+    def __init__(self, header: Header | None = None) -> None:
+        """Begin with nothing; header: what the trace says of itself."""
+        self.streams: list[Stream] = []
+        self.tokens = TokenLog()
+        self.frames = FrameLog()
+        self.texts = Texts(self.tokens)
+        self.marks: list[Mark] = []
+        self.connections = 0
+        """Opened so far."""
+        self.complete = False
+        """Whether the trace's end record was seen."""
+        self.model: str | None = None
+        self.vocab_size: int | None = None
+        self._conversation = Conversation()
+        self._latest: dict[int, dict[int | str, Stream]] = {}
+        """By connection and id."""
+        self._queued: dict[tuple[int, int | str], deque[Stream]] = {}
+        """Requests that named the id of a stream that runs: refused, or next."""
+        self._http = HttpAnswers(self)
+        self._blobs: dict[str, Digest] = {}
+        if header is not None:
+            self._learn(header.model)
+
+    @property
+    def now(self) -> float:
+        """Time of the last event, in seconds since the trace began."""
+        return self.frames.end
+
+    # Taking events.
+
+    def add(self, event: Event, offset: int) -> None:
+        """Take the next event. offset: byte of the trace at which its line begins."""
+        self.feed((event,), (offset,))
+
+    def feed(self, events: Sequence[Event], offsets: Iterable[int] | None = None) -> None:
+        """Take the next events. offsets: where their lines begin; without, they cannot be looked at again."""
+        places: list[int] = []
+        lines: list[TokenLine] = []
+        for event, offset in zip(events, [0] * len(events) if offsets is None else offsets, strict=True):
+            entries = entries_of(event)
+            if entries:
+                places.append(offset)
+                lines.append(TokenLine(event.time, "<", event.connection, "TOKEN", entries))
+                continue
+            if lines:
+                self.take(places, lines)
+                places, lines = [], []
+            self._take_other(event, offset)
+        if lines:
+            self.take(places, lines)
+
+    def take(self, offsets: Sequence[int], lines: Sequence[TokenLine]) -> None:
+        """Take TOKEN frames that follow each other. offsets: where their lines begin."""
+        entries = [entry for line in lines for entry in line.entries]
+        ends: list[int] = []
+        if [one.finish_reason for one in entries].count(None) + [one.error for one in entries].count(None) != 2 * len(
+            entries
+        ):
+            ends = [i for i, one in enumerate(entries) if one.finish_reason is not None or one.error is not None]
+        if ends and self._queued and len(lines) > 1:  # an id may change hands with an end
+            for offset, line in zip(offsets, lines, strict=True):
+                self.take((offset,), (line,))
+            return
+        owners = self._owners(lines)
+        counts = [len(line.entries) for line in lines]
+        first = len(self.frames)
+        carriers: Sequence[int] = range(first, first + len(lines))
+        if counts.count(1) != len(counts):
+            carriers = [frame for frame, count in enumerate(counts, first) for _ in range(count)]
+        ids = [one.token for one in entries]
+        if ids and (min(ids) < 0 or max(ids) >= LARGEST_ID):
+            kept = [i for i, one in enumerate(entries) if one.token_or_text]
+            counts = _counts([carriers[i] - first for i in kept], len(lines))
+            self._frames(offsets, lines, counts)
+            self._tokens([entries[i] for i in kept], [owners[i] for i in kept], [carriers[i] for i in kept])
+        else:
+            self._frames(offsets, lines, counts)
+            self._tokens(entries, owners, carriers, ids)
+        for i in ends:
+            self._end(owners[i], self.frames.times[carriers[i]], entries[i])
+
+    def _owners(self, lines: Sequence[TokenLine]) -> list[Stream]:
+        """The stream of each entry."""
+        latest = self._latest
+        try:
+            return [latest[line.connection][one.stream_id] for line in lines for one in line.entries]
+        except KeyError:
+            for i, line in enumerate(lines, len(self.frames)):
+                for one in line.entries:
+                    if one.stream_id not in latest.get(line.connection, ()):
+                        label = f"{line.connection}/{name_of(one.stream_id)}"
+                        self._begin(Began(line.time, label, "GENERATE", {}), line.connection, one.stream_id, i)
+            return self._owners(lines)
+
+    def _frames(self, offsets: Sequence[int], lines: Sequence[TokenLine], counts: Sequence[int]) -> None:
+        first_tokens = list(accumulate(counts, initial=len(self.tokens)))[:-1]
+        connections = [line.connection for line in lines]
+        self.frames.extend([line.time for line in lines], offsets, connections, IN, first_tokens)
+
+    def _tokens(
+        self, entries: Sequence[Entry], owners: Sequence[Stream], carriers: Sequence[int], ids: list[int] | None = None
+    ) -> None:
+        if ids is None:
+            intern = self.texts.intern
+            ids = [one.token if one.brings_token else intern(one.text or "") for one in entries]
+        before = len(self.tokens)
+        logprobs = [_NAN if one.logprob is None else one.logprob for one in entries]
+        self.tokens.extend([owner.index for owner in owners], ids, logprobs, carriers)
+        for row, owner in enumerate(owners, before):
+            owner.rows.append(row)
+        texts = [one.text for one in entries]
+        if texts.count(None) != len(texts):
+            for row, text in enumerate(texts, before):
+                if text is not None and self.tokens.ids[row] >= 0:
+                    self.texts.give(row, text)
+
+    def put(self, stream: Stream, token: int, logprob: float, frame: int) -> None:
+        """Add a token to a stream: an id, or a number that `texts.intern` gave. frame: what brought it."""
+        stream.rows.append(len(self.tokens))
+        self.tokens.extend((stream.index,), (token,), (logprob,), (frame,))
+
+    def _take_other(self, event: Event, offset: int) -> None:
+        """Take an event that brings no LMTP tokens."""
+        if isinstance(event, Vocab):
+            self.texts.learn(event.tokens)
+            return
+        if isinstance(event, Blob):
+            self._blobs[event.sha256] = digest(event.value)
+            return
+        frame = self.frames.add(event.time, offset, event.connection, _direction(event), len(self.tokens))
+        time = self.frames.times[frame]
+        if isinstance(event, Frame):
+            if event.direction == ">":
+                self._asked(event, frame)
+            else:
+                self._told(event, time)
+        elif isinstance(event, Request | Response | Piece | Done):
+            self._http.take(event, frame, self._conversation.follow(event) if isinstance(event, Request) else ())
+        else:
+            self._note(event, time)
+
+    def _note(self, event: Event, time: float) -> None:
+        if isinstance(event, Open):
+            self.connections += 1
+        elif isinstance(event, Remark):
+            self.marks.append(Mark(time, event.text))
+        elif isinstance(event, End):
+            self.complete = True
+        elif isinstance(event, Close | Drop):
+            queued = [stream for key, of in self._queued.items() if key[0] == event.connection for stream in of]
+            for stream in (*self._latest.get(event.connection, {}).values(), *queued):
+                stream.end(time, None, _CUT)
+            self._http.cut(event.connection, time, _CUT)
+
+    # Streams.
+
+    def _asked(self, event: Frame, frame: int) -> None:
+        command, payload = _request(event)
+        if command in ("GENERATE", "SCORE"):
+            key = key_of(payload.get("stream_id"))
+            began = Began(event.time, f"{event.connection}/{name_of(key)}", command, payload)
+            self._begin(began, event.connection, key, frame)
+
+    def _begin(self, began: Began, connection: int, key: int | str, frame: int) -> Stream:
+        stream = self.begin(began, connection, frame, began.stream)
+        holders = self._latest.setdefault(connection, {})
+        holder = holders.get(key)
+        if holder is None or holder.ended is not None:
+            holders[key] = stream
+        else:
+            self._queued.setdefault((connection, key), deque()).append(stream)
+        return stream
+
+    def begin(self, began: Began, connection: int, frame: int, label: str) -> Stream:
+        """A stream begins. frame: the one that asked for it."""
+        stream = stream_of(len(self.streams), label, connection, began, frame, self._blobs)
+        stream.logprobs = self.tokens.logprobs
+        self.streams.append(stream)
+        self.model = self.model or stream.model
+        return stream
+
+    def _end(self, stream: Stream, time: float, entry: Entry) -> None:
+        stream.end(time, entry.finish_reason, None if entry.error is None else str(entry.error))
+        if not self._queued:
+            return
+        key = stream.connection, entry.stream_id
+        queued = self._queued.get(key)
+        if queued:
+            self._latest[stream.connection][entry.stream_id] = queued.popleft()
+            if not queued:
+                del self._queued[key]
+
+    def _told(self, event: Frame, time: float) -> None:
+        """What a server tells beside tokens: of its model, and of requests that failed."""
+        command, entries = read_answer(event)
+        if command not in ("MSG", "MODEL_INFO"):
+            return
+        for one in entries:
+            info = one.get("model_info", one)
+            if isinstance(info, dict):
+                self._learn(info)
+            if one.get("error") is not None:
+                self._refuse(event.connection, key_of(one.get("stream_id")), time, str(one["error"]))
+
+    def _refuse(self, connection: int, key: int | str, time: float, error: str) -> None:
+        queued = self._queued.get((connection, key))
+        stream = queued.popleft() if queued else self._latest.get(connection, {}).get(key)
+        if queued is not None and not queued:
+            del self._queued[(connection, key)]
+        if stream is not None:
+            stream.end(time, None, error)
+
+    def _learn(self, facts: Mapping[str, object]) -> None:
+        name = facts.get("name", facts.get("model"))
+        size = facts.get("vocab_size")
+        self.model = name if isinstance(name, str) else self.model
+        self.vocab_size = size if type(size) is int and size > 0 else self.vocab_size
+
+    # Looking at it.
+
+    def tokens_at(self, moment: float | None) -> int:
+        """How many tokens had come at a moment; None: all."""
+        if moment is None:
+            return len(self.tokens)
+        frame = bisect_right(self.frames.times, moment)
+        return self.frames.first_tokens[frame] if frame < len(self.frames) else len(self.tokens)
+
+    def tokens_of_frame(self, frame: int) -> range:
+        """Rows of the tokens that a frame brought."""
+        after = frame + 1
+        last = self.frames.first_tokens[after] if after < len(self.frames) else len(self.tokens)
+        return range(self.frames.first_tokens[frame], last)
+
+    def find(self, label: str) -> Stream | None:
+        """The latest stream of this label."""
+        return next((s for s in reversed(self.streams) if s.label == label), None)
+
+    def piece(self, token: int) -> str | bytes:
+        """What an id means: text, or bytes inside a character; `⟨#7⟩` where nobody told."""
+        return self.texts.piece(token)
+
+    def text_of(self, token: int) -> str:
+        """What an id means, on its own: bytes inside a character as `⟨f0 9f⟩`."""
+        return self.texts.of_id(token)
+
+    def token_text(self, row: int) -> str:
+        """What a token of the log means on its own."""
+        return self.texts.of_row(row)
+
+    def shown(self, stream: Stream, position: int) -> str:
+        """The text that the token at this position completes: see `Texts.shown`."""
+        return self.texts.shown(stream, position)
+
+    def text(self, stream: Stream, count: int | None = None) -> str:
+        """The text of a stream's first `count` tokens, all of them by default."""
+        count = len(stream.rows) if count is None else count
+        return "".join(self.shown(stream, i) for i in range(count))
+
+    def prompt_text(self, stream: Stream) -> str:
+        """The end of a stream's prompt."""
+        if isinstance(stream.prompt, str):
+            return stream.prompt
+        data = b"".join(p if isinstance(p, bytes) else p.encode() for p in map(self.piece, stream.prompt))
+        return data.decode(errors="replace")
+
+
+def _counts(frames: Sequence[int], size: int) -> list[int]:
+    """How often each number below `size` stands there."""
+    counts = [0] * size
+    for frame in frames:
+        counts[frame] += 1
+    return counts
+
+
+def _request(event: Frame) -> tuple[str | None, Mapping[str, object]]:
+    """Command and fields of a client's frame, however its JSON is spelled."""
+    if isinstance(event.content, Parsed):
+        value = event.content.value
+        return event.command, value if isinstance(value, dict) else {}
+    return read_frame(event.content)
+
+
+def _direction(event: Event) -> int:
+    if isinstance(event, Frame):
+        return OUT if event.direction == ">" else IN
+    if isinstance(event, Piece | Response):
+        return IN
+    return OUT if isinstance(event, Request) else OTHER

@@ -1,0 +1,146 @@
+"""One request and what it brought, told for any moment of the trace."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lmtool.tui.frames import FrameLog
+    from lmtool.tui.tokens import TokenLog
+
+WINDOW = 2000
+"""Arrivals that the figures of time are taken from, the last ones before the moment."""
+
+Phase: TypeAlias = Literal["waiting", "running", "stop", "length", "cancelled", "error", "unfinished"]
+
+
+@dataclass(slots=True)
+class Stream:
+    """A GENERATE, a SCORE, or a choice of an HTTP completion."""
+
+    index: int
+    """In `State.streams`; also tells its colour."""
+    label: str
+    """Connection and id, such as `1/3`."""
+    connection: int
+    kind: str
+    """`GEN`, `SCORE`, `CHAT` or `TEXT` (an HTTP completion)."""
+    model: str | None
+    began: float
+    frame: int
+    """The frame that asked for it."""
+    payload: Mapping[str, object]
+    """The request without its prompt and bias."""
+    prompt: tuple[int, ...] | str = ""
+    """Ids or text of the prompt's end, as much as is worth showing."""
+    prompt_tokens: int | None = None
+    max_tokens: int | None = None
+    biased: int = 0
+    """Ids that the request gave a `logit_bias`."""
+    ruled_out: int = 0
+    """How many of them so that they cannot come."""
+    constraint: str | None = None
+    """What kind of constraint holds the stream, if one does."""
+    rows: array[int] = field(default_factory=lambda: array("i"))
+    """Its tokens: rows of the token log."""
+    ended: float | None = None
+    finish_reason: str | None = None
+    error: str | None = None
+    logprobs: array[float] = field(default_factory=lambda: array("f"))
+    """The column of the token log."""
+    _sums: array[float] = field(default_factory=lambda: array("d", (0.0,)))
+    """Sums of the logprobs of its first 0, 1, 2, ... tokens, as far as somebody asked; nan from one without on."""
+
+    def end(self, time: float, reason: str | None, error: str | None) -> None:
+        """The stream is over; what comes after the first ending is not believed."""
+        if self.ended is None:
+            self.ended, self.finish_reason, self.error = time, reason, error
+
+    def count(self, tokens: int) -> int:
+        """How many of the first so many tokens of the log are its own."""
+        return bisect_left(self.rows, tokens)
+
+    def phase(self, moment: float, tokens: int) -> Phase:
+        """What it does at a moment at which so many tokens are in the log."""
+        if self.ended is None or self.ended > moment:
+            return "running" if self.count(tokens) else "waiting"
+        if self.error is not None:
+            return "error"
+        reason = self.finish_reason
+        return reason if reason in ("stop", "length", "cancelled") else "unfinished"  # type: ignore[return-value] # one of them
+
+    def perplexity(self, count: int) -> float | None:
+        """Perplexity of its first `count` tokens; None without logprobs."""
+        sums, logprobs = self._sums, self.logprobs
+        if len(sums) <= count:
+            new = [logprobs[row] for row in self.rows[len(sums) - 1 : count]]
+            sums.extend(list(accumulate(new, initial=sums[-1]))[1:])
+        if not count or math.isnan(sums[count]):
+            return None
+        mean = -sums[count] / count
+        return math.exp(mean) if mean < 700 else math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Arrivals of a stream, or of all of them. Seconds."""
+
+    ttft: float | None = None
+    rate: float | None = None
+    """Tokens a second after those that came first."""
+    gaps: tuple[float, ...] = ()
+    """Between frames that brought tokens, the last `WINDOW` of them; tokens of one frame arrived together."""
+    per_frame: float | None = None
+    """Tokens a frame."""
+
+    def gap(self, share: float) -> float | None:
+        """The gap that this share of all does not exceed (nearest rank)."""
+        if not self.gaps:
+            return None
+        ordered = sorted(self.gaps)
+        return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+    @property
+    def stalls(self) -> tuple[int, ...]:
+        """Places of gaps that stand out: over four times the median and over 50 ms."""
+        median = self.gap(0.5)
+        return tuple(i for i, gap in enumerate(self.gaps) if median is not None and gap > max(4 * median, 0.05))
+
+
+def timing_of(stream: Stream, count: int, tokens: TokenLog, frames: FrameLog) -> Timing:
+    """Figures of a stream's first `count` tokens."""
+    if not count:
+        return Timing()
+    first = frames.times[tokens.frames[stream.rows[0]]]
+    rows = stream.rows[max(0, count - WINDOW) : count]
+    last = frames.times[tokens.frames[rows[-1]]]
+    together = bisect_left(stream.rows, _next_row(frames, tokens.frames[stream.rows[0]], len(tokens)), 0, count)
+    rate = (count - together) / (last - first) if last > first else None
+    return Timing(first - stream.began, rate, *_gaps([tokens.frames[row] for row in rows], frames))
+
+
+def timing_of_all(count: int, tokens: TokenLog, frames: FrameLog) -> Timing:
+    """Figures of the first `count` tokens of all streams together."""
+    if not count:
+        return Timing()
+    carriers = tokens.frames[max(0, count - WINDOW) : count]
+    first, last = frames.times[carriers[0]], frames.times[carriers[-1]]
+    rate = len(carriers) / (last - first) if last > first else None
+    return Timing(None, rate, *_gaps(carriers.tolist(), frames))
+
+
+def _gaps(carriers: list[int], frames: FrameLog) -> tuple[tuple[float, ...], float]:
+    distinct = list(dict.fromkeys(carriers))
+    times = [frames.times[frame] for frame in distinct]
+    return tuple(later - earlier for earlier, later in pairwise(times)), len(carriers) / len(distinct)
+
+
+def _next_row(frames: FrameLog, frame: int, tokens: int) -> int:
+    return frames.first_tokens[frame + 1] if frame + 1 < len(frames) else tokens

@@ -1,0 +1,130 @@
+"""What the names of styles look like: colours of a theme and a heat palette, or attributes without colours."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from rich.color import Color
+from rich.style import Style
+
+from lmtool.tui.heat import ATTRIBUTES, COLORS, STREAM_COLORS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lmtool.tui.heat import Palette
+
+_NAMED = {
+    "accent": ("accent", True),
+    "title": ("foreground", True),
+    "error": ("text-error", True),
+    "ok": ("text-success", False),
+    "live": ("text-success", True),
+    "spark": ("text-primary", False),
+    "bar": ("primary", False),
+    "chosen": ("accent", True),
+    "out": ("text-accent", False),
+}
+"""Style to a variable of Textual's themes, and whether it is bold."""
+
+_ATTRIBUTES = {
+    "dim": Style(dim=True),
+    "bold": Style(bold=True),
+    "title": Style(bold=True),
+    "accent": Style(bold=True),
+    "error": Style(bold=True),
+    "live": Style(bold=True),
+    "chosen": Style(bold=True),
+    "cursor": Style(bold=True),
+    "here": Style(bold=True),
+    "key": Style(bold=True),
+}
+
+_SIXTEEN = ("black on blue", "white on blue", "black on cyan", "black on white", "black on white", "black on yellow",
+            "black on bright_yellow", "bold black on bright_yellow")  # fmt: skip
+"""Steps of the default palette for terminals of sixteen colours, by hand: they have no orange."""
+_SIXTEEN_RED = ("white on green", "white on green", "black on green", "black on green", "black on yellow",
+                "black on yellow", "white on red", "bold white on red")  # fmt: skip
+_SIXTEEN_STREAMS = ("bright_blue", "yellow", "green", "magenta", "cyan", "red", "bright_cyan", "bright_yellow",
+                    "bright_green", "bright_magenta", "blue", "bright_red")  # fmt: skip
+
+_LIGHT_STREAMS = (25, 130, 28, 90, 94, 55, 30, 124, 64, 95, 61, 125)
+"""`STREAM_COLORS` for light grounds."""
+
+
+class Styles:
+    """Looks up styles by name: `heat3 cursor` is both together."""
+
+    def __init__(self, *, ascii: bool = False) -> None:  # noqa: A002 - as the option is called
+        """Begin without any look: every name is plain until `change`. ascii: draw with ASCII only."""
+        self.ascii = ascii
+        self.version = 0
+        """Grows with every change: what was drawn with an older one must be drawn again."""
+        self.color = True
+        """Whether there are colours; without them the heat is told by dim, bold and underline."""
+        self._table: dict[str, Style] = {}
+        self.of = lru_cache(maxsize=4096)(self._of)
+
+    def change(
+        self,
+        variables: Mapping[str, str],
+        palette: Palette,
+        *,
+        color: bool = True,
+        dark: bool = True,
+        sixteen: bool = False,
+    ) -> None:
+        """Look like this from now on.
+
+        variables: of Textual's theme, names to `#rrggbb`. sixteen: the terminal knows sixteen colours only.
+        """
+        self.color = color
+        if color:
+            self._table = _colored(variables, palette, dark=dark, sixteen=sixteen)
+        else:
+            self._table = _ATTRIBUTES | {f"heat{i}": Style.parse(name) for i, name in enumerate(ATTRIBUTES)}
+        self.of.cache_clear()
+        self.version += 1
+
+    def _of(self, names: str) -> Style:
+        style = Style.null()
+        for name in names.split():
+            style += self._table.get(name, Style.null())
+        return style
+
+
+def _colored(variables: Mapping[str, str], palette: Palette, *, dark: bool, sixteen: bool) -> dict[str, Style]:
+    table = {"dim": _dim(variables, dark=dark), "bold": Style(bold=True)}
+    for name, (variable, bold) in _NAMED.items():
+        table[name] = Style(color=_parse(variables.get(variable, "")), bold=bold)
+    table["key"] = table["accent"]
+    table["here"] = Style(bold=True, reverse=True)  # keeps the token's own colours
+    table["cursor"] = Style(bgcolor=_parse(variables.get("surface-lighten-2", "")) or Color.from_ansi(238), bold=True)
+    if sixteen:
+        steps = _SIXTEEN if palette == "blue-orange" else _SIXTEEN_RED
+        table |= {f"heat{i}": Style.parse(name) for i, name in enumerate(steps)}
+        table |= {f"stream{i}": Style.parse(name) for i, name in enumerate(_SIXTEEN_STREAMS)}
+        table["cursor"] = Style(reverse=True)
+        return table
+    for i, (text, ground) in enumerate(COLORS[palette]):
+        table[f"heat{i}"] = Style(color=Color.from_ansi(text), bgcolor=Color.from_ansi(ground))
+    for i, number in enumerate(STREAM_COLORS if dark else _LIGHT_STREAMS):
+        table[f"stream{i}"] = Style(color=Color.from_ansi(number))
+    return table
+
+
+def _dim(variables: Mapping[str, str], *, dark: bool) -> Style:
+    """A grey that can still be read; the terminal's own dimming where the theme has the terminal's own colours."""
+    if not variables.get("foreground", "").startswith("#"):
+        return Style(dim=True)
+    return Style(color=Color.from_ansi(246 if dark else 242))
+
+
+def _parse(value: str) -> Color | None:
+    """A colour of a theme: `#rrggbb`, or `ansi_red` of the themes with the terminal's own; None for anything else."""
+    if value.startswith("#"):
+        return Color.parse(value[:7])
+    if value.startswith("ansi_") and value != "ansi_default":
+        return Color.parse(value.removeprefix("ansi_"))
+    return None

@@ -1,0 +1,117 @@
+"""What tokens mean: text by id from vocabularies, and the text of a stream in which every character is whole."""
+
+from __future__ import annotations
+
+import codecs
+from typing import TYPE_CHECKING
+
+from lmtool.tui.tokens import NO_ID
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lmtool.tui.streams import Stream
+    from lmtool.tui.tokens import TokenLog
+
+
+class Texts:
+    """Learns what ids mean; tells it for tokens of a log."""
+
+    def __init__(self, tokens: TokenLog) -> None:
+        self._tokens = tokens
+        self._vocab: dict[int, str | bytes] = {}
+        self._interned: dict[str, int] = {}
+        self._named: list[str] = []
+        self._given: dict[int, str] = {}
+        self._spellings: dict[int, _Spelling] = {}
+        self.corrections = 0
+        """How often a vocabulary told what had been shown as `⟨#7⟩` before: whoever keeps texts must ask again."""
+
+    def learn(self, tokens: Mapping[int, str | bytes]) -> None:
+        """Take a vocabulary, or a part of one."""
+        self._vocab.update(tokens)
+        for spelling in self._spellings.values():
+            self.corrections += spelling.forget_guesses()
+
+    def intern(self, text: str) -> int:
+        """A number below `NO_ID` that stands for this text."""
+        place = self._interned.get(text)
+        if place is None:
+            place = self._interned[text] = len(self._named)
+            self._named.append(text)
+        return NO_ID - 1 - place
+
+    def give(self, row: int, text: str) -> None:
+        """A server sent the text that a token of the log completes; a vocabulary that knows its id counts more."""
+        if self._tokens.ids[row] not in self._vocab:
+            self._given[row] = text
+
+    def piece(self, token: int) -> str | bytes:
+        """What an id means: text, or bytes inside a character; `⟨#7⟩` where nobody told."""
+        if token < NO_ID:
+            return self._named[NO_ID - 1 - token]
+        return self._vocab.get(token, f"⟨#{token}⟩")
+
+    def of_id(self, token: int) -> str:
+        """What an id means, on its own: bytes inside a character as `⟨f0 9f⟩`."""
+        piece = self.piece(token)
+        return f"⟨{piece.hex(' ')}⟩" if isinstance(piece, bytes) else piece
+
+    def of_row(self, row: int) -> str:
+        """What a token of the log means on its own."""
+        given = self._given.get(row)
+        return self.of_id(self._tokens.ids[row]) if given is None else given
+
+    def shown(self, stream: Stream, position: int) -> str:
+        """The text that the token at this position completes: a character belongs to its last token.
+
+        What a stream that is over left open is shown as U+FFFD at its last token.
+        """
+        spelling = self._spellings.get(stream.index)
+        if spelling is None:
+            spelling = self._spellings[stream.index] = _Spelling()
+        while len(spelling.texts) <= position:
+            row = stream.rows[len(spelling.texts)]
+            token = self._tokens.ids[row]
+            given = self._given.get(row)
+            known = given is not None or token < NO_ID or token in self._vocab
+            spelling.add(self.piece(token) if given is None else given, guessed=not known)
+        text = spelling.texts[position]
+        if position == len(stream.rows) - 1 and stream.ended is not None and spelling.open:
+            return f"{text}\ufffd"
+        return text
+
+
+class _Spelling:
+    """The text of one stream, token by token; characters come out whole."""
+
+    __slots__ = ("_decoder", "_guess", "texts")
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._guess: tuple[int, tuple[bytes, int]] | None = None
+        self.texts: list[str] = []
+
+    @property
+    def open(self) -> bool:
+        """Whether the last token ends inside a character."""
+        return bool(self._decoder.getstate()[0])
+
+    def add(self, piece: str | bytes, *, guessed: bool) -> None:
+        """Take the next token's piece. guessed: whether it only stands in for what is not known."""
+        if guessed and self._guess is None:
+            self._guess = len(self.texts), self._decoder.getstate()
+        if isinstance(piece, str) and not self.open:
+            self.texts.append(piece)
+        else:
+            self.texts.append(self._decoder.decode(piece if isinstance(piece, bytes) else piece.encode()))
+
+    def forget_guesses(self) -> bool:
+        """Drop what was told from the first guess on; whether there was one."""
+        if self._guess is None:
+            return False
+        place, state = self._guess
+        del self.texts[place:]
+        self._decoder.setstate(state)
+        self._guess = None
+        return True

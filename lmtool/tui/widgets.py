@@ -1,0 +1,240 @@
+"""The widgets that everything is drawn with: lines of runs, of which only those that changed are drawn again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+from textual.geometry import Region
+from textual.message import Message
+from textual.strip import Strip
+from textual.widget import Widget
+
+from lmtool.tui.glyphs import TO_ASCII
+from lmtool.tui.runs import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from textual import events
+
+    from lmtool.tui.documents.document import Document
+    from lmtool.tui.runs import Line, Run
+    from lmtool.tui.styles import Styles
+
+STRIPS = 256
+"""Drawn lines that a widget keeps."""
+WHEEL = 3
+"""Rows of a turn of the mouse wheel."""
+
+
+def strip_of(line: Iterable[Run], styles: Styles, columns: int, base: Style) -> Strip:
+    """A line as Textual draws it, exactly as wide as asked. Whatever it holds, no control reaches the terminal."""
+    of = styles.of
+    segments = [Segment(_harmless(run.text), base + of(run.style)) for run in line if run.text]
+    if styles.ascii:
+        segments = [Segment(text.translate(TO_ASCII), style) for text, style, _ in segments]
+    return Strip(segments).adjust_cell_length(columns, base)
+
+
+def _harmless(text: str) -> str:
+    return text if text.isprintable() else visible(text)
+
+
+def target_at(line: Line, column: int) -> int | None:
+    """What a click in a column means."""
+    used = 0
+    for run in line:
+        used += cell_len(run.text)
+        if column < used:
+            return run.target
+    return None
+
+
+class Canvas(Widget):
+    """Lines, drawn again where they differ from those before."""
+
+    ALLOW_SELECT = False
+
+    def __init__(self, styles: Styles, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name
+        super().__init__(id=id)
+        self._styles_by_name = styles
+        self._lines: list[Line] = []
+        self._version = -1
+        self._base = Style.null()
+        self._strips: dict[tuple[Run, ...], Strip] = {}
+        """Of lines drawn lately: what scrolls is the same line in another row."""
+        self._columns = -1
+
+    def put(self, lines: list[Line]) -> None:
+        """Show these lines."""
+        before, self._lines = self._lines, lines
+        if self._version != self._styles_by_name.version or len(before) != len(lines):
+            self._version = self._styles_by_name.version
+            self._strips.clear()
+            self._base = self.rich_style
+            self.refresh()
+            return
+        columns = self.size.width
+        pairs = enumerate(zip(before, lines, strict=True))
+        if changed := [Region(0, y, columns, 1) for y, (old, new) in pairs if old != new]:
+            self.refresh(*changed)
+
+    def render_line(self, y: int) -> Strip:
+        """One row of the screen."""
+        line = tuple(self._lines[y]) if y < len(self._lines) else ()
+        columns = self.size.width
+        if columns != self._columns or len(self._strips) > STRIPS:
+            self._strips.clear()
+            self._columns = columns
+        strip = self._strips.get(line)
+        if strip is None:
+            strip = self._strips[line] = strip_of(line, self._styles_by_name, columns, self._base)
+        return strip
+
+    @property
+    def text(self) -> list[str]:
+        """What it shows, without colours."""
+        return ["".join(run.text for run in line).rstrip() for line in self._lines]
+
+    def target(self, event: events.MouseEvent) -> int | None:
+        """What was clicked."""
+        place = event.get_content_offset(self)
+        if place is None or not 0 <= place.y < len(self._lines):
+            return None
+        return target_at(self._lines[place.y], place.x)
+
+
+class LinePane(Canvas, can_focus=True):
+    """Shows the part of a document that the cursor is in."""
+
+    class Chosen(Message):
+        """Something in the pane was clicked, and the document told."""
+
+        def __init__(self, pane: LinePane, *, again: bool) -> None:
+            super().__init__()
+            self.pane = pane
+            self.again = again
+            """Whether the same was clicked just before."""
+
+    def __init__(self, document: Document, styles: Styles, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name
+        super().__init__(styles, id=id)
+        self.document = document
+        self.top = 0
+        """The document's line that is shown first."""
+        self.height = 0
+        """Lines of the document when it was drawn last."""
+        self._loose = False
+        self._clicked: int | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows of the screen that it has."""
+        return self.size.height
+
+    @property
+    def above(self) -> int:
+        """Lines that are out of sight above."""
+        return self.top
+
+    @property
+    def below(self) -> int:
+        """Lines that are out of sight below."""
+        return max(0, self.height - self.top - self.rows)
+
+    @property
+    def _heads(self) -> int:
+        """Lines of the document that stay at the top."""
+        return getattr(self.document, "heads", 0)
+
+    def draw(self) -> None:
+        """Look at the document again."""
+        columns, rows = self.size.width, self.size.height
+        if not self.is_mounted or not columns or not rows:
+            return
+        document = self.document
+        self.height = document.height(columns)
+        anchor = document.anchor(columns)
+        if anchor is not None and not self._loose:
+            self._show(anchor, rows)
+        self.top = max(0, min(self.top, self.height - rows))
+        heads = self._heads
+        rest = range(self.top + heads, min(self.top + rows, self.height))
+        self.put([document.line(y, columns) for y in (*range(min(heads, self.height)), *rest)])
+
+    def _show(self, place: int, rows: int) -> None:
+        if place >= self.height - 1:
+            self.top = self.height - rows
+        elif not self.top + self._heads - rows <= place < self.top + 2 * rows:
+            self.top = place - rows // 3  # a jump: with what came before it, and more of what comes after
+        elif place < self.top + self._heads:
+            self.top = place - self._heads
+        elif place >= self.top + rows:
+            self.top = place - rows + 1
+
+    def scroll_rows(self, rows: int) -> None:
+        """Look further down without moving the cursor."""
+        self.top = max(0, min(self.height - self.rows, self.top + rows))
+        self._loose = True
+        self.draw()
+
+    def tie(self) -> None:
+        """Bring the cursor into sight again, and keep it there."""
+        self._loose = False
+
+    def on_resize(self, _: events.Resize) -> None:
+        """Another width breaks lines elsewhere."""
+        self.draw()
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """The wheel looks further down."""
+        event.stop()
+        self.scroll_rows(WHEEL)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """The wheel looks further up."""
+        event.stop()
+        self.scroll_rows(-WHEEL)
+
+    def on_click(self, event: events.Click) -> None:
+        """Tell the document what was clicked."""
+        target = self.target(event)
+        if target is not None:
+            self.document.click(target)
+            self.post_message(self.Chosen(self, again=target == self._clicked))
+        self._clicked = target
+
+
+class LineBar(Canvas):
+    """A line or a few that are not part of any document."""
+
+    DEFAULT_CSS = "LineBar { height: 1; }"
+
+    class Clicked(Message):
+        """The line was clicked on a run with a target."""
+
+        def __init__(self, bar: LineBar, target: int) -> None:
+            super().__init__()
+            self.bar = bar
+            self.target = target
+
+    def __init__(self, make: Callable[[int], list[Line]], styles: Styles, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name
+        super().__init__(styles, id=id)
+        self._make = make
+
+    def draw(self) -> None:
+        """Make the lines anew."""
+        if self.is_mounted and self.size.width:
+            self.put(self._make(self.size.width))
+
+    def on_resize(self, _: events.Resize) -> None:
+        """Another width has other lines."""
+        self.draw()
+
+    def on_click(self, event: events.Click) -> None:
+        """Tell what was clicked."""
+        target = self.target(event)
+        if target is not None:
+            self.post_message(self.Clicked(self, target))

@@ -1,0 +1,28 @@
+"""`lmtool bench inspect`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.conftest import Run
+
+
+def test_card_and_json(lmtool: Run) -> None:
+    """A card, and one JSON line last; the load is the one that was asked for."""
+    words = ("--rate", "1000", "--streams", "4", "--seconds", "0.6", "--tokens", "400", "--size", "80x24")
+    result = lmtool("bench", "inspect", *words)
+    assert result.returncode == 0, result.stderr
+    *card, last = result.stdout.splitlines()
+    assert any("share of a core" in line for line in card)
+    outcome = json.loads(last)
+    assert outcome["settings"]["streams"] == 4
+    assert outcome["file"]["tokens"] == 400
+
+
+def test_a_size_that_is_none(lmtool: Run) -> None:
+    """It ends with 2 before anything is measured."""
+    result = lmtool("bench", "inspect", "--size", "8")
+    assert result.returncode == 2
+    assert "120x36" in result.stderr

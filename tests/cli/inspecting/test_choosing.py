@@ -1,0 +1,126 @@
+"""What the inspector watches, from its command line."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from lmtool.cli.inspecting.choosing import Chooser, Wanted, is_address, is_file
+from lmtool.errors import ConnectError, FileError, UsageError
+from lmtool.tui.sources.connect import ConnectSource
+from lmtool.tui.sources.demo import DemoSource
+from lmtool.tui.sources.file import FileSource
+from lmtool.tui.sources.proxy import ProxySource
+from lmtool.types import ModelInfo, TokenizerInfo
+
+RECORDING = Path(__file__).parents[3] / "recordings/two_streams_interleaved.lmtp.jsonl"
+
+
+def chooser(**wanted: object) -> Chooser:
+    return Chooser(Wanted(**wanted), pytest.fail)  # type: ignore[arg-type]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port: int = taken.getsockname()[1]
+        return port
+
+
+@pytest.mark.parametrize("text", ["ws://a/", ":8080", "localhost:8080", "stdio:lmtool serve --stdio", "https://a/v1"])
+def test_addresses(text: str) -> None:
+    """All forms of an endpoint are servers."""
+    assert is_address(text)
+
+
+@pytest.mark.parametrize("text", ["a.lmtp.jsonl", "folder/a.jsonl.gz", "name"])
+def test_files(text: str, tmp_path: Path) -> None:
+    """Everything else is a file, there or not."""
+    assert not is_address(text)
+    assert not is_file(str(tmp_path / text))
+
+
+async def test_a_trace() -> None:
+    """A file is read; with a server beside it, it can be branched."""
+    source = await chooser(targets=(str(RECORDING),)).choose()
+    assert isinstance(source, FileSource)
+    assert source.generate is None
+    await source.close()
+    with_server = await chooser(targets=(str(RECORDING),), connect="ws://127.0.0.1:1/").choose()
+    assert with_server.generate is not None
+    await with_server.close()
+
+
+async def test_a_file_that_is_not_there() -> None:
+    """It says what would be possible."""
+    with pytest.raises(FileError, match="no file 'nonsense'") as caught:
+        await chooser(targets=("nonsense",)).choose()
+    assert any("ws://HOST:PORT" in hint for hint in caught.value.hints)
+
+
+async def test_a_server() -> None:
+    """A URL, or one given by --endpoint or --connect alone, is connected to with its prompts."""
+    for wanted in ({"targets": (":81",)}, {"endpoint": ":81"}, {"connect": ":81"}):
+        source = await chooser(**wanted, prompts=("a", "b")).choose()
+        assert isinstance(source, ConnectSource)
+        assert source.title == "connect :81"
+
+
+async def test_an_openai_url_needs_the_proxy() -> None:
+    """A server that has no LMTP is watched from between."""
+    with pytest.raises(UsageError) as caught:
+        await chooser(targets=("http://127.0.0.1:1/v1",)).choose()
+    assert "--proxy" in caught.value.hints[0]
+
+
+async def test_a_proxy() -> None:
+    """--proxy and --to go together, with no target; the port is taken at once."""
+    source = await chooser(proxy="127.0.0.1:0", to="ws://127.0.0.1:1/").choose()
+    assert isinstance(source, ProxySource)
+    assert source.url.startswith("ws://127.0.0.1:")
+    await source.close()
+    for wrong in ({"proxy": ":0"}, {"to": "ws://a/"}, {"proxy": ":0", "to": "ws://a/", "targets": ("x",)}):
+        with pytest.raises(UsageError):
+            await chooser(**wrong).choose()
+
+
+async def test_other_machines_are_warned_of() -> None:
+    """A proxy on every interface says that anybody can use it."""
+    told: list[str] = []
+    source = await Chooser(Wanted(proxy="0.0.0.0:0", to="ws://127.0.0.1:1/"), told.append).choose()
+    assert "other machines" in told[0]
+    await source.close()
+
+
+async def test_nothing_named(embedded: str) -> None:
+    """The server that answers at the default address, else the demo."""
+    source = await chooser(default=embedded).choose()
+    assert isinstance(source, ConnectSource)
+    assert isinstance(await chooser(default=f"ws://127.0.0.1:{free_port()}/").choose(), DemoSource)
+
+
+async def test_a_client_installation_has_no_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the packages that serve, it says so and what else there is."""
+    monkeypatch.setattr("lmtool.cli.wiring.SERVE_PACKAGES", ("no_such_package",))
+    with pytest.raises(ConnectError, match="no_such_package") as caught:
+        await chooser(default=f"ws://127.0.0.1:{free_port()}/").choose()
+    assert any("pip install" in hint for hint in caught.value.hints)
+
+
+async def test_more_than_one_target() -> None:
+    """Two traces are compared elsewhere; other pairs make no sense."""
+    with pytest.raises(UsageError, match="2 targets"):
+        await chooser(targets=(":81", ":82")).choose()
+
+
+async def test_tokenizers() -> None:
+    """The one that was named, else the server's where it is here."""
+    from lmtool.tiny.path import MODEL_DIR
+
+    info = ModelInfo("m", "", "", tokenizer=TokenizerInfo("m", "0" * 64))
+    assert chooser().find_tokenizer(info) is None
+    assert chooser().find_tokenizer(ModelInfo("m", "", "")) is None
+    named = chooser(tokenizer=str(MODEL_DIR), targets=(":81",))
+    await named.choose()
+    assert named.find_tokenizer(info) is not None

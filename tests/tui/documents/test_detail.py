@@ -1,0 +1,103 @@
+"""One token."""
+
+from __future__ import annotations
+
+import pytest
+
+from lmtool.tui.documents.detail import DetailDocument
+from lmtool.tui.glyphs import ASCII, UNICODE
+from lmtool.tui.view import View
+from tests.tui.documents.watched import close, rows, view_of
+from tests.tui.scripted import event, request, tokens
+
+
+def test_facts(view: View) -> None:
+    """Text, id, bytes, p, logprob, bits, rank, entropy as a range, the mass that was sent."""
+    view.choose_token(2)
+    shown = "\n".join(rows(DetailDocument(view, UNICODE), 50))
+    for part in (
+        "' fox'",
+        "id 8",
+        "0x20 66 6f 78",
+        "p .007",
+        "logprob -5.000",
+        "7.21 bits",
+        "rank 3",
+        "top-3 mass .424",
+    ):
+        assert part in shown
+    assert "entropy" in shown
+    assert "…" in shown.split("entropy")[1].split("bits")[0]
+
+
+def test_bars(view: View) -> None:
+    """Best first with the sum so far, the chosen one and the one under the cursor marked, the rest as `other`."""
+    view.choose_token(2)
+    view.bar = 1
+    shown = [row for row in rows(DetailDocument(view, UNICODE), 50) if "█" in row or "◀" in row]
+    assert shown[0].startswith(" ' dog'")
+    assert shown[0].endswith(".368  .368")
+    assert shown[1].startswith("▸'.'")
+    assert shown[2].endswith(".424◀")
+    assert shown[3].startswith(" other")
+    assert shown[3].endswith(".576")
+
+
+def test_a_piece_of_a_character(view: View) -> None:
+    """The bytes of all its tokens, and what they make."""
+    view.choose_token(4)
+    assert "⟨f0 9f⟩ ⟨99 82⟩ → 🙂" in rows(DetailDocument(view, UNICODE), 50)[1]
+
+
+def test_arrival(view: View) -> None:
+    """How long after the token before, and who came along."""
+    view.choose_token(2)
+    shown = "\n".join(rows(DetailDocument(view, UNICODE), 50))
+    assert "1/1 #1" in shown
+    assert "arrived +100ms after the one before" in shown
+    assert "(2 tokens in it)" in shown
+
+
+def test_nothing_is_cut_in_a_narrow_pane(view: View) -> None:
+    """Phrases go to the next line."""
+    view.choose_token(2)
+    shown = "\n".join(rows(DetailDocument(view, ASCII), 34))
+    for part in ("rank 3", "top-3 mass .424", "(2 tokens in it)"):
+        assert part in shown
+
+
+@pytest.mark.parametrize(("logprob", "forced"), [(0.0, True), (-0.5, False)])
+def test_what_holds_the_stream(logprob: float, forced: bool) -> None:
+    """Bias and constraint of the request are told, and whether they left one token only."""
+    events = [request(0.1, 1, logit_bias={"7": 3.0, "8": -1.0}), tokens(0.2, (1, 7, logprob))]
+    view = view_of(events)
+    shown = "\n".join(rows(DetailDocument(view, UNICODE), 60))
+    assert "2 ids biased" in shown
+    assert ("forced" in shown) is forced
+    close(view)
+
+
+@pytest.mark.parametrize(
+    ("bias", "told"), [({"7": -100}, "1 id forbidden"), ({"7": -101, "8": -1e9}, "2 ids forbidden")]
+)
+def test_what_is_ruled_out(bias: dict[str, float], told: str) -> None:
+    """A bias of -100 or less keeps an id from ever coming."""
+    view = view_of([request(0.1, 1, logit_bias={"9": 1.0, **bias}), tokens(0.2, (1, 12, -0.5))])
+    shown = "\n".join(rows(DetailDocument(view, UNICODE), 60))
+    assert f"{len(bias) + 1} ids biased" in shown
+    assert told in shown
+    close(view)
+    view = view_of([request(0.1, 1, logit_bias={"9": -99.5}), tokens(0.2, (1, 12, -0.5))])
+    shown = "\n".join(rows(DetailDocument(view, UNICODE), 60))
+    assert "1 id biased" in shown
+    assert "forbidden" not in shown
+    close(view)
+
+
+def test_no_logprob_and_no_alternatives() -> None:
+    """What was not sent is said."""
+    view = view_of([request(0.1, 1), event(0.2, "<", "TOKEN", [{"token": 7, "stream_id": 1, "finish_reason": None}])])
+    shown = "\n".join(rows(DetailDocument(view, UNICODE), 60))
+    assert "no logprob was sent" in shown
+    assert "no alternatives were sent" in shown
+    close(view)

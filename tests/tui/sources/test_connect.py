@@ -1,0 +1,191 @@
+"""The inspector's own prompts on a server."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from lmtool.errors import ConnectError, FileError, UsageError
+from lmtool.trace.events import Close, Drop, Frame, Open
+from lmtool.trace.reader import TraceReader
+from lmtool.tui.sources.connect import ConnectSource
+from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
+from tests.lmtp.harness import serving
+from tests.scripted_model import ScriptedModel, tokens_of
+from tests.tui.sources.watching import no_tokenizer, watching
+
+
+def source(url: str, **more: object) -> ConnectSource:
+    return ConnectSource(url, pytest.fail, find_tokenizer=no_tokenizer, **more)  # type: ignore[arg-type]
+
+
+def ask(*prompt: int, tokens: int = 5) -> GenerateRequest:
+    return GenerateRequest(0, prompt, SamplingParams(max_tokens=tokens))
+
+
+async def test_prompts_are_sent_at_once_and_their_streams_fed() -> None:
+    """The server is asked what it serves, then the prompts run side by side; each frame is fed with its time."""
+    async with serving(ScriptedModel()) as served, watching(source(served.url, prompts=[ask(1), ask(2)])) as watch:
+        await watch.until(lambda: watch.ends() == 2)
+        assert watch.tokens() == {"1/2": tokens_of((1,), 5), "1/3": tokens_of((2,), 5)}
+        assert [frame.partition(" ")[0] for frame in watch.frames(">")] == ["MODEL_INFO", "GENERATE", "GENERATE"]
+        times = [event.time for event in watch.events]
+        assert times == sorted(times)
+        assert isinstance(watch.events[0], Open)
+
+
+async def test_requests_get_labels() -> None:
+    """`generate` and `score` return the label under which the stream's tokens come."""
+    async with serving(ScriptedModel()) as served, watching(source(served.url)) as watch:
+        first = await watch.source.generate(ask(7))
+        second = await watch.source.score(ScoreRequest(0, (1, 2), (3, 4)))
+        await watch.until(lambda: watch.ends() == 2)
+        assert watch.tokens() == {first: tokens_of((7,), 5), second: [3, 4]}
+
+
+async def test_cancel_ends_a_stream_of_ours() -> None:
+    """`cancel` ends the stream of this label; an unknown label does nothing."""
+    model = ScriptedModel(manual=True)
+    async with serving(model) as served, watching(source(served.url)) as watch:
+        label = await watch.source.generate(ask(7, tokens=1000))
+        watch.source.cancel("9/9")
+        watch.source.cancel(label)
+        await watch.until(lambda: any(frame.startswith("CANCEL") for frame in watch.frames(">")))
+
+
+async def test_a_server_that_is_not_there() -> None:
+    """`run` raises where nobody answers."""
+    async with serving(ScriptedModel()) as served:
+        url = served.url
+    async with watching(source(url)) as watch:
+        await watch.until(watch.over.is_set)
+        assert isinstance(watch.error, ConnectError)
+        assert watch.events == []
+
+
+async def test_a_server_that_goes_and_comes_back() -> None:
+    """A lost server ends `run` with an error and is told as a drop; the next request is on a new connection."""
+    model = ScriptedModel(manual=True)
+    async with serving(model) as served, watching(source(served.url)) as watch:
+        await watch.source.generate(ask(7, tokens=1000))
+        await watch.until(lambda: any(frame.startswith("GENERATE") for frame in watch.frames(">")))
+        await served.server.drain(0)
+        await watch.until(watch.over.is_set)
+        assert isinstance(watch.error, ConnectError)
+        assert isinstance(watch.events[-1], Drop)
+    async with serving(ScriptedModel()) as served, watching(source(served.url)) as watch:
+        assert await watch.source.generate(ask(7)) == "1/2"
+
+
+async def test_run_goes_on_after_a_loss() -> None:
+    """When a request found the server back, `run` can be awaited again; prompts are not sent twice."""
+    model = ScriptedModel(manual=True)
+    async with serving(model) as served:
+        connected = source(served.url, prompts=[ask(1)])
+        async with watching(connected) as watch:
+            await watch.until(lambda: len(watch.frames(">")) == 2)
+            link = await connected._asking.connect()
+            link._task.cancel()
+            await watch.until(watch.over.is_set)
+            await connected.generate(ask(2))
+            again = asyncio.create_task(connected.run(watch.feed))
+            await watch.until(lambda: sum(frame.startswith("GENERATE") for frame in watch.frames(">")) == 2)
+            assert not again.done()
+            again.cancel()
+            await asyncio.gather(again, return_exceptions=True)
+
+
+async def test_closing_is_told_as_ours() -> None:
+    """When the inspector ends, its connection is closed in good order."""
+    async with serving(ScriptedModel()) as served:
+        async with watching(source(served.url)) as watch:
+            await watch.until(lambda: any(frame.startswith("MSG") for frame in watch.frames("<")))
+        assert isinstance(watch.events[-1], Close)
+        assert watch.events[-1].by == "client"
+
+
+async def test_not_staying() -> None:
+    """With `stay` off, `run` returns when all prompts were answered."""
+    async with serving(ScriptedModel()) as served, watching(source(served.url, prompts=[ask(1)], stay=False)) as watch:
+        async with asyncio.timeout(30):
+            await watch.over.wait()
+        assert watch.error is None
+        assert watch.ends() == 1
+
+
+async def test_a_request_that_cannot_be_sent() -> None:
+    """What the server refuses ends its own stream; what cannot be written is raised."""
+    async with serving(ScriptedModel()) as served, watching(source(served.url)) as watch:
+        await watch.source.generate(ask(5000))
+        await watch.until(lambda: watch.ends() == 1)
+        assert "not in the vocabulary" in watch.frames("<")[-1]
+
+
+async def test_recording_that_starts_in_the_middle(tmp_path: Path) -> None:
+    """A recording has the open connection and the request of what runs, then everything that comes."""
+    path = tmp_path / "late.lmtp.jsonl"
+    model = ScriptedModel(manual=True)
+    async with serving(model) as served, watching(source(served.url)) as watch:
+        await watch.source.generate(ask(7, tokens=3))
+        await watch.until(lambda: len(watch.frames(">")) == 2)
+        async with asyncio.timeout(30):
+            while not model.running:
+                await asyncio.sleep(0)
+        model.step()
+        await watch.until(watch.tokens)
+        watch.source.start_recording(path)
+        with pytest.raises(UsageError, match="being recorded already"):
+            watch.source.start_recording(tmp_path / "other")
+        model.step()
+        model.step()
+        await watch.until(lambda: watch.ends() == 1)
+        assert watch.source.recorded.tokens == 2
+        facts = await watch.source.stop_recording()
+        assert (facts.path, facts.tokens, facts.failed) == (path, 2, "")
+        assert facts.size_bytes == path.stat().st_size
+        assert await watch.source.stop_recording() is None
+    reader = TraceReader(path)
+    events = list(reader)
+    assert isinstance(events[0], Open)
+    assert isinstance(events[1], Frame)
+    assert events[1].command == "GENERATE"
+    assert all(isinstance(event, Frame) and event.command == "TOKEN" for event in events[2:-1])
+    assert reader.ending.state == "complete"
+    assert reader.header.model["name"] == "scripted"
+    async with serving(model) as served, watching(source(served.url)) as watch:
+        with pytest.raises(FileError, match="exists already"):
+            watch.source.start_recording(path)
+
+
+async def test_typed_prompts_become_ids_where_the_tokenizer_is_here(embedded: str) -> None:
+    """A text is templated and cut here, so that its stream can be continued; ids are explained first."""
+    from lmtool.text.tokenizer import load_tokenizer
+    from lmtool.tiny.path import MODEL_DIR
+    from lmtool.trace.events import Vocab
+
+    tokenizer = load_tokenizer(str(MODEL_DIR))
+    here = ConnectSource(embedded, pytest.fail, find_tokenizer=lambda _info: tokenizer)
+    async with watching(here) as watch:
+        await watch.source.generate(GenerateRequest(0, "Hello", SamplingParams(max_tokens=2, top_logprobs=3)))
+        await watch.until(lambda: watch.ends() == 1)
+        assert '"prompt":[' in watch.frames(">")[1]
+        told: dict[int, str | bytes] = {}
+        for event in watch.events:
+            if isinstance(event, Vocab):
+                told |= event.tokens
+        (tokens,) = watch.tokens().values()
+        assert set(tokens) <= set(told)
+        label = await watch.source.score(ScoreRequest(0, "The capital of France is", " Paris"))
+        await watch.until(lambda: watch.ends() == 2)
+        assert watch.tokens()[label] == tokenizer.encode_continuation(" Paris")
+
+
+async def test_text_is_asked_for_where_it_is_not(embedded: str) -> None:
+    """Without the tokenizer here, the server makes the prompt and tells the texts."""
+    async with watching(source(embedded)) as watch:
+        await watch.source.generate(GenerateRequest(0, "Hello", SamplingParams(max_tokens=1)))
+        await watch.until(lambda: watch.ends() == 1)
+        assert '"messages":[' in watch.frames(">")[1]
+        assert '"text":' in watch.frames("<")[-1]

@@ -1,0 +1,67 @@
+"""What events pass through on their way to the screen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lmtool.trace.events import Event, Open, Request, Vocab
+from lmtool.trace.reader import TraceReader
+from lmtool.tui.sources.intake import Intake
+from tests.trace.conftest import generate, token, tokens
+
+
+def test_what_comes_early_is_kept() -> None:
+    """Events told before anybody takes them come first, in order."""
+    intake, fed = Intake(pytest.fail, at="client"), list[Event]()
+    intake.tell(1, [Open(0.0, 1)])
+    intake.feed_to(fed.extend)
+    intake.tell(1, [generate(0.1)])
+    intake.tell(1, [])
+    assert fed == [Open(0.0, 1), generate(0.1)]
+
+
+def test_secrets_stay_outside() -> None:
+    """Headers that are not known to be harmless and queries of paths are left out."""
+    intake, fed = Intake(pytest.fail, at="proxy"), list[Event]()
+    intake.feed_to(fed.extend)
+    intake.tell(1, [Request(0.0, 1, "GET", "/v1?key=abc", {"authorization": "Bearer abc", "accept": "*/*"})])
+    assert fed == [Request(0.0, 1, "GET", "/v1", {"accept": "*/*"})]
+
+
+def test_ids_are_explained_before_they_are_named() -> None:
+    """Each id once, as soon as the meaning is known."""
+    intake, fed = Intake(pytest.fail, at="proxy"), list[Event]()
+    intake.feed_to(fed.extend)
+    intake.tell(1, [generate(0.0)])
+    intake.explain_by(lambda i: f"<{i}>".encode())
+    intake.tell(1, [tokens(0.1, token(5)), tokens(0.2, token(5))])
+    assert fed[1:] == [Vocab(0.1, 0, {5: "<5>"}), tokens(0.1, token(5)), tokens(0.2, token(5))]
+
+
+def test_the_clock_can_go_on_from_anywhere() -> None:
+    """Such as from the end of a file."""
+    intake = Intake(pytest.fail, at="client")
+    assert 0 <= intake.clock() < 1000
+    intake.set_clock(5000.0)
+    assert 5000 <= intake.clock() < 6000
+
+
+async def test_a_recording_has_the_words_it_needs(tmp_path: Path) -> None:
+    """What a recording names is explained in it, also when the tokenizer is known only later."""
+    intake = Intake(pytest.fail, at="client")
+    intake.feed_to(lambda _events: None)
+    intake.start_recording(tmp_path / "a")
+    intake.explain_by(lambda i: f"<{i}>".encode())
+    intake.tell(1, [generate(0.0), tokens(0.0, token(5))])
+    await intake.stop_recording()
+    intake.start_recording(tmp_path / "b")
+    intake.tell(1, [tokens(0.0, token(5))])
+    await intake.stop_recording()
+    for name, words in (("a", {5: "<5>", 6: "<6>", 7: "<7>"}), ("b", {5: "<5>", 6: "<6>", 7: "<7>"})):
+        told: dict[int, object] = {}
+        for event in TraceReader(tmp_path / name):
+            if isinstance(event, Vocab):
+                told |= event.tokens
+        assert told == words

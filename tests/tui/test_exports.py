@@ -1,0 +1,180 @@
+"""One stream in other forms."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lmtool.errors import FileError, UsageError
+from lmtool.trace.events import Event, Frame, Open, Parsed, Piece, Request, Response, Vocab
+from lmtool.trace.reader import TraceReader
+from lmtool.tui import exports
+from lmtool.tui.lines import Spool
+from lmtool.tui.state import State
+from lmtool.tui.view import View
+from tests.trace.conftest import generate, token, tokens
+
+WORDS = {5: "Say", 11: " <b>", 12: "\n", 13: "\x1b[2J", 14: " 日本"}
+TOP = {"11": -0.1, "14": -3.0}
+
+
+@pytest.fixture
+def view() -> Iterator[View]:
+    """Two interleaved streams, the first of them with markup, controls, a line break and wide characters."""
+    events: list[Event] = [
+        Open(0.0, 1),
+        Vocab(0.0, 0, WORDS),
+        generate(0.1, 1),
+        generate(0.1, 2),
+        tokens(0.2, token(11, 1, top_logprobs=TOP), token(14, 2)),
+        tokens(0.3, token(12, 1), token(14, 2)),
+        tokens(0.4, token(13, 1, logprob=-9.0)),
+        tokens(0.5, token(14, 1) | {"finish_reason": "stop"}, token(14, 2)),
+    ]
+    with shown(events) as view:
+        yield view
+
+
+@contextlib.contextmanager
+def shown(events: list[Event]) -> Iterator[View]:
+    """A view of events that came live."""
+    spool = Spool()
+    spool.feed(events)
+    yield View(spool.state, spool)
+    spool.close()
+
+
+def written(form: str, view: View, folder: Path) -> str:
+    return exports.write(form, view, folder).read_text(encoding="utf-8")
+
+
+def test_a_trace_of_one_stream(view: View, tmp_path: Path) -> None:
+    """It holds this stream's request and outputs and no others, and is complete."""
+    path = exports.write("trace", view, tmp_path)
+    assert path.name == "stream-1-1.lmtp.jsonl"
+    reader, state = TraceReader(path), State()
+    state.feed(list(reader))
+    assert [stream.label for stream in state.streams] == ["1/1"]
+    assert state.text(state.streams[0]) == " <b>\n\x1b[2J 日本"
+    assert state.streams[0].finish_reason == "stop"
+    assert reader.ending is not None
+    assert reader.ending.state == "complete"
+
+
+def test_a_table(view: View, tmp_path: Path) -> None:
+    """A row a token, with text and logprob."""
+    rows = list(csv.DictReader(io.StringIO(written("csv", view, tmp_path))))
+    assert [row["token"] for row in rows if row["token"]] == ["11", "12", "13", "14"]
+
+
+def test_a_document(view: View, tmp_path: Path) -> None:
+    """Request and text of the stream."""
+    document = written("markdown", view, tmp_path)
+    assert "## 1/1 · GENERATE" in document
+    assert "## 1/2" not in document
+
+
+def test_coloured_text(view: View, tmp_path: Path) -> None:
+    """Colours around each token; controls of the model are written out."""
+    text = written("ansi", view, tmp_path)
+    assert "\x1b[2J" not in text
+    assert "⟨1b⟩[2J" in text
+    assert text.count("\x1b[38;5;") == 3
+    assert "\n" in text
+
+
+def test_a_picture(view: View, tmp_path: Path) -> None:
+    """Well-formed XML with a text for each token and nothing from the network."""
+    svg = written("svg", view, tmp_path)
+    root = ET.fromstring(svg)
+    texts = ["".join(one.itertext()) for one in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert " <b>" in texts
+    assert "http" not in svg.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_a_page(view: View, tmp_path: Path) -> None:
+    """Markup of a model stays text; each token tells its alternatives."""
+    page = written("html", view, tmp_path)
+    assert "<b>" not in page
+    assert "&lt;b&gt;" in page
+    assert "rank 1" in page
+    assert "\x1b" not in page
+
+
+def test_long_lines_are_broken_between_tokens() -> None:
+    """A picture's line ends where the next token does not fit."""
+    lines = exports._wrapped([("x" * 60, "", ""), ("y" * 60, "", ""), ("z" * 200, "", "")])
+    assert [len(line) for line in lines] == [1, 1, 1]
+
+
+def test_what_is_seen_is_what_is_written(view: View, tmp_path: Path) -> None:
+    """A paused view exports the stream as it was then."""
+    view.moment = 0.35
+    rows = list(csv.DictReader(io.StringIO(written("csv", view, tmp_path))))
+    assert [row["token"] for row in rows] == ["11", "12"]
+
+
+def test_an_http_stream(tmp_path: Path) -> None:
+    """The trace of a completion has its request, the head of the response and its pieces."""
+    chunk = {"choices": [{"index": 0, "delta": {"content": "Hi"}, "finish_reason": None}]}
+    body = Parsed("", {"model": "m", "messages": [{"role": "user", "content": "?"}], "stream": True}, "py")
+    last = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    events: list[Event] = [
+        Open(0.0, 1),
+        Request(0.1, 1, "POST", "/v1/chat/completions", {}, body),
+        Response(0.2, 1, 200, "OK", {"content-type": "text/event-stream"}),
+        Piece(0.3, "sse", 1, Parsed("data: ", chunk, "py")),
+        Piece(0.4, "sse", 1, Parsed("data: ", last, "py")),
+    ]
+    with shown(events) as view:
+        kinds = [type(event).__name__ for event in TraceReader(exports.write("trace", view, tmp_path))]
+    assert kinds == ["Open", "Request", "Response", "Piece", "Piece", "End"]
+
+
+def test_nothing_is_overwritten(view: View, tmp_path: Path) -> None:
+    """A second export gets another name; a named file is replaced only when asked."""
+    first, second = (exports.write("csv", view, tmp_path) for _ in range(2))
+    assert (first.name, second.name) == ("stream-1-1.csv", "stream-1-1-2.csv")
+    for form in ("csv", "trace"):
+        with pytest.raises(FileError, match="exists already"):
+            exports.write_to(first, form, view, view.state.streams[0])
+    exports.write_to(first, "html", view, view.state.streams[0], overwrite=True)
+    assert first.read_text().startswith("<!doctype")
+    with pytest.raises(FileError, match="cannot write"):
+        exports.write("csv", view, tmp_path / "missing")
+
+
+def test_no_stream(tmp_path: Path) -> None:
+    """There is nothing to write before a stream began."""
+    with shown([]) as view, pytest.raises(UsageError, match="no stream yet"):
+        exports.write("csv", view, tmp_path)
+
+
+def test_the_form_by_the_name() -> None:
+    """The ending of a file says what to write."""
+    assert exports.form_of(Path("a.lmtp.jsonl")) == "trace"
+    assert exports.form_of(Path("a.md")) == "markdown"
+    with pytest.raises(UsageError) as caught:
+        exports.form_of(Path("a.doc"))
+    assert ".html" in caught.value.hints[0]
+
+
+@pytest.mark.parametrize(("number", "shown"), [(16, "#000000"), (231, "#ffffff"), (215, "#ffaf5f"), (232, "#080808")])
+def test_colours(number: int, shown: str) -> None:
+    """Numbers of the 256 colours as web colours."""
+    assert exports.rgb(number) == shown
+
+
+def test_other_frames_stay_out(view: View) -> None:
+    """Frames of other streams on the same connection do not belong to the export."""
+    events = list(exports.events_of(view, view.state.streams[1]))
+    for event in events:
+        if isinstance(event, Frame) and event.command == "TOKEN":
+            assert isinstance(event.content, Parsed)
+            assert {entry["stream_id"] for entry in event.content.value} == {2}  # type: ignore[union-attr]

@@ -1,0 +1,97 @@
+"""What is said of a token: alternatives from its frame, rank, entropy, gap, and the style of a heat mode."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from lmtool.tui.heat import MODES
+from lmtool.tui.lines import NoLines
+from lmtool.tui.measures import Measures
+from tests.trace.conftest import generate, token, tokens
+from tests.tui.folding import asked, chunk, measures, sse
+
+TOP = {"11": math.log(0.5), "12": math.log(0.25), "13": math.log(0.125)}
+
+
+def test_alternatives_of_a_frame_with_several_tokens() -> None:
+    """Each token has its own alternatives, also beside entries that bring none."""
+    made = measures(
+        generate(0.0),
+        tokens(
+            0.1,
+            {"stream_id": 2, "error": "no"},
+            token(11, top_logprobs=TOP),
+            token(9),
+            token(12, top_logprobs={"12": -1}),
+        ),
+    )
+    assert [[i for i, _ in made.alternatives(row)] for row in range(3)] == [[11, 12, 13], [], [12]]
+
+
+@pytest.mark.parametrize(("chosen", "logprob", "rank"), [(11, 0.5, 1), (12, 0.25, 2), (99, 0.01, 4), (99, 0.2, 3)])
+def test_rank(chosen: int, logprob: float, rank: int) -> None:
+    """The place among the alternatives; behind those that are likelier for a token that is not among them."""
+    made = measures(generate(0.0), tokens(0.1, token(chosen, logprob=math.log(logprob), top_logprobs=TOP)))
+    assert made.rank(0) == rank
+
+
+def test_ties_share_a_rank() -> None:
+    """Of two tokens with the same logprob neither is behind the other."""
+    tie = {"1": -0.7, "2": -0.7}
+    made = measures(
+        generate(0.0), tokens(0.1, token(1, logprob=-0.7, top_logprobs=tie), token(2, logprob=-0.7, top_logprobs=tie))
+    )
+    assert [made.rank(0), made.rank(1)] == [1, 1]
+
+
+def test_what_is_not_known() -> None:
+    """Without alternatives there is no rank and no entropy, without a logprob no rank; and no style to show."""
+    made = measures(generate(0.0), tokens(0.1, token(1), token(11, top_logprobs=TOP) | {"logprob": None}))
+    assert [made.rank(0), made.rank(1), made.entropy(0)] == [None, None, None]
+    assert [made.style(0, "rank"), made.style(0, "entropy"), made.style(1, "prob")] == ["", "", ""]
+    assert made.style(0, "gap") == ""
+
+
+def test_frames_that_cannot_be_read() -> None:
+    """A token stays when its frame is gone; it has no alternatives then."""
+    made = measures(generate(0.0), tokens(0.1, token(11, top_logprobs=TOP)))
+    assert Measures(made.state, NoLines()).alternatives(0) == ()
+
+
+def test_entropy_is_two_bounds() -> None:
+    """A quarter of the mass is not seen: its entropy has a least and a largest value."""
+    bounds = measures(generate(0.0), tokens(0.1, token(11, top_logprobs=TOP))).entropy(0)
+    assert bounds is not None
+    assert 1.5 < bounds[0] < bounds[1]
+
+
+def test_gaps_are_between_frames() -> None:
+    """Tokens of one frame arrived together; the first token of a stream has no gap."""
+    made = measures(generate(0.0), tokens(0.1, token(1), token(1, 2)), tokens(0.15, token(2), token(3)))
+    assert [made.gap(row) for row in range(2)] == [None, None]
+    assert made.gap(2) == pytest.approx(50)
+    assert made.gap(3) == 0
+
+
+def test_heat_modes() -> None:
+    """Each mode has its own unit."""
+    made = measures(
+        generate(0.0), tokens(0.1, token(5)), tokens(0.2, token(12, logprob=math.log(0.26), top_logprobs=TOP))
+    )
+    told = {mode: made.of(1, mode) for mode in MODES}
+    assert told["prob"] == pytest.approx(0.26)
+    assert told["surprisal"] == pytest.approx(1.943, abs=1e-3)
+    assert told["rank"] == 2
+    assert told["gap"] == pytest.approx(100)
+    assert told["entropy"] == (made.entropy(1) or (0, 0))[1]
+    assert told["stream"] is None
+    assert [made.style(1, mode) for mode in ("prob", "surprisal", "stream")] == ["heat4", "heat1", "stream0"]
+
+
+def test_tokens_without_ids() -> None:
+    """Where there are no ids, tokens and alternatives are told by their texts."""
+    logprobs = {"tokens": [" b"], "token_logprobs": [-2.0], "top_logprobs": [{" a": -0.5, " b": -2.0}]}
+    made = measures(asked(0.0), sse(0.1, chunk(" b", logprobs=logprobs)))
+    assert (made.name(0), made.rank(0), made.alternatives(0)) == (" b", 2, ((" a", -0.5), (" b", -2.0)))

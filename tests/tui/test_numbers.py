@@ -1,0 +1,66 @@
+"""Numbers for people."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmtool.tui.numbers import clock, count, figure, milliseconds, probability, size
+
+
+@pytest.mark.parametrize(
+    ("p", "shown"),
+    [(1.0, "1.00"), (0.9996, "1.00"), (0.9994, ".999"), (0.326, ".326"), (0.0005, ".001"),
+     (2e-5, "2e-5"), (1e-12, "1e-12"), (0.0, "0")],
+)  # fmt: skip
+def test_probabilities(p: float, shown: str) -> None:
+    """Three digits without the zero in front; small ones as a power of ten."""
+    assert probability(p) == shown
+
+
+@given(st.floats(0, 1))
+def test_probabilities_are_short(p: float) -> None:
+    """A column of five or six characters holds all but the smallest."""
+    assert len(probability(p)) <= 6
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [(None, "-"), (0.0, "0.0"), (12.34, "12.3"), (99.96, "100"), (412.4, "412"),
+     (1.25e7, "1e7"), (math.inf, "inf"), (-3.0, "-3.0")],
+)  # fmt: skip
+def test_figures(number: float | None, shown: str) -> None:
+    """A decimal below a hundred, none above."""
+    assert figure(number) == shown
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(None, "-"), (0.0091, "9.1ms"), (0.34, "340ms"), (12.34, "12.3s")])
+def test_times(seconds: float | None, shown: str) -> None:
+    """Milliseconds up to ten seconds."""
+    assert milliseconds(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0, "00:00.0"), (14.29, "00:14.2"), (59.99, "00:59.9"), (3661.5, "1:01:01.5"), (-1, "00:00.0")],
+)
+def test_the_clock(seconds: float, shown: str) -> None:
+    """Minutes, seconds and tenths, never rounded up to what has not come yet."""
+    assert clock(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "shown"),
+    [(312, "312 B"), (1200, "1.2 kB"), (1_200_000, "1.2 MB"), (999_999, "1.0 MB"), (5 * 10**15, "5000 TB")],
+)
+def test_sizes(size_bytes: int, shown: str) -> None:
+    """Units of a thousand."""
+    assert size(size_bytes) == shown
+
+
+def test_counts() -> None:
+    """Thousands are told apart."""
+    assert count(1234567) == "1,234,567"

@@ -1,0 +1,309 @@
+"""What every key does to the view: time, cursor, filter, marks; on a state that goes on growing."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmtool.trace.filter import parse
+from lmtool.tui.lines import Spool
+from lmtool.tui.view import SPEEDS, THRESHOLDS, VIEWS, View
+from tests.trace.conftest import generate, token, tokens
+from tests.tui.scripted import conversation
+
+
+def watching(*, live: bool = True) -> tuple[View, Spool]:
+    """A view of two streams: tokens 0 2 4 5 6 7 of the first, 1 3 8 of the second."""
+    spool = Spool()
+    spool.feed(conversation())
+    return View(spool.state, spool, live=live), spool
+
+
+def more(spool: Spool, time: float, count: int = 1) -> None:
+    """Tokens come for the second stream."""
+    spool.feed([tokens(time, *[token(7, 2)] * count)])
+
+
+def test_it_follows_what_comes() -> None:
+    """Without a moment the view is at the end, and the cursor goes along."""
+    view, spool = watching()
+    assert (view.seen, view.time, view.token, view.row) == (9, 0.9, 7, None)
+    view.choose_stream(1)
+    more(spool, 1.0, 2)
+    assert (view.seen, view.time, view.token, view.held_back) == (11, 1.0, 10, 0)
+
+
+def test_pause_keeps_recording() -> None:
+    """A paused view stands still; what comes meanwhile is counted, and seen when it goes on."""
+    view, spool = watching()
+    view.pause()
+    more(spool, 1.0, 3)
+    assert (view.paused, view.seen, view.held_back, view.time) == (True, 9, 3, 0.9)
+    view.pause()
+    assert (view.paused, view.seen, view.held_back) == (False, 12, 0)
+
+
+def test_a_file_plays() -> None:
+    """A file that is at its end plays from the beginning, at its speed, up to its end; a pause holds it."""
+    view, _ = watching(live=False)
+    view.pause()
+    assert (view.moment, view.paused) == (0.0, False)
+    view.tick(0.4)
+    assert view.time == pytest.approx(0.4)
+    assert view.seen == 2
+    view.faster(1)
+    view.tick(0.05)
+    assert view.speed == 2.0
+    assert view.time == pytest.approx(0.5)
+    view.pause()
+    view.tick(5)
+    assert view.paused
+    assert view.time == pytest.approx(0.5)
+    view.pause()
+    view.tick(5)
+    assert (view.moment, view.seen) == (None, 9)
+
+
+def test_speeds_have_ends() -> None:
+    """Faster than the fastest is the fastest."""
+    view, _ = watching()
+    view.faster(99)
+    assert view.speed == SPEEDS[-1]
+    view.faster(-99)
+    assert view.speed == SPEEDS[0]
+
+
+def test_seeking() -> None:
+    """Back in time only what had come is seen; behind the end is the end; before the beginning is the beginning."""
+    view, _ = watching()
+    view.choose_token(7)
+    view.seek(0.55)
+    assert (view.seen, view.row, view.paused) == (4, None, True)
+    view.step_time(-0.1)
+    assert view.seen == 2
+    view.step_time(-9)
+    assert (view.time, view.seen, view.token) == (0.0, 0, None)
+    view.step_time(99)
+    assert (view.moment, view.paused) == (None, False)
+
+
+def test_frame_by_frame() -> None:
+    """A step goes to the next moment at which something came, also over events of the same time."""
+    view, _ = watching()
+    view.step_frame(-1)
+    assert view.time == 0.7
+    view.step_frame(-1)
+    assert view.time == 0.6
+    view.step_frame(1)
+    assert view.time == 0.7
+    view.step_frame(1)
+    assert view.moment is None
+    for _ in range(20):
+        view.step_frame(-1)
+    assert view.time == 0.0
+
+
+def test_streams() -> None:
+    """The table shows what has begun by the moment, and what the filter lets through."""
+    view, _ = watching()
+    assert [s.label for s in view.streams()] == ["1/1", "1/2"]
+    view.set_filter(parse("sid:2"))
+    assert [s.label for s in view.streams()] == ["1/2"]
+    view.move_stream(1)
+    assert view.stream == 1
+    view.set_filter(None)
+    view.move_stream(-1)
+    assert (view.current is view.state.streams[0], view.stream) == (True, 0)
+    view.move_stream(-5)
+    assert view.stream == 0
+    view.seek(0.25)
+    assert [s.label for s in view.streams()] == ["1/1"]
+
+
+def test_tokens_of_a_stream() -> None:
+    """The keys h and l walk along the stream under the cursor; behind its last token is the end, which is followed."""
+    view, _ = watching()
+    view.move_token(-1)
+    assert view.row == 6
+    view.move_token(-2)
+    assert view.row == 4
+    view.move_token(-9)
+    assert view.row == 0
+    view.move_token(99)
+    assert (view.row, view.token) == (None, 7)
+
+
+def test_rows_of_the_interleaved_view() -> None:
+    """The keys j and k walk along all tokens shown; the stream under the cursor goes along."""
+    view, _ = watching()
+    view.move_row(-1)
+    assert (view.row, view.stream) == (7, 0)
+    view.choose_token(4)
+    view.move_row(-1)
+    assert (view.row, view.stream) == (3, 1)
+    view.first()
+    assert view.row == 0
+    assert view.new == 8
+    view.end()
+    assert (view.row, view.new) == (None, 0)
+
+
+def test_surprising_tokens() -> None:
+    """The keys n and N find tokens above the threshold in the stream under the cursor, and say when there is none."""
+    view, _ = watching()
+    view.first()
+    assert view.surprising(1)
+    assert view.row == 2
+    assert not view.surprising(1)
+    assert view.row == 2
+    assert not view.surprising(-1)
+    view.next_threshold()
+    assert view.threshold == 6.0
+    view.end()
+    assert view.surprising(-1)
+    view.threshold = THRESHOLDS[-1]
+    view.next_threshold()
+    assert view.threshold == THRESHOLDS[0]
+
+
+def test_the_least_likely_token() -> None:
+    """It is found among what is seen; without logprobs there is none."""
+    view, _ = watching()
+    assert view.least_likely()
+    assert view.row == 2
+    view.seek(0.45)
+    assert view.least_likely()
+    assert view.row == 0
+    spool = Spool()
+    spool.feed([generate(0.0), tokens(0.1, token(1) | {"logprob": None})])
+    assert not View(spool.state, spool).least_likely()
+
+
+def test_one_stream_only() -> None:
+    """The key f shows one stream's tokens, f again all."""
+    view, _ = watching()
+    view.choose_stream(1)
+    view.follow_stream()
+    assert list(view.shown()) == [1, 3, 8]
+    view.set_filter(parse("p<.5"))
+    assert list(view.shown()) == [8]
+    view.follow_stream()
+    assert list(view.shown()) == [2, 8]
+    view.set_filter(parse("  "))
+    assert list(view.shown()) == list(range(9))
+
+
+def test_filtered_tokens_while_more_come() -> None:
+    """New tokens are filtered as they come; a moment hides later ones."""
+    view, spool = watching()
+    view.set_filter(parse("tok:7"))
+    assert list(view.shown()) == [0, 1]
+    more(spool, 1.0, 2)
+    assert list(view.shown()) == [0, 1, 9, 10]
+    view.seek(0.95)
+    assert list(view.shown()) == [0, 1]
+    assert not view.look_on()
+
+
+def test_bars() -> None:
+    """The cursor among alternatives stays among them, and begins anew at another token."""
+    view, _ = watching()
+    view.choose_token(2)
+    assert [i for i, _ in view.alternatives(2)] == [13, 9, 8]
+    view.move_bar(5)
+    assert view.bar == 2
+    view.move_bar(-9)
+    assert view.bar == 0
+    view.move_bar(1)
+    view.move_token(1)
+    assert view.bar == 0
+    assert [view.alternative_text(one) for one in (13, " x")] == [" dog", " x"]
+    assert (view.rank(2), view.name(2), view.position(2)) == (3, 8, 1)
+
+
+def test_frames_and_their_tokens() -> None:
+    """The frame of the token under the cursor is the one under the cursor, and the other way."""
+    view, _ = watching()
+    view.choose_token(4)
+    assert view.frame_now == view.state.tokens.frames[4]
+    view.choose_frame(view.state.tokens.frames[2])
+    assert (view.row, view.stream) == (2, 0)
+    view.move_frame(-1)
+    assert (view.frame, view.row) == (view.state.tokens.frames[0], 0)
+    view.move_frame(-99)
+    assert (view.frame, view.frame_now) == (0, 0)
+    view.move_frame(99)
+    assert view.frame == len(view.state.frames) - 1
+
+
+def test_looks() -> None:
+    """Heat modes and views come round; each mode has its value and its style."""
+    view, _ = watching()
+    seen = set()
+    for _ in range(6):
+        seen.add((view.heat, view.measure(2) is None, view.style(2)[:4]))
+        view.next_heat()
+    assert view.heat == "prob"
+    assert seen == {
+        ("prob", False, "heat"), ("surprisal", False, "heat"), ("entropy", False, "heat"), ("rank", False, "heat"),
+        ("gap", False, "heat"), ("stream", True, "stre"),
+    }  # fmt: skip
+    for _ in VIEWS:
+        view.next_mode()
+    assert view.mode == VIEWS[0]
+    assert view.gap(2) == pytest.approx(100)
+    assert (view.entropy(2) or (math.inf, 0))[0] > 0
+
+
+def test_marks() -> None:
+    """Moments of one's own and marks of the trace are gone to in order, round and round."""
+    view, _ = watching()
+    view.seek(0.3)
+    view.mark_place()
+    view.mark_place()
+    assert view.places == [0.3]
+    assert [view.next_place(), view.next_place(), view.next_place()] == [0.55, 0.3, 0.55]
+    view.mark_stream()
+    view.choose_stream(1)
+    view.mark_stream()
+    assert view.marked == [0, 1]
+    view.mark_stream()
+    assert view.marked == [0]
+    assert View(Spool().state).next_place() is None
+
+
+KEYS = st.sampled_from([
+    ("pause", ()), ("seek", (0.5,)), ("seek", (9.0,)), ("step_time", (-0.2,)),
+    ("step_frame", (1,)), ("step_frame", (-1,)),
+    ("faster", (1,)), ("move_stream", (1,)), ("move_stream", (-1,)), ("follow_stream", ()), ("mark_stream", ()),
+    ("move_token", (1,)), ("move_token", (-1,)), ("move_row", (2,)), ("move_row", (-1,)), ("surprising", (1,)),
+    ("surprising", (-1,)), ("least_likely", ()), ("first", ()), ("end", ()), ("move_bar", (1,)), ("move_frame", (1,)),
+    ("move_frame", (-2,)), ("next_heat", ()), ("next_mode", ()), ("next_threshold", ()),
+    ("mark_place", ()),
+    ("next_place", ()), ("tick", (0.3,)), ("look_on", ()), ("set_filter", (parse("p<.5 | err"),)),
+    ("set_filter", (None,)),
+])  # fmt: skip
+
+
+@given(st.lists(KEYS, max_size=25), st.booleans(), st.booleans())
+def test_any_keys_in_any_order(keys: list[tuple[str, tuple[object, ...]]], empty: bool, live: bool) -> None:
+    """Whatever is pressed, with or without tokens, cursors stay on what is seen."""
+    view, spool = watching(live=live)
+    if empty:
+        spool = Spool()
+        view = View(spool.state, spool, live=live)
+    for i, (name, arguments) in enumerate(keys):
+        getattr(view, name)(*arguments)
+        if i % 5 == 4:
+            more(spool, 1.0 + i)
+        seen = view.seen
+        assert view.token is None or view.token < seen
+        assert list(view.shown()) == sorted(row for row in view.shown() if row < seen)
+        assert view.new <= len(view.shown())
+        assert view.frame_now is None or view.frame_now < len(view.state.frames)
+        assert view.held_back >= 0
+        if view.token is not None:
+            view.style(view.token)
