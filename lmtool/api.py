@@ -68,6 +68,7 @@ class EngineOptions(TypedDict, total=False):
     speculation: bool
     jump_forward: bool
     threads: int | None
+    deterministic: bool
     trust_remote_code: bool
     revision: str | None
 

@@ -79,11 +79,14 @@ def save(path: Path, result: Mapping[str, Any]) -> None:
 
 
 def changes(before: Mapping[str, Metric], now: Mapping[str, Metric], tolerance: float) -> list[Change]:
-    """Every metric that both have, in the order of now. tolerance: a share of the earlier value."""
+    """Every metric that both have, in the order of now. tolerance: a share of the earlier value.
+
+    An earlier value of 0, such as the gap between tokens that came together, has no shares: nothing is worse than it.
+    """
     found = []
     for name, metric in now.items():
         if name in before:
             old = before[name].value
             loss = old - metric.value if metric.better == "higher" else metric.value - old
-            found.append(Change(name, old, metric.value, loss > tolerance * abs(old)))
+            found.append(Change(name, old, metric.value, old != 0 and loss > tolerance * abs(old)))
     return found

@@ -34,6 +34,12 @@ def test_worse_is_beyond_the_tolerance_in_the_metrics_own_direction(
     assert found[0] == Change("speed", 100.0, speed, "speed" in worse)
 
 
+def test_nothing_is_worse_than_zero() -> None:
+    """A gap of 0, between tokens that came together, has no share that a later one could exceed it by."""
+    (change,) = changes({"gap": Metric(0, "lower")}, {"gap": Metric(2, "lower")}, 0.1)
+    assert not change.worse
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -60,7 +60,8 @@ LMQL_SESSIONS = {
     "query_beam": ("a query with beams", "GEN-5 STR-8"),
 }
 """Name, and what it shows with which rules."""
-SAME = Tolerance(1e-6, 0.0)
+SAME = Tolerance(1e-5, 0.0)
+"""The forward passes of a CPU, with a C compiler and without, add in another order: about 2e-6."""
 OTHERS_SAME = Tolerance(1e-3, 0.0)
 """LMQL's server gives a stream other numbers in another batch."""
 

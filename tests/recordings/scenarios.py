@@ -563,3 +563,10 @@ async def priorities(client: Talk) -> None:
     for number, priority in enumerate((-1, 2, "high", 2**31)):
         await client.generate(number, ONCE, max_tokens=2, priority=priority)
         await client.ended(number)
+
+
+@alone("logits processors are named; a name that is not installed ends its own stream with an error", "GEN-15 ERR-4")
+async def logits_processors(client: Talk) -> None:
+    for number, named in enumerate(([], [{"name": "nobody's", "args": {}}], [{"args": {}}], "nobody's")):
+        await client.generate(number, ONCE, max_tokens=2, logits_processors=named, lmtp=1)
+        await client.ended(number)
