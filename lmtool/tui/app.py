@@ -28,6 +28,7 @@ from lmtool.tui.lines import Spool, TraceFile
 from lmtool.tui.pace import Pace
 from lmtool.tui.palette import ActionsProvider
 from lmtool.tui.screens.main import MainScreen
+from lmtool.tui.sources.source import Waiting
 from lmtool.tui.styles import Styles
 from lmtool.tui.view import View
 
@@ -190,8 +191,9 @@ class InspectorApp(Looking, Asking, Keeping):
         """What makes a first stream come; empty where that is up to nobody."""
         if self.source is None:
             return ""
+        outside = self.source.advice if isinstance(self.source, Waiting) else ""
         key = self.keys.sign("prompt") if self.source.generate is not None else ""
-        return "; ".join(filter(None, (self.source.advice, f"{key} types a prompt" if key else "")))
+        return "; ".join(filter(None, (outside, f"{key} types a prompt" if key else "")))
 
     # Frames.
 

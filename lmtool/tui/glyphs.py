@@ -28,7 +28,6 @@ class Glyphs:
     knob: str = "●"
     mark: str = "▲"
     chosen: str = "◀"
-    none: str = "–"  # noqa: RUF001 - a dash stands for "nothing", a minus sign for a number
     down: str = "↓"
     up: str = "↑"
     between: str = "·"
@@ -58,7 +57,6 @@ ASCII = Glyphs(
     knob="O",
     mark="^",
     chosen="<",
-    none="-",
     down="v",
     up="^",
     between="-",

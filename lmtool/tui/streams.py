@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lmtool.tui.frames import FrameLog
     from lmtool.tui.tokens import TokenLog
 
-WINDOW = 2000
+WINDOW = 500
 """Arrivals that the figures of time are taken from, the last ones before the moment."""
 
 Phase: TypeAlias = Literal["waiting", "running", "stop", "length", "cancelled", "error", "unfinished"]

@@ -76,7 +76,6 @@ class Scripted:
 
     live = True
     cannot_ask = "this one only plays"
-    advice = ""
 
     def __init__(self, events: Sequence[Event] = (), *, asks: bool = True, error: LmtoolError | None = None) -> None:
         self.title = "scripted :8081→:8080"

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from lmtool.tui.pace import PERIODS, Pace
+import pytest
+
+from lmtool.tui.pace import LONGEST, SHARE, SHORTEST, Pace
 
 
 def test_slow_frames_make_frames_rare() -> None:
-    """Three slow ones in a row: from 30 to 15 to 8 a second, no further."""
+    """Drawing takes its share of the time and no more, down to eight frames a second."""
     pace = Pace()
+    assert pace.period == SHORTEST
     pace.took(0.03)
-    pace.took(0.03)
-    assert pace.period == PERIODS[0]
-    pace.took(0.03)
-    assert pace.period == PERIODS[1]
-    for _ in range(20):
-        pace.took(0.2)
-    assert pace.period == PERIODS[2]
+    assert pace.period == pytest.approx(0.03 / SHARE)
+    pace.took(0.2)
+    assert pace.period == LONGEST
 
 
 def test_quick_frames_bring_them_back() -> None:
-    """After a while, a step at a time; one slow frame between begins the while anew."""
+    """After a while, little by little."""
     pace = Pace()
-    for _ in range(6):
-        pace.took(0.1)
-    for _ in range(59):
-        pace.took(0.001)
-    pace.took(0.1)
-    assert pace.period == PERIODS[2]
+    pace.took(0.04)
+    periods = []
     for _ in range(60):
         pace.took(0.001)
-    assert pace.period == PERIODS[1]
+        periods.append(pace.period)
+    assert periods == sorted(periods, reverse=True)
+    assert SHORTEST < periods[0] < 0.04 / SHARE
+    assert periods[-1] == SHORTEST

@@ -22,7 +22,7 @@ class ConnectSource:
     """One connection to an LMTP server; a `Source`. Make it inside a running event loop."""
 
     live = True
-    cannot_ask = advice = ""
+    cannot_ask = ""
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ class DemoSource:
     """A server of its own, and four prompts; a `Source`. Make it inside a running event loop."""
 
     live = True
-    cannot_ask = advice = ""
+    cannot_ask = ""
     title = "demo"
 
     def __init__(

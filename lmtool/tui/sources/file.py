@@ -26,7 +26,6 @@ class FileSource:
     """A trace; a `Source` whose events go into `file.state` directly. Make it inside a running event loop."""
 
     live = False
-    advice = ""
 
     def __init__(
         self,

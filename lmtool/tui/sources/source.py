@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from lmtool.trace.events import Event
 
@@ -46,10 +46,6 @@ class Source(Protocol):
         """Whether time goes on by itself; a file is played."""
 
     @property
-    def advice(self) -> str:
-        """What makes a stream come that the inspector does not ask for; empty where nothing does."""
-
-    @property
     def generate(self) -> Callable[[GenerateRequest], Awaitable[str]] | None:
         """Send a request of the inspector's own; returns the label of its stream, such as `2/1`. None: it cannot.
 
@@ -83,3 +79,12 @@ class Source(Protocol):
 
     async def close(self) -> None:
         """End everything, the recording as well. Harmless when repeated."""
+
+
+@runtime_checkable
+class Waiting(Protocol):
+    """A `Source` whose streams are asked for by others."""
+
+    @property
+    def advice(self) -> str:
+        """What makes a stream come, such as where to point a client; empty where that is not known."""

@@ -44,7 +44,7 @@ def test_nothing_yet_is_told_with_what_to_do() -> None:
     view = view_of([])
     document = StreamsDocument(view, UNICODE, lambda: "point a client at ws://127.0.0.1:8081/")
     assert rows(document, 90)[1:] == ["  no stream yet: point a client at ws://127.0.0.1:8081/"]
-    assert rows(document, 34)[1:] == ["  no stream yet: point a client at", "  ws://127.0.0.1:8081/"]
+    assert rows(document, 34)[1:] == ["  no stream yet: point a client", "  at ws://127.0.0.1:8081/"]
     assert rows(StreamsDocument(view, UNICODE), 40)[1:] == ["  no stream yet"]
     close(view)
     view = view_of()

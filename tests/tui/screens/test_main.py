@@ -128,14 +128,17 @@ async def test_states_stand_under_their_heading(columns: int) -> None:
         assert [cell_len(row.partition("▶ run")[0]) for row in cells] == [wanted] * 4
 
 
+class Between(Scripted):
+    """A source that others use."""
+
+    advice = "point a client at ws://127.0.0.1:8081/"
+
+
 async def test_nothing_yet() -> None:
     """Where requests can be sent, the key is told by which; elsewhere what the source knows."""
     async with watching([]) as seen:
         assert "no stream yet: i types a prompt" in seen.text()
-    async with watching([], InspectorOptions(keys={"prompt": "P"})) as seen:
-        seen.source.advice = "point a client at ws://127.0.0.1:8081/"
-        seen.app.changed()
-        await seen.settle()
+    async with watching([], InspectorOptions(keys={"prompt": "P"}), source=Between()) as seen:
         assert "no stream yet: point a client at ws://127.0.0.1:8081/; P types a prompt" in seen.text()
     async with watching([], source=Scripted(asks=False)) as seen:
         assert "no stream yet" in seen.text()

@@ -15,6 +15,7 @@ from lmtool.trace.events import Open, Piece, Remark, Request, Vocab
 from lmtool.trace.proxy import parse_target
 from lmtool.trace.reader import TraceReader
 from lmtool.tui.sources.proxy import ProxySource
+from lmtool.tui.sources.source import Waiting
 from lmtool.types import GenerateRequest, SamplingParams
 from tests.lmtp.harness import serving
 from tests.scripted_model import ScriptedModel, tokens_of
@@ -43,6 +44,7 @@ async def test_any_client_is_watched() -> None:
         await watch.until(lambda: watch.ends() == 1)
         assert list(watch.tokens().values()) == [tokens_of((5,), 4)]
         assert watch.source.title.startswith("proxy :")
+        assert isinstance(watch.source, Waiting)
         assert watch.source.advice == ""
         watch.source.url = "ws://127.0.0.1:8081/"
         assert watch.source.advice == "point a client at ws://127.0.0.1:8081/"
