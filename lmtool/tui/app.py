@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import os
 import signal
@@ -125,6 +126,7 @@ class InspectorApp(Looking, Asking, Keeping):
         self.restyle()
         if not self.is_headless:
             self._mind_signals()
+            _collect_rarely()
         self._drawn_at = time.monotonic()
         self.set_interval(TICK, self._tick)
         if self.source is not None:
@@ -278,6 +280,13 @@ class InspectorApp(Looking, Asking, Keeping):
         if self.failure is None:
             self.failure = getattr(error, "error", None) or error
             self.exit(_CRASHED)
+
+
+def _collect_rarely() -> None:
+    """Full collections take a tenth of a second, in which no key is heard: leave out what stays, make them rare."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 50)
 
 
 async def run_inspector(
