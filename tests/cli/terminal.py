@@ -67,12 +67,13 @@ def terminal(*words: str, columns: int = 120, rows: int = 36, **env: str) -> Ite
     """Run `lmtool WORDS...` in a terminal of this size."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    around = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}  # would win
     process = subprocess.Popen(
         [sys.executable, "-m", "lmtool", *words],
         stdin=slave,
         stdout=slave,
         stderr=slave,
-        env={**os.environ, "TERM": "xterm-256color", **env},
+        env={**around, "TERM": "xterm-256color", **env},
         start_new_session=True,
     )
     os.close(slave)
