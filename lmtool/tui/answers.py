@@ -12,7 +12,7 @@ from lmtool.trace.entries import entries_of, objects_of
 from lmtool.trace.events import Parsed, Piece
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from lmtool.trace.events import Event
 
@@ -96,22 +96,24 @@ def _tokens(number: int, logprobs: Mapping[str, object]) -> Iterator[Brought]:
         yield Brought(number, str(text), _number(value), tuple(top))
 
 
-def alternatives(event: Event) -> list[tuple[Alternative, ...]]:
-    """For each token that an event brings, in order, its alternatives, best first."""
+def tops(event: Event) -> list[object]:
+    """For each token that an event brings, in order, what it came beside; `alternatives` reads it."""
     if isinstance(event, Piece):
-        return [_sorted(one.top) for one in chunk(event) if one.token]
+        return [one.top for one in chunk(event) if one.token]
     pairs = zip(objects_of(event), entries_of(event), strict=True)
-    return [_sorted(_named(one.get("top_logprobs"))) for one, entry in pairs if entry.token_or_text]
+    return [one.get("top_logprobs") for one, entry in pairs if entry.token_or_text]
+
+
+def alternatives(top: object) -> tuple[Alternative, ...]:
+    """What a token came beside, best first."""
+    found = top if isinstance(top, tuple) else _named(top)
+    return tuple(sorted((one for one in found if not math.isnan(one[1])), key=lambda one: -one[1]))
 
 
 def _named(top: object) -> Iterator[Alternative]:
     for name, logprob in top.items() if isinstance(top, dict) else ():
         if name.isascii() and name.isdigit() and len(name) < 10:
             yield int(name), _number(logprob)
-
-
-def _sorted(found: Iterable[Alternative]) -> tuple[Alternative, ...]:
-    return tuple(sorted((one for one in found if not math.isnan(one[1])), key=lambda one: -one[1]))
 
 
 def _number(value: object) -> float:

@@ -45,8 +45,10 @@ TICK = 1 / 60
 """Seconds between looks at whether a frame is due."""
 FIGURES_EVERY = 0.25
 """Seconds between new figures: readable, and cheap."""
-LOAD_SLICE = 0.012
-"""Seconds of a tick that go into reading a file."""
+LOAD_SLICE = 0.02
+"""Seconds for which a file is read before a key is heard."""
+LOADING_PERIOD = 0.4
+"""Seconds between two frames meanwhile, unless a key asks for one."""
 PLAIN_THEME = "ansi-dark"
 """The theme without colours of its own."""
 _CRASHED = 70
@@ -129,6 +131,8 @@ class InspectorApp(Looking, Asking, Keeping):
             _collect_rarely()
         self._drawn_at = time.monotonic()
         self.set_interval(TICK, self._tick)
+        if isinstance(self.lines, TraceFile):
+            self.run_worker(self._read(self.lines))
         if self.source is not None:
             if self.options.record is not None:
                 self.source.start_recording(self.options.record)
@@ -183,11 +187,15 @@ class InspectorApp(Looking, Asking, Keeping):
         """What the header says."""
         recorded = self.source.recorded if self.source is not None else None
         told = "" if recorded is None else f"{recorded.path.name} {numbers.size(recorded.size_bytes)}"
-        if isinstance(self.lines, TraceFile) and not self.lines.loaded and not self.status.trouble:
+        if self._is_loading and not self.status.trouble:
             return replace(
                 self.status, word=f"loading {numbers.count(len(self.view.state.tokens))} tokens", recording=told
             )
         return replace(self.status, recording=told)
+
+    @property
+    def _is_loading(self) -> bool:
+        return isinstance(self.lines, TraceFile) and not self.lines.loaded
 
     def advice(self) -> str:
         """What makes a first stream come; empty where that is up to nobody."""
@@ -201,13 +209,13 @@ class InspectorApp(Looking, Asking, Keeping):
 
     def _tick(self) -> None:
         now = time.monotonic()
-        self._read_on()
         self.is_changed = self.view.look_on() or self.is_changed
         passed = now - self._drawn_at
-        if not self.is_changed and passed < self._pace.period - TICK / 2:
+        period = LOADING_PERIOD if self._is_loading else self._pace.period
+        if not self.is_changed and passed < period - TICK / 2:
             return
         self._drawn_at = now
-        if not isinstance(self.lines, TraceFile) or self.lines.loaded or self.view.time < self.view.state.now:
+        if not self._is_loading or self.view.time < self.view.state.now:
             self.view.tick(passed)
         if self.message is not None and now > self.message[2]:
             self.message = None
@@ -216,19 +224,21 @@ class InspectorApp(Looking, Asking, Keeping):
             self.call_after_refresh(lambda: self._pace.took(time.monotonic() - now))
         self._leave_at_end()
 
-    def _read_on(self) -> None:
-        lines = self.lines
-        if not isinstance(lines, TraceFile) or self._verified:
-            return
-        try:
-            if lines.loaded or lines.load(LOAD_SLICE):
-                self._verified = lines.verify(LOAD_SLICE)
-        except LmtoolError as error:
-            lines.loaded = self._verified = True
-            self.fail(error, "unreadable")
-            return
-        if lines.loaded:
-            self._tell_ending(lines)
+    async def _read(self, lines: TraceFile) -> None:
+        """Read a file, then verify it; keys and frames come between the slices."""
+        verified = False
+        while not verified:
+            try:
+                if lines.loaded or lines.load(LOAD_SLICE):
+                    verified = lines.verify(LOAD_SLICE)
+            except LmtoolError as error:
+                lines.loaded = True
+                self.fail(error, "unreadable")
+                return
+            if lines.loaded:
+                self._tell_ending(lines)
+            await asyncio.sleep(0)
+        self._verified = True
 
     def _tell_ending(self, lines: TraceFile) -> None:
         """Once, whoever read the file to its end: a source reads it too."""
@@ -271,7 +281,7 @@ class InspectorApp(Looking, Asking, Keeping):
             self.options.exit_at_end
             and isinstance(self.lines, TraceFile)
             and self.view.moment is None
-            and self.lines.loaded
+            and self._verified
         ):
             self.exit(0)
 

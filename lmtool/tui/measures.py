@@ -25,7 +25,7 @@ class Measures:
     def __init__(self, state: State, lines: Lines) -> None:
         self.state = state
         self._lines = lines
-        self._kept: dict[int, list[tuple[Alternative, ...]]] = {}
+        self._kept: dict[int, list[object]] = {}
 
     def alternatives(self, row: int) -> tuple[Alternative, ...]:
         """Alternatives of a token, best first; empty where its frame cannot be read again."""
@@ -33,14 +33,14 @@ class Measures:
         brought = self._kept.get(frame)
         if brought is None:
             try:
-                brought = answers.alternatives(self._lines.event(frame))
+                brought = answers.tops(self._lines.event(frame))
             except LmtoolError:
                 brought = []
             if len(self._kept) >= _KEPT:
                 self._kept.clear()
             self._kept[frame] = brought
         place = row - self.state.frames.first_tokens[frame]
-        return brought[place] if place < len(brought) else ()
+        return answers.alternatives(brought[place]) if place < len(brought) else ()
 
     def rank(self, row: int) -> int | None:
         """Place of a token among its alternatives, from 1; None where it came without any.

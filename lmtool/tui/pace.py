@@ -4,7 +4,7 @@ from __future__ import annotations
 
 SHORTEST, LONGEST = 1 / 30, 1 / 8
 """Seconds between two frames."""
-SHARE = 0.35
+SHARE = 0.2
 """Of the time that drawing may take; the rest belongs to keys and to what comes."""
 _MEMORY = 0.9
 """What older frames count for at each new one."""

@@ -73,7 +73,7 @@ def test_a_streamed_chat() -> None:
     )
     (stream,) = state.streams
     assert (stream.kind, stream.prompt, state.text(stream), len(stream.rows)) == ("CHAT", "Hello", "Hi", 2)
-    assert answers.alternatives(piece) == [(("H", -0.1), ("J", -2.0)), ()]
+    assert [answers.alternatives(top) for top in answers.tops(piece)] == [(("H", -0.1), ("J", -2.0)), ()]
 
 
 def test_several_choices() -> None:
@@ -94,7 +94,7 @@ def test_an_answer_that_is_not_streamed() -> None:
     )
     (stream,) = state.streams
     assert (state.text(stream), stream.finish_reason, state.tokens.logprob(0)) == ("ab", "length", None)
-    assert answers.alternatives(Piece(0.2, "body", 1, Parsed("", value, "py"))) == [(), ()]
+    assert answers.tops(Piece(0.2, "body", 1, Parsed("", value, "py"))) == [(), ()]
 
 
 def test_json_spelled_otherwise() -> None:

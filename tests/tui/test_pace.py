@@ -11,8 +11,8 @@ def test_slow_frames_make_frames_rare() -> None:
     """Drawing takes its share of the time and no more, down to eight frames a second."""
     pace = Pace()
     assert pace.period == SHORTEST
-    pace.took(0.03)
-    assert pace.period == pytest.approx(0.03 / SHARE)
+    pace.took(0.02)
+    assert pace.period == pytest.approx(0.02 / SHARE)
     pace.took(0.2)
     assert pace.period == LONGEST
 
@@ -20,11 +20,11 @@ def test_slow_frames_make_frames_rare() -> None:
 def test_quick_frames_bring_them_back() -> None:
     """After a while, little by little."""
     pace = Pace()
-    pace.took(0.04)
+    pace.took(0.02)
     periods = []
     for _ in range(60):
         pace.took(0.001)
         periods.append(pace.period)
     assert periods == sorted(periods, reverse=True)
-    assert SHORTEST < periods[0] < 0.04 / SHARE
+    assert SHORTEST < periods[0] < 0.02 / SHARE
     assert periods[-1] == SHORTEST

@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 
     from lmtool.tui.glyphs import Glyphs
     from lmtool.tui.runs import Line
-    from lmtool.tui.streams import Phase, Stream
+    from lmtool.tui.streams import Phase, Stream, Timing
     from lmtool.tui.view import View
 
 _STATE_STYLES = {"running": "ok", "error": "error", "unfinished": "error", "waiting": "dim"}
 
 
+STANDING = 0.25
+"""Seconds for which the figures of a stream that runs are not taken anew."""
 STATE = 14
 """Columns that are kept for a stream's state; an error takes what is left of the line."""
 
@@ -34,6 +36,8 @@ class StreamsDocument:
         self._view = view
         self._glyphs = glyphs
         self._advice = advice
+        self._timings: dict[int, tuple[float, Timing]] = {}
+        """Of streams that run, by index, with the moment at which they were taken."""
 
     heads = 1
     """Lines at the top that stay in sight."""
@@ -83,7 +87,7 @@ class StreamsDocument:
         row = "cursor" if here else ""
         color = f"stream{stream.index % len(STREAM_COLORS)}"
         lead = glyphs.cursor if here else ("=" if stream.index in view.marked else " ")
-        cells = shape.cells(view, stream, count, whole=phase != "error")
+        cells = shape.cells(view, stream, count, self._timing(stream, count, phase), whole=phase != "error")
         return fitted(
             [
                 Run(lead, f"accent {row}", stream.index),
@@ -93,6 +97,16 @@ class StreamsDocument:
             ],
             columns,
         )
+
+    def _timing(self, stream: Stream, count: int, phase: Phase) -> Timing:
+        """Figures of a stream. While one watches it run, they stand long enough to be read."""
+        view = self._view
+        told = self._timings.get(stream.index) if view.live and view.moment is None and phase == "running" else None
+        if told is None or not 0 <= view.time - told[0] < STANDING:
+            told = self._timings[stream.index] = (
+                view.time, timing_of(stream, count, view.state.tokens, view.state.frames)
+            )  # fmt: skip
+        return told[1]
 
     def _phase(self, stream: Stream, phase: Phase) -> str:
         glyphs = self._glyphs
@@ -128,9 +142,8 @@ class _Shape:
         names = ("id", "kind", "prompt", "params", "tok/max", "tok/s", "ttft", "p99", "ppl", "last")
         return f"   {self._join(names)}state"
 
-    def cells(self, view: View, stream: Stream, count: int, *, whole: bool) -> str:
+    def cells(self, view: View, stream: Stream, count: int, timing: Timing, *, whole: bool) -> str:
         """What is known of a stream, up to its state. whole: with its last token; an error needs the room."""
-        timing = timing_of(stream, count, view.state.tokens, view.state.frames)
         most = "" if stream.max_tokens is None else f"/{stream.max_tokens}"
         prompt = " ".join(view.state.prompt_text(stream).split())
         return self._join(
