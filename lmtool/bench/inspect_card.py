@@ -25,6 +25,7 @@ def inspect_card(report: InspectReport, columns: int) -> Group:
     table.add_row(Text(f"{bench.rate:,.0f} tokens/s, {bench.streams} streams", "bold"))
     table.add_row("tokens shown a second", f"{live['shown_per_s']:,.0f}", "all")
     table.add_row("share of a core", *_beside(live["cpu_share"], "cpu_share", ".2f"))
+    table.add_row("  with 20 keys a second", f"{live['cpu_share_keys']:.2f}", "")
     _keys(table, live)
     table.add_row(Text(f"a trace of {file['tokens']:,.0f} tokens", "bold"))
     table.add_row("seconds until it is all there", *_beside(file["open_s"], "open_s", ".2f"))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Self
 
-KEYS = b"jkhl"
+KEYS = (b"j", b"k", b"h", b"l")
 """Pressed in turn: a row down, up, a token back, on."""
 SCROLL = (b"2", b"g", b"\x1b[6~", b"G", b"\x1b[5~")
 """To the tokens, then: first, a page down, end, a page up."""
@@ -80,11 +80,15 @@ def run(bench: InspectBench, tell: Callable[[str], None]) -> InspectReport:
 def _live(bench: InspectBench) -> dict[str, float]:
     with _Terminal(bench, ["live", str(bench.streams), str(bench.rate), str(bench.seed)]) as terminal:
         terminal.line()
-        pressed = terminal.press([KEYS[i : i + 1] for i in range(len(KEYS))], bench.seconds)
+        time.sleep(SETTLING)
+        terminal.press(KEYS[:1], 0.0)
+        time.sleep(bench.seconds / 2)
+        pressed = terminal.press(KEYS, bench.seconds)
         told = terminal.quit()
     return {
         **_delays(pressed, told["done"]),
-        "cpu_share": told["cpu_share"],
+        "cpu_share": _share(told["done"][:2]),
+        "cpu_share_keys": _share(told["done"][1:]),
         "shown_per_s": told["tokens"] / told["seconds"],
     }
 
@@ -104,9 +108,14 @@ def _file(bench: InspectBench, path: Path) -> dict[str, float]:
     }
 
 
-def _delays(pressed: Sequence[float], done: Sequence[float]) -> dict[str, float]:
+def _share(done: Sequence[Sequence[float]]) -> float:
+    """Share of a core that the inspector took between the first and the last of these keys."""
+    return (done[-1][1] - done[0][1]) / (done[-1][0] - done[0][0])
+
+
+def _delays(pressed: Sequence[float], done: Sequence[Sequence[float]]) -> dict[str, float]:
     """Milliseconds from each key to the end of what it does. The last of `done` is the key that quits."""
-    waits = [after - before for before, after in zip(pressed, done[-len(pressed) - 1 : -1], strict=False)]
+    waits = [after - before for before, (after, _) in zip(pressed, done[-len(pressed) - 1 : -1], strict=False)]
     if len(waits) < len(pressed):
         raise ResourceError("the inspector answered no key", "try it by hand:  lmtool inspect")
     return {f"key_ms_p{percent}": 1000 * percentile(waits, percent) for percent in (50, 95)} | {
@@ -177,12 +186,13 @@ class _Terminal:
         return found
 
     def press(self, keys: Sequence[bytes], seconds: float) -> list[float]:
-        """Press keys in turn; when each was pressed."""
-        pressed, until, number = [], time.monotonic() + seconds, 0
-        while time.monotonic() < until:
+        """Press keys in turn, one at least; when each was pressed."""
+        pressed: list[float] = []
+        until = time.monotonic() + seconds
+        while not pressed or time.monotonic() < until:
+            key = keys[len(pressed) % len(keys)]
             pressed.append(time.monotonic())
-            os.write(self._master, keys[number % len(keys)])
-            number += 1
+            os.write(self._master, key)
             time.sleep(PRESS_EVERY)
         return pressed
 
@@ -199,6 +209,7 @@ def as_outcome(report: InspectReport) -> dict[str, Any]:
         "live: key_ms p50": Metric(live["key_ms_p50"], "lower"),
         "live: key_ms p95": Metric(live["key_ms_p95"], "lower"),
         "live: cpu_share": Metric(live["cpu_share"], "lower"),
+        "live: cpu_share_keys": Metric(live["cpu_share_keys"], "lower"),
         "live: shown_per_s": Metric(live["shown_per_s"], "higher"),
         "file: open_s": Metric(file["open_s"], "lower"),
         "file: open_cpu_s": Metric(file["open_cpu_s"], "lower"),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from textual import events
+    from textual.color import Color
 
     from lmtool.tui.documents.document import Document
     from lmtool.tui.runs import Line, Run
@@ -103,14 +104,16 @@ class Canvas(Widget):
             if gutter.width and inner:
                 edge = super().render_lines(Region(0, gutter.top, width, 1))[0]
                 self._edges = edge.crop(0, gutter.left), edge.crop(width - gutter.right, width)
-        whole = crop.column_span == (0, width)
+        background, whole = self.background_colors[1], crop.column_span == (0, width)
         strips: list[Strip] = []
         for y in crop.line_range:
-            strip = self._row(y - gutter.top) if y in inner else super().render_lines(Region(0, y, width, 1))[0]
+            strip = (
+                self._row(y - gutter.top, background) if y in inner else super().render_lines(Region(0, y, width, 1))[0]
+            )
             strips.append(strip if whole else strip.crop(*crop.column_span))
         return strips
 
-    def _row(self, y: int) -> Strip:
+    def _row(self, y: int, background: Color) -> Strip:
         """A row of the content between the edges, through Textual's filters."""
         line = self._line(y)
         strip = self._rows.get(line)
@@ -118,7 +121,7 @@ class Canvas(Widget):
             columns = self.outer_size.width - self.gutter.width
             strip = strip_of(line, self._styles_by_name, columns, self._base)
             for one in self.get_line_filters():
-                strip = strip.apply_filter(one, self.background_colors[1])
+                strip = strip.apply_filter(one, background)
             if self.gutter.width:
                 strip = Strip.join([self._edges[0], strip, self._edges[1]])
             self._rows[line] = strip
