@@ -8,10 +8,12 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, cast
 
+from lmtool.constraint import constraint_from
 from lmtool.errors import LmtoolError, ServerError
 from lmtool.ports import stream
 from lmtool.types import (
     ChatMessage,
+    Constraint,
     GenerateRequest,
     LogprobsMode,
     ModelInfo,
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 
 PromptLike: TypeAlias = "str | Sequence[int] | Sequence[ChatMessage | Mapping[str, str]]"
 """A text (never templated), token ids, or messages (always templated), as objects or as `{"role", "content"}`."""
+
+ConstraintLike: TypeAlias = "Constraint | Mapping[str, object]"
+"""A constraint as `lmtool.constraint` makes it, or as it stands in a GENERATE (GEN-13)."""
 
 CHAT_TOKENS = 512
 """Most tokens of an answer of `Model.chat` where nothing else is asked for."""
@@ -86,13 +91,21 @@ class Model:
         self._stream_ids = itertools.count(1)
 
     def generate(
-        self, prompt: PromptLike, *, text: bool | None = None, **sampling: Unpack[Sampling]
+        self,
+        prompt: PromptLike,
+        *,
+        text: bool | None = None,
+        constraint: ConstraintLike | None = None,
+        priority: int = 0,
+        **sampling: Unpack[Sampling],
     ) -> AsyncIterator[TokenOutput]:
         """Stream the tokens that continue a prompt; leaving the iterator early cancels them.
 
         prompt: text, token ids, or messages. text: whether outputs carry the text they complete; by default where the
-        prompt is not token ids. Raises `TypeError` for an unknown parameter at once, and while streaming the error
-        that ends the stream: `RequestError` or a subclass, `ConnectError`, `ServerError`.
+        prompt is not token ids. constraint: what the whole text must match, such as `{"regex": "[a-z]+"}` (GEN-13).
+        priority: lower begins first while streams wait. Raises at once `TypeError` for an unknown parameter and
+        `ConstraintError`, and while streaming the error that ends the stream: `RequestError` or a subclass,
+        `ConnectError`, `ServerError`.
         """
         request = GenerateRequest(
             stream_id=next(self._stream_ids),
@@ -100,18 +113,27 @@ class Model:
             sampling=as_sampling(sampling),
             model=self._name,
             text=_wants_text(prompt) if text is None else text,
+            constraint=constraint_from(constraint) if isinstance(constraint, Mapping) else constraint,
+            priority=priority,
         )
         return self._stream(request)
 
-    async def chat(self, message: PromptLike, *, system: str | None = None, **sampling: Unpack[Sampling]) -> str:
+    async def chat(
+        self,
+        message: PromptLike,
+        *,
+        system: str | None = None,
+        constraint: ConstraintLike | None = None,
+        **sampling: Unpack[Sampling],
+    ) -> str:
         """The whole answer to a message, under the model's chat template where it has one.
 
         message: a text, or a conversation as messages. system: put in front of it. The limit is 512 tokens unless
-        `max_tokens` says otherwise. Raises what `generate` raises.
+        `max_tokens` says otherwise. constraint, and what is raised: see `generate`.
         """
         prompt = await self._conversation(message, system)
         sampling.setdefault("max_tokens", CHAT_TOKENS)
-        outputs = self.generate(prompt, text=True, **sampling)
+        outputs = self.generate(prompt, text=True, constraint=constraint, **sampling)
         return "".join([output.text or "" async for output in outputs])
 
     async def score(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 from dataclasses import fields
@@ -13,16 +14,19 @@ import pytest
 
 import lmtool
 from lmtool.api import EngineOptions, Sampling, as_error, as_prompt, as_sampling
+from lmtool.constraint import choice
 from lmtool.engine.config import EngineConfig
 from lmtool.errors import (
     ConnectError,
+    ConstraintError,
     ContextOverflowError,
     ModelLoadError,
     RequestError,
     ServerError,
     UnknownTokenError,
 )
-from lmtool.types import ChatMessage, SamplingParams, TokenOutput
+from lmtool.types import ChatMessage, GenerateRequest, SamplingParams, TokenOutput
+from tests.scripted_model import ScriptedModel
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -62,6 +66,23 @@ async def test_chat_gives_the_whole_answer(model: lmtool.Model) -> None:
     """A model without a chat template continues the text; a system text stands in front."""
     assert (await model.chat("Once upon a time", max_tokens=6)).startswith(", there was a little")
     assert isinstance(await model.chat("Hello", system="Be kind.", max_tokens=2), str)
+
+
+async def test_answers_are_held(model: lmtool.Model) -> None:
+    """To what a GENERATE would say, or to an object; what makes no sense is refused before anything is sent."""
+    held = model.generate("Once", constraint={"regex": "[a-c]{4}"}, max_tokens=9)
+    text = "".join([output.text or "" async for output in held])
+    assert re.fullmatch("[a-c]{4}", text)
+    assert await model.chat("Once", constraint=choice(["yes", "no"])) in {"yes", "no"}
+    with pytest.raises(ConstraintError):
+        model.generate("Once", constraint={"regexp": "a"})
+
+
+async def test_urgent_streams_say_so() -> None:
+    """The priority goes with the request."""
+    scripted = ScriptedModel()
+    _ = [output async for output in lmtool.Model(scripted).generate([1], max_tokens=1, priority=-2)]
+    assert [request.priority for request in scripted.requests if isinstance(request, GenerateRequest)] == [-2]
 
 
 async def test_scores_equal_what_generating_told(model: lmtool.Model) -> None:

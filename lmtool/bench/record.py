@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lmtool.bench.statistics import percentile
+from lmtool.errors import ServerError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,3 +95,11 @@ def summary(records: Sequence[Record], duration: float, goal: Goal, cpu_seconds:
         if values:
             told[name] = {f"p{percent}": 1000 * percentile(values, percent) for percent in PERCENTS}
     return told
+
+
+def checked(records: Sequence[Record]) -> Sequence[Record]:
+    """The records. Raises `ServerError` when every request failed."""
+    if records and not any(record.complete for record in records):
+        errors = [record.error for record in records if record.error]
+        raise ServerError(f"every request failed: {errors[0] if errors else 'no token came'}")
+    return records

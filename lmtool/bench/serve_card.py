@@ -33,7 +33,7 @@ def serve_card(report: ServeReport, columns: int) -> Group:
         table.add_row(result["load"], *(_cell(result, title) for title in titles))
     failed = sum(result["failed"] for result in report.results)
     notes = [Text(f"{failed} requests failed and count nowhere", "yellow")] if failed else []
-    return Group(head, what, table, *(_landing(result) for result in report.results), *notes)
+    return Group(head, what, table, *(_landing(result) for result in report.results), *_held(report.results), *notes)
 
 
 def _cell(result: dict[str, Any], title: str) -> str:
@@ -47,6 +47,23 @@ def _cell(result: dict[str, Any], title: str) -> str:
     if found is None:
         return "-"
     return "/".join(f"{found[name]:.1f}" for name in title.rsplit(maxsplit=1)[-1].split("/"))
+
+
+def _held(results: list[dict[str, Any]]) -> list[Text]:
+    told = []
+    for result in results:
+        if "held_over_free" in result:
+            ratio = result["held_over_free"]
+            told.append(
+                Text(
+                    f"{result['load']}: {ratio['median']:.2f} times the tokens a second of free ones "
+                    f"({ratio['low']:.2f} to {ratio['high']:.2f})\n"
+                    f"first token after {result['new_prompt_ttft_ms']:.0f} ms of a new prompt, "
+                    f"{result['new_schema_ttft_ms']:.0f} of a new schema, {result['new_both_ttft_ms']:.0f} of both "
+                    f"({result['both_over_longer']:.2f} times the longer one)"
+                )
+            )
+    return told
 
 
 def _landing(result: dict[str, Any]) -> Text:

@@ -8,24 +8,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lmtool.bench import workload
-from lmtool.bench.load import closed_loop, landing_loop, open_loop
-from lmtool.bench.processes import cpu_seconds
-from lmtool.bench.record import Goal, summary
+from lmtool.bench.load import closed_loop, open_loop
+from lmtool.bench.record import Goal, checked, summary
 from lmtool.bench.result import Metric, outcome
+from lmtool.bench.scenarios import held, landing
 from lmtool.bench.statistics import percentile
-from lmtool.errors import ServerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lmtool.bench.record import Record
-    from lmtool.bench.targets import Target
+    from lmtool.bench.targets import Server, Target
     from lmtool.bench.workload import Job, Scenario
 
 MANY = 4
 """Requests for each that runs at once, where nobody said how many."""
-LANDING_AFTER = 8
-"""Tokens that each stream has before the long prompt lands."""
 RATES = ("output_throughput", "tokens_per_cpu_s")
 """What runs are compared by. Goodput is not: a threshold turns a small change into a large one."""
 LATENCIES = (("ttft_ms", "p50"), ("ttft_ms", "p99"), ("tpot_ms", "p50"), ("itl_ms", "p50"), ("itl_ms", "p99"))
@@ -56,19 +53,6 @@ class ServeBench:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
-    """Who is measured."""
-
-    target: Target
-    url: str
-    model: str
-    vocab_size: int
-    context_length: int | None
-    process: int | None
-    """Its id on this machine; None where it is not known: then CPU time is not told."""
-
-
-@dataclass(frozen=True, slots=True)
 class ServeReport:
     """What was found out; one entry of `results` a phase."""
 
@@ -80,7 +64,9 @@ class ServeReport:
 async def run(bench: ServeBench, server: Server, tell: Callable[[str], None]) -> ServeReport:
     """Do it all. Raises `UsageError` for requests that do not fit, `ServerError` when every one of a phase fails."""
     if bench.scenario == "S6":
-        return ServeReport(bench, server, [await _landing(bench, server, tell)])
+        return ServeReport(bench, server, [await landing(bench, server, tell)])
+    if bench.scenario == "S7":
+        return ServeReport(bench, server, [await held(bench, server, many, tell) for many in bench.concurrency])
     alone = await _warm(bench, server)
     goal = Goal(bench.goal_ttft_ms / 1000, None if alone is None else 2 * alone)
     results = []
@@ -88,9 +74,9 @@ async def run(bench: ServeBench, server: Server, tell: Callable[[str], None]) ->
     for phase in phases or [_AtOnce(many) for many in bench.concurrency]:
         tell(phase.name)
         jobs = _jobs(bench, server, bench.requests or MANY * phase.concurrency, phase.name)
-        began, used = time.perf_counter(), _cpu(server)
+        began, used = time.perf_counter(), server.cpu_seconds()
         records = await phase.run(server.target, jobs, bench.seed)
-        found = summary(_checked(records), time.perf_counter() - began, goal, _since(server, used))
+        found = summary(checked(records), time.perf_counter() - began, goal, server.cpu_since(used))
         results.append({"load": phase.name, **found})
     return ServeReport(bench, server, results)
 
@@ -138,52 +124,8 @@ async def _warm(bench: ServeBench, server: Server) -> float | None:
     if not bench.warmup:
         return None
     jobs = _jobs(bench, server, bench.warmup, "warmup")[: bench.warmup]
-    gaps = [gap for record in _checked(await closed_loop(server.target, jobs, 1)) for gap in record.gaps]
+    gaps = [gap for record in checked(await closed_loop(server.target, jobs, 1)) for gap in record.gaps]
     return percentile(gaps, 50) if gaps else None
-
-
-async def _landing(bench: ServeBench, server: Server, tell: Callable[[str], None]) -> dict[str, Any]:
-    """S6: the streams alone, the long prompt alone, then both."""
-    streams, (alone, lands) = workload.landing(bench.shape, server.vocab_size, bench.seed)
-    workload.check_fits([*streams, alone], server.context_length)
-    many = len(streams)
-    tell(f"{many} streams alone")
-    _checked(await closed_loop(server.target, streams[: bench.warmup], 1) if bench.warmup else [])
-    quiet = _checked(await closed_loop(server.target, streams, many))
-    tell("the long prompt alone")
-    (own,) = _checked([await server.target.send(alone)])
-    tell("the long prompt landing among them")
-    began, used = time.perf_counter(), _cpu(server)
-    records, landed = await landing_loop(server.target, streams, lands, min(LANDING_AFTER, bench.shape.output_len))
-    _checked([landed])
-    found = summary(_checked(records), time.perf_counter() - began, Goal(), _since(server, used))
-    quiet_p99 = percentile([gap for record in quiet for gap in record.gaps], 99)
-    busy_p99 = percentile([gap for record in records for gap in record.gaps], 99)
-    told = {
-        "quiet_itl_p99_ms": 1000 * quiet_p99,
-        "itl_p99_over_quiet": busy_p99 / quiet_p99,
-        "long_ttft_ms": 1000 * landed.ttft,
-        "long_ttft_alone_ms": 1000 * own.ttft,
-        "long_ttft_over_alone": landed.ttft / own.ttft,
-    }
-    return {"load": f"{many} and a long one", **found, **told}
-
-
-def _checked(records: Sequence[Record]) -> Sequence[Record]:
-    """The records. Raises `ServerError` when every request failed."""
-    if records and not any(record.complete for record in records):
-        errors = [record.error for record in records if record.error]
-        raise ServerError(f"every request failed: {errors[0] if errors else 'no token came'}")
-    return records
-
-
-def _cpu(server: Server) -> float | None:
-    return None if server.process is None else cpu_seconds(server.process)
-
-
-def _since(server: Server, before: float | None) -> float | None:
-    now = _cpu(server)
-    return None if now is None or before is None else now - before
 
 
 def as_outcome(report: ServeReport) -> dict[str, Any]:
@@ -194,6 +136,8 @@ def as_outcome(report: ServeReport) -> dict[str, Any]:
         for name in RATES:
             if name in result:
                 metrics[f"{load}: {name}"] = Metric(result[name], "higher")
+        if "held_over_free" in result:
+            metrics[f"{load}: held_over_free"] = Metric(result["held_over_free"]["median"], "higher")
         for name, percent in LATENCIES:
             if name in result:
                 metrics[f"{load}: {name} {percent}"] = Metric(result[name][percent], "lower")

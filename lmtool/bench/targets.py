@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import httpx
 
+from lmtool.bench.processes import cpu_seconds
 from lmtool.bench.record import Record
 from lmtool.errors import ConnectError, ServerError, TimeLimitError
 from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
@@ -29,6 +31,28 @@ class Target(Protocol):
 
     async def send(self, job: Job, on_token: OnToken | None = None) -> Record:
         """Send one request and wait for its end; on_token is called at each arrival. A failure is in the record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Who is measured."""
+
+    target: Target
+    url: str
+    model: str
+    vocab_size: int
+    context_length: int | None
+    process: int | None
+    """Its id on this machine; None where it is not known: then CPU time is not told."""
+
+    def cpu_seconds(self) -> float | None:
+        """What it has used so far."""
+        return None if self.process is None else cpu_seconds(self.process)
+
+    def cpu_since(self, before: float | None) -> float | None:
+        """What it has used since then."""
+        now = self.cpu_seconds()
+        return None if now is None or before is None else now - before
 
 
 class ModelTarget:
@@ -69,7 +93,9 @@ class ModelTarget:
         if job.scored:
             return ScoreRequest(number, job.prompt, job.scored, self._name)
         sampling = SamplingParams(max_tokens=job.output_len, ignore_eos=True, top_logprobs=0)
-        return GenerateRequest(number, job.prompt, sampling, self._name)
+        if job.drawn is not None:
+            sampling = replace(sampling, temperature=1.0, seed=job.drawn)
+        return GenerateRequest(number, job.prompt, sampling, self._name, constraint=job.constraint)
 
 
 class OpenAITarget:
@@ -113,6 +139,10 @@ class OpenAITarget:
             "stream_options": {"include_usage": True},
             "ignore_eos": True,
         }
+        if job.drawn is not None:
+            body |= {"temperature": 1, "seed": job.drawn}
+        if job.constraint is not None:
+            body["structured_outputs"] = {"json": json.loads(job.constraint.text)}
         record = Record(time.perf_counter())
         if job.scored:
             record.error = "scoring is measured over LMTP only"

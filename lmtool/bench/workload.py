@@ -6,18 +6,23 @@ import random
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from lmtool.constraint import json_schema
 from lmtool.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Scenario: TypeAlias = Literal["S1", "S2", "S3", "S4", "S5", "S6"]
+    from lmtool.types import Constraint
+
+Scenario: TypeAlias = Literal["S1", "S2", "S3", "S4", "S5", "S6", "S7"]
 
 BRANCHES = 16
 CONTINUATIONS = 64
 SCORED_LEN = 8
 LONG_PROMPT = 4096
 LANDING_STREAMS = 16
+COLD_PROMPT = 200
+"""Tokens of a prompt whose first token is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,10 @@ class Job:
     """Tokens to generate; eos ends nothing."""
     scored: tuple[int, ...] = ()
     """With these the request is to score them, and generates nothing."""
+    drawn: int | None = None
+    """Seed of tokens that are drawn; None: the likeliest ones."""
+    constraint: Constraint | None = None
+    """What the text is held to."""
 
     @property
     def length(self) -> int:
@@ -52,6 +61,7 @@ SCENARIOS: dict[Scenario, Shape] = {
     "S4": Shape(512, 32, f"{BRANCHES} branches off one prefix"),
     "S5": Shape(512, 0, f"{CONTINUATIONS} continuations of one prefix, scored"),
     "S6": Shape(LONG_PROMPT, 128, f"one long prompt landing in {LANDING_STREAMS} streams of short ones"),
+    "S7": Shape(16, 128, "streams held to a JSON schema, beside as many free ones"),
 }
 
 
@@ -63,7 +73,7 @@ def shape(scenario: Scenario, prompt_len: int | None, output_len: int | None) ->
 
 
 def jobs(scenario: Scenario, lengths: Shape, count: int, vocab_size: int, seed: int) -> list[Job]:
-    """At least `count` requests; whole groups where a scenario has groups. S6 has its own order: `landing`."""
+    """At least `count` requests; whole groups where a scenario has groups. For S6 and S7: `landing`, `drawn`."""
     draw = random.Random(f"{seed} {scenario}")  # noqa: S311  # no secret
     if scenario == "S4":
         return _grouped(
@@ -83,6 +93,27 @@ def landing(lengths: Shape, vocab_size: int, seed: int) -> tuple[list[Job], list
     draw = random.Random(f"{seed} S6")  # noqa: S311  # no secret
     short = [Job(_ids(draw, 16, vocab_size), lengths.output_len) for _ in range(LANDING_STREAMS)]
     return short, [Job(_ids(draw, lengths.prompt_len, vocab_size), 1) for _ in range(2)]
+
+
+def drawn(lengths: Shape, count: int, vocab_size: int, seed: int, constraint: Constraint | None = None) -> list[Job]:
+    """S7: requests whose tokens are drawn, so that nothing repeats itself."""
+    draw = random.Random(f"{seed} S7")  # noqa: S311  # no secret
+    return [
+        Job(_ids(draw, lengths.prompt_len, vocab_size), lengths.output_len, drawn=number, constraint=constraint)
+        for number in range(count)
+    ]
+
+
+def schema(number: int) -> Constraint:
+    """A list of objects that is longer than any answer; another one for another number."""
+    properties = {
+        f"name{number}": {"type": "string", "maxLength": 12},
+        "count": {"type": "integer", "minimum": 0, "maximum": 999},
+        "kind": {"enum": ["apple", "pear", "plum"]},
+        "ripe": {"type": "boolean"},
+    }
+    one = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+    return json_schema({"type": "array", "items": one, "minItems": 500})
 
 
 def arrivals(rate: float, count: int, seed: int) -> list[float]:

@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from lmtool.bench.serve_card import serve_card
-from lmtool.bench.serve_run import ServeBench, Server, ServeReport
-from lmtool.bench.targets import ModelTarget
+from lmtool.bench.serve_run import ServeBench, ServeReport
+from lmtool.bench.targets import ModelTarget, Server
 from tests.scripted_model import ScriptedModel
 
 RESULT: dict[str, Any] = {
@@ -58,3 +58,18 @@ def test_a_landing_has_two_more_lines() -> None:
     text = drawn(100, **more)
     assert "1.50 times the quiet one of 10.0 ms" in text
     assert "2.25 times the 400 ms alone" in text
+
+
+def test_held_streams_have_two_more_lines() -> None:
+    """What a constraint costs, and what a first token waits for."""
+    more = {
+        "load": "32 held to a schema",
+        "held_over_free": {"median": 0.97, "low": 0.94, "high": 1.02},
+        "new_prompt_ttft_ms": 80.0,
+        "new_schema_ttft_ms": 12.0,
+        "new_both_ttft_ms": 84.0,
+        "both_over_longer": 1.05,
+    }
+    text = " ".join(drawn(100, **more).split())
+    assert "32 held to a schema: 0.97 times the tokens a second of free ones (0.94 to 1.02)" in text
+    assert "80 ms of a new prompt, 12 of a new schema, 84 of both (1.05 times the longer one)" in text

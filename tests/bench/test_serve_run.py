@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from lmtool.bench.serve_run import ServeBench, Server, as_outcome, run
-from lmtool.bench.targets import ModelTarget
+from lmtool.bench.serve_run import ServeBench, as_outcome, run
+from lmtool.bench.targets import ModelTarget, Server
 from lmtool.errors import ServerError, UsageError
 from tests.scripted_model import VOCAB_SIZE, ScriptedModel
 

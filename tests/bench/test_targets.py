@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lmtool.bench.targets import ModelTarget, OpenAITarget
-from lmtool.bench.workload import Job
+from lmtool.bench.workload import Job, schema
 from lmtool.errors import ConnectError, ServerError
+from lmtool.types import GenerateRequest
 from tests.scripted_model import ScriptedModel, logprob_of
 
 if TYPE_CHECKING:
@@ -28,6 +29,15 @@ async def test_a_models_tokens_are_stamped() -> None:
     assert (len(record.stamps), record.tokens) == (6, 6)
     assert record.began <= record.stamps[0] <= record.stamps[-1]
     assert model.requests[0].sampling.ignore_eos  # type: ignore[union-attr]  # a GENERATE
+
+
+async def test_drawn_and_held() -> None:
+    """A job's seed and constraint go with its request."""
+    model, held = ScriptedModel(), schema(1)
+    assert (await ModelTarget(model).send(Job((1, 2), 6, drawn=7, constraint=held))).error is None
+    (request,) = model.requests
+    assert isinstance(request, GenerateRequest)
+    assert (request.sampling.temperature, request.sampling.seed, request.constraint) == (1.0, 7, held)
 
 
 async def test_scoring_and_failing() -> None:

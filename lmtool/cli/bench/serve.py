@@ -13,7 +13,7 @@ import typer
 from lmtool.cli.invocation import Common
 
 if TYPE_CHECKING:
-    from lmtool.bench.serve_run import Server
+    from lmtool.bench.targets import Server
 
 LOAD = "Load"
 END = "Outcome"
@@ -31,9 +31,10 @@ async def serve(
     ] = None,
     model: Annotated[str | None, typer.Option("--model", "-m", metavar="NAME", help="Which served model.")] = None,
     scenario: Annotated[
-        Literal["S1", "S2", "S3", "S4", "S5", "S6"],
+        Literal["S1", "S2", "S3", "S4", "S5", "S6", "S7"],
         typer.Option(
-            help="S1 short, S2 long prompts, S3 mixed, S4 16 branches of a prefix, S5 scoring, S6 a 4k prompt landing.",
+            help="S1 short, S2 long prompts, S3 mixed, S4 16 branches of a prefix, S5 scoring, S6 a 4k prompt landing, "
+            "S7 held to a schema.",
             rich_help_panel=LOAD,
         ),
     ] = "S1",
@@ -120,8 +121,7 @@ async def serve(
 @asynccontextmanager
 async def _server(url: str, model: str | None, vocab_size: int | None) -> AsyncIterator[Server]:
     """The server at a URL, connected and asked what it serves."""
-    from lmtool.bench.serve_run import Server
-    from lmtool.bench.targets import ModelTarget, OpenAITarget
+    from lmtool.bench.targets import ModelTarget, OpenAITarget, Server
     from lmtool.cli.wiring import connect
     from lmtool.errors import ServerError
 

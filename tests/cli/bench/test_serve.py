@@ -43,6 +43,16 @@ def test_scoring_and_open_loop(lmtool: Run, served: str) -> None:
     assert json.loads(opened.stdout)["results"][0]["load"] == "200 a second"
 
 
+def test_streams_held_to_a_schema(lmtool: Run, embedded: str) -> None:
+    """S7 compares a model with itself, and waits for the first tokens of schemas that are new to it."""
+    done = lmtool("bench", "serve", embedded, "--scenario", "S7", "--concurrency", "2", "--output-len", "20")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["results"][0]["output_tokens"] == 2 * 20 * 5
+    assert set(told["metrics"]) >= {"2 held to a schema: held_over_free", "2 held to a schema: output_throughput"}
+    assert "times the tokens a second of free ones" in " ".join(done.stdout.split())
+
+
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [

@@ -1,0 +1,113 @@
+"""The scenarios that compare: a long prompt that lands among streams (S6), and streams held to a schema (S7)."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from typing import TYPE_CHECKING, Any
+
+from lmtool.bench import workload
+from lmtool.bench.load import closed_loop, landing_loop
+from lmtool.bench.record import Goal, checked, summary
+from lmtool.bench.statistics import percentile, spread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lmtool.bench.record import Record
+    from lmtool.bench.serve_run import ServeBench
+    from lmtool.bench.targets import Server
+    from lmtool.bench.workload import Job
+
+LANDING_AFTER = 8
+"""Tokens that each stream has before the long prompt lands."""
+ROUNDS = 5
+"""Visits of free and of held streams, in turn."""
+
+
+async def landing(bench: ServeBench, server: Server, tell: Callable[[str], None]) -> dict[str, Any]:
+    """S6: the streams alone, the long prompt alone, then both."""
+    streams, (alone, lands) = workload.landing(bench.shape, server.vocab_size, bench.seed)
+    workload.check_fits([*streams, alone], server.context_length)
+    many = len(streams)
+    tell(f"{many} streams alone")
+    checked(await closed_loop(server.target, streams[: bench.warmup], 1) if bench.warmup else [])
+    quiet = checked(await closed_loop(server.target, streams, many))
+    tell("the long prompt alone")
+    (own,) = checked([await server.target.send(alone)])
+    tell("the long prompt landing among them")
+    began, used = time.perf_counter(), server.cpu_seconds()
+    records, landed = await landing_loop(server.target, streams, lands, min(LANDING_AFTER, bench.shape.output_len))
+    checked([landed])
+    found = summary(checked(records), time.perf_counter() - began, Goal(), server.cpu_since(used))
+    quiet_p99 = percentile([gap for record in quiet for gap in record.gaps], 99)
+    busy_p99 = percentile([gap for record in records for gap in record.gaps], 99)
+    told = {
+        "quiet_itl_p99_ms": 1000 * quiet_p99,
+        "itl_p99_over_quiet": busy_p99 / quiet_p99,
+        "long_ttft_ms": 1000 * landed.ttft,
+        "long_ttft_alone_ms": 1000 * own.ttft,
+        "long_ttft_over_alone": landed.ttft / own.ttft,
+    }
+    return {"load": f"{many} and a long one", **found, **told}
+
+
+async def held(bench: ServeBench, server: Server, many: int, tell: Callable[[str], None]) -> dict[str, Any]:
+    """S7: so many streams free and held to a schema, in turn; then first tokens of schemas that are new."""
+    rounds = [_pair(bench, server, many, number) for number in range(ROUNDS + 1)]
+    workload.check_fits(rounds[0][0], server.context_length)
+    tell(f"{many} streams, free and held")
+    for jobs in rounds[0]:  # what is computed or compiled once is not part of the comparison
+        checked(await closed_loop(server.target, jobs, many))
+    ratios: list[float] = []
+    records: list[Record] = []
+    seconds, used = 0.0, 0.0
+    for number, (free, bound) in enumerate(rounds[1:]):
+        rates = {}
+        for kind in ("free", "held") if number % 2 else ("held", "free"):
+            began, before = time.perf_counter(), server.cpu_seconds()
+            found = checked(await closed_loop(server.target, free if kind == "free" else bound, many))
+            took = time.perf_counter() - began
+            rates[kind] = sum(record.tokens for record in found) / took
+            if kind == "held":
+                records += found
+                seconds += took
+                used += server.cpu_since(before) or 0.0
+        ratios.append(rates["held"] / rates["free"])
+    told = spread(ratios)
+    assert told is not None
+    tell("first tokens of new schemas")
+    return {
+        "load": f"{many} held to a schema",
+        **summary(records, seconds, Goal(), used or None),
+        "held_over_free": {"median": told.median, "low": told.low, "high": told.high},
+        **await _first_tokens(bench, server),
+    }
+
+
+def _pair(bench: ServeBench, server: Server, many: int, number: int) -> tuple[list[Job], list[Job]]:
+    """Streams of a round without and with a constraint; no two rounds have a prompt in common."""
+    seed = zlib.crc32(f"{bench.seed} {many} {number}".encode())
+    lengths, size = bench.shape, server.vocab_size
+    return workload.drawn(lengths, many, size, seed), workload.drawn(lengths, many, size, seed + 1, workload.schema(0))
+
+
+async def _first_tokens(bench: ServeBench, server: Server) -> dict[str, float]:
+    """How long a new prompt takes to its first token, a new schema, and both at once, which should be the longer one.
+
+    Milliseconds; medians.
+    """
+    waits: dict[str, list[float]] = {"prompt": [], "schema": [], "both": []}
+    long, short = workload.Shape(workload.COLD_PROMPT, 1, ""), workload.Shape(1, 1, "")
+    for number in range(ROUNDS):
+        for place, (kind, found) in enumerate(waits.items()):
+            seed = zlib.crc32(f"{bench.seed} cold {number} {kind}".encode())
+            constraint = None if kind == "prompt" else workload.schema(1 + 3 * number + place + bench.seed)
+            lengths = short if kind == "schema" else long
+            jobs = workload.drawn(lengths, 1, server.vocab_size, seed, constraint)
+            workload.check_fits(jobs, server.context_length)
+            (record,) = checked([await server.target.send(jobs[0])])
+            found.append(1000 * record.ttft)
+    medians = {f"new_{kind}_ttft_ms": percentile(found, 50) for kind, found in waits.items()}
+    longer = max(medians["new_prompt_ttft_ms"], medians["new_schema_ttft_ms"])
+    return {**medians, "both_over_longer": medians["new_both_ttft_ms"] / longer}
