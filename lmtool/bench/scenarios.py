@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import zlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lmtool.bench import workload
@@ -12,7 +13,7 @@ from lmtool.bench.record import Goal, checked, summary
 from lmtool.bench.statistics import percentile, spread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from lmtool.bench.record import Record
     from lmtool.bench.serve_run import ServeBench
@@ -59,30 +60,47 @@ async def held(bench: ServeBench, server: Server, many: int, tell: Callable[[str
     tell(f"{many} streams, free and held")
     for jobs in rounds[0]:  # what is computed or compiled once is not part of the comparison
         checked(await closed_loop(server.target, jobs, many))
-    ratios: list[float] = []
-    records: list[Record] = []
-    seconds, used = 0.0, 0.0
+    visits: dict[str, list[_Visit]] = {"free": [], "held": []}
     for number, (free, bound) in enumerate(rounds[1:]):
-        rates = {}
         for kind in ("free", "held") if number % 2 else ("held", "free"):
-            began, before = time.perf_counter(), server.cpu_seconds()
-            found = checked(await closed_loop(server.target, free if kind == "free" else bound, many))
-            took = time.perf_counter() - began
-            rates[kind] = sum(record.tokens for record in found) / took
-            if kind == "held":
-                records += found
-                seconds += took
-                used += server.cpu_since(before) or 0.0
-        ratios.append(rates["held"] / rates["free"])
-    told = spread(ratios)
-    assert told is not None
+            visits[kind].append(await _visit(server, free if kind == "free" else bound, many))
     tell("first tokens of new schemas")
+    records = [record for visit in visits["held"] for record in visit.records]
+    seconds, used = (sum(getattr(visit, name) for visit in visits["held"]) for name in ("seconds", "cpu_seconds"))
     return {
         "load": f"{many} held to a schema",
         **summary(records, seconds, Goal(), used or None),
-        "held_over_free": {"median": told.median, "low": told.low, "high": told.high},
-        **await _first_tokens(bench, server),
+        "held_over_free": _ratios(visits, "seconds"),
+        **({"held_over_free_cpu": _ratios(visits, "cpu_seconds")} if used else {}),
+        **await _first_tokens(bench, server, many),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _Visit:
+    """What became of the streams of a round."""
+
+    records: Sequence[Record]
+    seconds: float
+    cpu_seconds: float
+    """0 where nobody knows."""
+
+
+async def _visit(server: Server, jobs: Sequence[Job], many: int) -> _Visit:
+    began, used = time.perf_counter(), server.cpu_seconds()
+    records = checked(await closed_loop(server.target, jobs, many))
+    return _Visit(records, time.perf_counter() - began, server.cpu_since(used) or 0.0)
+
+
+def _ratios(visits: dict[str, list[_Visit]], spent: str) -> dict[str, float]:
+    """How many times as many tokens held streams get out of what is spent, round by round."""
+    rates = {
+        kind: [sum(record.tokens for record in visit.records) / getattr(visit, spent) for visit in found]
+        for kind, found in visits.items()
+    }
+    told = spread([held / free for held, free in zip(rates["held"], rates["free"], strict=True)])
+    assert told is not None
+    return {"median": told.median, "low": told.low, "high": told.high}
 
 
 def _pair(bench: ServeBench, server: Server, many: int, number: int) -> tuple[list[Job], list[Job]]:
@@ -92,7 +110,7 @@ def _pair(bench: ServeBench, server: Server, many: int, number: int) -> tuple[li
     return workload.drawn(lengths, many, size, seed), workload.drawn(lengths, many, size, seed + 1, workload.schema(0))
 
 
-async def _first_tokens(bench: ServeBench, server: Server) -> dict[str, float]:
+async def _first_tokens(bench: ServeBench, server: Server, many: int) -> dict[str, float]:
     """How long a new prompt takes to its first token, a new schema, and both at once, which should be the longer one.
 
     Milliseconds; medians.
@@ -100,9 +118,9 @@ async def _first_tokens(bench: ServeBench, server: Server) -> dict[str, float]:
     waits: dict[str, list[float]] = {"prompt": [], "schema": [], "both": []}
     long, short = workload.Shape(workload.COLD_PROMPT, 1, ""), workload.Shape(1, 1, "")
     for number in range(ROUNDS):
-        for place, (kind, found) in enumerate(waits.items()):
-            seed = zlib.crc32(f"{bench.seed} cold {number} {kind}".encode())
-            constraint = None if kind == "prompt" else workload.schema(1 + 3 * number + place + bench.seed)
+        for kind, found in waits.items():
+            seed = zlib.crc32(f"{bench.seed} cold {many} {number} {kind}".encode())
+            constraint = None if kind == "prompt" else workload.schema(seed)
             lengths = short if kind == "schema" else long
             jobs = workload.drawn(lengths, 1, server.vocab_size, seed, constraint)
             workload.check_fits(jobs, server.context_length)

@@ -53,11 +53,12 @@ def _held(results: list[dict[str, Any]]) -> list[Text]:
     told = []
     for result in results:
         if "held_over_free" in result:
-            ratio = result["held_over_free"]
+            ratio, of_cpu = result["held_over_free"], result.get("held_over_free_cpu")
+            beside = "" if of_cpu is None else f", {of_cpu['median']:.2f} times those of a second of CPU"
             told.append(
                 Text(
                     f"{result['load']}: {ratio['median']:.2f} times the tokens a second of free ones "
-                    f"({ratio['low']:.2f} to {ratio['high']:.2f})\n"
+                    f"({ratio['low']:.2f} to {ratio['high']:.2f}){beside}\n"
                     f"first token after {result['new_prompt_ttft_ms']:.0f} ms of a new prompt, "
                     f"{result['new_schema_ttft_ms']:.0f} of a new schema, {result['new_both_ttft_ms']:.0f} of both "
                     f"({result['both_over_longer']:.2f} times the longer one)"

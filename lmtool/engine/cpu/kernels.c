@@ -494,5 +494,29 @@ void layers(const Model *m, const Layer *all, int64_t count, const Step *step) {
     }
 }
 
+/* ---- Masks ---- */
+
+/* Make -inf every logit whose bit is 0. logits: [.., vocabulary], of which the given rows; words: [count, width]. */
+void forbid(float *logits, const int64_t *rows, const uint32_t *words, int64_t count, int64_t vocabulary, int64_t width) {
+    ivec place;
+    for (int lane = 0; lane < LANES; lane++) place[lane] = lane;
+    for (int64_t one = 0; one < count; one++) {
+        float *row = logits + rows[one] * vocabulary;
+        for (int64_t i = 0; i < width; i++, row += 32) {
+            const uint32_t word = words[one * width + i];
+            const int64_t left = vocabulary - 32 * i;
+            if (word == UINT32_MAX) continue;
+            if (left < 32) {
+                for (int64_t j = 0; j < left; j++) row[j] = word >> j & 1 ? row[j] : -INFINITY;
+                continue;
+            }
+            for (int j = 0; j < 32; j += LANES) {
+                const ivec allowed = -(((ivec){0} + (int32_t)(word >> j)) >> place & 1);
+                store(row + j, choose(allowed, load(row + j), fill(-INFINITY)));
+            }
+        }
+    }
+}
+
 /* What the layout of weights depends on: outputs in a tile. */
 int64_t tile_width(void) { return WIDTH; }

@@ -115,6 +115,7 @@ class Kernels:
         self.norm = _function(library, "norm", *norm)
         product = (POINTER(CProduct), c_void_p, c_int64, c_int64, c_void_p, c_int64, c_void_p, c_void_p)
         self.product = _function(library, "product", *product)
+        self.forbid = _function(library, "forbid", c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64)
 
 
 def _function(
