@@ -33,8 +33,8 @@ class Limits:
     max_scored_rows: int
     """Scored positions a step: each needs a row of logits as wide as the vocabulary. One chunk is always allowed."""
     prompt_share: int | None = None
-    """Tokens of prompts a step for each running stream, so that a long prompt does not stall them; as many as a chunk
-    has in any case. None: as many as `max_batch_tokens` leaves."""
+    """Tokens of prompts a step for each token of running streams, so that a long prompt does not stall them; as many as
+    a chunk has in any case. None: as many as `max_batch_tokens` leaves."""
 
 
 @dataclass(slots=True)
@@ -173,7 +173,7 @@ class Scheduler:
         limits = self._limits
         if limits.prompt_share is None or not plan.spans:
             return limits.max_batch_tokens
-        share = max(limits.chunk_tokens, limits.prompt_share * len(plan.spans))
+        share = max(limits.chunk_tokens, limits.prompt_share * plan.tokens)
         return min(limits.max_batch_tokens, plan.tokens + share)
 
     def _draft_room(self, sequence: Sequence, count: int) -> int:
@@ -363,7 +363,7 @@ class Scheduler:
         if self._cache is not None:
             self._cache.release(sequence.prefixes)
         sequence.blocks, sequence.prefixes, sequence.draft = [], [], []
-        sequence.computed = 0
+        sequence.lost, sequence.computed = max(sequence.lost, sequence.computed), 0
 
     def _blocks_for(self, positions: int) -> int:
         return -(-positions // self._limits.block_tokens)

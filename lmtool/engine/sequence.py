@@ -43,6 +43,8 @@ class Sequence:
     """Whether it waited so long that it now comes before all others, see `WaitingLine`."""
     computed: int = 0
     """Positions from the start whose keys and values are stored."""
+    lost: int = 0
+    """Positions whose keys and values were stored before the sequence gave way, and must be computed again."""
     blocks: list[int] = field(default_factory=list)
     """Blocks of the key-value cache that hold the computed positions, in order."""
     prefixes: list[Prefix] = field(default_factory=list)
@@ -74,14 +76,9 @@ class Sequence:
         return self.target - self.computed
 
     @property
-    def drawn_from(self) -> int:
-        """The first position whose logits are still wanted; those before have told what follows them."""
-        return len(self.tokens) - 1 - self.forced
-
-    @property
     def decoding(self) -> bool:
-        """Whether everything is computed up to the positions that tell what is not known or not sent yet."""
-        return not self.scored and self.computed >= max(self.chunked_length, self.drawn_from)
+        """Whether the prompt is computed; ids behind it may be known already, such as those a constraint forced."""
+        return not self.scored and self.computed >= max(self.chunked_length, self.lost)
 
     def ids(self, start: int, end: int) -> list[int]:
         """The ids at positions from `start` up to `end`, those of the draft behind the known ones."""

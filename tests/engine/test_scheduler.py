@@ -226,6 +226,7 @@ class TestMemory:
         """Positions behind the prompt are no chunk: each may be the end of a step."""
         sequence = generate(1, 9, new=30)
         sequence.tokens += [1] * 20
+        sequence.lost = 28  # as when it gave way
         scheduler, _ = make(max_batch_tokens=19)
         scheduler.add(sequence)
         assert step(scheduler)[0] == {1: (0, 19)}
@@ -491,3 +492,18 @@ def test_prompts_leave_running_streams_their_pace():
     spans, _ = step(scheduler)
     assert spans[20] == (0, 16)
     assert len(spans) == 11
+
+
+def test_prompts_keep_up_with_forced_ids():
+    """A step that is longer for ids that were forced has a longer share of prompts, too; forced ids take none of it."""
+    scheduler, _ = make(max_streams=12, max_batch_tokens=200, prompt_share=1)
+    running = [generate(number, 1, new=50) for number in range(4)]
+    for sequence in running:
+        scheduler.add(sequence)
+    step(scheduler)
+    for sequence in running:
+        sequence.tokens += [7] * 6
+    scheduler.add(generate(20, 90))
+    spans, _ = step(scheduler)
+    assert [spans[number][1] for number in range(4)] == [7] * 4
+    assert spans[20] == (0, 24)
