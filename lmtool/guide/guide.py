@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from lmtool.errors import ConstraintError, ConstraintTooComplexError, LmtoolError, ServerError
@@ -13,13 +14,15 @@ if TYPE_CHECKING:
 
 _NO_TEXT = "NoExtension"
 _REFUSED = ("doesn't satisfy the grammar", "out of range")
+_LONG_LOOK = 0.005
+"""Seconds of CPU that looking for forced tokens may take: all streams wait meanwhile, so that it must pay."""
 _SIMPLIFY = "make the constraint simpler: fewer alternatives, fewer nested or large repetitions"
 
 
 class MatcherGuide:
     """A `ports.Guide`. Made by `MatcherCompiler`; nothing else may use its matcher."""
 
-    __slots__ = ("_ends", "_eos", "_error", "_warnings", "matcher", "slow_steps")
+    __slots__ = ("_ends", "_eos", "_error", "_looks", "_warnings", "matcher", "slow_steps")
 
     def __init__(self, matcher: LLMatcher, eos: frozenset[int], warnings: tuple[str, ...] = ()) -> None:
         """matcher: at its start, without error. eos: the model's ids that end a text."""
@@ -29,6 +32,7 @@ class MatcherGuide:
         self._eos = eos
         self._warnings = warnings
         self._ends = 0
+        self._looks = True
         self._error: LmtoolError | None = None
 
     @property
@@ -50,10 +54,13 @@ class MatcherGuide:
             self._error = self._matcher_error()
 
     def forced(self) -> list[int]:
-        """Return the tokens that must follow now; they are not taken yet."""
-        if self._error is not None or self._ends:
+        """Return the tokens that must follow now; they are not taken yet. None once it took too long to find out."""
+        if self._error is not None or self._ends or not self._looks:
             return []
-        return [token for token in self.matcher.compute_ff_tokens() if token not in self._eos]
+        began = time.thread_time()
+        found = [token for token in self.matcher.compute_ff_tokens() if token not in self._eos]
+        self._looks = time.thread_time() - began < _LONG_LOOK
+        return found
 
     def accepts(self, draft: Sequence[int]) -> int:
         """Return how many tokens of a draft are legal, from its start; an eos id counts where the text may end."""
@@ -76,7 +83,7 @@ class MatcherGuide:
     def fork(self) -> MatcherGuide:
         """Return an independent guide at the same place."""
         copy = MatcherGuide(self.matcher.deep_copy(), self._eos, self._warnings)
-        copy._ends, copy._error = self._ends, self._error  # one of our own
+        copy._ends, copy._error, copy._looks = self._ends, self._error, self._looks  # one of our own
         return copy
 
     def may_end(self) -> bool:

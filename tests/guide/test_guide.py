@@ -29,6 +29,14 @@ def test_forced_tokens(compiler, templates):
     assert sorted(mask_of(compiler, guide).nonzero()[0]) == sorted(EOS)
 
 
+def test_looking_for_forced_tokens_must_pay(compiler, monkeypatch):
+    """Where it takes too long once, the stream goes on without, and so does its copy."""
+    guide = compiled(compiler, constraint.regex("a{3}b?"))
+    monkeypatch.setattr("lmtool.guide.guide._LONG_LOOK", -1.0)
+    assert guide.forced()
+    assert guide.forced() == guide.fork().forced() == []
+
+
 def test_eos(compiler, templates):
     """An eos id ends a whole match, and is an error before; nothing follows it."""
     guide = compiled(compiler, constraint.regex("ab?"))
