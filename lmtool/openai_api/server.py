@@ -8,6 +8,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -18,6 +19,7 @@ from lmtool.openai_api.anthropic.server import MessagesRoutes
 from lmtool.openai_api.errors import ApiError
 from lmtool.openai_api.generation import Check, Generation, Served
 from lmtool.openai_api.http import body_of, server_sent, unless_gone
+from lmtool.openai_api.in_flight import InFlight
 from lmtool.openai_api.members import Members
 from lmtool.openai_api.replies import Reply
 from lmtool.openai_api.responses.server import ResponsesRoutes
@@ -76,6 +78,16 @@ class OpenAIServer:
         self._scored = ScoredPrompts()
         self._responses = ResponsesRoutes(self.served)
         self._messages = MessagesRoutes(self.served)
+        self._in_flight = InFlight()
+
+    @property
+    def running(self) -> int:
+        """Requests that are being answered."""
+        return self._in_flight.count
+
+    async def drain(self, seconds: float) -> bool:
+        """Take nothing new, and wait for what runs; whether all of it ended within so many seconds."""
+        return await self._in_flight.drain(seconds)
 
     def routes(self) -> list[BaseRoute]:
         """Routes for a starlette application, with and without `/v1` in front."""
@@ -94,8 +106,11 @@ class OpenAIServer:
             (method, path, self._guarded(handler, self._messages.refusal))
             for method, path, handler in self._messages.handlers()
         ]
+        counted = [Middleware(self._in_flight.around)]
         return [
-            Route(front + path, handler, methods=[method]) for method, path, handler in own for front in ("/v1", "")
+            Route(front + path, handler, methods=[method], middleware=counted)
+            for method, path, handler in own
+            for front in ("/v1", "")
         ]
 
     async def served(self, model: str | None) -> Served:
@@ -111,6 +126,7 @@ class OpenAIServer:
         async def answer(request: Request) -> Response:
             try:
                 self._check_key(request)
+                self._in_flight.admit()
                 response: Response = await handler(request)
             except ApiError as error:
                 return refusal(error)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import uvicorn
 
     from lmtool.lmtp.connection import Tap
+    from lmtool.openai_api.server import OpenAIServer
     from lmtool.ports import TokenModel
     from lmtool.text.tokenizer import TextTokenizer
     from lmtool.types import LoadProgress, ModelInfo, TokenOutput
@@ -87,6 +88,7 @@ class Service:
         self._host = Balancer(config.workers) if config.workers else host(config.models, self._loader)
         self._server = LmtpServer(self._host, config=config.server, progress=self._host, log=self._ended, tap=tap)
         self._carrier: uvicorn.Server | None = None
+        self._http: OpenAIServer | None = None
         self._wire: TextIO | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.health = Health(model=None if config.workers else config.models.main)
@@ -98,8 +100,8 @@ class Service:
 
     @property
     def streams(self) -> int:
-        """Streams of clients that have not ended."""
-        return self._server.streams
+        """Streams of clients that have not ended, and HTTP requests that are being answered."""
+        return self._server.streams + (0 if self._http is None else self._http.running)
 
     def listen(self, sockets: list[socket.socket]) -> None:
         """Answer on sockets that are bound and listening, from now on; requests wait while the model loads."""
@@ -159,7 +161,10 @@ class Service:
     async def drain(self, seconds: float) -> bool:
         """Take no new work, let running streams end, close every connection; whether all ended within `seconds`."""
         self.health.state = "draining"
-        return await self._server.drain(seconds)
+        draining = [self._server.drain(seconds)]
+        if self._http is not None:
+            draining.append(self._http.drain(seconds))
+        return all(await asyncio.gather(*draining))
 
     async def close(self) -> None:
         """Close everything; streams still running end with an error. Waits for a load under way, which cannot stop."""
@@ -203,10 +208,10 @@ class Service:
         from lmtool.openai_api.server import ApiConfig, OpenAIServer
 
         form = form_named(self._config.models.tool_call_parser)
-        openai = OpenAIServer(
+        self._http = OpenAIServer(
             self._host, self._tokenizer, ApiConfig(self._config.api_key, form, violations, self._answered)
         )
-        return Starlette(routes=[*self._server.routes(), *routes(self.health, self._numbers), *openai.routes()])
+        return Starlette(routes=[*self._server.routes(), *routes(self.health, self._numbers), *self._http.routes()])
 
     def _tokenizer(self, name: str | None) -> TextTokenizer | None:
         """The tokenizer of the model that is served under this name."""

@@ -72,6 +72,45 @@ async def test_from_the_open_port_to_the_last_word() -> None:
         pass
 
 
+async def test_http_streams_are_waited_for() -> None:
+    """Draining lets an answer over HTTP end as well; whoever comes meanwhile is told to come again."""
+    service = Service(ServiceConfig(ModelsConfig(STORIES)))
+    where = opened(service)
+    await service.ready(ignore)
+    body = {"model": "stories260K", "prompt": "Once", "max_tokens": 300, "ignore_eos": True, "stream": True}
+    async with httpx.AsyncClient(base_url=where.replace("ws", "http", 1), timeout=60) as http:
+        async with http.stream("POST", "/v1/completions", json=body) as answer:
+            lines = answer.aiter_lines()
+            await anext(lines)
+            assert service.streams == 1
+            draining = asyncio.create_task(service.drain(60.0))
+            await asyncio.sleep(0)
+            assert (await http.get("/health")).status_code == 503
+            refused = await http.post("/v1/completions", json={**body, "stream": False})
+            assert (refused.status_code, refused.json()["error"]["type"]) == (503, "overloaded_error")
+            assert "shutting down" in refused.json()["error"]["message"]
+            rest = [line async for line in lines if line]
+        assert rest[-1] == "data: [DONE]"
+        assert json.loads(rest[-2].removeprefix("data: "))["choices"][0]["finish_reason"] == "length"
+        assert await draining
+        assert service.streams == 0
+    await service.close()
+
+
+async def test_a_drain_that_takes_too_long() -> None:
+    """Tells that something was still running, over HTTP too."""
+    service = Service(ServiceConfig(ModelsConfig(STORIES)))
+    where = opened(service)
+    await service.ready(ignore)
+    body = {"model": "stories260K", "prompt": "Once", "max_tokens": 400, "ignore_eos": True, "stream": True}
+    url = where.replace("ws", "http", 1) + "v1/completions"
+    async with httpx.AsyncClient(timeout=60) as http, http.stream("POST", url, json=body) as answer:
+        await anext(answer.aiter_lines())
+        assert not await service.drain(0.0)
+        assert service.streams == 1
+    await service.close()
+
+
 async def test_a_load_that_fails_is_told_to_everybody(tmp_path: Path) -> None:
     """To whoever started the server, to clients that wait, and to probes."""
     (tmp_path / "empty").mkdir()
