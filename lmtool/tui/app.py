@@ -239,6 +239,14 @@ class InspectorApp(Looking, Asking, Keeping):
                 self._tell_ending(lines)
             await asyncio.sleep(0)
         self._verified = True
+        other = self.other
+        while other is not None and not other.loaded:
+            try:
+                other.load(LOAD_SLICE)
+            except LmtoolError as error:
+                self.say(f"only the beginning of {other.path.name} can be read: {error.message}", warning=True)
+                return
+            await asyncio.sleep(0)
 
     def _tell_ending(self, lines: TraceFile) -> None:
         """Once, whoever read the file to its end: a source reads it too."""

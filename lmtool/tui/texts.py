@@ -53,14 +53,13 @@ class Texts:
         return self._vocab.get(token, f"⟨#{token}⟩")
 
     def of_id(self, token: int) -> str:
-        """What an id means, on its own: bytes inside a character as `⟨f0 9f⟩`."""
+        """What an id means, on its own: bytes inside a character as `⟨f0 9f⟩`, no text, as of eos, as `⟨#7⟩`."""
         piece = self.piece(token)
-        return f"⟨{piece.hex(' ')}⟩" if isinstance(piece, bytes) else piece
+        return f"⟨{piece.hex(' ')}⟩" if isinstance(piece, bytes) and piece else piece or f"⟨#{token}⟩"
 
     def of_row(self, row: int) -> str:
         """What a token of the log means on its own."""
-        given = self._given.get(row)
-        return self.of_id(self._tokens.ids[row]) if given is None else given
+        return self._given.get(row) or self.of_id(self._tokens.ids[row])
 
     def shown(self, stream: Stream, position: int) -> str:
         """The text that the token at this position completes: a character belongs to its last token.

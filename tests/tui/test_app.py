@@ -29,6 +29,26 @@ async def opened(path: Path, options: InspectorOptions | None = None) -> str:
         return seen.text()
 
 
+async def test_the_trace_to_compare_with_is_read_meanwhile(tmp_path: Path) -> None:
+    """It is there when it is asked for; what of it can be read is, and that there is more is said."""
+    whole = RECORDINGS / "one_greedy_stream.lmtp.jsonl"
+    lines = whole.read_text().splitlines()
+    broken = tmp_path / "broken.lmtp.jsonl"
+    broken.write_text("\n".join([*lines[:-2], "[]", *lines[-2:]]) + "\n")
+    sentence = "only the beginning of broken.lmtp.jsonl can be read"
+    for path, told, compared in ((whole, "", "A 1/1"), (broken, sentence, "broken.lmtp.jsonl has no stream")):
+        other = TraceFile(path)
+        app = InspectorApp(TraceFile(whole), None, InspectorOptions(speed=float("inf")), other)
+        async with app.run_test(size=(160, 36)) as pilot:
+            seen = Watched(app, pilot, Scripted())
+            while not other.loaded and app.message is None:
+                await pilot.pause(0.02)
+            await seen.settle()
+            assert told in seen.text()
+            await seen.press("=")
+            assert compared in seen.text()
+
+
 async def test_a_remote_that_goes_leaves_the_last_screen() -> None:
     """The header and the line below say so until a key is pressed; everything can still be looked at."""
     async with watching() as seen:

@@ -42,6 +42,16 @@ def test_bytes_that_are_no_text(pieces: list[bytes]) -> None:
     assert shown.endswith("\ufffd") == whole.endswith("\ufffd")
 
 
+def test_tokens_without_text() -> None:
+    """On its own such a token, as eos is, is told by its id; in the text of a stream it is nothing."""
+    state = State()
+    state.feed([Vocab(0.0, 0, {1: "a", 2: "", 3: b""}), generate(0.0), tokens(0.1, token(1), token(2), token(3))])
+    assert [state.token_text(row) for row in range(3)] == ["a", "⟨#2⟩", "⟨#3⟩"]
+    state.feed([tokens(0.2, token(9, text=""))])
+    assert state.token_text(3) == "⟨#9⟩"
+    assert state.text(state.streams[0]) == "a"
+
+
 def test_a_vocabulary_that_comes_late() -> None:
     """What was shown as a number is told again, with whole characters, once the vocabulary is known."""
     state = State()

@@ -296,8 +296,11 @@ class Looking(Desk):
     def _sides_of_two_traces(self) -> tuple[Side, Side] | str:
         other, here = self.other, self.view.current
         assert other is not None
-        while not other.loaded and not other.load(5.0):
-            pass
+        try:
+            while not other.loaded and not other.load(5.0):
+                pass
+        except LmtoolError as error:
+            return error.message
         if here is None:
             return "no stream yet"
         there = other.state.find(here.label) or next(iter(other.state.streams), None)
