@@ -6,6 +6,7 @@ import pytest
 from rich.cells import cell_len
 
 from lmtool.tui.options import InspectorOptions
+from tests.tui.screens.as_text import KEYS, SIZES, path_of, screen
 from tests.tui.scripted import Scripted, event, request, tokens, watching
 
 PANES = ("1 Streams", "2 Interleaved", "3 Token", "4 Frames", "5 Time")
@@ -143,3 +144,10 @@ async def test_nothing_yet() -> None:
     async with watching([], source=Scripted(asks=False)) as seen:
         assert "no stream yet" in seen.text()
         assert "no stream yet:" not in seen.text()
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("keys", KEYS, ids="".join)
+async def test_the_whole_screen(size: tuple[int, int], keys: tuple[str, ...]) -> None:
+    """Every character of it; see tests.tui.screens.as_text for how to keep another one."""
+    assert await screen(size, keys) == path_of(size, keys).read_text(encoding="utf-8")
