@@ -89,7 +89,7 @@ _UNITS: Mapping[str, Mapping[str, float]] = {
 }
 _WORD = re.compile(
     r"""\s*(?:(?P<mark>[|!()])|"(?P<text>(?:[^"\\]|\\.)*)"|/(?P<regex>(?:[^/\\]|\\.)*)/"""
-    r"""|(?P<name>[a-z]+)(?P<sign><=|>=|<|>|=|:)(?P<value>[^\s|()]+)|(?P<word>[^\s|!()"]+))"""
+    r"""|(?P<name>[a-z]+)(?P<sign><=|>=|<|>|=|:)(?P<value>[^\s|()]*)|(?P<word>[^\s|!()"]+))"""
 )
 FORMS = (
     'sid:3 conn:1 model:NAME kind:score state:err tok:262 p<.1 bits>5 rank>3 gap>50ms "text" /regex/ err run done'
@@ -199,6 +199,8 @@ def _split(source: str, names: set[str]) -> list[tuple[str, Test | None]]:
 
 def _term(source: str, found: re.Match[str], names: set[str]) -> Test:
     word = found["word"]
+    if word is not None and word[0] in "<>=:":
+        raise _error(source, f"no name stands before {word}, as in p<.1 without blanks; quotes look for it as text")
     if found["name"] is not None:
         names.add(found["name"])
         return _named(source, found["name"], found["sign"], found["value"])
@@ -218,6 +220,8 @@ def _term(source: str, found: re.Match[str], names: set[str]) -> Test:
 
 
 def _named(source: str, name: str, sign: str, value: str) -> Test:
+    if not value:
+        raise _error(source, f"nothing stands behind {name}{sign}, as in sid:3 without blanks")
     if name in _UNITS and sign in _COMPARE:
         return _compared(name, _COMPARE[sign], _number(source, name, sign, value))
     if name not in _NAMES or sign not in (":", "="):

@@ -78,6 +78,9 @@ def test_a_stream_that_cannot(expression: str) -> None:
     [
         ("foo:1", "foo:1 is not known"),
         ("p<x", "'x' after p< is no number (units: %)"),
+        ("p<", "nothing stands behind p<"),
+        ("sid: err", "nothing stands behind sid:"),
+        ("p <.9", "no name stands before <.9"),
         ("gap>5min", "'5min' after gap> is no number (units: ms, s)"),
         ("rank>3ms", "'3ms' after rank> is no number"),
         ("conn:x", "'x' after conn: is no whole number"),

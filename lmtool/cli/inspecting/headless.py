@@ -41,12 +41,22 @@ async def tell(out: Output, source: Source, *, chosen: Filter | None, sentences:
 
 def print_trace(out: Output, path: str, *, chosen: Filter | None, sentences: bool) -> TraceReader:
     """Print a trace file; what has read it knows how it ends. Raises `FileError`."""
+    from lmtool.cli.trace.files import tell_nothing_passed
     from lmtool.trace.reader import TraceReader
     from lmtool.tui.plain import PlainLines, Sentences
 
-    printer: PlainLines | Sentences = (Sentences if sentences else PlainLines)(out.line, chosen)
+    printed = False
+
+    def put(line: str) -> None:
+        nonlocal printed
+        printed = True
+        out.line(line)
+
+    printer: PlainLines | Sentences = (Sentences if sentences else PlainLines)(put, chosen)
     reader = TraceReader(path)
     for event in reader:
         printer.feed((event,))
     printer.finish()
+    if chosen is not None and not printed:
+        tell_nothing_passed(out, chosen)
     return reader

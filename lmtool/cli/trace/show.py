@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from lmtool.cli.invocation import Common
-from lmtool.cli.trace.files import TraceFile, tell_ending
+from lmtool.cli.trace.files import TraceFile, tell_ending, tell_nothing_passed
 
 
 def show(
@@ -48,6 +48,7 @@ def show(
         out.line(" · ".join(str(part) for part in (file.name, header.at, header.by, header.title) if part))
     conversation = Conversation()
     selection = Selection(chosen, conversation) if filter else None
+    printed = False
     for event in reader:
         if connection is not None and event.connection not in (0, connection):
             continue
@@ -56,5 +57,8 @@ def show(
                 out.line(msgspec.json.encode(one).decode())
         else:
             for line in describe(event, conversation, selection):
+                printed = True
                 out.line(line)
+    if selection is not None and not printed:
+        tell_nothing_passed(out, chosen)
     tell_ending(out, reader)

@@ -52,6 +52,14 @@ def test_a_trace(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.count("Stream 1/") == 2
 
 
+@pytest.mark.parametrize("sentences", [False, True])
+def test_a_filter_that_nothing_passes(capsys: pytest.CaptureFixture[str], sentences: bool) -> None:
+    """Nothing on stdout, a word about it on stderr."""
+    headless.print_trace(OUT, str(RECORDING), chosen=parse("sid:99"), sentences=sentences)
+    told = capsys.readouterr()
+    assert (told.out, told.err.strip()) == ("", "nothing passes the filter 'sid:99'")
+
+
 def test_no_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A screen needs a terminal on all three streams, and one that can be drawn on."""
     assert not headless.has_screen()  # the tests' own streams are no terminal

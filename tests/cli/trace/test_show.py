@@ -61,3 +61,6 @@ def test_filter(file: Path) -> None:
     assert wrong.exit_code == 2
     assert "gap>50ms" in wrong.stderr
     assert trace("show", file, "--filter", "err", "--jsonl").exit_code == 2
+    nothing = trace("show", file, "--filter", '"no such text"')
+    assert (nothing.exit_code, len(nothing.stdout.splitlines())) == (0, 1)
+    assert "nothing passes the filter '\"no such text\"'" in nothing.stderr
