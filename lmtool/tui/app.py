@@ -94,7 +94,7 @@ class InspectorApp(Looking, Asking, Keeping):
         self.is_changed = True
         self._verified = False
         self._ending: Ending | None = None
-        self._drawn = (-1, -1, -1.0)
+        self._drawn = self._figures_of = (-1, -1, -1.0)
         self._drawn_at = self._figures_at = 0.0
         self.no_color = self.no_color or not options.color
         if self.no_color:
@@ -264,12 +264,13 @@ class InspectorApp(Looking, Asking, Keeping):
         view = self.view
         self._go_to_wanted()
         drawn = (len(view.state.tokens), len(view.state.frames), view.time)
-        if not self.is_changed and (drawn == self._drawn or self.screen is not self.main):
-            return False
         figures = self.is_changed or now - self._figures_at >= FIGURES_EVERY
+        latest = self._figures_of if figures else self._drawn  # what comes last must not leave older figures behind
+        if not self.is_changed and (drawn == latest or self.screen is not self.main):
+            return False
         self._drawn, self.is_changed = drawn, False
         if figures:
-            self._figures_at = now
+            self._figures_at, self._figures_of = now, drawn
         if self.main.is_mounted:
             self.main.draw(figures=figures)
         return True

@@ -71,6 +71,20 @@ async def test_a_source_that_fails_before_anything_was_seen_is_an_error() -> Non
     assert isinstance(app.failure, ConnectError)
 
 
+async def test_what_comes_last_is_counted() -> None:
+    """Counts and states are drawn now and then; the last of them too, though nothing else comes and no key is pressed."""
+    async with watching() as seen:
+        assert "1▶ 1✓" in seen.rows()[0]
+        seen.source.push([tokens(1.0, (2, 8, -0.5)), tokens(1.1, (2, 9, -0.2), end="stop")])
+        for _ in range(200):
+            if "0▶ 2✓" in seen.rows()[0]:
+                break
+            await seen.pilot.pause(0.02)
+        assert "0▶ 2✓" in seen.rows()[0]
+        assert "✓ stop" in seen.rows()[4]
+        assert " 5/" in seen.rows()[4]
+
+
 async def test_a_source_that_is_over() -> None:
     """That is no trouble."""
     async with watching() as seen:
