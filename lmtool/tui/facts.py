@@ -12,10 +12,39 @@ if TYPE_CHECKING:
     from lmtool.tui.streams import Stream
 
 
-class StreamFacts:
+class _OfStream:
+    """What a stream and its tokens have in common."""
+
+    __slots__ = ("_stream",)
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    @property
+    def sid(self) -> str:
+        """Label."""
+        return self._stream.label
+
+    @property
+    def conn(self) -> int:
+        """Number of the connection."""
+        return self._stream.connection
+
+    @property
+    def model(self) -> str | None:
+        """Model asked for."""
+        return self._stream.model
+
+    @property
+    def kind(self) -> str:
+        """Kind in lower case."""
+        return self._stream.kind.lower()
+
+
+class StreamFacts(_OfStream):
     """A stream, no token of it."""
 
-    __slots__ = ("_phase", "_stream")
+    __slots__ = ("_phase",)
 
     p: float | None = None
     bits: float | None = None
@@ -25,28 +54,8 @@ class StreamFacts:
     text: str | None = None
 
     def __init__(self, stream: Stream, phase: str) -> None:
-        self._stream = stream
+        super().__init__(stream)
         self._phase = phase
-
-    @property
-    def sid(self) -> str:
-        """Label."""
-        return self._stream.label
-
-    @property
-    def conn(self) -> int:
-        """Number of the connection."""
-        return self._stream.connection
-
-    @property
-    def model(self) -> str | None:
-        """Model asked for."""
-        return self._stream.model
-
-    @property
-    def kind(self) -> str:
-        """Kind in lower case."""
-        return self._stream.kind.lower()
 
     @property
     def state(self) -> str:
@@ -54,35 +63,15 @@ class StreamFacts:
         return self._phase
 
 
-class TokenFacts:
+class TokenFacts(_OfStream):
     """A token; what is costly is looked up when it is asked for."""
 
-    __slots__ = ("_measures", "_row", "_stream")
+    __slots__ = ("_measures", "_row")
 
     def __init__(self, measures: Measures, row: int) -> None:
+        super().__init__(measures.state.streams[measures.state.tokens.streams[row]])
         self._measures = measures
         self._row = row
-        self._stream = measures.state.streams[measures.state.tokens.streams[row]]
-
-    @property
-    def sid(self) -> str:
-        """Label."""
-        return self._stream.label
-
-    @property
-    def conn(self) -> int:
-        """Number of the connection."""
-        return self._stream.connection
-
-    @property
-    def model(self) -> str | None:
-        """Model asked for."""
-        return self._stream.model
-
-    @property
-    def kind(self) -> str:
-        """Kind in lower case."""
-        return self._stream.kind.lower()
 
     @property
     def state(self) -> str:

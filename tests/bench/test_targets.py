@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -51,8 +51,9 @@ async def test_scoring_and_failing() -> None:
 
 
 @contextlib.asynccontextmanager
-async def http_server() -> AsyncIterator[str]:
-    """A server that streams completions as OpenAI's API does."""
+async def http_server(asked: list[dict[str, Any]] | None = None) -> AsyncIterator[str]:
+    """A server that streams completions as OpenAI's API does. asked: gets what it is asked."""
+    asked = [] if asked is None else asked
     from starlette.applications import Starlette
     from starlette.responses import JSONResponse, StreamingResponse
     from starlette.routing import Route
@@ -63,6 +64,7 @@ async def http_server() -> AsyncIterator[str]:
 
     async def completions(request: Request) -> Response:
         body = await request.json()
+        asked.append(body)
         if body["model"] != "m":
             return JSONResponse({"error": {"message": "no such model"}}, 404)
 
@@ -102,6 +104,21 @@ async def test_an_openai_compatible_server() -> None:
     assert refused.error is not None
     assert refused.error.startswith("status 404")
     assert scoring.error is not None
+
+
+async def test_drawn_and_held_over_http() -> None:
+    """A job's seed and constraint go with its request here, too."""
+    asked: list[dict[str, Any]] = []
+    held = schema(1)
+    async with http_server(asked) as url:
+        target = OpenAITarget(url, "m")
+        await target.send(Job((1, 2), 6))
+        await target.send(Job((1, 2), 6, drawn=7, constraint=held))
+        await target.close()
+    plain, drawn = asked
+    assert (plain["temperature"], "seed" in plain, "structured_outputs" in plain) == (0, False, False)
+    assert (drawn["temperature"], drawn["seed"]) == (1, 7)
+    assert drawn["structured_outputs"] == {"json": json.loads(held.text)}
 
 
 async def test_nobody_there() -> None:

@@ -72,7 +72,7 @@ async def test_a_source_that_fails_before_anything_was_seen_is_an_error() -> Non
 
 
 async def test_what_comes_last_is_counted() -> None:
-    """Counts and states are drawn now and then; the last of them too, though nothing else comes and no key is pressed."""
+    """Counts and states are drawn now and then; the last of them too, though nothing comes after it."""
     async with watching() as seen:
         assert "1▶ 1✓" in seen.rows()[0]
         seen.source.push([tokens(1.0, (2, 8, -0.5)), tokens(1.1, (2, 9, -0.2), end="stop")])

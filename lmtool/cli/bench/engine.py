@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from lmtool.cli.bench.reporting import Compare, JsonOnly, Save, Tolerance
 from lmtool.cli.invocation import Common
 
 WHAT = "What is measured"
-END = "Outcome"
 
 
 async def engine(
@@ -55,16 +54,10 @@ async def engine(
     patience: Annotated[
         float, typer.Option("--timeout", min=1, metavar="S", help="Longest load or run.", rich_help_panel=WHAT)
     ] = 600.0,
-    json_only: Annotated[bool, typer.Option("--json", help="Print the JSON line only.", rich_help_panel=END)] = False,
-    save: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Keep the outcome there.", rich_help_panel=END)
-    ] = None,
-    compare: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Status 1 when worse than this outcome.", rich_help_panel=END)
-    ] = None,
-    tolerance: Annotated[
-        float, typer.Option(min=0, metavar="SHARE", help="How much worse still passes.", rich_help_panel=END)
-    ] = 0.1,
+    json_only: JsonOnly = False,
+    save: Save = None,
+    compare: Compare = None,
+    tolerance: Tolerance = 0.1,
 ) -> None:
     """Measure our engine beside its peers: same weights, rotated rounds, ratios with their spread.
 

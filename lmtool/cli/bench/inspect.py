@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from lmtool.cli.bench.reporting import Compare, JsonOnly, Save, Tolerance
 from lmtool.cli.invocation import Common
 
 LOAD = "Load"
-END = "Outcome"
 
 
 def inspect(
@@ -27,16 +26,10 @@ def inspect(
     ] = 1_000_000,
     size: Annotated[str, typer.Option(metavar="WxH", help="Of the terminal.", rich_help_panel=LOAD)] = "160x45",
     seed: Annotated[int, typer.Option(metavar="N", help="Of the tokens.", rich_help_panel=LOAD)] = 0,
-    json_only: Annotated[bool, typer.Option("--json", help="Print the JSON line only.", rich_help_panel=END)] = False,
-    save: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Keep the outcome there.", rich_help_panel=END)
-    ] = None,
-    compare: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Status 1 when worse than this outcome.", rich_help_panel=END)
-    ] = None,
-    tolerance: Annotated[
-        float, typer.Option(min=0, metavar="SHARE", help="How much worse still passes.", rich_help_panel=END)
-    ] = 0.3,
+    json_only: JsonOnly = False,
+    save: Save = None,
+    compare: Compare = None,
+    tolerance: Tolerance = 0.3,
 ) -> None:
     """Show the inspector many streams in a real pseudo-terminal, then a long trace; time its keys, count its CPU.
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,11 +14,20 @@ from lmtool.cli.output import Output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from rich.console import RenderableType
 
     from lmtool.bench.result import Metric
+
+_END = "Outcome"
+JsonOnly = Annotated[bool, typer.Option("--json", help="Print the JSON line only.", rich_help_panel=_END)]
+Save = Annotated[Path | None, typer.Option(metavar="FILE", help="Keep the outcome there.", rich_help_panel=_END)]
+Compare = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Status 1 when worse than this outcome.", rich_help_panel=_END)
+]
+Tolerance = Annotated[
+    float, typer.Option(min=0, metavar="SHARE", help="How much worse still passes.", rich_help_panel=_END)
+]
 
 NO_END = 120
 """Columns where no terminal says how many it has."""

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import urlsplit
 
 import typer
 
+from lmtool.cli.bench.reporting import Compare, JsonOnly, Save, Tolerance
 from lmtool.cli.invocation import Common
 
 if TYPE_CHECKING:
     from lmtool.bench.targets import Server
 
 LOAD = "Load"
-END = "Outcome"
 
 
 async def serve(
@@ -71,16 +70,10 @@ async def serve(
         float, typer.Option(min=0, metavar="MS", help="Goodput: longest wait for a token.", rich_help_panel=LOAD)
     ] = 1000.0,
     seed: Annotated[int, typer.Option(metavar="N", help="Of prompts and arrivals.", rich_help_panel=LOAD)] = 0,
-    json_only: Annotated[bool, typer.Option("--json", help="Print the JSON line only.", rich_help_panel=END)] = False,
-    save: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Keep the outcome there.", rich_help_panel=END)
-    ] = None,
-    compare: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Status 1 when worse than this outcome.", rich_help_panel=END)
-    ] = None,
-    tolerance: Annotated[
-        float, typer.Option(min=0, metavar="SHARE", help="How much worse still passes.", rich_help_panel=END)
-    ] = 0.1,
+    json_only: JsonOnly = False,
+    save: Save = None,
+    compare: Compare = None,
+    tolerance: Tolerance = 0.1,
 ) -> None:
     """Put a server under load; tell latencies, throughput, goodput, and tokens per CPU-second of a local server.
 

@@ -53,6 +53,16 @@ def test_streams_held_to_a_schema(lmtool: Run, embedded: str) -> None:
     assert "times the tokens a second of free ones" in " ".join(done.stdout.split())
 
 
+def test_held_streams_over_http(lmtool: Run, embedded: str) -> None:
+    """The same of any server that knows `structured_outputs`: the streams that are held say JSON of the schema."""
+    url = embedded.replace("ws://", "http://") + "v1"
+    words = ("--scenario", "S7", "--concurrency", "2", "--output-len", "20", "--vocab-size", "1000", "--json")
+    done = lmtool("bench", "serve", url, *words)
+    assert done.returncode == 0, done.stderr
+    (result,) = json.loads(done.stdout)["results"]
+    assert (result["completed"], result["failed"], result["output_tokens"]) == (10, 0, 200)
+
+
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
