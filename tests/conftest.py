@@ -50,7 +50,7 @@ def _clean(home: Path) -> dict[str, str]:
     return {
         "HOME": str(home),
         "XDG_CONFIG_HOME": str(home / ".config"),
-        "XDG_CACHE_HOME": str(home / ".cache"),
+        "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"),  # kernels compiled once
         "HF_HOME": str(home / "hub"),
         "HF_HUB_OFFLINE": "1",
         "NO_COLOR": "1",

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from lmtool.engine.cache_size import allocate, cache_blocks
+from lmtool.engine.cpu.decoder import llama_shape
+from lmtool.engine.cpu.library import kernels
+from lmtool.engine.cpu.load import compiled_model, stored_as
 from lmtool.engine.kv_cache import BLOCK_TOKENS
 from lmtool.engine.lean import LeanModel
 from lmtool.engine.lean_config import FAMILIES, default_frequencies, lean_config
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from lmtool.engine.config import EngineConfig
+    from lmtool.engine.cpu.forward import CompiledModel
+    from lmtool.engine.lean_config import LeanConfig
 
 FOLDER = Path(__file__).parents[1] / "tiny/lmtool-tiny"
 """Where the model lies; the rooms do not import each other, so its own room tells it once more."""
@@ -41,7 +46,7 @@ def is_embedded(name: str) -> bool:
 def load_embedded(
     name: str, config: EngineConfig, device: torch.device, report: Callable[[LoadProgress], None]
 ) -> Loaded:
-    """The embedded model on `device`. Raises `ModelLoadError`, `ResourceError` or `OutOfMemoryError`."""
+    """The embedded model on `device`, a CPU. Raises `ModelLoadError`, `ResourceError` or `OutOfMemoryError`."""
     size = checkpoint_bytes(name)
     report(LoadProgress(name, "loading", 0, size, f"reading {name}"))
     wanted = wanted_dtype(config)
@@ -56,13 +61,11 @@ def load_embedded(
         raise ModelLoadError(f"the embedded model in {FOLDER} is damaged", "install lmtool again")
     parameters = sum(weight.numel() for weight in weights.values())
     context = min(raw["max_position_embeddings"], config.max_context or raw["max_position_embeddings"])
-    frequencies = default_frequencies(shape.head_dim, raw["rope_parameters"]["rope_theta"]).to(device)
-    packed = device.type == "cpu" and packing_works(dtype)
-    model = LeanModel(shape, weights, frequencies, context, packed=packed)
-    blocks = cache_blocks(name, [shape.layer_shape] * len(model.layers), context, dtype, device, config, fewest=1)
-    cache = allocate(name, [(layer, shape.layer_shape) for layer in model.layers], blocks, dtype, device)
-    plain_rows = PLAIN_MIN_ROWS if device.type == "cpu" else 1
-    runner = ModelRunner(model, cache, device, chunk_tokens(device), PACKED_MIN_ROWS if packed else plain_rows)
+    frequencies = default_frequencies(shape.head_dim, raw["rope_parameters"]["rope_theta"])
+    model, kept, rows = _forward(shape, weights, frequencies, context, dtype)
+    blocks = cache_blocks(name, [shape.layer_shape] * len(model.layers), context, kept, device, config, fewest=1)
+    cache = allocate(name, [(layer, shape.layer_shape) for layer in model.layers], blocks, kept, device)
+    runner = ModelRunner(model, cache, device, chunk_tokens(device), rows)
     info = ModelInfo(
         model=shown_name(name),
         constructor=f"lmtool.load({name!r})",
@@ -78,6 +81,19 @@ def load_embedded(
         versions={"torch": str(torch.__version__)},
     )
     return Loaded(runner, blocks, info)
+
+
+def _forward(
+    shape: LeanConfig, weights: dict[str, Tensor], frequencies: Tensor, context: int, dtype: torch.dtype
+) -> tuple[CompiledModel | LeanModel, torch.dtype, int]:
+    """The fastest pass over the weights, which it takes; the dtype of its keys and values; `ModelRunner.min_rows`."""
+    decoder = llama_shape(shape, FAMILIES[shape.family])
+    stored, library = stored_as(dtype, None, decoder), kernels()
+    if stored is not None and library is not None:
+        return compiled_model(library, decoder, weights, frequencies, context, stored), torch.float32, 1
+    packed = packing_works(dtype)
+    model = LeanModel(shape, weights, frequencies, context, packed=packed)
+    return model, dtype, PACKED_MIN_ROWS if packed else PLAIN_MIN_ROWS
 
 
 def _read(path: Path, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from llguidance import LLMatcher
-
 from lmtool.errors import ConstraintError
 from lmtool.guide.schema.document import UnsupportedError
 from lmtool.guide.schema.rewriting import rewrite
@@ -22,13 +20,11 @@ def json_grammars(constraint: Constraint) -> Iterator[tuple[str, tuple[str, ...]
 
     Raises `ConstraintError`, which names the keyword, for a strict schema that cannot be rewritten.
     """
-    schema = json.loads(constraint.text)
-    if isinstance(schema, bool):
-        if not schema:
-            raise ConstraintError("no text matches the schema false", "send true, or a schema that allows something")
-        schema = {}
-    schema.pop("x-guidance", None)  # the library's own options are ours to choose
-    yield _grammar(schema, constraint), ()
+    text = _without_options("{}" if constraint.text == "true" else constraint.text)
+    if text == "false":
+        raise ConstraintError("no text matches the schema false", "send true, or a schema that allows something")
+    yield _grammar(text, constraint), ()
+    schema = json.loads(text)
     try:
         rewritten = rewrite(schema)
     except UnsupportedError as problem:
@@ -38,21 +34,38 @@ def json_grammars(constraint: Constraint) -> Iterator[tuple[str, tuple[str, ...]
     if rewritten is not None and rewritten.schema is False:
         raise ConstraintError("no text matches the JSON Schema", "look for parts that exclude each other")
     if rewritten is not None:
-        yield _grammar(rewritten.schema, constraint), rewritten.narrowed
+        plain = {} if rewritten.schema is True else rewritten.schema
+        yield _grammar(json.dumps(plain, ensure_ascii=False), constraint), rewritten.narrowed
     if not constraint.strict:
-        yield _grammar(schema, constraint, coerce_one_of=True), ()
-        yield _grammar(schema, constraint, coerce_one_of=True, lenient=True), ()
+        yield _grammar(text, constraint, coerce_one_of=True), ()
+        yield _grammar(text, constraint, coerce_one_of=True, lenient=True), ()
 
 
 LENIENT_HINT = 'leave it out, or send "strict": false to have it ignored with a warning'
 
 
-def _grammar(schema: object, constraint: Constraint, *, coerce_one_of: bool = False, lenient: bool = False) -> str:
-    return LLMatcher.grammar_from_json_schema(
-        json.dumps({} if schema is True else schema, ensure_ascii=False),
-        overrides={
-            "whitespace_flexible": constraint.any_whitespace,
-            "coerce_one_of": coerce_one_of,
-            "lenient": lenient,
-        },
-    )
+def _without_options(text: str) -> str:
+    """The schema's text without the library's own options, which are ours to choose."""
+    if _OPTIONS not in text:
+        return text
+    schema = json.loads(text)
+    schema.pop("x-guidance", None)
+    return json.dumps(schema, ensure_ascii=False)
+
+
+def _grammar(schema: str, constraint: Constraint, *, coerce_one_of: bool = False, lenient: bool = False) -> str:
+    """What `LLMatcher.grammar_from_json_schema` makes of the text of a schema that is an object.
+
+    That function reads and writes the schema under the interpreter's lock: half a megabyte stops all other threads for
+    30 ms. This copies it.
+    """
+    options = {
+        "whitespace_flexible": constraint.any_whitespace,
+        "coerce_one_of": coerce_one_of,
+        "lenient": lenient,
+    }
+    members = [f"{_OPTIONS}:{json.dumps(options)}", schema[1:-1]]
+    return f'{{"grammars":[{{"json_schema":{{{",".join(filter(None, members))}}}}}]}}'
+
+
+_OPTIONS = '"x-guidance"'

@@ -12,8 +12,10 @@ import torch
 import transformers
 
 from lmtool.engine import checked
+from lmtool.engine import embedded as embedded_module
 from lmtool.engine.backends import load_engine
 from lmtool.engine.config import EngineConfig
+from lmtool.engine.cpu.forward import CompiledModel
 from lmtool.engine.embedded import FOLDER, is_embedded
 from lmtool.engine.lean import LeanModel
 from lmtool.engine.selfcheck import check_runner, reference_logits
@@ -43,10 +45,20 @@ print(sorted(heavy & set(sys.modules)))
 """
 
 
+@pytest.fixture(scope="module", params=[CompiledModel, LeanModel])
+def kind(request):
+    """What computes the model: compiled kernels, or torch's operators where there is no compiler."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param is LeanModel:
+            patch.setattr(embedded_module, "kernels", lambda: None)
+        yield request.param
+
+
 @pytest.fixture(scope="module")
-def embedded():
+def embedded(kind):
     """A running engine over the embedded model."""
     engine = load_engine(str(MODEL_DIR), ONE)
+    assert type(engine._runner.forward) is kind
     yield engine
     engine.close()
 
@@ -73,6 +85,7 @@ def test_without_transformers():
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.usefixtures("kind")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_the_check_of_other_models(dtype):
     """It passes the check that other models have to pass at each load."""
@@ -109,11 +122,10 @@ async def test_alone_and_in_a_crowd(embedded, run):
         assert bits(outputs["subject"]) == alone
 
 
-def test_info(embedded, monkeypatch):
+def test_info(embedded):
     """What is told is what transformers would tell of it, but for who loads and runs it."""
     ours = embedded.info_now
     theirs = checked._info("x", transformers.AutoModelForCausalLM.from_pretrained(MODEL_DIR), 1536, 512)
-    assert type(embedded._runner.forward) is LeanModel
     for name in ("vocab_size", "context_length", "eos_token_ids", "bos_token_id", "architecture", "parameters"):
         assert getattr(ours, name) == getattr(theirs, name)
     assert (ours.backend, ours.constructor) == ("lmtool", f"lmtool.load({str(MODEL_DIR)!r})")

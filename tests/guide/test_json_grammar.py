@@ -6,6 +6,7 @@ import json
 
 import jsonschema
 import pytest
+from llguidance import LLMatcher
 
 from lmtool import constraint
 from lmtool.errors import ConstraintError, LmtoolError
@@ -96,3 +97,16 @@ def test_options_in_a_schema_have_no_effect(templates):
     """A schema cannot switch the library's own options: what is strict stays so."""
     problem = schema_template(templates, {"x-guidance": {"lenient": True}, **UNHELD})
     assert isinstance(problem, ConstraintError)
+
+
+@pytest.mark.parametrize(
+    "schema", [True, {}, PERSON, {"title": 'é \\ "', "x-guidance": {"lenient": True}, "enum": [1]}]
+)
+def test_the_librarys_own_form(schema):
+    """The first way to write a schema is what the library makes of it."""
+    plain = {} if schema is True else {name: part for name, part in schema.items() if name != "x-guidance"}
+    options = {"whitespace_flexible": False, "coerce_one_of": False, "lenient": False}
+    expected = json.loads(LLMatcher.grammar_from_json_schema(json.dumps(plain), overrides=options))
+    text, warnings = next(json_grammars(constraint.json_schema(schema)))
+    assert json.loads(text)["grammars"][0]["json_schema"] == expected["grammars"][0]["json_schema"]
+    assert warnings == ()
