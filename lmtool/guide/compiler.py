@@ -16,7 +16,7 @@ from lmtool.guide.deadlines import Deadlines
 from lmtool.guide.guide import MatcherGuide, too_complex
 from lmtool.guide.masks import Masks
 from lmtool.guide.templates import Template, Templates
-from lmtool.guide.turns import short_turns, step_back
+from lmtool.turns import short_turns, step_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,8 +11,9 @@ from lmtool.errors import LmtoolError, OverloadedError, ServerError
 from lmtool.lmtp.codec import RefusedFrameError
 from lmtool.lmtp.messages import Cancel, Generate, ModelInfoRequest, Score
 from lmtool.lmtp.request_log import RequestLog, StreamRecord
-from lmtool.lmtp.session import ServerSession
+from lmtool.lmtp.session import ServerSession, read
 from lmtool.ports import failure
+from lmtool.turns import beside
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -79,11 +80,11 @@ class Connection:
 
     # What the client asks.
 
-    def receive(self, frame: str | bytes) -> None:
-        """Do what a client's frame asks for."""
+    async def receive(self, frame: str | bytes) -> None:
+        """Do what a client's frame asks for; a long one is read beside the event loop."""
         if self._tap is not None:
             self._tap.frame(self.number, ">", frame)
-        event = self._session.receive(frame)
+        event = self._session.take(await beside(read, frame))
         match event:
             case Generate() | Score():
                 self._start(event)

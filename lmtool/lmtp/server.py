@@ -206,14 +206,14 @@ async def _read(websocket: WebSocket, connection: Connection) -> None:
             connection.close_code = event.get("code")
             return
         text = event.get("text")
-        connection.receive(text if text is not None else event["bytes"])
+        await connection.receive(text if text is not None else event["bytes"])
 
 
 async def _read_lines(reader: LineReader, connection: Connection) -> None:
     try:
         while line := await reader.readline():
             if line.strip():
-                connection.receive(_text(line))
+                await connection.receive(_text(line))
             await connection.room()
     except RequestError as error:
         connection.refuse(error)

@@ -30,19 +30,27 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lmtool.errors import LmtoolError
-    from lmtool.lmtp.messages import ServerMessage
+    from lmtool.lmtp.messages import ClientMessage, ServerMessage
     from lmtool.types import LoadProgress, ModelInfo, ScoreRequest, StreamId
 
 ServerEvent: TypeAlias = "Generate | Score | ModelInfoRequest | Cancel | RefusedFrameError"
 """What a client's frame asks the server to do. A refused frame has been answered already."""
 
 
+def read(frame: str | bytes) -> ClientMessage | RefusedFrameError:
+    """The message of a client's frame, or why it cannot be obeyed. Knows no session: any thread may do it."""
+    try:
+        return codec.decode_request(frame)
+    except RefusedFrameError as error:
+        return error
+
+
 class ServerSession:
     """The server's end of one connection.
 
-    Call `receive` with each frame and do what the event says: submit a `Generate` or `Score`, cancel the stream of a
-    `Cancel`, answer a `ModelInfoRequest` with `answer` or `refuse`. Give what the model produces to `outputs`, and send
-    what `next_frame` returns.
+    Call `receive` with each frame, or `take` with what `read` made of it elsewhere, and do what the event says: submit
+    a `Generate` or `Score`, cancel the stream of a `Cancel`, answer a `ModelInfoRequest` with `answer` or `refuse`.
+    Give what the model produces to `outputs`, and send what `next_frame` returns.
     """
 
     def __init__(self, *, max_streams: int = 1024, max_frame_bytes: int = 2**20) -> None:
@@ -64,12 +72,14 @@ class ServerSession:
 
     def receive(self, frame: str | bytes) -> ServerEvent:
         """What a client's frame asks for."""
-        try:
-            message = codec.decode_request(frame)
-        except RefusedFrameError as error:
-            self.extended = self.extended or error.extended
-            self._answer_refused(error)
-            return error
+        return self.take(read(frame))
+
+    def take(self, message: ClientMessage | RefusedFrameError) -> ServerEvent:
+        """What a client's frame asks for, as `read` has read it."""
+        if isinstance(message, RefusedFrameError):
+            self.extended = self.extended or message.extended
+            self._answer_refused(message)
+            return message
         self.extended = self.extended or message.extended
         if isinstance(message, Generate | Score):
             return self._open(message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
@@ -12,22 +12,29 @@ from starlette.responses import Response, StreamingResponse
 from lmtool.errors import LmtoolError
 from lmtool.openai_api import errors
 from lmtool.openai_api.errors import ApiError
+from lmtool.turns import beside
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+
+T = TypeVar("T")
 
 MOST_BYTES = 4 << 20
 """Of a request's body."""
 _SERVER_SENT = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
-async def body_of(request: Request) -> Mapping[str, Any]:
-    """The request's JSON object. Raises `ApiError`."""
+async def asked(request: Request, read: Callable[[Mapping[str, Any]], T]) -> T:
+    """What `read` makes of the request's JSON object, a long one beside the event loop. Raises `ApiError`."""
     data = bytearray()
     async for chunk in request.stream():
         data += chunk
         if len(data) > MOST_BYTES:
             raise ApiError(413, f"the request has more than {MOST_BYTES} bytes")
+    return await beside(lambda data: read(_object(data)), bytes(data))
+
+
+def _object(data: bytes) -> Mapping[str, Any]:
     try:
         body = json.loads(data)
     except (ValueError, RecursionError) as error:

@@ -18,7 +18,7 @@ from lmtool.openai_api import completions, conversation, errors, requests
 from lmtool.openai_api.anthropic.server import MessagesRoutes
 from lmtool.openai_api.errors import ApiError
 from lmtool.openai_api.generation import Check, Generation, Served
-from lmtool.openai_api.http import body_of, server_sent, unless_gone
+from lmtool.openai_api.http import asked, server_sent, unless_gone
 from lmtool.openai_api.in_flight import InFlight
 from lmtool.openai_api.members import Members
 from lmtool.openai_api.replies import Reply
@@ -164,7 +164,7 @@ class OpenAIServer:
         }
 
     async def _embeddings(self, request: Request) -> Response:
-        members = Members(await body_of(request))
+        members = await asked(request, Members)
         info = await self._model.info(members.text("model"))
         raise ApiError(
             400,
@@ -175,7 +175,7 @@ class OpenAIServer:
         )
 
     async def _tokenize(self, request: Request) -> Response:
-        members = Members(await body_of(request))
+        members = await asked(request, Members)
         served = await self.served(members.text("model"))
         prompt, special = members.text("prompt"), members.flag("add_special_tokens", default=True)
         if prompt is not None:
@@ -188,7 +188,7 @@ class OpenAIServer:
         return JSONResponse({"tokens": tokens, "count": len(tokens), "max_model_len": served.info.context_length})
 
     async def _detokenize(self, request: Request) -> Response:
-        members = Members(await body_of(request))
+        members = await asked(request, Members)
         served = await self.served(members.text("model"))
         tokens, vocabulary = members.take("tokens"), served.info.vocab_size or 0
         members.end()
@@ -197,10 +197,10 @@ class OpenAIServer:
         return JSONResponse({"prompt": served.spelt().decode(tokens)})
 
     async def _chat(self, request: Request) -> Response:
-        return await self._run(request, "chat", requests.chat(await body_of(request)))
+        return await self._run(request, "chat", await asked(request, requests.chat))
 
     async def _completions(self, request: Request) -> Response:
-        return await self._run(request, "text", requests.completion(await body_of(request)))
+        return await self._run(request, "text", await asked(request, requests.completion))
 
     async def _run(self, request: Request, kind: Kind, call: Call) -> Response:
         served = await self.served(call.model)

@@ -9,6 +9,7 @@ import pytest
 from lmtool.errors import ConnectError
 from lmtool.lmtp.config import ServerConfig
 from lmtool.lmtp.connection import Connection
+from lmtool.turns import LONG
 from lmtool.types import LoadProgress
 from tests.scripted_model import ScriptedModel, tokens_of
 
@@ -61,7 +62,7 @@ async def test_one_frame_a_step():
     reader.allow(1000)
     async with writing(connection, reader):
         for number in range(8):
-            connection.receive(f'GENERATE {{"prompt": [{number}], "stream_id": {number}, "max_tokens": 3}}')
+            await connection.receive(f'GENERATE {{"prompt": [{number}], "stream_id": {number}, "max_tokens": 3}}')
         for step in range(3):
             model.step()
             await connection.flushed()
@@ -77,8 +78,8 @@ async def test_a_slow_reader_pauses_its_own_streams():
     other, _ = connect(model)
     reader = Reader()
     async with writing(connection, reader):
-        connection.receive('GENERATE {"prompt": [1], "stream_id": 1, "max_tokens": 100}')
-        other.receive('GENERATE {"prompt": [2], "stream_id": 1, "max_tokens": 100}')
+        await connection.receive('GENERATE {"prompt": [1], "stream_id": 1, "max_tokens": 100}')
+        await other.receive('GENERATE {"prompt": [2], "stream_id": 1, "max_tokens": 100}')
         slow, fast = model.running.values()
         for _ in range(60):
             model.step()
@@ -88,7 +89,7 @@ async def test_a_slow_reader_pauses_its_own_streams():
         room = asyncio.ensure_future(connection.room())
         await asyncio.sleep(0)
         assert not room.done()
-        connection.receive('GENERATE {"prompt": [3], "stream_id": 2, "max_tokens": 1}')
+        await connection.receive('GENERATE {"prompt": [3], "stream_id": 2, "max_tokens": 1}')
         assert all(stream.paused for stream in model.running.values() if stream is not fast)
         reader.allow(1000)
         await room
@@ -106,7 +107,7 @@ async def test_a_stalled_reader_is_given_up():
     """A client that takes nothing for too long ends the writing."""
     connection, _ = connect(ScriptedModel(), SMALL)
     async with writing(connection, Reader()) as task:
-        connection.receive('MODEL_INFO {"stream_id": 1}')
+        await connection.receive('MODEL_INFO {"stream_id": 1}')
         with pytest.raises(TimeoutError):
             await task
 
@@ -115,8 +116,8 @@ async def test_leaving_cancels_everything():
     """When the client is gone, all its streams are cancelled at once and logged; nothing more is taken."""
     model = ScriptedModel(manual=True)
     connection, logged = connect(model)
-    connection.receive('GENERATE {"prompt": [1], "stream_id": 1}')
-    connection.receive('SCORE {"prompt": [1], "scored": [2, 3], "stream_id": 2}')
+    await connection.receive('GENERATE {"prompt": [1], "stream_id": 1}')
+    await connection.receive('SCORE {"prompt": [1], "scored": [2, 3], "stream_id": 2}')
     connection.close()
     connection.close()
     assert model.cancelled == ["1", "2"]
@@ -135,11 +136,11 @@ async def test_cancel():
     reader = Reader()
     reader.allow(100)
     async with writing(connection, reader):
-        connection.receive('GENERATE {"prompt": [1], "stream_id": 1}')
+        await connection.receive('GENERATE {"prompt": [1], "stream_id": 1}')
         model.step()
         for _ in range(2):
-            connection.receive('CANCEL {"stream_id": 1}')
-        connection.receive('CANCEL {"stream_id": 2}')
+            await connection.receive('CANCEL {"stream_id": 1}')
+        await connection.receive('CANCEL {"stream_id": 2}')
         model.step()
         await connection.idle()
         await connection.flushed()
@@ -156,9 +157,9 @@ async def test_model_info_waits_for_the_model():
     reader = Reader()
     reader.allow(100)
     async with writing(connection, reader):
-        connection.receive('MODEL_INFO {"stream_id": 1}')
-        connection.receive('MODEL_INFO {"stream_id": 2, "model": "other"}')
-        connection.receive('GENERATE {"prompt": [1], "stream_id": 3, "max_tokens": 1}')
+        await connection.receive('MODEL_INFO {"stream_id": 1}')
+        await connection.receive('MODEL_INFO {"stream_id": 2, "model": "other"}')
+        await connection.receive('GENERATE {"prompt": [1], "stream_id": 3, "max_tokens": 1}')
         await reader.taken.wait()
         assert reader.entries[0]["stream_id"] == 3
         model.loaded.set()
@@ -176,7 +177,7 @@ async def test_too_many_model_infos():
     model.loaded.clear()
     connection, _ = connect(model, SMALL)
     for number in range(5):
-        connection.receive(f'MODEL_INFO {{"stream_id": {number}}}')
+        await connection.receive(f'MODEL_INFO {{"stream_id": {number}}}')
     reader = Reader()
     reader.allow(1)
     async with writing(connection, reader):
@@ -209,8 +210,8 @@ async def test_progress_is_told_to_who_asks():
     reader = Reader()
     reader.allow(100)
     async with writing(connection, reader):
-        connection.receive('GENERATE {"prompt": [1], "stream_id": 1, "max_tokens": 1, "progress": true}')
-        connection.receive('GENERATE {"prompt": [1], "stream_id": 2, "max_tokens": 1}')
+        await connection.receive('GENERATE {"prompt": [1], "stream_id": 1, "max_tokens": 1, "progress": true}')
+        await connection.receive('GENERATE {"prompt": [1], "stream_id": 2, "max_tokens": 1}')
         loading.tell("loading", 50)
         loading.tell("ready", 100)
         model.step()
@@ -228,7 +229,7 @@ async def test_no_progress_when_the_model_is_there():
     reader = Reader()
     reader.allow(100)
     async with writing(connection, reader):
-        connection.receive('MODEL_INFO {"stream_id": 1, "progress": true}')
+        await connection.receive('MODEL_INFO {"stream_id": 1, "progress": true}')
         await connection.idle()
         await connection.flushed()
     assert [set(entry) for entry in reader.entries] == [{"stream_id", "model_info"}]
@@ -241,9 +242,9 @@ async def test_refusing_new_streams():
     reader = Reader()
     reader.allow(100)
     async with writing(connection, reader):
-        connection.receive('GENERATE {"prompt": [1], "stream_id": 1, "max_tokens": 1}')
+        await connection.receive('GENERATE {"prompt": [1], "stream_id": 1, "max_tokens": 1}')
         connection.refuse_new(ConnectError("shutting down"))
-        connection.receive('GENERATE {"prompt": [1], "stream_id": 2, "max_tokens": 1}')
+        await connection.receive('GENERATE {"prompt": [1], "stream_id": 2, "max_tokens": 1}')
         model.step()
         await connection.idle()
         await connection.flushed()
@@ -254,7 +255,7 @@ async def test_failing_what_runs():
     """All streams of a connection can be ended with an error."""
     model = ScriptedModel(manual=True)
     connection, logged = connect(model)
-    connection.receive('GENERATE {"prompt": [1], "stream_id": 1}')
+    await connection.receive('GENERATE {"prompt": [1], "stream_id": 1}')
     connection.fail(ConnectError("shutting down"))
     await connection.idle()
     assert model.cancelled == ["1"]
@@ -275,7 +276,7 @@ async def test_a_bug_in_a_plug_is_answered_and_shown():
     reader = Reader()
     reader.allow(1)
     async with writing(connection, reader):
-        connection.receive('MODEL_INFO {"stream_id": 1}')
+        await connection.receive('MODEL_INFO {"stream_id": 1}')
         await reader.taken.wait()
     assert "ZeroDivisionError" in reader.entries[0]["error"]
     assert isinstance(shown[0], ZeroDivisionError)
@@ -284,6 +285,26 @@ async def test_a_bug_in_a_plug_is_answered_and_shown():
 async def test_refused_frames_are_logged():
     """A frame that was refused is logged with its command and the reason."""
     connection, logged = connect(ScriptedModel())
-    connection.receive("NOISE {}")
+    await connection.receive("NOISE {}")
     assert (logged[0].command, logged[0].stream_id) == ("NOISE", "null")
     assert "stream_id" in logged[0].error
+
+
+async def test_a_long_frame_keeps_its_place():
+    """It is read in another thread; what the same client asks next comes after it, what others ask before."""
+    model = ScriptedModel(manual=True)
+    connection, _ = connect(model)
+    other, _ = connect(model)
+    ids = ", ".join(["1"] * LONG)
+
+    async def ask():
+        await connection.receive(f'GENERATE {{"prompt": [{ids}], "stream_id": 1}}')
+        await connection.receive('CANCEL {"stream_id": 1}')
+
+    asking = asyncio.create_task(ask())
+    await asyncio.sleep(0)
+    await other.receive('GENERATE {"prompt": [2], "stream_id": 2}')
+    assert [request.stream_id for request in model.requests] == ["2"]
+    await asking
+    assert [request.stream_id for request in model.requests] == ["2", "1"]
+    assert model.cancelled == ["1"]

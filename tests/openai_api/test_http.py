@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+import threading
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from lmtool.openai_api.errors import ApiError
-from lmtool.openai_api.http import MOST_BYTES, body_of, server_sent, unless_gone
+from lmtool.openai_api.http import MOST_BYTES, asked, server_sent, unless_gone
+from lmtool.turns import LONG
 
 
 def request(*messages: dict[str, Any]) -> Request:
@@ -28,15 +30,32 @@ def request(*messages: dict[str, Any]) -> Request:
 async def test_a_body() -> None:
     """A JSON object, in however many pieces."""
     pieces = [{"type": "http.request", "body": part, "more_body": part != b"1}"} for part in (b'{"a": ', b"1}")]
-    assert await body_of(request(*pieces)) == {"a": 1}
+    assert await asked(request(*pieces), dict) == {"a": 1}
 
 
 @pytest.mark.parametrize(("body", "status"), [(b"[]", 400), (b"{", 400), (b"x" * (MOST_BYTES + 1), 413)])
 async def test_what_is_no_body(body: bytes, status: int) -> None:
     """Anything else, or more than the limit, is an error that says so."""
     with pytest.raises(ApiError) as raised:
-        await body_of(request({"type": "http.request", "body": body}))
+        await asked(request({"type": "http.request", "body": body}), dict)
     assert raised.value.status == status
+
+
+async def test_a_long_body() -> None:
+    """It is read beside the event loop, by the route's own reader, whose errors arrive."""
+    body = b'{"a": "%s"}' % (b"x" * LONG)
+    threads: list[int] = []
+
+    def read(members: Mapping[str, Any]) -> int:
+        threads.append(threading.get_ident())
+        if "b" in members:
+            raise ApiError(400, "b is not known")
+        return len(members["a"])
+
+    assert await asked(request({"type": "http.request", "body": body}), read) == LONG
+    with pytest.raises(ApiError, match="b is not known"):
+        await asked(request({"type": "http.request", "body": body[:-1] + b', "b": 1}'}), read)
+    assert threading.get_ident() not in threads
 
 
 async def said(response: Response) -> str:

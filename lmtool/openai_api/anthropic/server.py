@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from starlette.responses import JSONResponse, Response
@@ -11,7 +12,7 @@ from lmtool.openai_api.anthropic import errors
 from lmtool.openai_api.anthropic.events import Message
 from lmtool.openai_api.anthropic.requests import read
 from lmtool.openai_api.generation import Generation, Served
-from lmtool.openai_api.http import body_of, server_sent, unless_gone
+from lmtool.openai_api.http import asked, server_sent, unless_gone
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -38,7 +39,7 @@ class MessagesRoutes:
         return JSONResponse(errors.body(error), errors.status(error))
 
     async def _create(self, request: Request) -> Response:
-        generation = await self._generation(read(await body_of(request)))
+        generation = await self._generation(await asked(request, read))
         call, served = generation.call, generation.served
         message = Message(generation.answers[0], call, served.info.model, served.info.eos_token_ids)
         if call.stream:
@@ -46,7 +47,7 @@ class MessagesRoutes:
         return await unless_gone(request, _whole(generation, message))
 
     async def _count(self, request: Request) -> Response:
-        generation = await self._generation(read(await body_of(request), counting=True))
+        generation = await self._generation(await asked(request, partial(read, counting=True)))
         generation.served.spelt()
         return JSONResponse({"input_tokens": generation.prompt_tokens})
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from starlette.responses import JSONResponse, Response
 
 from lmtool.openai_api.errors import ApiError
 from lmtool.openai_api.generation import Generation, Served
-from lmtool.openai_api.http import body_of, server_sent, unless_gone
+from lmtool.openai_api.http import asked, server_sent, unless_gone
 from lmtool.openai_api.responses import events
 from lmtool.openai_api.responses.requests import Ask, read
 from lmtool.openai_api.responses.store import Kept, Store
@@ -39,7 +40,7 @@ class ResponsesRoutes:
         ]
 
     async def _create(self, request: Request) -> Response:
-        ask = read(await body_of(request), self._store)
+        ask = await asked(request, partial(read, store=self._store))
         generation = Generation(await self._served(ask.call.model), ask.call)
         await generation.start()
         said = self._events(generation, ask)

@@ -37,7 +37,7 @@ class Kept:
 
 
 class Store:
-    """Answers by id; the one unused longest makes room."""
+    """Answers by id; the one unused longest makes room. `get` may be called in any thread."""
 
     def __init__(self, most: int = MOST_RESPONSES, most_bytes: int = MOST_BYTES) -> None:
         self._kept: OrderedDict[str, tuple[Kept, int]] = OrderedDict()
@@ -59,10 +59,12 @@ class Store:
 
     def get(self, number: str) -> Kept:
         """The answer of this id. Raises `ApiError` 404."""
-        if number not in self._kept:
-            raise _unknown(number)
-        self._kept.move_to_end(number)
-        return self._kept[number][0]
+        try:
+            kept, _ = self._kept[number]
+            self._kept.move_to_end(number)
+        except KeyError:
+            raise _unknown(number) from None
+        return kept
 
     def delete(self, number: str) -> None:
         """Forget it. Raises `ApiError` 404."""

@@ -1,25 +1,32 @@
-"""Keeps a compiling thread from standing in the way of others.
+"""Keeps long work in Python from standing in the way of the engine's thread and of the event loop.
 
-Rewriting a schema is Python, which holds the interpreter's lock; the engine's thread takes and gives that lock for each
-of the hundreds of operations of a step, and would wait for up to the interpreter's switch interval (5 ms) each time.
+Such work, reading half a megabyte of JSON or rewriting a schema, holds the interpreter's lock; the engine's thread
+takes and gives that lock many times a step, and each time would wait for up to the switch interval (5 ms).
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 TURN_SECONDS = 0.0001
 """How long a thread keeps the interpreter's lock from others meanwhile."""
 
 NICENESS = 5
 """Of a compiling thread: with this, another one that wants the same core gets three quarters of it."""
+
+LONG = 32 * 1024
+"""Characters or bytes from which reading something takes a millisecond or more, and is done beside the event loop."""
+
+T = TypeVar("T", str, bytes, str | bytes)
+R = TypeVar("R")
 
 _lock = threading.Lock()
 _inside = 0
@@ -50,3 +57,15 @@ def step_back() -> None:
         thread = threading.get_native_id()
         if os.getpriority(os.PRIO_PROCESS, thread) < NICENESS:
             os.setpriority(os.PRIO_PROCESS, thread, NICENESS)
+
+
+async def beside(read: Callable[[T], R], given: T) -> R:
+    """What `read` makes of a text or bytes: at once where they are short, in another thread where they are long."""
+    if len(given) < LONG:
+        return read(given)
+    return await asyncio.to_thread(_in_short_turns, read, given)
+
+
+def _in_short_turns(read: Callable[[T], R], given: T) -> R:
+    with short_turns():
+        return read(given)

@@ -1,4 +1,4 @@
-"""The interpreter's switch interval, short while anything compiles."""
+"""The interpreter's switch interval, short while anything long is done; long texts, read beside the event loop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from lmtool.guide.turns import NICENESS, TURN_SECONDS, short_turns, step_back
+from lmtool.turns import LONG, NICENESS, TURN_SECONDS, beside, short_turns, step_back
 
 
 def test_as_long_as_anyone_is_inside() -> None:
@@ -47,3 +47,27 @@ def test_a_thread_that_steps_back() -> None:
     thread.join()
     assert found == [max(before, NICENESS)]
     assert os.getpriority(os.PRIO_PROCESS, 0) == before
+
+
+@pytest.mark.parametrize(("length", "aside"), [(LONG - 1, False), (LONG, True)])
+async def test_where_a_text_is_read(length: int, *, aside: bool) -> None:
+    """A short one at once, a long one in another thread, in short turns."""
+
+    def read(text: str) -> tuple[int, int, float]:
+        return len(text), threading.get_ident(), sys.getswitchinterval()
+
+    read_length, thread, interval = await beside(read, "x" * length)
+    assert read_length == length
+    assert (thread != threading.get_ident()) == aside
+    assert (interval == pytest.approx(TURN_SECONDS)) == aside
+
+
+async def test_what_cannot_be_read() -> None:
+    """The reader's error is the caller's, from another thread as well."""
+
+    def read(text: str) -> None:
+        raise ValueError(text[:4])
+
+    for length in (4, LONG):
+        with pytest.raises(ValueError, match="oops"):
+            await beside(read, "oops" * length)
