@@ -11,7 +11,6 @@ from lmtool.errors import ConstraintError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-_STRICT = {"whitespace_flexible": False, "coerce_one_of": False, "lenient": False}
 _UNSPOKEN = re.compile("[\x7f-\x9f\u2028\u2029]")
 """Characters that Lark's strings cannot have as they are, beside those that JSON's cannot."""
 
@@ -37,7 +36,8 @@ class _Writer:
         self._rules: list[str] = []
         self._kinds: Mapping[str, Callable[[dict[str, object], str, bool], str]] = {
             "const_string": lambda node, where, _: quoted(_text(node, "value", where)),
-            "json_schema": lambda node, where, _: _json(node.get("json_schema"), f"{where}.json_schema"),
+            "json_schema": lambda node, where, _: _json(node, where),
+            "token": lambda node, where, _: _token(node.get("token"), f"{where}.token"),
             "regex": self._regex,
             "any_text": self._any_text,
             "sequence": self._sequence,
@@ -128,12 +128,21 @@ def _misplaced(where: str) -> str:
     raise ConstraintError(f"{where} is free text with something behind it", "put it at the end, or alone into a tag")
 
 
-def _json(schema: object, where: str) -> str:
-    if schema is True:
-        schema = {}
+def _json(node: dict[str, object], where: str) -> str:
+    """A schema; with `strict` false what of it cannot be held is left out."""
+    schema = {} if node.get("json_schema") is True else node.get("json_schema")
     if not isinstance(schema, dict):
-        raise ConstraintError(f"{where} is {schema!r:.60}; expected a JSON Schema: an object or true")
-    return "%json " + json.dumps({**schema, "x-guidance": _STRICT})
+        raise ConstraintError(f"{where}.json_schema is {schema!r:.60}; expected a JSON Schema: an object or true")
+    lenient = node.get("strict") is False
+    options = {"whitespace_flexible": False, "coerce_one_of": lenient, "lenient": lenient}
+    return "%json " + json.dumps({**schema, "x-guidance": options})
+
+
+def _token(number: object, where: str) -> str:
+    """A special token, which no text matches."""
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise ConstraintError(f"{where} is {number!r:.60}; expected the id of a token")
+    return f"<[{number}]>"
 
 
 def _text(node: dict[str, object], name: str, where: str, *, empty: bool = False) -> str:

@@ -14,6 +14,7 @@ from lmtool.openai_api.errors import ApiError
 from lmtool.openai_api.replies import Pieces
 from lmtool.openai_api.scored_prompts import ScoredPrompts
 from lmtool.openai_api.tools.deltas import Plain, Reader
+from lmtool.openai_api.tools.either import either
 from lmtool.openai_api.tools.parsers import FORMS, Form, Listed, Named, form_of
 from lmtool.types import ChatMessage, GenerateRequest, ScoreRequest, TokenOutput, Usage
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
     from lmtool.openai_api.requests import Call
+    from lmtool.openai_api.tools.definitions import ToolUse
     from lmtool.openai_api.tools.deltas import Delta
     from lmtool.ports import TokenModel
     from lmtool.types import Constraint, ModelInfo, Prompt
@@ -100,7 +102,7 @@ class Generation:
         self.call = call
         self.served = served
         self.answers = [self._answer(index) for index in range(len(call.prompts) * call.width)]
-        self.constraint = call.constraint or self._calls_held()
+        self.constraint = self._held()
         self._uncounted: set[int] = set()
         self.prompts: tuple[Prompt, ...] = call.prompts
         """What is sent to the model: ids where the template had to be told more than messages."""
@@ -130,16 +132,34 @@ class Generation:
         ids = await asyncio.to_thread(spelling.encode_chat, messages, tools, call.template_options)
         return (*ids, *(spelling.encode(call.prefill, special=False) if call.prefill else ()))
 
-    def _calls_held(self) -> Constraint | None:
+    def _held(self) -> Constraint | None:
+        """What the answers must match: the request's own form, or calls where it allows them. Raises `ApiError`."""
+        tools, form = self.call.tools, self.call.constraint
+        if tools is None or tools.forced:
+            return form
+        if form is None:
+            return self._calls_held(tools)
+        return either(form, tools, self.served.calls_form, self._special_marks)
+
+    @property
+    def _special_marks(self) -> dict[str, int]:
+        """The marks around calls that are special tokens."""
+        spelling = self.served.spelling
+        if spelling is None:
+            return {}
+        ids = {mark: spelling.special_id(mark) for mark in self.served.calls_form.marks}
+        return {mark: number for mark, number in ids.items() if number is not None}
+
+    def _calls_held(self, tools: ToolUse) -> Constraint | None:
         """Calls that nothing forces are held to strict tools' schemas, where the model's form allows it.
 
         Not beside stop strings, which have no effect under a constraint; not where the mark is a special token.
         """
-        form, spelling, tools = self.served.calls_form, self.served.spelling, self.call.tools
-        if tools is None or spelling is None or form.name != "hermes" or self.call.sampling.stop:
+        form, known = self.served.calls_form, self.served.spelling is not None
+        if not known or form.name != "hermes" or self.call.sampling.stop:
             return None
         opening, closing = form.marks
-        return None if spelling.special_id(opening) is not None else tools.held(opening, closing)
+        return None if opening in self._special_marks else tools.held(opening, closing)
 
     @property
     def prompt_tokens(self) -> int:
@@ -147,13 +167,12 @@ class Generation:
         return sum(len(prompt) for prompt in self.prompts if not isinstance(prompt, str) and _are_ids(prompt))
 
     def _answer(self, index: int) -> Answer:
-        form, spelling = self.served.calls_form, self.served.spelling
+        form = self.served.calls_form
         answer = Answer(index, self.call.logprobs, self._reader(form), id_length=form.id_length)
         if self.call.tools is not None and not self.call.tools.parallel:
             answer.most_calls = 1
-        if spelling is not None and self.call.tools is not None and not self.call.tools.forced:
-            ids = {mark: spelling.special_id(mark) for mark in form.marks}
-            answer.marks = {number: mark for mark, number in ids.items() if number is not None}
+        if self.call.tools is not None and not self.call.tools.forced:
+            answer.marks = {number: mark for mark, number in self._special_marks.items()}
         return answer
 
     def _reader(self, form: Form) -> Reader:

@@ -97,17 +97,10 @@ def chat(body: Mapping[str, object]) -> Call:
 
 
 def held_by_tools(call: Call, tools: ToolUse | None) -> dict[str, Any]:
-    """What tools change in a call. Raises `ApiError` where a constraint of the request's own says otherwise."""
+    """What tools change in a call: one that must be made leaves no room for a form of the text. Raises `ApiError`."""
     if tools is None:
         return {}
-    if call.constraint is not None:
-        raise ApiError(
-            400,
-            "tools and a form for the answer contradict each other: the answer could not be a call; "
-            'send tool_choice "none", or leave the form out',
-            param="tools",
-        )
-    return {"tools": tools, "constraint": tools.constraint()}
+    return {"tools": tools, "constraint": tools.constraint() or call.constraint}
 
 
 def completion(body: Mapping[str, object]) -> Call:

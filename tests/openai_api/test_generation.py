@@ -98,6 +98,23 @@ async def test_strict_tools_are_held_where_text_is_free() -> None:
     assert (await generation(SayingModel(CALL), Spelled(), {"messages": HELLO, "tools": TOOLS})).constraint is None
 
 
+async def test_a_form_beside_tools() -> None:
+    """The answer is in the form, or a call behind the model's mark, here a special token; a call that must be wins."""
+    body = {"messages": HELLO, "tools": TOOLS, "response_format": {"type": "json_object"}}
+    made = await generation(SayingModel(CALL), Letters(), body)
+    await made.finish()
+    held = made.constraint
+    assert held is not None
+    assert held.kind == "structural_tag"
+    assert '{"type":"token","token":500}' in held.text
+    assert [call.arguments for call in made.answers[0].calls] == ['{"a": 1}']
+    forced = await generation(SayingModel('{"a": 1}'), Letters(), {**body, "tool_choice": "required"})
+    assert forced.constraint is not None
+    assert '"minItems":1' in forced.constraint.text
+    silent = await generation(SayingModel("{}"), Letters(), {**body, "tool_choice": "none"})
+    assert silent.constraint == silent.call.constraint
+
+
 async def test_the_form_can_be_named() -> None:
     """`--tool-call-parser` counts more than the template."""
     body = {"messages": HELLO, "tools": TOOLS}

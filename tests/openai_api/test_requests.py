@@ -87,7 +87,6 @@ def test_text_is_no_constraint() -> None:
         ({"messages": HELLO, "top_logprobs": 2}, "top_logprobs"),
         ({"messages": HELLO, "tools": [{}]}, "tools[0].function"),
         ({"messages": HELLO, "functions": [{}]}, "functions"),
-        ({"messages": HELLO, "tools": [TOOL], "guided_regex": "a"}, "tools"),
         ({"messages": HELLO, "modalities": ["audio"]}, "modalities"),
         ({"messages": HELLO, "n": 0}, "n"),
         ({"messages": HELLO, "n": 3, "best_of": 2}, "best_of"),

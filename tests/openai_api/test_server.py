@@ -168,6 +168,15 @@ def test_tools_that_may_be_called(client: openai.OpenAI) -> None:
     assert after.usage.prompt_tokens > answer.usage.prompt_tokens
 
 
+def test_a_form_beside_tools(client: openai.OpenAI) -> None:
+    """A model that makes no calls by itself answers in the form."""
+    tool = {"type": "function", "function": {"name": "f", "strict": True, "parameters": SCHEMA}}
+    form = {"type": "json_schema", "json_schema": {"name": "a", "strict": True, "schema": SCHEMA}}
+    ask = {"model": MODEL, "messages": FRANCE, "temperature": 1.3, "tools": [tool], "response_format": form}
+    answer = client.chat.completions.create(**ask, max_tokens=200)  # type: ignore[call-overload]
+    jsonschema.validate(json.loads(answer.choices[0].message.content), SCHEMA)
+
+
 def test_a_parsed_answer(client: openai.OpenAI) -> None:
     """A type of pydantic, as the form of the answer and as a tool's arguments."""
 

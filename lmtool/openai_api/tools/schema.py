@@ -23,7 +23,26 @@ def calls_schema(tools: Sequence[tuple[str, Mapping[str, Any]]], *, parallel: bo
 
     References of a tool's schema to its own parts go on to mean these parts.
     """
-    calls = [
+    calls = _calls(tools)
+    return {
+        "type": "array",
+        "minItems": 1,
+        "maxItems": MOST_CALLS if parallel else 1,
+        "items": calls[0] if len(calls) == 1 else {"anyOf": calls},
+        "$defs": _arguments(tools),
+    }
+
+
+def form_or_call(form: object, tools: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """The schema of what `form`, a schema, allows, or of one call, an object as in `calls_schema`."""
+    return {
+        "anyOf": [{"$ref": "#/$defs/form"}, *_calls(tools)],
+        "$defs": {"form": moved(form, "#/$defs/form"), **_arguments(tools)},
+    }
+
+
+def _calls(tools: Sequence[tuple[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    return [
         {
             "type": "object",
             "properties": {"name": {"const": name}, "parameters": {"$ref": f"#/$defs/{number}"}},
@@ -32,13 +51,10 @@ def calls_schema(tools: Sequence[tuple[str, Mapping[str, Any]]], *, parallel: bo
         }
         for number, (name, _) in enumerate(tools)
     ]
-    return {
-        "type": "array",
-        "minItems": 1,
-        "maxItems": MOST_CALLS if parallel else 1,
-        "items": calls[0] if len(calls) == 1 else {"anyOf": calls},
-        "$defs": {str(number): moved(schema, f"#/$defs/{number}") for number, (_, schema) in enumerate(tools)},
-    }
+
+
+def _arguments(tools: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    return {str(number): moved(schema, f"#/$defs/{number}") for number, (_, schema) in enumerate(tools)}
 
 
 def closed(schema: Mapping[str, Any]) -> Any:  # noqa: ANN401  # any JSON

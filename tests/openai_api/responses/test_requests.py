@@ -72,7 +72,6 @@ def test_what_changes_nothing_is_taken() -> None:
         ({"input": "a", "tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"input": "a", "text": {"formt": {}}}, "text.formt"),
         ({"input": "a", "text": {"format": {"type": "xml"}}}, "text.format.type"),
-        ({"input": "a", "tools": [TOOL], "text": {"format": FORM}}, "tools"),
         ({"input": "a", "max_tokens": 5}, "max_tokens"),
     ],
 )
