@@ -66,6 +66,8 @@ def _load(name: str, config: EngineConfig, report: Callable[[LoadProgress], None
         block_tokens=BLOCK_TOKENS,
         max_scored_rows=512,
         prompt_share=1 if device.type == "cpu" else None,
+        free_cuts=runner.free_cuts,
+        doubling_position=runner.doubling_position,
     )
     return Engine(
         runner,

@@ -134,7 +134,7 @@ def _compiled(plain: _Plain, config: EngineConfig) -> ModelRunner | None:
     forward = compiled_model(library, shape, _taken(model), rotary, plain.context, stored)
     layers = [(layer, shape.layer_shape) for layer in forward.layers]
     cache = allocate(plain.name, layers, plain.loaded.blocks, torch.float32, old.device)
-    return ModelRunner(forward, cache, old.device, old.chunk_tokens, min_rows=1)
+    return forward.runner(cache, old.chunk_tokens)
 
 
 def _as_quantized(loaded: Loaded, config: EngineConfig) -> Loaded:

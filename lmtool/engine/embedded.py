@@ -13,6 +13,7 @@ import torch
 
 from lmtool.engine.cache_size import allocate, cache_blocks
 from lmtool.engine.cpu.decoder import llama_shape
+from lmtool.engine.cpu.forward import CompiledModel
 from lmtool.engine.cpu.library import kernels
 from lmtool.engine.cpu.load import compiled_model, stored_as
 from lmtool.engine.kv_cache import BLOCK_TOKENS
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from lmtool.engine.config import EngineConfig
-    from lmtool.engine.cpu.forward import CompiledModel
     from lmtool.engine.lean_config import LeanConfig
 
 FOLDER = Path(__file__).parents[1] / "tiny/lmtool-tiny"
@@ -62,10 +62,14 @@ def load_embedded(
     parameters = sum(weight.numel() for weight in weights.values())
     context = min(raw["max_position_embeddings"], config.max_context or raw["max_position_embeddings"])
     frequencies = default_frequencies(shape.head_dim, raw["rope_parameters"]["rope_theta"])
-    model, kept, rows = _forward(shape, weights, frequencies, context, dtype)
+    model, kept = _forward(shape, weights, frequencies, context, dtype)
     blocks = cache_blocks(name, [shape.layer_shape] * len(model.layers), context, kept, device, config, fewest=1)
     cache = allocate(name, [(layer, shape.layer_shape) for layer in model.layers], blocks, kept, device)
-    runner = ModelRunner(model, cache, device, chunk_tokens(device), rows)
+    if isinstance(model, CompiledModel):
+        runner = model.runner(cache, chunk_tokens(device))
+    else:
+        rows = PACKED_MIN_ROWS if packing_works(dtype) else PLAIN_MIN_ROWS
+        runner = ModelRunner(model, cache, device, chunk_tokens(device), rows)
     info = ModelInfo(
         model=shown_name(name),
         constructor=f"lmtool.load({name!r})",
@@ -85,15 +89,13 @@ def load_embedded(
 
 def _forward(
     shape: LeanConfig, weights: dict[str, Tensor], frequencies: Tensor, context: int, dtype: torch.dtype
-) -> tuple[CompiledModel | LeanModel, torch.dtype, int]:
-    """The fastest pass over the weights, which it takes; the dtype of its keys and values; `ModelRunner.min_rows`."""
+) -> tuple[CompiledModel | LeanModel, torch.dtype]:
+    """The fastest pass over the weights, which it takes, and the dtype of its keys and values."""
     decoder = llama_shape(shape, FAMILIES[shape.family])
     stored, library = stored_as(dtype, None, decoder), kernels()
     if stored is not None and library is not None:
-        return compiled_model(library, decoder, weights, frequencies, context, stored), torch.float32, 1
-    packed = packing_works(dtype)
-    model = LeanModel(shape, weights, frequencies, context, packed=packed)
-    return model, dtype, PACKED_MIN_ROWS if packed else PLAIN_MIN_ROWS
+        return compiled_model(library, decoder, weights, frequencies, context, stored), torch.float32
+    return LeanModel(shape, weights, frequencies, context, packed=packing_works(dtype)), dtype
 
 
 def _read(path: Path, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:

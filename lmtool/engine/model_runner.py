@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from lmtool.engine.attention import BlockAttention
@@ -37,6 +37,10 @@ class ModelRunner:
     """Where prompts are cut; the scheduler's value."""
     min_rows: int
     """Fewest rows of a matrix product for which a row's bits do not depend on the others."""
+    free_cuts: bool = field(default=False, kw_only=True)
+    """Whether a position's bits do not depend on how its text is cut into steps either."""
+    doubling_position: int | None = field(default=None, kw_only=True)
+    """Where a token takes twice as long as at the start of its text; None: not known."""
 
     def ready(self, max_streams: int, context: int) -> ModelRunner:  # noqa: ARG002  # a GPU's records its steps
         """What is to run steps of so many streams, of up to `context` positions; called once, after the checks."""

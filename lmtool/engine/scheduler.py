@@ -27,7 +27,8 @@ class Limits:
     max_batch_tokens: int
     """Tokens a step. Running streams always get theirs, and so does one chunk of a prompt, even above it."""
     chunk_tokens: int
-    """A prompt is cut at multiples of this position, whoever else runs: a chunk is computed whole or not at all."""
+    """A prompt is cut at multiples of this position, whoever else runs: a chunk is computed whole or not at all, unless
+    `free_cuts`."""
     block_tokens: int
     """Positions a block of the key-value cache holds."""
     max_scored_rows: int
@@ -35,6 +36,12 @@ class Limits:
     prompt_share: int | None = None
     """Tokens of prompts a step for each token of running streams, so that a long prompt does not stall them; as many as
     a chunk has in any case. None: as many as `max_batch_tokens` leaves."""
+    free_cuts: bool = False
+    """Whether a position's numbers do not depend on which others its step computes: then a prompt is cut wherever a
+    step is full, and what was generated is kept, and computed again, as prompts are."""
+    doubling_position: int | None = None
+    """Where a token takes twice as long as at the start of its text, because it looks at all before it; None: that is
+    not looked at. A prompt's tokens count accordingly."""
 
 
 @dataclass(slots=True)
@@ -69,8 +76,8 @@ class Plan:
     """Blocks handed out for this step, to be cleared before use: they may hold another stream's leavings."""
     chunks: int = 0
     """Chunks of prompts chosen so far."""
-    most_tokens: int = 0
-    """Positions up to which further chunks may be added."""
+    room: float = 0
+    """What prompts may still add, in tokens at the start of a text."""
 
     @property
     def tokens(self) -> int:
@@ -131,7 +138,7 @@ class Scheduler:
         decoding = [s for s in active if s.decoding]
         for sequence in decoding:
             self._decode(plan, sequence)
-        plan.most_tokens = self._most_tokens(plan)
+        plan.room = self._room(plan)
         for sequence in [s for s in active if not s.decoding]:
             self._prefill(plan, sequence)
         self._admit(plan, places=self._limits.max_streams - len(active))
@@ -168,13 +175,17 @@ class Scheduler:
         self._reserve(plan, sequence, sequence.computed + count)
         plan.spans.append(Span(sequence, sequence.computed, count))
 
-    def _most_tokens(self, plan: Plan) -> int:
-        """How far a step that holds the running streams may be filled up with prompts."""
+    def _room(self, plan: Plan) -> float:
+        """What prompts may add to a step that holds the running streams."""
         limits = self._limits
+        left = limits.max_batch_tokens - plan.tokens
         if limits.prompt_share is None or not plan.spans:
-            return limits.max_batch_tokens
-        share = max(limits.chunk_tokens, limits.prompt_share * plan.tokens)
-        return min(limits.max_batch_tokens, plan.tokens + share)
+            return left
+        return min(left, max(limits.chunk_tokens, limits.prompt_share * plan.tokens))
+
+    def _price(self, position: int) -> float:
+        """What a token of a prompt at this position counts."""
+        return 1 if self._limits.doubling_position is None else 1 + position / self._limits.doubling_position
 
     def _draft_room(self, sequence: Sequence, count: int) -> int:
         """How many drafted ids can be computed behind `count` known ones."""
@@ -189,17 +200,26 @@ class Scheduler:
             return
         end = sequence.computed
         while end < sequence.target:
-            step = self._next_chunk(sequence, end)
-            if self._parked(sequence, end) or (plan.chunks and not self._has_room(plan, sequence, end, step)):
-                break
-            if not self._reserve(plan, sequence, end + step):
+            step = self._step(plan, sequence, end)
+            if not step or self._parked(sequence, end) or not self._reserve(plan, sequence, end + step):
                 break
             if end == sequence.computed:
                 plan.spans.append(Span(sequence, end, step))
             else:
                 plan.spans[-1].count += step
+            plan.room -= step * self._price(end)
             end += step
             plan.chunks += 1
+
+    def _step(self, plan: Plan, sequence: Sequence, position: int) -> int:
+        """How many positions from `position` on to compute: to the next cut, or as far as there is room; 0 for none."""
+        step = self._next_chunk(sequence, position)
+        if self._has_room(plan, sequence, position, step):
+            return step
+        if not self._limits.free_cuts:
+            return 0 if plan.chunks else step
+        fitting = int(plan.room / self._price(position)) if self._has_rows(plan, sequence, position, step) else 0
+        return min(step, max(fitting, 0 if plan.chunks else 1))
 
     def _parked(self, sequence: Sequence, position: int) -> bool:
         """Whether nothing can be computed from `position` on before the sequence is released from its hold.
@@ -209,8 +229,10 @@ class Scheduler:
         return sequence.held and position + self._next_chunk(sequence, position) >= sequence.target
 
     def _has_room(self, plan: Plan, sequence: Sequence, end: int, step: int) -> bool:
-        if plan.tokens + step > plan.most_tokens:
-            return False
+        return step * self._price(end) <= plan.room and self._has_rows(plan, sequence, end, step)
+
+    def _has_rows(self, plan: Plan, sequence: Sequence, end: int, step: int) -> bool:
+        """Whether the logits of these positions may be part of the step."""
         if not sequence.scored or end + step < sequence.prompt_length:
             return True
         rows = sum(len(span.logits) for span in plan.spans if span.sequence.scored)
@@ -218,10 +240,15 @@ class Scheduler:
 
     def _next_chunk(self, sequence: Sequence, position: int) -> int:
         """Positions from `position` to the next cut."""
-        if position >= sequence.chunked_length:
+        last = self._chunked(sequence)
+        if position >= last:
             return 1
         cut = (position // self._limits.chunk_tokens + 1) * self._limits.chunk_tokens
-        return min(cut, sequence.chunked_length) - position
+        return min(cut, last) - position
+
+    def _chunked(self, sequence: Sequence) -> int:
+        """Positions that are computed in chunks, and kept."""
+        return sequence.target if self._limits.free_cuts else sequence.chunked_length
 
     def _admit(self, plan: Plan, places: int) -> None:
         """Let waiting sequences in, in order, while there are places, room in this step, and blocks for them whole."""
@@ -230,8 +257,7 @@ class Scheduler:
             start = sum(len(prefix.blocks) for prefix in known) * self._limits.block_tokens
             if self._parked(sequence, start) or (places > 0 and self._computed_now(plan, sequence, start)):
                 continue
-            step = self._next_chunk(sequence, start)
-            if places <= 0 or (plan.chunks and not self._has_room(plan, sequence, start, step)):
+            if places <= 0 or not self._step(plan, sequence, start):
                 return
             if not self._make_room(sequence, known):
                 return
@@ -256,7 +282,7 @@ class Scheduler:
             return False
         return any(
             span.start <= start
-            and end <= min(span.end, span.sequence.chunked_length)
+            and end <= min(span.end, self._chunked(span.sequence))
             and span.sequence.tokens[:end] == sequence.tokens[:end]
             for span in plan.spans
         )
@@ -270,11 +296,11 @@ class Scheduler:
             sequence.computed = len(sequence.blocks) * self._limits.block_tokens
 
     def _keep(self, sequence: Sequence) -> None:
-        """Let others use the chunks of its prompt that the sequence has just completed."""
+        """Let others use the chunks that the sequence has just completed."""
         if self._cache is None or not sequence.blocks:
             return
         size, blocks = self._limits.chunk_tokens, self._limits.chunk_tokens // self._limits.block_tokens
-        whole = min(sequence.computed, sequence.chunked_length) // size
+        whole = min(sequence.computed, self._chunked(sequence)) // size
         for n in range(len(sequence.prefixes), whole):
             own = sequence.blocks[n * blocks : (n + 1) * blocks]
             parent = sequence.prefixes[-1] if sequence.prefixes else None

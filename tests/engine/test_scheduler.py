@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -304,11 +305,13 @@ class RandomSchedules(RuleBasedStateMachine):
     """Any mix of arrivals, pauses, cancels and steps, with little memory; prompts are of one or two texts."""
 
     cache_of = staticmethod(lambda: None)
+    limits: ClassVar = {}
 
     def __init__(self):
         super().__init__()
         self.cache = self.cache_of()
-        self.scheduler, self.allocator = make(blocks=8, max_streams=3, max_batch_tokens=12, cache=self.cache)
+        limits = {"max_streams": 3, "max_batch_tokens": 12, **self.limits}
+        self.scheduler, self.allocator = make(blocks=8, cache=self.cache, **limits)
         self.alive = {}
         self.number = 0
 

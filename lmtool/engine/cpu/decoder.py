@@ -54,6 +54,14 @@ class Shape:
         return LayerShape(self.kv_heads, self.head_dim, self.head_dim)
 
     @property
+    def doubling_position(self) -> int:
+        """The position of a text at which a token's attention takes as many multiplications as its products."""
+        attended = self.heads * self.head_dim
+        qkv = self.hidden * (attended + 2 * self.kv_heads * self.head_dim)
+        products = qkv + attended * self.hidden + (3 if self.gated else 2) * self.hidden * self.inner
+        return products // (2 * attended)
+
+    @property
     def quarters(self) -> bool:
         """Whether every product's inputs can be multiplied four bytes at a time."""
         return all(size % 4 == 0 for size in (self.hidden, self.heads * self.head_dim, self.inner))

@@ -1,4 +1,4 @@
-"""The forward pass of a decoder through the C kernels: one call a step where every stream decodes, else two a layer.
+"""The forward pass of a decoder through the C kernels: one call a step.
 
 Letters: T tokens of the batch, H query heads, KV key heads, D head size, I inner size of the MLP, V vocabulary.
 """
@@ -12,16 +12,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from lmtool.engine.attention import AttentionCall
-from lmtool.engine.cpu.library import CLayer, CModel, CSingles, CStep, address
+from lmtool.engine.cpu.library import CGroup, CLayer, CModel, CStep, address
 from lmtool.engine.cpu.products import PackedProduct, interleaved, multiply, pack
+from lmtool.engine.model_runner import ModelRunner
 
 if TYPE_CHECKING:
-    from lmtool.engine.attention import BlockAttention, Group
+    from lmtool.engine.attention import BlockAttention
     from lmtool.engine.batch import Batch
     from lmtool.engine.cpu.decoder import Affine, Decoder, LayerWeights
     from lmtool.engine.cpu.library import Kernels
     from lmtool.engine.kv_cache import KVCache
+
+
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,7 +39,11 @@ class CompiledLayer:
 
 
 class CompiledModel:
-    """A `Forward` in float32, weights stored as `dtype`. A row's bits are the same in any batch, alone as well."""
+    """A `Forward` in float32, weights stored as `dtype`.
+
+    A row's bits are the same in any batch, alone as well, and however its stream is cut into steps. Its cache is read
+    by nobody else: keys lie across their blocks, [D, BLOCK_TOKENS] each.
+    """
 
     def __init__(
         self, kernels: Kernels, decoder: Decoder, frequencies: Tensor | None, context: int, dtype: torch.dtype
@@ -74,6 +81,11 @@ class CompiledModel:
         self._cache: KVCache | None = None
         self._room = _Room(self, 0)
 
+    def runner(self, cache: KVCache, chunk_tokens: int) -> ModelRunner:
+        """What runs steps through this pass."""
+        doubling = self._shape.doubling_position
+        return ModelRunner(self, cache, _CPU, chunk_tokens, 1, free_cuts=True, doubling_position=doubling)
+
     def logits(self, batch: Batch, attention: BlockAttention) -> Tensor:
         """See `Forward.logits`; float32."""
         if attention.cache is not self._cache:
@@ -85,34 +97,11 @@ class CompiledModel:
         room = self._room
         hidden = room.hidden[:tokens]
         hidden.copy_(self._embedded(batch))
-        singles = [group for group in batch.groups if group.positions.shape[1] == 1]
-        others = [group for group in batch.groups if group.positions.shape[1] > 1]
-        step = room.step(batch, singles)
-        if others:
-            self._layer_by_layer(step, tokens, others, attention)
-        else:
-            self._kernels.layers(self._model, self._structures, len(self.layers), step)
+        self._kernels.layers(self._model, self._structures, len(self.layers), room.step(batch))
         if not batch.logits:
             return hidden.new_empty(0, 0)
         rows = hidden if len(batch.logit_rows) == tokens == batch.logits else hidden.index_select(0, batch.logit_rows)
         return multiply(self._kernels, self._head, self._normed(rows))
-
-    def _layer_by_layer(self, step: CStep, tokens: int, groups: list[Group], attention: BlockAttention) -> None:
-        """Groups with several queries go through torch's matrix products."""
-        shape = self._shape
-        heads = self._room.qkv[:tokens].view(tokens, shape.heads + 2 * shape.kv_heads, shape.head_dim)
-        query, key, value = torch.split(heads, [shape.heads, shape.kv_heads, shape.kv_heads], dim=1)
-        attended = self._room.attended[:tokens].view(tokens, shape.heads, shape.head_dim)
-        for layer, structure in zip(self.layers, self._structures, strict=True):
-            self._kernels.before(self._model, structure, step)
-            call = AttentionCall(layer, query, key, value, self._model.scaling, layer.window)
-            for group in groups:
-                if group.rows is None:
-                    attended.copy_(attention.group(call, group, query))
-                else:
-                    found = attention.group(call, group, query.index_select(0, group.rows))
-                    attended.index_copy_(0, group.rows, found)
-            self._kernels.after(self._model, structure, step)
 
     def _embedded(self, batch: Batch) -> Tensor:
         """The hidden states before the first layer: [T, hidden] float32."""
@@ -166,18 +155,19 @@ class _Room:
         self._quantized = torch.empty(tokens, max(model.sizes), dtype=torch.uint8)
         self._steps = torch.empty(tokens)
 
-    def step(self, batch: Batch, singles: list[Group]) -> CStep:
+    def step(self, batch: Batch) -> CStep:
         """What C needs to know about a batch, which must outlive it."""
-        groups = (CSingles * len(singles))(
+        groups = (CGroup * len(batch.groups))(
             *(
-                CSingles(
+                CGroup(
                     rows=address(group.rows),
                     positions=address(group.positions),
                     table=address(group.table),
                     count=len(group.positions),
+                    queries=group.positions.shape[1],
                     width=len(group.table) // len(group.positions),
                 )
-                for group in singles
+                for group in batch.groups
             )
         )
         return CStep(
@@ -192,8 +182,8 @@ class _Room:
             inner=address(self._inner),
             quantized=address(self._quantized),
             steps=address(self._steps),
-            singles=groups,
-            groups=len(singles),
+            groups=groups,
+            group_count=len(batch.groups),
         )
 
 

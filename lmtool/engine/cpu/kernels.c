@@ -30,6 +30,9 @@
 #define WIDTH (VECTORS * LANES)
 
 #define BLOCK 16 /* positions in a block of the key-value cache */
+#define PARTS (BLOCK / LANES)
+#define SPAN (4 * BLOCK) /* positions that a query looks at together */
+#define QUERIES (LANES / 2) /* that look together: what fits into the registers */
 #define PARALLEL_FROM 32768 /* multiplications for which a second thread pays */
 #define STRIDE 16 /* inputs between two looks at memory */
 #define LINE 64 /* bytes of a cache line */
@@ -62,7 +65,8 @@ typedef struct {
     Product up; /* gated: in each tile a vector of gates, then one of what they let through */
     Product down;
     int64_t window; /* how many positions back a query sees, itself included; 0: all */
-    float *keys, *values; /* [KV, blocks, BLOCK, D] */
+    float *keys;   /* [KV, blocks, D, BLOCK] */
+    float *values; /* [KV, blocks, BLOCK, D] */
 } Layer;
 
 typedef struct {
@@ -73,12 +77,12 @@ typedef struct {
     float eps, scaling;
 } Model;
 
-typedef struct { /* streams with one query each */
-    const int64_t *rows;      /* [count] in the batch, or NULL: in order */
-    const int64_t *positions; /* [count] */
+typedef struct { /* parts of streams, each of as many consecutive queries */
+    const int64_t *rows;      /* [count, queries] in the batch, or NULL: in order */
+    const int64_t *positions; /* [count, queries] */
     const int64_t *table;     /* [count, width] blocks */
-    int64_t count, width;
-} Singles;
+    int64_t count, queries, width;
+} Group;
 
 typedef struct {
     int64_t tokens, stored; /* stored: how many of them have a place in the cache */
@@ -86,8 +90,8 @@ typedef struct {
     float *hidden, *normed, *qkv, *attended, *inner;
     uint8_t *quantized; /* room for the quantized inputs of a product */
     float *steps;       /* [T] their scales */
-    const Singles *singles;
-    int64_t groups; /* of singles */
+    const Group *groups;
+    int64_t group_count;
 } Step;
 
 static int team = 1;
@@ -394,104 +398,174 @@ static void place(const Model *m, const Layer *layer, const Step *step) {
         }
         if (row >= step->stored) continue;
         for (int64_t head = 0; head < m->kv_heads; head++) {
-            const int64_t to = head * m->head_stride + step->slots[row] * size;
-            memcpy(layer->keys + to, qkv + (m->heads + head) * size, size * sizeof(float));
-            memcpy(layer->values + to, qkv + (m->heads + m->kv_heads + head) * size, size * sizeof(float));
+            const int64_t slot = step->slots[row], to = head * m->head_stride + slot * size;
+            const float *key = qkv + (m->heads + head) * size;
+            float *keys = layer->keys + to - slot % BLOCK * size + slot % BLOCK;
+            for (int64_t i = 0; i < size; i++) keys[i * BLOCK] = key[i];
+            memcpy(layer->values + to, key + m->kv_heads * size, size * sizeof(float));
         }
     }
 }
 
-INLINE float dot(const float *a, const float *b, int64_t size) {
-    vec total = {0};
-    float rest = 0;
+/* Up to QUERIES queries of one key head on their way over their stream's positions, SPAN of them at a time, the softmax
+   kept up as they go (arXiv:2112.05682). Each span is whole for each of them: what one may not see weighs 0. So a
+   query's numbers come about in the same way alone and beside others. */
+typedef struct {
+    const float *packed;       /* [D, QUERIES], the queries */
+    float *out[QUERIES];       /* [D] */
+    int64_t position[QUERIES]; /* never falls */
+    float most[QUERIES];       /* highest score so far */
+    vec weight[QUERIES];       /* its lanes' sum: of all shares so far */
+    int64_t rows;
+} Look;
+
+/* packed: [D, QUERIES]. keys: a block's. */
+INLINE void score(const int rows, const float *packed, const float *keys, int64_t size, float scores[][SPAN]) {
+    vec total[QUERIES][PARTS][2];
+    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int p = 0; p < PARTS; p++) UNROLL for (int k = 0; k < 2; k++)
+        total[r][p][k] = (vec){0};
+    for (int64_t i = 0; i < size; i += 2) { /* two chains of sums: a chain alone would wait for itself */
+        UNROLL for (int k = 0; k < 2; k++) UNROLL for (int p = 0; p < PARTS; p++) {
+            vec key = load(keys + (i + k) * BLOCK + p * LANES);
+            UNROLL for (int r = 0; r < rows; r++) total[r][p][k] += packed[(i + k) * QUERIES + r] * key;
+        }
+    }
+    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int p = 0; p < PARTS; p++)
+        store(scores[r] + p * LANES, total[r][p][0] + total[r][p][1]);
+}
+
+/* Scores of `count` positions from `start` on become shares, as far as they count. */
+INLINE void weigh(const Model *m, int64_t window, int64_t position, int64_t start, int count, float *scores,
+                  float *most, vec *weight, float *keep) {
+    ivec place;
+    float lanes[LANES];
+    for (int lane = 0; lane < LANES; lane++) place[lane] = lane;
+    const int32_t last = (int32_t)(position - start), before = window ? last - (int32_t)window : -1;
+    vec high = fill(*most), total = {0};
+    for (int i = 0; i < count; i += LANES) {
+        const ivec at = place + i;
+        vec own = choose((at <= last) & (at > before), load(scores + i) * m->scaling, fill(-INFINITY));
+        store(scores + i, own);
+        high = highest(high, own);
+    }
+    store(lanes, high);
+    UNROLL for (int half = LANES / 2; half; half /= 2) UNROLL for (int i = 0; i < half; i++)
+        lanes[i] = lanes[i] > lanes[i + half] ? lanes[i] : lanes[i + half];
+    const float top = lanes[0];
+    for (int i = 0; i < count; i += LANES) {
+        vec own = load(scores + i);
+        own = choose(own == -INFINITY, (vec){0}, exponential(own - top));
+        store(scores + i, own);
+        total += own;
+    }
+    *keep = *most == top ? 1.0f : *most == -INFINITY ? 0.0f : exponential(fill(*most - top))[0];
+    *weight = *weight * *keep + total;
+    *most = top;
+}
+
+/* values: of each block in the span. */
+INLINE void mix(const int rows, const Look *look, const float *const *values, int blocks, int64_t size,
+                float shares[][SPAN], const float *keep) {
     int64_t i = 0;
-    for (; i + LANES <= size; i += LANES) total += load(a + i) * load(b + i);
-    for (; i < size; i++) rest += a[i] * b[i];
-    return sum(total) + rest;
+    for (; i + LANES <= size; i += LANES) {
+        vec total[QUERIES];
+        UNROLL for (int r = 0; r < rows; r++) total[r] = load(look->out[r] + i) * keep[r];
+        for (int block = 0; block < blocks; block++) for (int j = 0; j < BLOCK; j++) {
+            vec value = load(values[block] + j * size + i);
+            UNROLL for (int r = 0; r < rows; r++) total[r] += shares[r][block * BLOCK + j] * value;
+        }
+        UNROLL for (int r = 0; r < rows; r++) store(look->out[r] + i, total[r]);
+    }
+    for (; i < size; i++) for (int r = 0; r < rows; r++) {
+        float total = look->out[r][i] * keep[r];
+        for (int j = 0; j < blocks * BLOCK; j++) total += shares[r][j] * values[j / BLOCK][j % BLOCK * size + i];
+        look->out[r][i] = total;
+    }
 }
 
-/* One query over its stream's positions, block by block, the softmax kept up as it goes (arXiv:2112.05682).
-   out: [D]. */
-static void look(const Model *m, const Layer *layer, const float *query, const int64_t *table, int64_t position,
-                 int64_t kv_head, float *out) {
+INLINE void look_rows(const int rows, const Model *m, const Layer *layer, Look *look, const int64_t *at, int64_t start,
+                      int blocks) {
     const int64_t size = m->head_dim;
-    const int64_t first = layer->window && position >= layer->window ? position - layer->window + 1 : 0;
-    float most = -INFINITY, weight = 0;
-    for (int64_t i = 0; i < size; i++) out[i] = 0;
-    for (int64_t block = first / BLOCK; block <= position / BLOCK; block++) {
-        const int64_t at = kv_head * m->head_stride + table[block] * BLOCK * size;
-        const int64_t from = block * BLOCK < first ? first - block * BLOCK : 0;
-        const int64_t to = position - block * BLOCK < BLOCK ? position - block * BLOCK + 1 : BLOCK;
-        const float *keys = layer->keys + at, *values = layer->values + at;
-        float scores[BLOCK], high = most;
-        for (int i = 0; i < BLOCK; i++) scores[i] = -INFINITY;
-        for (int64_t i = from; i < to; i++) {
-            scores[i] = dot(query, keys + i * size, size) * m->scaling;
-            high = scores[i] > high ? scores[i] : high;
-        }
-        vec total = {0};
-        for (int i = 0; i < BLOCK; i += LANES) {
-            vec score = load(scores + i);
-            vec part = choose(score == -INFINITY, (vec){0}, exponential(score - high));
-            store(scores + i, part);
-            total += part;
-        }
-        const float keep = most == high ? 1.0f : most == -INFINITY ? 0.0f : exponential(fill(most - high))[0];
-        weight = weight * keep + sum(total);
-        most = high;
-        int64_t i = 0;
-        for (; i + LANES <= size; i += LANES) {
-            vec mixed = load(out + i) * keep;
-            for (int64_t j = from; j < to; j++) mixed += scores[j] * load(values + j * size + i);
-            store(out + i, mixed);
-        }
-        for (; i < size; i++) {
-            float mixed = out[i] * keep;
-            for (int64_t j = from; j < to; j++) mixed += scores[j] * values[j * size + i];
-            out[i] = mixed;
-        }
+    const float *values[SPAN / BLOCK];
+    float keep[QUERIES], scores[QUERIES][SPAN];
+    for (int block = 0; block < blocks; block++) {
+        float(*own)[SPAN] = (float(*)[SPAN])(scores[0] + block * BLOCK);
+        score(rows, look->packed, layer->keys + at[block], size, own);
+        values[block] = layer->values + at[block];
     }
-    for (int64_t i = 0; i < size; i++) out[i] /= weight;
+    for (int r = 0; r < rows; r++)
+        weigh(m, layer->window, look->position[r], start, blocks * BLOCK, scores[r], look->most + r, look->weight + r,
+              keep + r);
+    mix(rows, look, values, blocks, size, scores, keep);
 }
 
-static void attend(const Model *m, const Layer *layer, const Step *step, const Singles *group) {
-    const int64_t size = m->head_dim, each = m->heads / m->kv_heads, all = m->heads + 2 * m->kv_heads;
-#pragma omp parallel for num_threads(team) schedule(dynamic, 1) if (group->count * group->width * m->heads * size > 4 * PARALLEL_FROM / BLOCK)
-    for (int64_t task = 0; task < group->count * m->kv_heads; task++) {
-        const int64_t one = task / m->kv_heads, kv_head = task % m->kv_heads;
-        const int64_t row = group->rows ? group->rows[one] : one;
-        for (int64_t head = kv_head * each; head < (kv_head + 1) * each; head++)
-            look(m, layer, step->qkv + (row * all + head) * size, group->table + one * group->width,
-                 group->positions[one], kv_head, step->attended + (row * m->heads + head) * size);
+/* at: where the keys of each block begin, from position `start` on. */
+#define LOOK_CASE(n) case n: if (n <= QUERIES) look_rows(n, m, layer, look, at, start, blocks); break;
+static void look_at(const Model *m, const Layer *layer, Look *look, const int64_t *at, int64_t start, int blocks) {
+    switch (look->rows) {
+        LOOK_CASE(1) LOOK_CASE(2) LOOK_CASE(3) LOOK_CASE(4) LOOK_CASE(5) LOOK_CASE(6) LOOK_CASE(7) LOOK_CASE(8)
     }
+}
+
+/* All queries of a unit under one key head; a span's keys and values stay in the cache for all of them. */
+static void attend_unit(const Model *m, const Layer *layer, const Step *step, const Group *group, int64_t unit,
+                        int64_t kv_head) {
+    const int64_t size = m->head_dim, each = m->heads / m->kv_heads, all = m->heads + 2 * m->kv_heads;
+    const int64_t *positions = group->positions + unit * group->queries, *table = group->table + unit * group->width;
+    const int64_t rows = group->queries * each, count = (rows + QUERIES - 1) / QUERIES, window = layer->window;
+    const int64_t first = window && positions[0] >= window ? positions[0] - window + 1 : 0;
+    const int64_t end = positions[group->queries - 1] / BLOCK + 1;
+    float packed[count * size * QUERIES];
+    Look looks[count];
+    for (int64_t row = 0; row < rows; row++) {
+        const int64_t one = row / each, head = kv_head * each + row % each, r = row % QUERIES;
+        const int64_t token = group->rows ? group->rows[unit * group->queries + one] : unit * group->queries + one;
+        const float *query = step->qkv + (token * all + head) * size;
+        Look *look = looks + row / QUERIES;
+        float *own = packed + row / QUERIES * size * QUERIES;
+        look->packed = own, look->rows = r + 1;
+        look->out[r] = step->attended + (token * m->heads + head) * size;
+        look->position[r] = positions[one], look->most[r] = -INFINITY, look->weight[r] = (vec){0};
+        for (int64_t i = 0; i < size; i++) own[i * QUERIES + r] = query[i], look->out[r][i] = 0;
+    }
+    for (int64_t start = first / SPAN * (SPAN / BLOCK); start < end; start += SPAN / BLOCK) {
+        const int blocks = end - start < SPAN / BLOCK ? (int)(end - start) : SPAN / BLOCK;
+        int64_t at[SPAN / BLOCK];
+        for (int i = 0; i < blocks; i++) at[i] = kv_head * m->head_stride + table[start + i] * BLOCK * size;
+        for (int64_t i = 0; i < count; i++) look_at(m, layer, looks + i, at, start * BLOCK, blocks);
+    }
+    for (int64_t row = 0; row < rows; row++) {
+        const Look *look = looks + row / QUERIES;
+        const float weight = sum(look->weight[row % QUERIES]);
+        for (int64_t i = 0; i < size; i++) look->out[row % QUERIES][i] /= weight;
+    }
+}
+
+static void attend(const Model *m, const Layer *layer, const Step *step, const Group *group) {
+    const int64_t work = group->count * group->queries * group->width * BLOCK * m->heads * m->head_dim;
+#pragma omp parallel for num_threads(team) schedule(dynamic, 1) if (work > 4 * PARALLEL_FROM)
+    for (int64_t task = 0; task < group->count * m->kv_heads; task++)
+        attend_unit(m, layer, step, group, task / m->kv_heads, task % m->kv_heads);
 }
 
 /* ---- Layers ---- */
 
-/* The first half of a layer: norm, queries, keys and values, and attention of the streams with one query each. */
-void before(const Model *m, const Layer *layer, const Step *step) {
-    norm(step->hidden, layer->norm, layer->norm_bias, step->tokens, m->hidden, m->centred, m->eps, step->normed);
-    product(&layer->qkv, step->normed, step->tokens, STORE, step->qkv, layer->qkv.outputs, step->quantized, step->steps);
-    place(m, layer, step);
-    for (int64_t group = 0; group < step->groups; group++) attend(m, layer, step, step->singles + group);
-}
-
-/* The second half: what attention gave, then the MLP, each added to the hidden state. */
-void after(const Model *m, const Layer *layer, const Step *step) {
+static void layer(const Model *m, const Layer *own, const Step *step) {
     const int64_t tokens = step->tokens;
-    product(&layer->output, step->attended, tokens, ADD, step->hidden, m->hidden, step->quantized, step->steps);
-    norm(step->hidden, layer->mlp_norm, layer->mlp_norm_bias, tokens, m->hidden, m->centred, m->eps, step->normed);
-    product(&layer->up, step->normed, tokens, m->gated ? GATED : GELU, step->inner, m->inner, step->quantized,
+    norm(step->hidden, own->norm, own->norm_bias, tokens, m->hidden, m->centred, m->eps, step->normed);
+    product(&own->qkv, step->normed, tokens, STORE, step->qkv, own->qkv.outputs, step->quantized, step->steps);
+    place(m, own, step);
+    for (int64_t group = 0; group < step->group_count; group++) attend(m, own, step, step->groups + group);
+    product(&own->output, step->attended, tokens, ADD, step->hidden, m->hidden, step->quantized, step->steps);
+    norm(step->hidden, own->mlp_norm, own->mlp_norm_bias, tokens, m->hidden, m->centred, m->eps, step->normed);
+    product(&own->up, step->normed, tokens, m->gated ? GATED : GELU, step->inner, m->inner, step->quantized,
             step->steps);
-    product(&layer->down, step->inner, tokens, ADD, step->hidden, m->hidden, step->quantized, step->steps);
+    product(&own->down, step->inner, tokens, ADD, step->hidden, m->hidden, step->quantized, step->steps);
 }
 
-/* All layers, of a batch in which every stream has one query. */
+/* All layers, over the hidden states in place. */
 void layers(const Model *m, const Layer *all, int64_t count, const Step *step) {
-    for (int64_t index = 0; index < count; index++) {
-        before(m, all + index, step);
-        after(m, all + index, step);
-    }
+    for (int64_t index = 0; index < count; index++) layer(m, all + index, step);
 }
 
 /* ---- Masks ---- */

@@ -70,14 +70,15 @@ class CModel(Structure):
     ]
 
 
-class CSingles(Structure):
-    """`Singles` of kernels.c."""
+class CGroup(Structure):
+    """`Group` of kernels.c."""
 
     _fields_ = [
         ("rows", c_void_p),
         ("positions", c_void_p),
         ("table", c_void_p),
         ("count", c_int64),
+        ("queries", c_int64),
         ("width", c_int64),
     ]
 
@@ -91,8 +92,8 @@ class CStep(Structure):
         *((name, c_void_p) for name in ("positions", "slots", "hidden", "normed", "qkv", "attended", "inner")),
         ("quantized", c_void_p),
         ("steps", c_void_p),
-        ("singles", POINTER(CSingles)),
-        ("groups", c_int64),
+        ("groups", POINTER(CGroup)),
+        ("group_count", c_int64),
     ]
 
 
@@ -108,8 +109,6 @@ class Kernels:
         self.use_threads = _function(library, "use_threads", c_int64)
         self.prefer_large_pages = _function(library, "prefer_large_pages", c_void_p, c_int64)
         self.let_go = _function(library, "let_go", c_void_p, c_int64)
-        self.before = _function(library, "before", model, layer, step)
-        self.after = _function(library, "after", model, layer, step)
         self.layers = _function(library, "layers", model, layer, c_int64, step)
         norm = (c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_float, c_void_p)
         self.norm = _function(library, "norm", *norm)

@@ -37,7 +37,7 @@ def compiled_shape(
     elif (config := lean_config(raw)) is not None:
         shape = llama_shape(config, FAMILIES[config.family])
         complete = config.accepts(names)
-    if shape is None or not complete or architecture != shape.architecture:
+    if shape is None or not complete or architecture != shape.architecture or shape.head_dim % 2:
         return None
     return shape if layers == [(shape.layer_shape, window) for window in shape.windows] else None
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from lmtool.engine.attention import BlockAttention
 from lmtool.engine.batch import build
@@ -54,6 +58,15 @@ def test_same_logits(architecture, pieces, scored):
     """Prefill, decode and both by turns, windows shorter than the text: transformers' logits within 1e-4."""
     ours, theirs = scored(architecture, pieces)
     torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+@given(cuts=st.sets(st.integers(1, LENGTH - 1)), architecture=st.sampled_from(["llama", "mistral", "gpt2"]))
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_same_bits_however_it_is_cut(cuts, architecture, scored):
+    """Which positions a step computes changes no number."""
+    ends = [0, *sorted(cuts), LENGTH]
+    pieces = [end - start for start, end in itertools.pairwise(ends)]
+    assert torch.equal(scored(architecture, pieces)[0], scored(architecture, [LENGTH])[0])
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "qwen3"])
