@@ -152,7 +152,7 @@ class _Room:
         self.attended = torch.empty(tokens, attended)
         self._normed = torch.empty(tokens, hidden)
         self._inner = torch.empty(tokens, inner)
-        self._quantized = torch.empty(tokens, max(model.sizes), dtype=torch.uint8)
+        self._packed = torch.empty(tokens, max(model.sizes))
         self._steps = torch.empty(tokens)
 
     def step(self, batch: Batch) -> CStep:
@@ -180,7 +180,7 @@ class _Room:
             qkv=address(self.qkv),
             attended=address(self.attended),
             inner=address(self._inner),
-            quantized=address(self._quantized),
+            room=address(self._packed),
             steps=address(self._steps),
             groups=groups,
             group_count=len(batch.groups),

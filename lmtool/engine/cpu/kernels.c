@@ -35,6 +35,8 @@
 #define QUERIES (LANES / 2) /* that look together: what fits into the registers */
 #define PARALLEL_FROM 32768 /* multiplications for which a second thread pays */
 #define STRIDE 16 /* inputs between two looks at memory */
+#define FLOAT_PART 128 /* inputs whose weights in a tile stay in the nearest cache */
+#define INT8_PART 512
 #define LINE 64 /* bytes of a cache line */
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
@@ -88,8 +90,8 @@ typedef struct {
     int64_t tokens, stored; /* stored: how many of them have a place in the cache */
     const int64_t *positions, *slots;
     float *hidden, *normed, *qkv, *attended, *inner;
-    uint8_t *quantized; /* room for the quantized inputs of a product */
-    float *steps;       /* [T] their scales */
+    void *room;   /* for the inputs of a product, 4 bytes each */
+    float *steps; /* [T] room for their scales, where they are quantized */
     const Group *groups;
     int64_t group_count;
 } Step;
@@ -162,9 +164,9 @@ INLINE vec gelu(vec x) { return x / (exponential((x * x * x * 0.044715f + x) * -
 
 typedef struct {
     const Product *product;
-    const float *inputs;      /* [T, K] */
-    const uint8_t *quantized; /* [T, K], for int8 */
-    const float *steps;       /* [T], for int8: what one quantum of a row is worth */
+    const void *inputs; /* groups of rows, each [K, rows] float32, or [K / 4, rows, 4] bytes for int8 */
+    const float *steps; /* [T], for int8: what one quantum of a row is worth */
+    int64_t tokens, groups;
     int64_t mode;
     float *out; /* [T, stride] */
     int64_t stride;
@@ -175,17 +177,19 @@ typedef struct {
     const char *next;    /* of the next one: what to ask memory for while we compute */
     int64_t pace;        /* so many bytes of `next` for each input */
     int64_t column;      /* first output */
-    int64_t row;         /* first row */
 } Place;
 
-/* Store the results [rows, WIDTH] of a tile as the job wants them. */
-static void __attribute__((noinline)) finish(int64_t rows, const float *result, const Job *job, const Place *at) {
+/* The first row of a group; the groups are of nearly equal height. */
+INLINE int64_t first_row(int64_t tokens, int64_t groups, int64_t group) { return tokens * group / groups; }
+
+/* Store the results [T, WIDTH] of a tile as the job wants them. */
+static void finish(const float *result, const Job *job, const Place *at) {
     const Product *p = job->product;
     const int64_t gated = job->mode == GATED, width = gated ? LANES : WIDTH;
     const int64_t from = gated ? at->column / VECTORS : at->column, all = gated ? p->outputs / VECTORS : p->outputs;
     const int64_t left = all - from < width ? all - from : width;
-    for (int64_t r = 0; r < rows; r++, result += WIDTH) {
-        float *to = job->out + (at->row + r) * job->stride + from, part[WIDTH];
+    for (int64_t row = 0; row < job->tokens; row++, result += WIDTH) {
+        float *to = job->out + row * job->stride + from, part[WIDTH];
         for (int v = 0; v < VECTORS; v++) {
             vec value = load(result + v * LANES);
             if (p->bias) value += load(p->bias + at->column + v * LANES);
@@ -202,34 +206,82 @@ INLINE void fetch(const Place *at, int64_t k) {
     for (; from < to; from += LINE) __builtin_prefetch(from, 0, 2);
 }
 
-INLINE vec weight(const char *at, int64_t index, const int kind) {
+INLINE vec widened(const uint16_t *at) {
     typedef uint32_t wide __attribute__((vector_size(LANES * 4)));
-    if (kind == FLOAT32) return load((const float *)at + index);
-    return (vec)(__builtin_convertvector(*(const half *)((const uint16_t *)at + index), wide) << 16);
+    return (vec)(__builtin_convertvector(*(const half *)at, wide) << 16);
 }
 
-INLINE void float_rows(const int rows, const int kind, const Job *job, const Place *at) {
+/* Rows of a group, [size, rows], with weights [size, WIDTH], added to their results [rows, WIDTH]. */
+INLINE void float_rows(const int rows, const int kind, const float *inputs, const void *weights, int64_t size,
+                       int64_t from, const Place *at, float *result) {
     vec total[ROWS][VECTORS];
-    float result[ROWS * WIDTH];
-    const int64_t size = job->product->inputs;
-    const float *inputs = job->inputs + at->row * size;
-    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < VECTORS; v++) total[r][v] = (vec){0};
-    const char *weights = at->weights;
+    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < VECTORS; v++)
+        total[r][v] = load(result + r * WIDTH + v * LANES);
     for (int64_t start = 0; start < size; start += STRIDE) {
         const int64_t end = start + STRIDE < size ? start + STRIDE : size;
-        fetch(at, start);
+        fetch(at, from + start);
         for (int64_t k = start; k < end; k++) {
             vec w[VECTORS];
-            UNROLL for (int v = 0; v < VECTORS; v++) w[v] = weight(weights, k * WIDTH + v * LANES, kind);
+            UNROLL for (int v = 0; v < VECTORS; v++) {
+                const int64_t index = k * WIDTH + v * LANES;
+                w[v] = kind == FLOAT32 ? load((const float *)weights + index) : widened((const uint16_t *)weights + index);
+            }
             UNROLL for (int r = 0; r < rows; r++) {
-                vec x = fill(inputs[r * size + k]);
+                vec x = fill(inputs[k * rows + r]);
                 UNROLL for (int v = 0; v < VECTORS; v++) total[r][v] += x * w[v];
             }
         }
     }
     UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < VECTORS; v++)
         store(result + r * WIDTH + v * LANES, total[r][v]);
-    finish(rows, result, job, at);
+}
+
+#define EACH_COUNT(CASE) \
+    CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
+#define FLOAT_CASE(n) case n: if (n <= ROWS) float_rows(n, FLOAT32, inputs, weights, size, from, at, result); break;
+#define HALF_CASE(n) case n: if (n <= ROWS) float_rows(n, BFLOAT16, inputs, weights, size, from, at, result); break;
+static void float_group(int64_t rows, const float *inputs, const void *weights, int64_t size, int64_t from,
+                        const Place *at, float *result) {
+    switch (rows) { EACH_COUNT(FLOAT_CASE) }
+}
+static void half_group(int64_t rows, const float *inputs, const void *weights, int64_t size, const Place *at,
+                       float *result) {
+    const int64_t from = 0;
+    switch (rows) { EACH_COUNT(HALF_CASE) }
+}
+
+/* Of several groups each takes one part of the weights after the other, which so stays near for all of them; bfloat16
+   is widened once. */
+static void float_groups(const Job *job, const Place *at, float *result) {
+    const int64_t inputs = job->product->inputs;
+    float wide[FLOAT_PART * WIDTH];
+    for (int64_t from = 0; from < inputs; from += FLOAT_PART) {
+        const int64_t size = from + FLOAT_PART < inputs ? FLOAT_PART : inputs - from;
+        const float *weights = (const float *)at->weights + from * WIDTH;
+        if (job->product->kind == BFLOAT16) {
+            const uint16_t *own = (const uint16_t *)at->weights + from * WIDTH;
+            for (int64_t i = 0; i < size * WIDTH; i += LANES) store(wide + i, widened(own + i));
+            weights = wide;
+        }
+        for (int64_t group = 0; group < job->groups; group++) {
+            const int64_t first = first_row(job->tokens, job->groups, group);
+            const int64_t rows = first_row(job->tokens, job->groups, group + 1) - first;
+            Place own = *at;
+            own.next += inputs * own.pace * group;
+            float_group(rows, (const float *)job->inputs + first * inputs + from * rows, weights, size, from, &own,
+                        result + first * WIDTH);
+        }
+    }
+}
+
+static void float_tile(const Job *job, const Place *at) {
+    const int64_t inputs = job->product->inputs;
+    float result[job->tokens * WIDTH];
+    memset(result, 0, sizeof result);
+    if (job->groups > 1) float_groups(job, at, result);
+    else if (job->product->kind == BFLOAT16) half_group(job->tokens, job->inputs, at->weights, inputs, at, result);
+    else float_group(job->tokens, job->inputs, at->weights, inputs, 0, at, result);
+    finish(result, job, at);
 }
 
 /* Four products of bytes, inputs from 1 to 255 by signed weights, added to each number of `total`. Without an
@@ -253,83 +305,116 @@ INLINE sums four(sums total, const uint8_t *inputs, ivec weights) {
 INLINE vec whole(sums total, ivec weights) { (void)weights; return total; }
 #endif
 
-INLINE void int8_rows(const int rows, const Job *job, const Place *at) {
+/* As `float_rows`: inputs [size / 4, rows, 4], weights [size / 4, WIDTH, 4]. */
+INLINE void int8_rows(const int rows, const uint8_t *inputs, const int8_t *weights, int64_t size, int64_t from,
+                      const Place *at, sums *result) {
     sums total[ROWS][VECTORS];
-    float result[ROWS * WIDTH];
-    const Product *p = job->product;
-    const int64_t size = p->inputs;
-    const uint8_t *inputs = job->quantized + at->row * size;
-    const int8_t *weights = (const int8_t *)at->weights;
-    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < VECTORS; v++) total[r][v] = (sums){0};
+    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < VECTORS; v++)
+        total[r][v] = result[r * VECTORS + v];
     for (int64_t start = 0; start < size; start += STRIDE) {
         const int64_t end = start + STRIDE < size ? start + STRIDE : size;
-        fetch(at, start);
-        for (int64_t k = start; k < end; k += 4, weights += 4 * WIDTH) {
+        fetch(at, from + start);
+        for (int64_t k = start; k < end; k += 4) {
             ivec w[VECTORS];
-            UNROLL for (int v = 0; v < VECTORS; v++) memcpy(w + v, weights + v * 4 * LANES, sizeof(ivec));
+            UNROLL for (int v = 0; v < VECTORS; v++) memcpy(w + v, weights + k * WIDTH + v * 4 * LANES, sizeof(ivec));
             UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < VECTORS; v++)
-                total[r][v] = four(total[r][v], inputs + r * size + k, w[v]);
+                total[r][v] = four(total[r][v], inputs + k * rows + 4 * r, w[v]);
         }
     }
-    UNROLL for (int v = 0; v < VECTORS; v++) {
+    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < VECTORS; v++)
+        result[r * VECTORS + v] = total[r][v];
+}
+
+#define INT8_CASE(n) case n: if (n <= ROWS) int8_rows(n, inputs, weights, size, from, at, result); break;
+static void int8_group(int64_t rows, const uint8_t *inputs, const int8_t *weights, int64_t size, int64_t from,
+                       const Place *at, sums *result) {
+    switch (rows) { EACH_COUNT(INT8_CASE) }
+}
+
+static void int8_tile(const Job *job, const Place *at) {
+    const Product *p = job->product;
+    const int64_t inputs = p->inputs, part = job->groups > 1 ? INT8_PART : inputs;
+    sums total[job->tokens * VECTORS];
+    float result[job->tokens * WIDTH];
+    memset(total, 0, sizeof total);
+    for (int64_t from = 0; from < inputs; from += part) {
+        const int64_t size = from + part < inputs ? part : inputs - from;
+        const int8_t *weights = (const int8_t *)at->weights + from * WIDTH;
+        for (int64_t group = 0; group < job->groups; group++) {
+            const int64_t first = first_row(job->tokens, job->groups, group);
+            const int64_t rows = first_row(job->tokens, job->groups, group + 1) - first;
+            Place own = *at;
+            own.next += inputs * own.pace * group;
+            int8_group(rows, (const uint8_t *)job->inputs + first * inputs + from * rows, weights, size, from, &own,
+                       total + first * VECTORS);
+        }
+    }
+    for (int v = 0; v < VECTORS; v++) {
         const int64_t column = at->column + v * LANES;
         ivec weights;
         memcpy(&weights, p->sums + column, sizeof(ivec));
         vec scale = load(p->scales + column);
-        UNROLL for (int r = 0; r < rows; r++)
-            store(result + r * WIDTH + v * LANES, whole(total[r][v], weights) * (scale * job->steps[at->row + r]));
+        for (int64_t row = 0; row < job->tokens; row++)
+            store(result + row * WIDTH + v * LANES, whole(total[row * VECTORS + v], weights) * (scale * job->steps[row]));
     }
-    finish(rows, result, job, at);
+    finish(result, job, at);
 }
 
-#define EACH_COUNT(CASE) \
-    CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
-#define FLOAT32_CASE(n) case n: if (n <= ROWS) float_rows(n, FLOAT32, job, at); break;
-#define BFLOAT16_CASE(n) case n: if (n <= ROWS) float_rows(n, BFLOAT16, job, at); break;
-#define INT8_CASE(n) case n: if (n <= ROWS) int8_rows(n, job, at); break;
-static void float32_tile(int64_t rows, const Job *job, const Place *at) { switch (rows) { EACH_COUNT(FLOAT32_CASE) } }
-static void bfloat16_tile(int64_t rows, const Job *job, const Place *at) { switch (rows) { EACH_COUNT(BFLOAT16_CASE) } }
-static void int8_tile(int64_t rows, const Job *job, const Place *at) { switch (rows) { EACH_COUNT(INT8_CASE) } }
-
-/* Rows [T, K] as whole numbers from 1 to 255, 128 for zero, and what one quantum is worth. */
-static void quantize(const float *inputs, int64_t tokens, int64_t size, uint8_t *out, float *steps) {
+/* A row [K] as whole numbers from 1 to 255, 128 for zero; returns what one quantum is worth. */
+static float quantize(const float *x, int64_t size, uint8_t *to) {
     const float magic = 12582912.0f;
-    for (int64_t row = 0; row < tokens; row++) {
-        const float *x = inputs + row * size;
-        uint8_t *to = out + row * size;
-        vec most = {0};
-        float high = 0;
-        int64_t i = 0;
-        for (; i + LANES <= size; i += LANES) most = highest(most, highest(load(x + i), -load(x + i)));
-        for (int j = 0; j < LANES; j++) high = most[j] > high ? most[j] : high;
-        for (; i < size; i++) high = fabsf(x[i]) > high ? fabsf(x[i]) : high;
-        steps[row] = high > 0 ? high / 127.0f : 1.0f;
-        const float inverse = 1.0f / steps[row];
-        for (i = 0; i + LANES <= size; i += LANES) {
-            vec rounded = (load(x + i) * inverse + magic) - magic;
-            *(bytes *)(to + i) = __builtin_convertvector(__builtin_convertvector(rounded, ivec) + 128, bytes);
-        }
-        for (; i < size; i++) to[i] = (uint8_t)(((x[i] * inverse + magic) - magic) + 128);
+    vec most = {0};
+    float high = 0;
+    int64_t i = 0;
+    for (; i + LANES <= size; i += LANES) most = highest(most, highest(load(x + i), -load(x + i)));
+    for (int j = 0; j < LANES; j++) high = most[j] > high ? most[j] : high;
+    for (; i < size; i++) high = fabsf(x[i]) > high ? fabsf(x[i]) : high;
+    const float step = high > 0 ? high / 127.0f : 1.0f, inverse = 1.0f / step;
+    for (i = 0; i + LANES <= size; i += LANES) {
+        vec rounded = (load(x + i) * inverse + magic) - magic;
+        *(bytes *)(to + i) = __builtin_convertvector(__builtin_convertvector(rounded, ivec) + 128, bytes);
+    }
+    for (; i < size; i++) to[i] = (uint8_t)(((x[i] * inverse + magic) - magic) + 128);
+    return step;
+}
+
+/* A group of rows, each [words] of four bytes, side by side: [words, rows]. */
+static void pack(const uint32_t *from, int64_t rows, int64_t words, uint32_t *to) {
+    for (int64_t start = 0; start < words; start += STRIDE) {
+        const int64_t end = start + STRIDE < words ? start + STRIDE : words;
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t i = start; i < end; i++) to[i * rows + r] = from[r * words + i];
     }
 }
 
-/* inputs [T, K] to out [T, stride]; K is a multiple of 4 for int8. quantized [T, K], steps [T]: room for int8. */
+/* inputs [T, K] to out [T, stride]; K is a multiple of 4 for int8. room: of 4 * T * K bytes. steps [T]: room, too. */
 void product(const Product *p, const float *inputs, int64_t tokens, int64_t mode, float *out, int64_t stride,
-             uint8_t *quantized, float *steps) {
-    static void (*const runs[])(int64_t, const Job *, const Place *) = {float32_tile, bfloat16_tile, int8_tile};
+             void *room, float *steps) {
     static const int64_t sizes[] = {4, 2, 1};
     const int64_t tiles = (p->outputs + WIDTH - 1) / WIDTH, size = p->inputs * WIDTH * sizes[p->kind];
-    const int64_t groups = (tokens + ROWS - 1) / ROWS;
-    const Job job = {p, inputs, quantized, steps, mode, out, stride};
-    if (p->kind == INT8) quantize(inputs, tokens, p->inputs, quantized, steps);
-#pragma omp parallel for num_threads(team) schedule(static) if (tokens * p->inputs * p->outputs > PARALLEL_FROM)
-    for (int64_t tile = 0; tile < tiles; tile++) {
-        Place at = {.weights = (const char *)p->weights + tile * size, .column = tile * WIDTH};
-        at.pace = WIDTH * sizes[p->kind] / groups;
-        for (int64_t group = 0; group < groups; group++) { /* of nearly equal height */
-            at.row = tokens * group / groups;
-            at.next = at.weights + size + size * group / groups;
-            runs[p->kind](tokens * (group + 1) / groups - at.row, &job, &at);
+    const int64_t groups = (tokens + ROWS - 1) / ROWS, words = p->inputs / (p->kind == INT8 ? 4 : 1);
+    const Job job = {p, room, steps, tokens, groups, mode, out, stride};
+#pragma omp parallel num_threads(team) if (tokens * p->inputs * p->outputs > PARALLEL_FROM)
+    {
+#pragma omp for schedule(static)
+        for (int64_t group = 0; group < groups; group++) {
+            const int64_t first = first_row(tokens, groups, group), rows = first_row(tokens, groups, group + 1) - first;
+            const float *from = inputs + first * p->inputs;
+            uint32_t *to = (uint32_t *)room + first * words;
+            if (p->kind == INT8) {
+                uint32_t quantized[rows * words];
+                for (int64_t r = 0; r < rows; r++)
+                    steps[first + r] = quantize(from + r * p->inputs, p->inputs, (uint8_t *)(quantized + r * words));
+                pack(quantized, rows, words, to);
+            } else {
+                pack((const uint32_t *)from, rows, words, to);
+            }
+        }
+#pragma omp for schedule(static)
+        for (int64_t tile = 0; tile < tiles; tile++) {
+            Place at = {.weights = (const char *)p->weights + tile * size, .column = tile * WIDTH};
+            at.next = at.weights + size, at.pace = WIDTH * sizes[p->kind] / groups;
+            (p->kind == INT8 ? int8_tile : float_tile)(&job, &at);
         }
     }
 }
@@ -553,14 +638,14 @@ static void attend(const Model *m, const Layer *layer, const Step *step, const G
 static void layer(const Model *m, const Layer *own, const Step *step) {
     const int64_t tokens = step->tokens;
     norm(step->hidden, own->norm, own->norm_bias, tokens, m->hidden, m->centred, m->eps, step->normed);
-    product(&own->qkv, step->normed, tokens, STORE, step->qkv, own->qkv.outputs, step->quantized, step->steps);
+    product(&own->qkv, step->normed, tokens, STORE, step->qkv, own->qkv.outputs, step->room, step->steps);
     place(m, own, step);
     for (int64_t group = 0; group < step->group_count; group++) attend(m, own, step, step->groups + group);
-    product(&own->output, step->attended, tokens, ADD, step->hidden, m->hidden, step->quantized, step->steps);
+    product(&own->output, step->attended, tokens, ADD, step->hidden, m->hidden, step->room, step->steps);
     norm(step->hidden, own->mlp_norm, own->mlp_norm_bias, tokens, m->hidden, m->centred, m->eps, step->normed);
-    product(&own->up, step->normed, tokens, m->gated ? GATED : GELU, step->inner, m->inner, step->quantized,
+    product(&own->up, step->normed, tokens, m->gated ? GATED : GELU, step->inner, m->inner, step->room,
             step->steps);
-    product(&own->down, step->inner, tokens, ADD, step->hidden, m->hidden, step->quantized, step->steps);
+    product(&own->down, step->inner, tokens, ADD, step->hidden, m->hidden, step->room, step->steps);
 }
 
 /* All layers, over the hidden states in place. */

@@ -90,7 +90,7 @@ class CStep(Structure):
         ("tokens", c_int64),
         ("stored", c_int64),
         *((name, c_void_p) for name in ("positions", "slots", "hidden", "normed", "qkv", "attended", "inner")),
-        ("quantized", c_void_p),
+        ("room", c_void_p),
         ("steps", c_void_p),
         ("groups", POINTER(CGroup)),
         ("group_count", c_int64),

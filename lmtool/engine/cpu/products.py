@@ -112,8 +112,7 @@ def multiply(kernels: Kernels, product: PackedProduct, inputs: Tensor) -> Tensor
     """inputs: [T, in] float32, contiguous. Returns [T, out] float32."""
     tokens = len(inputs)
     out = torch.empty(tokens, product.outputs)
-    quantized = torch.empty(tokens, product.inputs, dtype=torch.uint8)
-    steps = torch.empty(tokens)
+    room, steps = torch.empty(tokens, product.inputs), torch.empty(tokens)
     kernels.product(
         product.structure,
         address(inputs),
@@ -121,7 +120,7 @@ def multiply(kernels: Kernels, product: PackedProduct, inputs: Tensor) -> Tensor
         STORE,
         address(out),
         product.outputs,
-        address(quantized),
+        address(room),
         address(steps),
     )
     return out

@@ -73,8 +73,8 @@ def test_gates(kernels, layer, inner):
     up = up[:inner]
     packed = pack(kernels, interleaved(kernels, gate, up), None, torch.float32)
     width = packed.outputs // 2
-    out, steps = torch.empty(70, width), torch.empty(70)
-    kernels.product(packed.structure, address(inputs), 70, GATED, address(out), width, None, address(steps))
+    out, room, steps = torch.empty(70, width), torch.empty(70, 64), torch.empty(70)
+    kernels.product(packed.structure, address(inputs), 70, GATED, address(out), width, address(room), address(steps))
     expected = silu(linear(inputs, gate)) * linear(inputs, up)
     torch.testing.assert_close(out[:, :inner], expected, atol=1e-5, rtol=1e-5)
     assert not out[:, inner:].any()
