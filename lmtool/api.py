@@ -72,6 +72,7 @@ class EngineOptions(TypedDict, total=False):
     prefix_cache: bool
     speculation: bool
     jump_forward: bool
+    step_ahead: bool
     threads: int | None
     deterministic: bool
     trust_remote_code: bool

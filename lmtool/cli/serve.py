@@ -96,6 +96,9 @@ async def serve(
     jump_forward: Annotated[
         bool, typer.Option(help="Take what a constraint forces without drawing it.", rich_help_panel=MACHINE)
     ] = True,
+    step_ahead: Annotated[
+        bool, typer.Option(help="Give a GPU the next step before reading this one.", rich_help_panel=MACHINE)
+    ] = True,
     deterministic: Annotated[
         bool,
         typer.Option(
@@ -262,6 +265,7 @@ async def serve(
         prefix_cache=prefix_cache,
         speculation=speculation,
         jump_forward=jump_forward,
+        step_ahead=step_ahead,
         deterministic=deterministic,
         threads=threads if threads is not None else threads_for(model),
         trust_remote_code=trust_remote_code,

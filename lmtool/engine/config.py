@@ -39,6 +39,11 @@ class EngineConfig:
     """Whether a stream that repeats itself or its prompt is guessed ahead while that pays; its ids stay the same."""
     jump_forward: bool = True
     """Whether ids that must follow by a stream's constraint are taken at once, without being drawn one by one."""
+    step_ahead: bool = True
+    """Whether a GPU is given the next step before this one's outcome is read; ids stay the same.
+
+    Not beside `speculation`, which is used on a GPU with `deterministic` only.
+    """
     deterministic: bool = False
     """Whether a stream has the same bits alone and in any batch on a GPU, too; on CPU it always has."""
     threads: int | None = None

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from lmtool.engine.cuda.row_sums import logsumexp
+from lmtool.engine.cuda.step_rows import to_device
+from lmtool.engine.rows import put_rows, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,7 +52,7 @@ def most_likely(logits: Tensor) -> Tensor:
 
 
 def truncate(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """Apply top-k, then top-p of what is left, then min-p.
+    """Apply top-k, then top-p of what is left, then min-p. Waits for the device where the numbers must tell how far.
 
     logits: [n, V] float32, temperature applied. params: one for each row.
     Returns [n, V] float32, -inf for what is cut; at least the most likely token stays.
@@ -59,14 +61,22 @@ def truncate(logits: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     result = torch.full_like(logits, float("-inf"))
     rows = list(range(len(params)))
     for count in (*_CANDIDATES, logits.shape[-1]):
-        own = logits if len(rows) == len(logits) else logits[rows]
+        own = rows_of(logits, rows)
         values, ids = highest(own, min(count, logits.shape[-1]))
-        kept, sure = _keep(values, normaliser[rows], [params[row] for row in rows], logits.shape[-1])
-        result[rows] = torch.full_like(own, float("-inf")).scatter_(1, ids, values.masked_fill(~kept, float("-inf")))
+        kept, sure = _keep(values, rows_of(normaliser, rows), [params[row] for row in rows], logits.shape[-1])
+        left = torch.full_like(own, float("-inf")).scatter_(1, ids, values.masked_fill(~kept, float("-inf")))
+        put_rows(result, rows, left)
+        if all(_within(params[row], count) for row in rows):
+            break
         rows = [row for row, enough in zip(rows, sure.tolist(), strict=True) if not enough]
         if not rows:
             break
     return result
+
+
+def _within(params: SamplingParams, count: int) -> bool:
+    """Whether so many candidates hold all that top-k leaves."""
+    return 0 < params.top_k <= count
 
 
 def highest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -100,9 +110,10 @@ def _keep(
     Returns [n, C] bool, and [n] bool: whether no candidate beyond these could have stayed.
     """
     device, width = values.device, values.shape[-1]
-    top_k = torch.tensor([p.top_k if 0 < p.top_k < vocabulary else vocabulary for p in params], device=device)
-    top_p = torch.tensor([p.top_p for p in params], dtype=values.dtype, device=device).unsqueeze(-1)
-    min_p = torch.tensor([p.min_p for p in params], dtype=values.dtype, device=device).unsqueeze(-1)
+    ks = [p.top_k if 0 < p.top_k < vocabulary else vocabulary for p in params]
+    top_k = to_device(ks, torch.int64, device)
+    top_p = to_device([p.top_p for p in params], values.dtype, device).unsqueeze(-1)
+    min_p = to_device([p.min_p for p in params], values.dtype, device).unsqueeze(-1)
     kept = torch.arange(width, device=device) < top_k.unsqueeze(-1)
     all_of_top_k = top_k <= width
     mass = logsumexp(values.masked_fill(~kept, float("-inf"))).unsqueeze(-1)

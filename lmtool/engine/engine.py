@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import threading
 import time
@@ -16,11 +15,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from lmtool.engine.block_allocator import BlockAllocator
+from lmtool.engine.cuda.readback import arrival
+from lmtool.engine.drawing import Choice
+from lmtool.engine.flight import Drawn, Flight, draw
 from lmtool.engine.masks import Masks
 from lmtool.engine.opening import Opening
 from lmtool.engine.outbox import Outbox
 from lmtool.engine.prefix_cache import PrefixCache, PrefixCounts
-from lmtool.engine.sampler import Choice, sample
 from lmtool.engine.scheduler import Limits, Plan, Scheduler
 from lmtool.engine.speculation import StepCost
 from lmtool.engine.stream import Stream, failure
@@ -54,12 +55,13 @@ class Engine:
         prefix_cache: bool = True,
         speculation: bool = False,
         jump_forward: bool = True,
+        step_ahead: bool = False,
     ) -> None:
         """Make an engine; call `start`.
 
         blocks: how many the runner's key-value cache has. threads: CPU threads of a step; None: torch's choice.
-        prefix_cache, speculation, jump_forward: see `EngineConfig`. Speculation is lossless only over a runner whose
-        rows do not depend on their neighbours.
+        prefix_cache, speculation, jump_forward, step_ahead: see `EngineConfig`. Speculation is lossless only over a
+        runner whose rows do not depend on their neighbours; no step is begun ahead beside it, since guesses need ids.
         """
         self._runner: ModelRunner | None = runner
         self._info = info
@@ -70,6 +72,9 @@ class Engine:
         self._opening = Opening(info, runner.device, drafts=speculation, jumps=jump_forward)
         self._masks: Masks | None = None
         self._streams: dict[int, Stream] = {}
+        self._step_ahead = step_ahead and not speculation
+        self._flight: Flight | None = None
+        """The next step, where it was begun ahead."""
         self._outbox = Outbox()
         self._inbox: deque[_Command] = deque()
         self._wake = threading.Condition()
@@ -184,6 +189,9 @@ class Engine:
             while self._take_commands(wait=not busy):
                 busy = self._step()
                 self._flush()
+            assert self._runner is not None
+            arrival(self._runner.device)()  # what was begun ahead uses the model's memory
+            self._flight = None
 
     def _take_commands(self, *, wait: bool) -> bool:
         """Carry out what arrived; False when the engine closes. wait: sleep until something arrives."""
@@ -197,24 +205,36 @@ class Engine:
         return not self._closing
 
     def _step(self) -> bool:
-        """Plan, compute, and send what it brings; False when there was nothing to compute."""
-        if self._cost is not None:
-            self._propose(self._cost)
-        plan = self._scheduler.plan()
+        """Compute a step, and send what it brings; False when there was nothing to compute.
+
+        The pass of the step behind it is begun in between, where that can be: a GPU is computing it while this step's
+        outcome is read, recorded and sent.
+        """
+        flight = None if self._flight is None else self._flight.due()
+        self._flight = None
+        plan = self._plan() if flight is None else flight.plan
         if not plan.spans:
             return False
         streams = [self._streams[span.sequence.number] for span in plan.spans]
         assert self._runner is not None
         try:
             began = time.perf_counter()
-            drawn = self._compute(self._runner, plan, streams)
+            drawn = self._compute(self._runner, plan, streams, flight)
+            self._flight = self._run_ahead(self._runner, drawn)
+            choices = drawn.choices()
             if self._cost is not None and not plan.chunks:
                 self._cost.learn(plan.tokens, time.perf_counter() - began)
-            self._finish_step(plan, streams, drawn)
+            self._finish_step(plan, streams, choices)
         except Exception as problem:
             _logger.exception("a step of %d streams failed", len(streams))
+            self._flight = None
             self._fail([stream for stream in streams if self._alive(stream)], _step_error(problem))
         return True
+
+    def _plan(self) -> Plan:
+        if self._cost is not None:
+            self._propose(self._cost)
+        return self._scheduler.plan()
 
     def _propose(self, cost: StepCost) -> None:
         """Draft what each running stream may say next."""
@@ -223,17 +243,23 @@ class Engine:
         for sequence in decoding:
             sequence.draft = self._streams[sequence.number].propose(share)
 
-    def _compute(self, runner: ModelRunner, plan: Plan, streams: list[Stream]) -> list[list[Choice | None]]:
-        """What the rows of logits of each stream give."""
-        own = list(zip(plan.spans, streams, strict=True))
+    def _compute(self, runner: ModelRunner, plan: Plan, streams: list[Stream], flight: Flight | None) -> Drawn:
+        """What the rows of logits of each stream give. flight: where the logits were begun ahead."""
+        own = zip(plan.spans, streams, strict=True)
         drawing = [stream for span, stream in own if span.end >= len(span.sequence.tokens)]
         masks = dict if self._masks is None else self._masks.begin(drawing)
-        logits = runner.run(plan)
-        allowed = masks()
-        parts = [stream.rows(span.logits, allowed.get(stream)) for span, stream in own]
-        rows = list(itertools.chain.from_iterable(parts))
-        drawn = iter(sample(logits, rows) if rows else [])
-        return [list(itertools.islice(drawn, len(part))) for part in parts]
+        logits = runner.run(plan) if flight is None else flight.logits
+        return draw(plan, streams, logits, masks())
+
+    def _run_ahead(self, runner: ModelRunner, drawn: Drawn) -> Flight | None:
+        """Begin the step behind one whose outcome is not read yet, where it is known and no command could change it."""
+        if not self._step_ahead or self._inbox or self._closing or len(drawn.counts) > runner.most_ahead:
+            return None
+        ahead = self._scheduler.plan_ahead(drawn.plan)
+        try:
+            return None if ahead is None else Flight(ahead, runner.run_ahead(ahead, drawn.ids(ahead)))
+        except torch.OutOfMemoryError:
+            return None  # as a step of its own it may be computed in parts
 
     def _finish_step(self, plan: Plan, streams: list[Stream], drawn: list[list[Choice | None]]) -> None:
         parts = [stream.take(own, self._info.model) for stream, own in zip(streams, drawn, strict=True)]

@@ -46,6 +46,18 @@ class ModelRunner:
         """What is to run steps of so many streams, of up to `context` positions; called once, after the checks."""
         return self
 
+    @property
+    def most_ahead(self) -> int:
+        """Rows of the largest step that `run_ahead` takes; 0 where nothing runs ahead."""
+        return 0
+
+    def run_ahead(self, plan: Plan, ids: Tensor) -> Tensor:
+        """Like `run`, for a plan made ahead of its time: one new position of each text, whose ids the host lacks yet.
+
+        ids: [N] int64 on the device, one for each span. Nothing is waited for.
+        """
+        raise NotImplementedError
+
     def run(self, plan: Plan) -> Tensor:
         """Compute the plan's spans and store their keys and values.
 

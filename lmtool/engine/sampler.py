@@ -6,7 +6,6 @@ from (seed, position). So a stream is the same alone and in a crowd.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,24 +14,19 @@ from torch import Tensor
 
 from lmtool.engine.cpu import masking as cpu
 from lmtool.engine.cuda import masking as cuda
-from lmtool.engine.cuda.row_sums import logsumexp
-from lmtool.engine.cumulative import draw, highest, most_likely, truncate
+from lmtool.engine.cuda.step_rows import to_device
+from lmtool.engine.cumulative import draw, most_likely, truncate
+from lmtool.engine.drawing import Choice, Drawing, numbers, parts_of
+from lmtool.engine.rows import put_rows, rows_of
 from lmtool.types import LogprobsMode, SamplingParams
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from lmtool.logits_processors import Processors
 
-_TOP_BUCKETS = (1, 5, 20, 256)
-"""Alternatives are taken this many at a time; a row's bucket depends on what it asks for, not on its neighbours."""
-
 _HUGE = 1e30
 """A bias beyond this is as good as infinite, and would become so in float32."""
-
-_CHUNK_BYTES = 2**21
-"""Logits that are looked at together: what is made of them stays in the cache (32 rows of 128k drawn in half the time).
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +44,8 @@ class Bias:
         if not bias:
             return None
         values = torch.tensor(list(bias.values()), dtype=torch.float64).clamp(-_HUGE, _HUGE).float()
-        return Bias(torch.tensor(list(bias), device=device), values.to(device))
+        device = values.device if device is None else device
+        return Bias(to_device(list(bias), torch.int64, device), to_device(values, torch.float32, device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +76,6 @@ class Row:
     """[ceil(V / 32)] int32 on CPU, bit `i % 32` of word `i // 32` for id i: what a constraint lets come next."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What one row of logits gave."""
-
-    token: int
-    """The drawn or the scored id."""
-    logprob: float
-    """In nats, at most 0."""
-    top_logprobs: tuple[tuple[int, float], ...] | None
-    """(id, logprob), best first, then the chosen one if it is not among them; ids that cannot be drawn left out."""
-
-
 def sample(logits: Tensor, rows: Sequence[Row]) -> list[Choice | None]:
     """Draw or score one token a row.
 
@@ -104,14 +87,23 @@ def sample(logits: Tensor, rows: Sequence[Row]) -> list[Choice | None]:
     processors, repetition, presence and frequency penalties, barred ids, temperature, top-k, top-p of what is left,
     min-p (`processed`). A greedy row's `processed` distribution is the one before the temperature.
     """
+    return begin(logits, rows).choices()
+
+
+def begin(logits: Tensor, rows: Sequence[Row]) -> Drawing:
+    """What `sample` draws, with nothing read from the device yet.
+
+    So a GPU is not waited for, unless a row has processors or a cut that may lie beyond the likeliest 256 ids: top-p
+    or min-p without a top-k.
+    """
+    highest = logits.amax(dim=-1)
     stages = _Stages(logits, rows)
     tokens = stages.choose()
-    results: list[Choice | None] = [None] * len(rows)
+    found = []
     for mode, members in stages.modes().items():
-        distribution, at = stages.distribution(mode, members)
-        for row, choice in zip(members, _describe(distribution, at, tokens, rows, members), strict=True):
-            results[row] = choice if stages.finite[row] and not math.isnan(choice.logprob) else None
-    return results
+        wanted = [rows[i].top_logprobs for i in members]
+        found.append(numbers(stages.distribution(mode, members), rows_of(tokens, members), members, wanted))
+    return Drawing(tokens, highest, found)
 
 
 class _Stages:
@@ -119,11 +111,10 @@ class _Stages:
 
     def __init__(self, logits: Tensor, rows: Sequence[Row]) -> None:
         self._rows = rows
-        self.finite: list[bool] = _isfinite(logits)
         biased = [i for i, row in enumerate(rows) if row.target is None and row.bias is not None]
         held = [i for i, row in enumerate(rows) if row.allowed is not None]
         self._raw_rows = [i for i in sorted({*biased, *held}) if rows[i].params.logprobs_mode == "raw"]
-        self._raw = logits[self._raw_rows] if self._raw_rows else None
+        self._raw = rows_of(logits, self._raw_rows).clone() if self._raw_rows else None
         self._biased = _add_bias(logits, rows, biased) if biased else logits
         if held:
             _forbid(self._biased, rows, held)
@@ -145,15 +136,17 @@ class _Stages:
             return most_likely(self._biased)
         tokens = torch.zeros(len(rows), dtype=torch.int64, device=device)
         if greedy:
-            tokens[greedy] = most_likely(self._biased[greedy])
+            put_rows(tokens, greedy, most_likely(rows_of(self._biased, greedy)))
         scored = [i for i, row in enumerate(rows) if row.target is not None]
         if scored:
-            tokens[scored] = torch.tensor([rows[i].target for i in scored], device=device)
+            targets = [row.target for row in rows if row.target is not None]
+            put_rows(tokens, scored, to_device(targets, torch.int64, device))
         wanted = any(rows[i].params.logprobs_mode == "processed" for i in self._shaped_rows)
         distributions = []
         for kind, members in ((_drawn, self._drawn_rows), (_still, self._still_rows)):
-            for part in _parts(members, self._biased):
-                distribution, tokens[part] = kind(_rows_of(self._biased, part), [rows[i] for i in part])
+            for part in parts_of(members, self._biased):
+                distribution, drawn = kind(rows_of(self._biased, part), [rows[i] for i in part])
+                put_rows(tokens, part, drawn)
                 distributions += [distribution] if wanted else []
         self._shaped = torch.cat(distributions) if wanted else None
         return tokens
@@ -171,16 +164,16 @@ class _Stages:
                 members["biased"].append(i)
         return {mode: rows for mode, rows in members.items() if rows}
 
-    def distribution(self, mode: LogprobsMode, members: list[int]) -> tuple[Tensor, list[int]]:
-        """A tensor of logits and the rows in it that are `members`."""
+    def distribution(self, mode: LogprobsMode, members: list[int]) -> Tensor:
+        """[n, V], the logits of `members` at this stage."""
         if mode == "raw":
             assert self._raw is not None
-            return self._raw, list(range(len(members)))
+            return self._raw
         if mode == "processed":
             assert self._shaped is not None
             place = {row: index for index, row in enumerate(self._shaped_rows)}
-            return self._shaped, [place[row] for row in members]
-        return self._biased, members
+            return rows_of(self._shaped, [place[row] for row in members])
+        return rows_of(self._biased, members)
 
 
 def _shapes(row: Row) -> bool:
@@ -192,13 +185,6 @@ def _penalises(row: Row) -> bool:
     params = row.params
     penalised = params.repetition_penalty != 1 or params.presence_penalty != 0 or params.frequency_penalty != 0
     return penalised or bool(row.barred)
-
-
-def _isfinite(logits: Tensor) -> list[bool]:
-    """Whether each row has a distribution: no NaN, no +inf, something above -inf."""
-    highest = logits.amax(dim=-1)  # NaN wins over every number
-    finite: list[bool] = torch.isfinite(highest).tolist()
-    return finite
 
 
 def _add_bias(logits: Tensor, rows: Sequence[Row], biased: list[int]) -> Tensor:
@@ -218,9 +204,9 @@ def _forbid(logits: Tensor, rows: Sequence[Row], held: list[int]) -> None:
     by_kernel = {"cpu": cpu.forbid_by_kernel, "cuda": cuda.forbid_by_kernel}.get(logits.device.type)
     if by_kernel is not None and by_kernel(logits, held, words):
         return
-    table = _FORBIDDEN.to(logits.device)
-    octets = words.view(torch.uint8).to(logits.device, torch.int32)
-    for part in _parts(list(range(len(held))), logits):
+    table = to_device(_FORBIDDEN, torch.float32, logits.device)
+    octets = to_device(words.view(torch.uint8), torch.int32, logits.device)
+    for part in parts_of(list(range(len(held))), logits):
         added = table.index_select(0, octets[part[0] : part[-1] + 1].flatten()).view(len(part), -1)
         for row, own in zip(part, added, strict=True):
             logits[held[row]] += own[: logits.shape[-1]]
@@ -235,28 +221,15 @@ _FORBIDDEN = _forbidden()
 """[256, 8] float32: what eight ids get for a byte of a mask, lowest bit first; 0 or -inf."""
 
 
-def _parts(members: list[int], logits: Tensor) -> Iterator[list[int]]:
-    """The rows a few at a time, so that what is made of them stays in a CPU's cache; a GPU takes all at once."""
-    size = len(members) if logits.is_cuda else max(1, _CHUNK_BYTES // (logits.shape[-1] * logits.element_size()))
-    for start in range(0, len(members), max(1, size)):
-        yield members[start : start + size]
-
-
-def _rows_of(logits: Tensor, members: list[int]) -> Tensor:
-    """[n, V]: these rows, as a view where they follow each other."""
-    first, last = members[0], members[-1]
-    return logits[first : last + 1] if last - first + 1 == len(members) else logits[members]
-
-
 def _drawn(logits: Tensor, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
     """The distribution of rows with a temperature, [n, V], and what is drawn from it, [n]. logits: [n, V]."""
-    temperature = torch.tensor([row.params.temperature for row in rows], device=logits.device)
+    temperature = to_device([row.params.temperature for row in rows], torch.float32, logits.device)
     heated = _corrected(logits, rows) / temperature.clamp(min=1e-5).unsqueeze(-1)
     uniforms = [uniform(row.seed, row.position) for row in rows]
     cut = [i for i, row in enumerate(rows) if _truncates(row.params)]
     if cut:
-        heated[cut] = truncate(heated[cut], [rows[i].params for i in cut])
-    return heated, draw(heated, torch.tensor(uniforms, dtype=torch.float64, device=logits.device))
+        put_rows(heated, cut, truncate(rows_of(heated, cut), [rows[i].params for i in cut]))
+    return heated, draw(heated, to_device(uniforms, torch.float64, logits.device))
 
 
 def _still(logits: Tensor, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
@@ -286,68 +259,15 @@ def _penalise(logits: Tensor, row: Row) -> None:
     """logits: [V], changed in place."""
     params, device = row.params, logits.device
     if params.repetition_penalty != 1 and row.seen:
-        ids = torch.tensor(list(row.seen), device=device)
+        ids = to_device(list(row.seen), torch.int64, device)
         values = logits[ids]
         logits[ids] = torch.where(values > 0, values / params.repetition_penalty, values * params.repetition_penalty)
     if (params.presence_penalty or params.frequency_penalty) and row.counts:
-        ids = torch.tensor(list(row.counts), device=device)
-        often = torch.tensor(list(row.counts.values()), dtype=logits.dtype, device=device)
+        ids = to_device(list(row.counts), torch.int64, device)
+        often = to_device(list(row.counts.values()), logits.dtype, device)
         logits[ids] -= params.presence_penalty + params.frequency_penalty * often
     if row.barred:
-        logits[list(row.barred)] = float("-inf")
-
-
-def _describe(logits: Tensor, at: list[int], tokens: Tensor, rows: Sequence[Row], members: list[int]) -> list[Choice]:
-    """Log-probabilities of `members`, which are the rows `at` of `logits` [n, V]."""
-    whole = at == list(range(len(logits)))
-    own = logits if whole else logits[at]
-    chosen = tokens if len(members) == len(tokens) else tokens[members]
-    normaliser = torch.cat([logsumexp(own[part[0] : part[-1] + 1]) for part in _parts(list(range(len(own))), own)])
-    values = own.gather(1, chosen.unsqueeze(1)).squeeze(1) - normaliser
-    lowest = torch.finfo(values.dtype).min
-    logprobs: list[float] = values.clamp(min=lowest, max=0.0).tolist()
-    ids: list[int] = chosen.tolist()
-    tops = _alternatives(own, normaliser, [rows[i].top_logprobs for i in members])
-    return [
-        Choice(token, logprob, _with_chosen(top, token, logprob))
-        for token, logprob, top in zip(ids, logprobs, tops, strict=True)
-    ]
-
-
-def _alternatives(
-    logits: Tensor, normaliser: Tensor, wanted: Sequence[int | None]
-) -> list[list[tuple[int, float]] | None]:
-    """The k most likely ids of each row that asks for k, best first."""
-    result: list[list[tuple[int, float]] | None] = [None if k is None else [] for k in wanted]
-    for low, high in zip((0, *_TOP_BUCKETS), _TOP_BUCKETS, strict=False):
-        members = [i for i, k in enumerate(wanted) if k is not None and low < k <= high]
-        if not members:
-            continue
-        own = logits if len(members) == len(logits) else logits[members]
-        values, ids = _best(own, min(high, logits.shape[-1]))
-        logprobs = (values - normaliser[members].unsqueeze(-1)).clamp(max=0.0).tolist()
-        for i, row_ids, row_logprobs in zip(members, ids.tolist(), logprobs, strict=True):
-            best = zip(row_ids[: wanted[i]], row_logprobs, strict=False)
-            result[i] = [(token, logprob) for token, logprob in best if logprob > float("-inf")]
-    return result
-
-
-def _best(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` highest of each row, best first: values [n, count] and ids [n, count]."""
-    if count > 1:
-        return highest(logits, count)
-    ids = most_likely(logits).unsqueeze(1)
-    return logits.gather(1, ids), ids
-
-
-def _with_chosen(
-    top: list[tuple[int, float]] | None, token: int, logprob: float
-) -> tuple[tuple[int, float], ...] | None:
-    if top is None:
-        return None
-    if all(other != token for other, _ in top):
-        top.append((token, logprob))
-    return tuple(top)
+        logits.index_fill_(0, to_device(list(row.barred), torch.int64, device), float("-inf"))
 
 
 _MASK = (1 << 64) - 1

@@ -88,7 +88,8 @@ class Plan:
 class Scheduler:
     """Owns the queue and the blocks. `plan` chooses, the caller computes, `commit` records the outcome.
 
-    Between `plan` and `commit` no other method may be called but `remove`.
+    Between `plan` and `commit` no other method may be called but `remove`, `add` and, once, `plan_ahead`: what that
+    gives is then committed in its turn, or left aside, before there is another `plan`.
     """
 
     def __init__(self, limits: Limits, allocator: BlockAllocator, cache: PrefixCache | None = None) -> None:
@@ -135,14 +136,31 @@ class Scheduler:
         plan = Plan()
         active = [s for s in self._admitted if not s.paused and not self._parked(s, s.computed)]
         active = active[: self._limits.max_streams]
-        decoding = [s for s in active if s.decoding]
-        for sequence in decoding:
+        for sequence in [s for s in active if s.decoding]:
             self._decode(plan, sequence)
         plan.room = self._room(plan)
         for sequence in [s for s in active if not s.decoding]:
             self._prefill(plan, sequence)
         self._admit(plan, places=self._limits.max_streams - len(active))
         return plan
+
+    def plan_ahead(self, plan: Plan) -> Plan | None:
+        """The step behind one that is being computed, if that is known before its outcome is; None otherwise.
+
+        It is known where each who would run needs only the one id that `plan` brings it, and nobody has to give way.
+        Who needs something else after all is left out when the step is committed: this id ended it, or it was paused.
+        """
+        known = {span.sequence: span for span in plan.spans}
+        going = [s for s in self._admitted if not s.paused and not (s in known and _ends_with(known[s]))]
+        told = all(s in known and _brings_one_id(known[s]) for s in going)
+        missing = sum(max(self._blocks_for(len(s.tokens) + 1) - len(s.blocks), 0) for s in going)
+        newcomers = len(going) < self._limits.max_streams and any(not self._parked(s, 0) for s in self._waiting)
+        if not 0 < len(going) <= self._limits.max_streams or not told or newcomers or missing > self._free:
+            return None
+        ahead = Plan([Span(sequence, len(sequence.tokens), 1) for sequence in going])
+        for sequence in going:
+            self._reserve(ahead, sequence, len(sequence.tokens) + 1)
+        return ahead
 
     def commit(self, plan: Plan, taken: Many[Many[int]]) -> list[FinishReason | None]:
         """Record a computed step; the reason why each span's sequence ended, None for those that go on.
@@ -158,7 +176,7 @@ class Scheduler:
                 sequence.take(ids, span.logits)
             sequence.computed = span.end if sequence.scored else min(span.end, max(len(sequence.tokens) - 1, 0))
             self._keep(sequence)
-            reason = _finish_reason(sequence, took=bool(ids))
+            reason = sequence.finish_reason(took=bool(ids))
             if reason is not None:
                 self.remove(sequence)
             reasons.append(reason)
@@ -395,11 +413,14 @@ class Scheduler:
         return -(-positions // self._limits.block_tokens)
 
 
-def _finish_reason(sequence: Sequence, *, took: bool) -> FinishReason | None:
-    if sequence.scored:
-        return "stop" if sequence.remaining == 0 else None
-    if not took or sequence.forced:
-        return None
-    if sequence.tokens[-1] in sequence.stop_ids:
-        return "stop"
-    return "length" if len(sequence.tokens) >= sequence.max_length else None
+def _ends_with(span: Span) -> bool:
+    """Whether the sequence ends once the span is computed, whatever that brings."""
+    if span.sequence.scored:
+        return span.end >= span.sequence.target
+    return _brings_one_id(span) and len(span.sequence.tokens) + 1 >= span.sequence.max_length
+
+
+def _brings_one_id(span: Span) -> bool:
+    """Whether the span's logits give its sequence one new id, and nothing else is known to follow."""
+    sequence = span.sequence
+    return not sequence.scored and not sequence.forced and not sequence.draft and span.end == len(sequence.tokens)

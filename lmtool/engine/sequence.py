@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as Many
 
     from lmtool.engine.prefix_cache import Prefix
+    from lmtool.types import FinishReason
 
 
 @dataclass(slots=True, eq=False)
@@ -100,6 +101,16 @@ class Sequence:
             else:
                 self.tokens.append(token)
         self.draft = []
+
+    def finish_reason(self, *, took: bool) -> FinishReason | None:
+        """Why the sequence ends here, None if it goes on. took: whether ids were recorded just now."""
+        if self.scored:
+            return "stop" if self.remaining == 0 else None
+        if not took or self.forced:
+            return None
+        if self.tokens[-1] in self.stop_ids:
+            return "stop"
+        return "length" if len(self.tokens) >= self.max_length else None
 
     @property
     def chunked_length(self) -> int:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from lmtool.engine.sampler import Bias, Choice, Row
+from lmtool.engine.drawing import Choice
+from lmtool.engine.sampler import Bias, Row
 from lmtool.errors import ConstraintError, ServerError
 from lmtool.types import FinishReason, SamplingParams, StreamId, TokenOutput, Usage
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.overrides import TorchFunctionMode
 
-from lmtool.engine.sampler import Bias, Row, sample, uniform
+from lmtool.engine import drawing
+from lmtool.engine.cuda import row_sums
+from lmtool.engine.sampler import Bias, Row, begin, sample, uniform
 from lmtool.types import SamplingParams
 
 EXTRA = json.loads((Path(__file__).parents[1] / "data/stories260K/reference_extra.json").read_text())
@@ -211,6 +215,80 @@ class TestBrokenLogits:
         choices = sample(logits, rows)
         assert choices[1] is None
         assert [choices[0].token, choices[2].token] == [2, 0]
+
+    @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+    @pytest.mark.parametrize("size", [5, 5000])
+    @pytest.mark.parametrize("temperature", [0.0, 1.0])
+    def test_an_id_all_the_same(self, bad, size, temperature):
+        """Whatever a row holds, its id is one of the vocabulary: the next step may look it up before anyone knows."""
+        rows = [Row(SamplingParams(temperature=temperature, top_k=top_k), seed=7) for top_k in (0, 3)] * 2
+        logits = torch.full((4, size), bad)
+        logits[2:, : size // 2] = 0.0
+        assert all(0 <= token < size for token in begin(logits, rows).tokens.tolist())
+
+
+class Unwaited(TorchFunctionMode):
+    """Refuses what would wait for a GPU, on a device that has no numbers to wait for."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        assert func is not torch.tensor or "device" not in kwargs, "a list goes to the device from unpinned memory"
+        if func in {torch.Tensor.__getitem__, torch.Tensor.__setitem__}:
+            parts = args[1] if isinstance(args[1], tuple) else (args[1],)
+            assert not any(isinstance(part, list) for part in parts), "a list of places does, too"
+        result = func(*args, **kwargs)
+        moved = func is torch.Tensor.to and result.device != args[0].device
+        assert not moved or kwargs.get("non_blocking"), "a copy that waits"
+        return result
+
+
+NEIGHBOURS = (
+    Row(),
+    Row(SamplingParams(temperature=1.0)),
+    Row(barred=(1, 2)),
+    Row(allowed=torch.zeros(188, dtype=torch.int32)),
+)
+
+
+class TestWaiting:
+    """On a GPU nothing is read, and nothing copied that waits, before all is drawn."""
+
+    @pytest.fixture(autouse=True)
+    def _device(self, monkeypatch):
+        monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
+        monkeypatch.setattr(drawing, "to_host", lambda tensor: tensor)
+        monkeypatch.setattr(row_sums, "_kernel", lambda: partial(torch.logsumexp, dim=-1))
+
+    def begun(self, *rows):
+        """Draw from logits of 6000 ids that are nowhere."""
+        with Unwaited():
+            return begin(torch.empty(len(rows), 6000, device="meta"), rows)
+
+    @pytest.mark.parametrize(
+        "params",
+        [
+            {},
+            {"temperature": 1.0},
+            {"temperature": 1.0, "top_k": 20, "top_p": 0.8, "min_p": 0.1},
+            {"temperature": 0.7, "logprobs_mode": "processed"},
+            {"logit_bias": {3: 1.0}, "logprobs_mode": "raw"},
+            {"repetition_penalty": 1.5, "presence_penalty": 0.5, "temperature": 0.5},
+        ],
+    )
+    @pytest.mark.parametrize("top_logprobs", [None, 0, 1, 20])
+    @pytest.mark.parametrize("neighbours", [(), NEIGHBOURS])
+    def test_nothing_waits(self, params, top_logprobs, neighbours):
+        """Greedy, seeded, cut by a small top-k, biased, penalised, held by a mask, alone and mixed."""
+        sampling = SamplingParams(**params)
+        bias = Bias.of(sampling.logit_bias, torch.device("meta"))
+        row = Row(sampling, None, bias, top_logprobs, seen={4, 5}, counts={6: 2})
+        assert len(self.begun(row, *neighbours, row, Row(target=7)).tokens) == 3 + len(neighbours)
+
+    @pytest.mark.parametrize("params", [{"top_p": 0.9}, {"min_p": 0.1}, {"top_k": 400}])
+    def test_what_must_be_looked_at(self, params):
+        """How far a cut goes that may lie beyond the first candidates, only the numbers tell."""
+        with pytest.raises(NotImplementedError, match="no data"):
+            self.begun(Row(SamplingParams(temperature=1.0, **params)))
 
 
 def test_everything_barred():

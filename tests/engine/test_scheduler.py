@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from typing import ClassVar
 
@@ -11,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from lmtool.engine.block_allocator import BlockAllocator
 from lmtool.engine.prefix_cache import PrefixCache
-from lmtool.engine.scheduler import Limits, Scheduler
+from lmtool.engine.scheduler import Limits, Plan, Scheduler
 from lmtool.engine.sequence import Sequence
 
 CHUNK = 8
@@ -301,8 +302,86 @@ class TestKeptPrefixes:
         assert (later.reused, cache.counts.reused) == (0, 0)
 
 
+def shape(plan):
+    """What a plan computes."""
+    return [(span.sequence.number, span.start, span.count) for span in plan.spans]
+
+
+def commit(scheduler, alive, plan, token):
+    """Record a step for those who still need it; who ends is there no longer."""
+    spans = [span for span in plan.spans if span.start == span.sequence.computed and not span.sequence.paused]
+    taken = [[token] if span.logits and not span.sequence.scored else [] for span in spans]
+    for span, reason in zip(spans, scheduler.commit(Plan(spans), taken), strict=True):
+        if reason is not None:
+            del alive[span.sequence.number]
+
+
+class TestAhead:
+    """The step behind one that is being computed."""
+
+    def running(self, count=2, *, prompt=3, **limits):
+        """A scheduler with streams that have their first ids."""
+        scheduler, allocator = make(**limits)
+        sequences = [generate(number, prompt) for number in range(1, count + 1)]
+        for sequence in sequences:
+            scheduler.add(sequence)
+        step(scheduler)
+        return scheduler, allocator, sequences
+
+    def test_each_computes_the_id_that_is_being_drawn(self):
+        """One position each, behind all ids that are known; committed in its turn it goes on like any other."""
+        scheduler, _, sequences = self.running()
+        plan = scheduler.plan()
+        ahead = scheduler.plan_ahead(plan)
+        assert shape(ahead) == [(1, 4, 1), (2, 4, 1)]
+        scheduler.commit(plan, [[7], [7]])
+        assert [list(span.logits) for span in ahead.spans] == [[4], [4]]
+        scheduler.commit(ahead, [[8], [9]])
+        assert [sequence.tokens[3:] for sequence in sequences] == [[1, 7, 8], [1, 7, 9]]
+        assert step(scheduler)[0] == {1: (5, 1), 2: (5, 1)}
+
+    def test_behind_a_prompt(self):
+        """A prompt's last part brings an id, too."""
+        scheduler, _ = make()
+        scheduler.add(generate(1, 6))
+        assert shape(scheduler.plan_ahead(scheduler.plan())) == [(1, 6, 1)]
+
+    def test_not_behind_a_part_of_a_prompt(self):
+        """While a prompt goes on, nothing is known of the next step but by planning it."""
+        scheduler, _, _ = self.running(max_batch_tokens=8)
+        scheduler.add(generate(3, 20))
+        assert scheduler.plan_ahead(scheduler.plan()) is None
+
+    def test_not_while_somebody_could_begin(self):
+        """A newcomer is not kept waiting; where there is no place for one, nobody waits for less."""
+        for streams, expected in ((4, None), (2, [(1, 4, 1), (2, 4, 1)])):
+            scheduler, _, _ = self.running(max_streams=streams)
+            plan = scheduler.plan()
+            scheduler.add(generate(3, 2))
+            ahead = scheduler.plan_ahead(plan)
+            assert (ahead and shape(ahead)) == expected
+
+    def test_who_ends_for_certain_is_left_out(self):
+        """A stream's last id, and a text that is scored, need no further step; nor does who pauses."""
+        scheduler, _, (first, second, _) = self.running(3)
+        first.max_length, second.paused = 5, True
+        scheduler.add(score(4, 2, 3))
+        assert shape(scheduler.plan_ahead(scheduler.plan())) == [(3, 4, 1)]
+
+    def test_nobody_gives_way(self):
+        """Where blocks would have to be taken from others, planning as usual decides from whom."""
+        for blocks, expected in ((3, None), (4, 2)):
+            scheduler, allocator, _ = self.running(blocks=blocks)
+            ahead = scheduler.plan_ahead(scheduler.plan())
+            assert (ahead and len(ahead.spans)) == expected
+            assert allocator.free == (0 if expected else blocks - 2)
+
+
 class RandomSchedules(RuleBasedStateMachine):
-    """Any mix of arrivals, pauses, cancels and steps, with little memory; prompts are of one or two texts."""
+    """Any mix of arrivals, pauses, cancels and steps, with little memory; prompts are of one or two texts.
+
+    Some steps are planned ahead of the outcome of the one before.
+    """
 
     cache_of = staticmethod(lambda: None)
     limits: ClassVar = {}
@@ -314,6 +393,7 @@ class RandomSchedules(RuleBasedStateMachine):
         self.scheduler, self.allocator = make(blocks=8, cache=self.cache, **limits)
         self.alive = {}
         self.number = 0
+        self.ahead = None
 
     @rule(
         prompt=st.integers(1, 30),
@@ -345,6 +425,7 @@ class RandomSchedules(RuleBasedStateMachine):
         """Some stream is cancelled."""
         self.scheduler.remove(self.alive.pop(data.draw(st.sampled_from(sorted(self.alive)))))
 
+    @precondition(lambda self: self.ahead is None)
     @rule(token=st.sampled_from([1, 1, 1, EOS]))
     def run(self, token):
         """A step; if anyone could run, someone did."""
@@ -353,6 +434,21 @@ class RandomSchedules(RuleBasedStateMachine):
         assert all(not self.alive[number].paused for number in spans)
         for number in ended:
             del self.alive[number]
+
+    @rule(token=st.sampled_from([1, 1, 1, EOS]), goes_on=st.booleans())
+    def run_ahead(self, token, goes_on):
+        """A step, planned ahead or not, with the next one planned ahead of its outcome, where that can be.
+
+        If nobody ends, that is the one that would be planned afterwards.
+        """
+        plan = self.ahead or self.scheduler.plan()
+        afterwards = deepcopy((self.scheduler, self.alive, plan))
+        self.ahead = self.scheduler.plan_ahead(plan) if goes_on else None
+        if self.ahead is not None:
+            scheduler, alive, copied = afterwards
+            commit(scheduler, alive, copied, 1)
+            assert shape(self.ahead) == shape(scheduler.plan())
+        commit(self.scheduler, self.alive, plan, token)
 
     @invariant()
     def no_block_is_lost_or_shared(self):
@@ -380,6 +476,8 @@ class RandomSchedules(RuleBasedStateMachine):
 
     def teardown(self):
         """Nobody starves: once all go on and nobody arrives, every stream ends, with all its tokens."""
+        if self.ahead is not None:
+            commit(self.scheduler, self.alive, self.ahead, 1)
         for sequence in self.alive.values():
             sequence.paused = False
         for _ in range(2000):

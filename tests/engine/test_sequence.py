@@ -22,3 +22,15 @@ def test_capacity():
     """The last id's keys and values are never stored."""
     assert Sequence(number=1, tokens=[5], prompt_length=1, max_length=10).capacity == 9
     assert Sequence(number=1, tokens=[], prompt_length=0, max_length=0, scored=True).capacity == 0
+
+
+def test_finish_reason():
+    """An id that stops, then the length, but nothing where no id came or forced ones still wait for their logits."""
+    sequence = Sequence(number=1, tokens=[5, 6, 2], prompt_length=1, max_length=3, stop_ids=frozenset({2}))
+    assert (sequence.finish_reason(took=True), sequence.finish_reason(took=False)) == ("stop", None)
+    sequence.tokens[-1] = 7
+    assert sequence.finish_reason(took=True) == "length"
+    sequence.forced = 1
+    assert sequence.finish_reason(took=True) is None
+    scored = Sequence(number=1, tokens=[5, 6], prompt_length=1, max_length=2, scored=True, computed=1)
+    assert scored.finish_reason(took=False) == "stop"

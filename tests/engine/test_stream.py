@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from lmtool.engine.sampler import Choice
+from lmtool.engine.drawing import Choice
 from lmtool.engine.sequence import Sequence
 from lmtool.engine.stream import Stream, draw_seed, failure
 from lmtool.errors import ContextOverflowError

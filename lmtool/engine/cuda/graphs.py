@@ -78,10 +78,15 @@ class DecodeGraphs:
             self._graphs[rows] = _Graph(_recorded(self._pass(rows, logits), self._device, pool), logits)
         _logger.info("recorded decode steps of %s rows", ", ".join(map(str, self._sizes)))
 
-    def run(self, rows: list[Place]) -> Tensor:
-        """Logits [N, V] float32 of N positions, at most `most_rows`."""
+    def run(self, rows: list[Place], ids: Tensor | None = None) -> Tensor:
+        """Logits [N, V] float32 of N positions, at most `most_rows`, once the device is there.
+
+        ids: [N] int64 on the device, in place of the rows' own.
+        """
         size = next(size for size in self._sizes if size >= len(rows))
         self._fill(rows)
+        if ids is not None:
+            self._tokens[0, : len(rows)].copy_(ids)
         graph = self._graphs[size]
         graph.replay()
         return graph.logits[0][: len(rows)].to(torch.float32, copy=True)
@@ -108,7 +113,9 @@ class DecodeGraphs:
     def _fill(self, rows: list[Place]) -> None:
         """Put a step's numbers where the recorded passes read them."""
         if self._copied is not None:
-            self._copied.synchronize()  # else the last step's copies might still read what is written now
+            # Else the last step's copies might still read what is written now. They wait at most for the step before
+            # that one, whose outcome was read before this one is begun: they are done, or about to be.
+            self._copied.synchronize()
         host = self._tokens_host.numpy()
         host[:] = 0
         host[2] = -1

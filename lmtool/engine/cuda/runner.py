@@ -14,7 +14,7 @@ import torch
 from lmtool.engine.cuda.graphs import DecodeGraphs
 from lmtool.engine.cuda.paged_attention import PagedAttention
 from lmtool.engine.cuda.paged_cache import PagedCache
-from lmtool.engine.cuda.step_rows import build, single_rows
+from lmtool.engine.cuda.step_rows import Place, build, single_rows, to_device
 from lmtool.engine.kv_cache import BLOCK_TOKENS
 from lmtool.engine.model_runner import ModelRunner
 from lmtool.engine.scheduler import Plan, Span
@@ -58,6 +58,17 @@ class CudaRunner(ModelRunner):
         _logger.warning("recorded decode steps are off by %.3g, where %.2g is allowed: not used", error, allowed)
         return self
 
+    @property
+    def most_ahead(self) -> int:
+        """See `ModelRunner.most_ahead`. Recorded steps alone: others keep the host as busy as the device."""
+        return 0 if self.graphs is None else self.graphs.most_rows
+
+    def run_ahead(self, plan: Plan, ids: Tensor) -> Tensor:
+        """See `ModelRunner.run_ahead`."""
+        assert self.graphs is not None
+        self._clear(plan)
+        return self.graphs.run([Place(span.sequence, 0, span.start) for span in plan.spans], ids)
+
     def run(self, plan: Plan) -> Tensor:
         """See `ModelRunner.run`. A step that does not fit into memory is computed in smaller ones.
 
@@ -77,14 +88,18 @@ class CudaRunner(ModelRunner):
 
     def _run(self, plan: Plan) -> Tensor:
         rows = single_rows(plan)
-        if plan.fresh_blocks and not self.backend.own:
-            self.cache.clear(torch.tensor(plan.fresh_blocks, device=self.device))
+        self._clear(plan)
         if rows and self.graphs is not None and len(rows) <= self.graphs.most_rows:
             return self.graphs.run(rows)
         assert isinstance(self.cache, PagedCache)
         batch, step = build(plan, self.device)
         attention = PagedAttention(self.cache, step, self.backend)
         return self.forward.logits(batch, attention)[: batch.logits].float()
+
+    def _clear(self, plan: Plan) -> None:
+        """Clear the blocks handed out for a step, where attention looks behind a text's end."""
+        if plan.fresh_blocks and not self.backend.own:
+            self.cache.clear(to_device(plan.fresh_blocks, torch.int64, self.device))
 
 
 def _difference(plain: CudaRunner, recorded: CudaRunner) -> tuple[float, float]:

@@ -132,7 +132,7 @@ def slot(place: Place) -> int:
     return place.sequence.blocks[place.position // BLOCK_TOKENS] * BLOCK_TOKENS + place.position % BLOCK_TOKENS
 
 
-def to_device(values: Many[int] | np.ndarray | Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
+def to_device(values: Many[float] | np.ndarray | Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
     """The values as a tensor on the device; on a GPU through pinned memory, without waiting for it."""
     host = torch.as_tensor(values, dtype=dtype)
     return host if device.type == "cpu" else host.pin_memory().to(device, non_blocking=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
 
 from lmtool.engine.backends import load_engine
 from lmtool.engine.config import EngineConfig
+from lmtool.engine.engine import Engine
 from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
 from tests.engine.guiding import StepCompiler, steps
 
@@ -128,6 +130,49 @@ async def test_deterministic_alone_and_in_a_crowd(engine_on, run, random_ids):
         ]
 
 
+def mixed(random_ids):
+    """Streams of most kinds."""
+    kinds = [
+        {"repetition_penalty": 1.2},
+        {"temperature": 1.0, "top_p": 0.7, "seed": 5},
+        {},
+        {"temperature": 1.0, "seed": 3, "top_logprobs": 4},
+        {"temperature": 0.8, "seed": 4, "top_k": 9, "top_p": 0.9, "logprobs_mode": "processed"},
+        {"logit_bias": {7: 2.0, 9: -1.0}, "logprobs_mode": "raw", "stop_token_ids": tuple(range(3, 40))},
+        {"min_tokens": 3, "logit_bias": {2: 3.0}, "ignore_eos": False},
+    ]
+    return [
+        GenerateRequest(
+            number,
+            random_ids(1 + 7 * number % 37, seed=number),
+            replace(GREEDY, **{"max_tokens": 9 + number, **kind}),
+        )
+        for number, kind in enumerate(kinds)
+    ]
+
+
+@pytest.mark.parametrize("blocks", [6, 64])
+async def test_steps_ahead_change_nothing(engine_on, run, random_ids, monkeypatch, blocks):
+    """Begun before the last one is read, steps give each stream the same, bit for bit; with little memory, too."""
+    from lmtool.engine.cuda.runner import CudaRunner
+
+    begun = []
+    run_ahead = CudaRunner.run_ahead
+
+    def noting(self, plan, ids):
+        begun.append(len(plan.spans))
+        return run_ahead(self, plan, ids)
+
+    monkeypatch.setattr(CudaRunner, "run_ahead", noting)
+    outputs, counts = [], []
+    for ahead in (True, False):
+        engine = engine_on("small", deterministic=True, prefix_cache=False, blocks=blocks, step_ahead=ahead)
+        outputs.append(await run(engine, *mixed(random_ids)))
+        counts.append(len(begun))
+    assert outputs[0] == outputs[1]
+    assert counts[0] == counts[1] > 3
+
+
 class TestOnTheGpu:
     """The whole way of a model, as `lmtool serve --device cuda` takes it."""
 
@@ -165,6 +210,47 @@ class TestOnTheGpu:
             for request, own in zip(requests, alone, strict=True):
                 together = crowd[request.stream_id]
                 assert [(o.token, o.logprob) for o in own] == [(o.token, o.logprob) for o in together]
+
+    async def test_nothing_waits_for_the_gpu(self, gpu, engine_on, run, random_ids, monkeypatch):
+        """From drawing out of logits that were begun ahead to the next pass, torch finds nothing that synchronises."""
+
+        def watched(method):
+            def call(self, *arguments):
+                torch.cuda.set_sync_debug_mode("default" if arguments[-1] is None else "error")
+                try:
+                    return method(self, *arguments)
+                finally:
+                    torch.cuda.set_sync_debug_mode("default")
+
+            return call
+
+        def noting(self, runner, drawn):
+            begun.append(run_ahead(self, runner, drawn))
+            return begun[-1]
+
+        begun = []
+        run_ahead = watched(Engine._run_ahead)
+        monkeypatch.setattr(Engine, "_compute", watched(Engine._compute))
+        monkeypatch.setattr(Engine, "_run_ahead", noting)
+        requests = [request for request in mixed(random_ids) if request.sampling.top_p == 1 or request.sampling.top_k]
+        outputs = await run(engine_on("llama", step_ahead=True), *requests)
+        assert [own[-1].error for own in outputs.values()] == [None] * 6
+        assert sum(flight is not None for flight in begun) > 3
+
+    async def test_bfloat16_steps_ahead(self, gpu, checkpoint, run, random_ids):
+        """A model as it is served, deterministic: the same with steps ahead, which is the default, and without."""
+        outputs = []
+        for ahead in (True, False):
+            config = EngineConfig(
+                device=str(gpu), max_streams=16, kv_cache_bytes=1 << 24, deterministic=True, prefix_cache=False,
+                speculation=False, step_ahead=ahead,
+            )  # fmt: skip
+            engine = load_engine(str(checkpoint("llama-packed")), config)
+            try:
+                outputs.append(await run(engine, *mixed(random_ids)))
+            finally:
+                engine.close()
+        assert outputs[0] == outputs[1]
 
     def test_deterministic_is_refused_for_other_families(self, gpu, checkpoint):
         """A model whose own layers sum by the batch is not served with `deterministic`."""

@@ -40,3 +40,21 @@ def test_a_row_that_changes_hands(runner_of):
         first.blocks.append(9)
         plan = Plan([Span(first, 16, 1)])
         torch.testing.assert_close(recorded.run(plan), runner.run(plan), atol=1e-5, rtol=1e-5)
+
+
+def test_ids_that_only_the_device_knows(runner_of):
+    """Ids from a tensor stand in for the rows' own; the rows of padding stay as they are."""
+    import torch
+
+    from lmtool.engine.cuda.step_rows import Place
+    from lmtool.engine.scheduler import Plan, Span
+    from lmtool.engine.sequence import Sequence
+
+    runner, *_ = runner_of("small")
+    with torch.inference_mode():
+        graphs = runner.ready(4, 256).graphs
+        texts = [Sequence(number, [3, 4, 5], 3, max_length=90, blocks=[number]) for number in (1, 2, 3)]
+        runner.run(Plan([Span(text, 0, 3) for text in texts]))
+        known = graphs.run([Place(text, 10 + text.number, 3) for text in texts])
+        ids = torch.tensor([11, 12, 13], device=runner.device)
+        assert torch.equal(graphs.run([Place(text, 0, 3) for text in texts], ids), known)

@@ -116,3 +116,33 @@ def test_a_model_that_cannot_be_recorded_runs_without(runner_of, caplog):
     with torch.inference_mode():
         assert replace(runner, forward=Scarce(runner.forward, 2)).ready(8, 256).graphs is None
     assert "not recorded as CUDA graphs" in caplog.text
+
+
+def test_a_step_ahead(runner_of):
+    """A step whose ids lie on the device gives what it gives once they are known; without recordings there is none."""
+    runner, _, _ = runner_of("small")
+    assert runner.most_ahead == 0
+    with torch.inference_mode():
+        recorded = runner.ready(4, 256)
+        assert recorded.most_ahead == 4
+        sequences = decoding(runner, (2, 17, 33))
+        recorded.run(Plan([Span(sequence, sequence.computed, 1) for sequence in sequences]))
+        plan = Plan([Span(sequence, len(sequence.tokens), 1) for sequence in sequences[::-1]])
+        ahead = recorded.run_ahead(plan, torch.tensor([21, 22, 23], device=runner.device))
+        for span, token in zip(plan.spans, (21, 22, 23), strict=True):
+            span.sequence.tokens.append(token)
+        torch.testing.assert_close(ahead, recorded.run(plan), atol=0, rtol=0)
+
+
+def test_a_step_ahead_clears_its_blocks(runner_of):
+    """Where attention looks behind a text's end, blocks handed out for a step ahead are cleared like any other's."""
+    runner, _, _ = runner_of("small")
+    with torch.inference_mode():
+        foreign = replace(runner, backend=replace(runner.backend, part_name="another"))
+        recorded = foreign.ready(2, 256)
+        (sequence,) = decoding(runner, (17,))
+        keys, _ = runner.cache.pages(runner.forward.layers[0])
+        keys[30] = 5.0
+        plan = Plan([Span(sequence, 17, 1)], fresh_blocks=[30])
+        recorded.run_ahead(plan, torch.tensor([21], device=runner.device))
+        assert not keys[30].any()
