@@ -10,7 +10,7 @@ from lmtool.engine.config import EngineConfig
 from lmtool.engine.embedded import is_embedded, load_embedded
 from lmtool.engine.engine import Engine
 from lmtool.engine.kv_cache import BLOCK_TOKENS
-from lmtool.engine.scheduler import Limits
+from lmtool.engine.plan import Limits
 from lmtool.engine.weights import checkpoint_bytes, find_device
 from lmtool.errors import OutOfMemoryError, ResourceError
 from lmtool.types import LoadProgress

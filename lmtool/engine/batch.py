@@ -15,7 +15,7 @@ from lmtool.engine.kv_cache import BLOCK_TOKENS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lmtool.engine.scheduler import Plan, Span
+    from lmtool.engine.plan import Plan, Span
 
 
 @dataclass(frozen=True, slots=True)

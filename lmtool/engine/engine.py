@@ -22,13 +22,14 @@ from lmtool.engine.masks import Masks
 from lmtool.engine.opening import Opening
 from lmtool.engine.outbox import Outbox
 from lmtool.engine.prefix_cache import PrefixCache, PrefixCounts
-from lmtool.engine.scheduler import Limits, Plan, Scheduler
+from lmtool.engine.scheduler import Scheduler
 from lmtool.engine.speculation import StepCost
 from lmtool.engine.stream import Stream, failure
 from lmtool.errors import LmtoolError, OutOfMemoryError, OverloadedError, ServerError
 
 if TYPE_CHECKING:
     from lmtool.engine.model_runner import ModelRunner
+    from lmtool.engine.plan import Limits, Plan
     from lmtool.ports import GuideCompiler, Sink
     from lmtool.types import GenerateRequest, ModelInfo, ScoreRequest, TokenOutput
 

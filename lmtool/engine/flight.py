@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from itertools import accumulate, chain, islice
 from typing import TYPE_CHECKING
 
+from lmtool.engine.plan import Plan
 from lmtool.engine.rows import rows_of
 from lmtool.engine.sampler import begin
-from lmtool.engine.scheduler import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from lmtool.engine.drawing import Choice, Drawing
-    from lmtool.engine.scheduler import Span
+    from lmtool.engine.plan import Span
     from lmtool.engine.stream import Stream
 
 

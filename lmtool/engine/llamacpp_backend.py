@@ -11,7 +11,7 @@ import torch
 
 from lmtool.engine.engine import Engine
 from lmtool.engine.kv_cache import BLOCK_TOKENS
-from lmtool.engine.scheduler import Limits
+from lmtool.engine.plan import Limits
 from lmtool.errors import ModelLoadError, OutOfMemoryError, ResourceError, UsageError
 from lmtool.types import LoadProgress, ModelInfo
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from lmtool.engine.config import EngineConfig
     from lmtool.engine.model_runner import ModelRunner
-    from lmtool.engine.scheduler import Plan
+    from lmtool.engine.plan import Plan
     from lmtool.engine.sequence import Sequence
 
 OPTIONS = ("n_gpu_layers",)

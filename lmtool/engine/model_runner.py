@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from lmtool.engine.kv_cache import KVCache
-    from lmtool.engine.scheduler import Plan
+    from lmtool.engine.plan import Plan
 
 
 class Forward(Protocol):

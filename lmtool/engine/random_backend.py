@@ -14,7 +14,7 @@ from lmtool.engine.engine import Engine
 from lmtool.engine.kv_cache import BLOCK_TOKENS, KVCache
 from lmtool.engine.loaded import chunk_tokens, shown_name
 from lmtool.engine.model_runner import ModelRunner
-from lmtool.engine.scheduler import Limits
+from lmtool.engine.plan import Limits
 from lmtool.errors import UsageError
 from lmtool.types import LoadProgress, ModelInfo
 

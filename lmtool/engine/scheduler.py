@@ -4,85 +4,19 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from lmtool.engine.plan import Plan, Span
 from lmtool.engine.waiting_line import WaitingLine, rank
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Many
 
     from lmtool.engine.block_allocator import BlockAllocator
+    from lmtool.engine.plan import Limits
     from lmtool.engine.prefix_cache import Prefix, PrefixCache
     from lmtool.engine.sequence import Sequence
     from lmtool.types import FinishReason
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one step may hold."""
-
-    max_streams: int
-    """Sequences running at once."""
-    max_batch_tokens: int
-    """Tokens a step. Running streams always get theirs, and so does one chunk of a prompt, even above it."""
-    chunk_tokens: int
-    """A prompt is cut at multiples of this position, whoever else runs: a chunk is computed whole or not at all, unless
-    `free_cuts`."""
-    block_tokens: int
-    """Positions a block of the key-value cache holds."""
-    max_scored_rows: int
-    """Scored positions a step: each needs a row of logits as wide as the vocabulary. One chunk is always allowed."""
-    prompt_share: int | None = None
-    """Tokens of prompts a step for each token of running streams, so that a long prompt does not stall them; as many as
-    a chunk has in any case. None: as many as `max_batch_tokens` leaves."""
-    free_cuts: bool = False
-    """Whether a position's numbers do not depend on which others its step computes: then a prompt is cut wherever a
-    step is full, and what was generated is kept, and computed again, as prompts are."""
-    doubling_position: int | None = None
-    """Where a token takes twice as long as at the start of its text, because it looks at all before it; None: that is
-    not looked at. A prompt's tokens count accordingly."""
-
-
-@dataclass(slots=True)
-class Span:
-    """Consecutive positions of one sequence, computed in one step."""
-
-    sequence: Sequence
-    start: int
-    """First position."""
-    count: int
-    """Number of positions."""
-
-    @property
-    def end(self) -> int:
-        """The position behind the last one."""
-        return self.start + self.count
-
-    @property
-    def logits(self) -> range:
-        """Positions whose logits are needed: all that predict a scored, a forced, a drafted or an unknown id."""
-        sequence, end = self.sequence, self.start + self.count
-        first = sequence.prompt_length - 1 if sequence.scored else len(sequence.tokens) - 1 - sequence.forced
-        return range(min(max(self.start, first), end), end)
-
-
-@dataclass(slots=True)
-class Plan:
-    """What the next step computes."""
-
-    spans: list[Span] = field(default_factory=list)
-    fresh_blocks: list[int] = field(default_factory=list)
-    """Blocks handed out for this step, to be cleared before use: they may hold another stream's leavings."""
-    chunks: int = 0
-    """Chunks of prompts chosen so far."""
-    room: float = 0
-    """What prompts may still add, in tokens at the start of a text."""
-
-    @property
-    def tokens(self) -> int:
-        """Positions in all spans."""
-        return sum(span.count for span in self.spans)
 
 
 class Scheduler:
@@ -151,8 +85,8 @@ class Scheduler:
         Who needs something else after all is left out when the step is committed: this id ended it, or it was paused.
         """
         known = {span.sequence: span for span in plan.spans}
-        going = [s for s in self._admitted if not s.paused and not (s in known and _ends_with(known[s]))]
-        told = all(s in known and _brings_one_id(known[s]) for s in going)
+        going = [s for s in self._admitted if not s.paused and not (s in known and known[s].ends_sequence)]
+        told = all(s in known and known[s].brings_one_id for s in going)
         missing = sum(max(self._blocks_for(len(s.tokens) + 1) - len(s.blocks), 0) for s in going)
         newcomers = len(going) < self._limits.max_streams and any(not self._parked(s, 0) for s in self._waiting)
         if not 0 < len(going) <= self._limits.max_streams or not told or newcomers or missing > self._free:
@@ -411,16 +345,3 @@ class Scheduler:
 
     def _blocks_for(self, positions: int) -> int:
         return -(-positions // self._limits.block_tokens)
-
-
-def _ends_with(span: Span) -> bool:
-    """Whether the sequence ends once the span is computed, whatever that brings."""
-    if span.sequence.scored:
-        return span.end >= span.sequence.target
-    return _brings_one_id(span) and len(span.sequence.tokens) + 1 >= span.sequence.max_length
-
-
-def _brings_one_id(span: Span) -> bool:
-    """Whether the span's logits give its sequence one new id, and nothing else is known to follow."""
-    sequence = span.sequence
-    return not sequence.scored and not sequence.forced and not sequence.draft and span.end == len(sequence.tokens)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lmtool.engine.attention import AttentionCall, attend
 from lmtool.engine.kv_cache import LayerShape
-from lmtool.engine.scheduler import Plan, Span
+from lmtool.engine.plan import Plan, Span
 from lmtool.engine.sequence import Sequence
 from lmtool.engine.transformers_attention import IMPLEMENTATION, RECORDING, attending
 from lmtool.errors import ModelLoadError

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lmtool.engine.batch import build, padded_blocks
 from lmtool.engine.kv_cache import BLOCK_TOKENS
-from lmtool.engine.scheduler import Plan, Span
+from lmtool.engine.plan import Plan, Span
 from lmtool.engine.sequence import Sequence
 
 CPU = torch.device("cpu")

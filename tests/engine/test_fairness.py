@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmtool.engine.block_allocator import BlockAllocator
+from lmtool.engine.plan import Limits
 from lmtool.engine.prefix_cache import PrefixCache
-from lmtool.engine.scheduler import Limits, Scheduler
+from lmtool.engine.scheduler import Scheduler
 from lmtool.engine.sequence import Sequence
 from lmtool.engine.waiting_line import OVERTAKING, WaitingLine
 

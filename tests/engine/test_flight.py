@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lmtool.engine.flight import Flight, draw
-from lmtool.engine.scheduler import Plan, Span
+from lmtool.engine.plan import Plan, Span
 from lmtool.engine.sequence import Sequence
 from lmtool.engine.stream import Stream
 from lmtool.types import SamplingParams

@@ -12,7 +12,7 @@ from lmtool.engine.batch import build
 from lmtool.engine.kv_cache import KVCache
 from lmtool.engine.lean import LeanModel, _rotate, _rotations
 from lmtool.engine.lean_config import lean_config
-from lmtool.engine.scheduler import Plan, Span
+from lmtool.engine.plan import Plan, Span
 from lmtool.engine.sequence import Sequence
 
 CPU = torch.device("cpu")

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lmtool.engine.block_allocator import BlockAllocator
+from lmtool.engine.plan import Limits, Plan
 from lmtool.engine.prefix_cache import PrefixCache
-from lmtool.engine.scheduler import Limits, Plan, Scheduler
+from lmtool.engine.scheduler import Scheduler
 from lmtool.engine.sequence import Sequence
 
 CHUNK = 8

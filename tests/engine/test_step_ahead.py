@@ -16,7 +16,7 @@ from lmtool.engine.config import EngineConfig
 from lmtool.engine.drawing import Drawing
 from lmtool.engine.engine import Engine
 from lmtool.engine.model_runner import ModelRunner
-from lmtool.engine.scheduler import Limits
+from lmtool.engine.plan import Limits
 from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
 from tests.engine.guiding import StepCompiler, StepGuide, steps
 

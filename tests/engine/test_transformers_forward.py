@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lmtool.engine.scheduler import Plan, Span
+from lmtool.engine.plan import Plan, Span
 from lmtool.engine.sequence import Sequence
 
 

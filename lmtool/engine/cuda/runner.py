@@ -17,7 +17,7 @@ from lmtool.engine.cuda.paged_cache import PagedCache
 from lmtool.engine.cuda.step_rows import Place, build, single_rows, to_device
 from lmtool.engine.kv_cache import BLOCK_TOKENS
 from lmtool.engine.model_runner import ModelRunner
-from lmtool.engine.scheduler import Plan, Span
+from lmtool.engine.plan import Plan, Span
 from lmtool.engine.sequence import Sequence
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from lmtool.engine.kv_cache import BLOCK_TOKENS
 if TYPE_CHECKING:
     from collections.abc import Sequence as Many
 
-    from lmtool.engine.scheduler import Plan, Span
+    from lmtool.engine.plan import Plan, Span
     from lmtool.engine.sequence import Sequence
 
 QUERY_TILE = 64

@@ -15,7 +15,7 @@ from lmtool.engine.cpu.decoder import gpt2_shape, llama_shape, take_gpt2, take_l
 from lmtool.engine.cpu.forward import CompiledModel
 from lmtool.engine.kv_cache import KVCache
 from lmtool.engine.lean_config import lean_config
-from lmtool.engine.scheduler import Plan, Span
+from lmtool.engine.plan import Plan, Span
 from lmtool.engine.sequence import Sequence
 
 CPU = torch.device("cpu")

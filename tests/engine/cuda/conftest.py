@@ -22,7 +22,7 @@ from lmtool.engine.cuda.paged_cache import PagedCache
 from lmtool.engine.engine import Engine
 from lmtool.engine.lean_config import lean_config
 from lmtool.engine.model_runner import ModelRunner
-from lmtool.engine.scheduler import Limits
+from lmtool.engine.plan import Limits
 from lmtool.engine.selfcheck import Reference, record_layers, reference_logits
 from lmtool.engine.transformers_forward import TransformersForward
 from lmtool.types import ModelInfo

@@ -22,7 +22,7 @@ def test_a_row_that_changes_hands(runner_of):
     """A row of the table follows the text that it is given: other pages, more pages, pages handed on."""
     import torch
 
-    from lmtool.engine.scheduler import Plan, Span
+    from lmtool.engine.plan import Plan, Span
     from lmtool.engine.sequence import Sequence
 
     runner, *_ = runner_of("small")
@@ -47,7 +47,7 @@ def test_ids_that_only_the_device_knows(runner_of):
     import torch
 
     from lmtool.engine.cuda.step_rows import Place
-    from lmtool.engine.scheduler import Plan, Span
+    from lmtool.engine.plan import Plan, Span
     from lmtool.engine.sequence import Sequence
 
     runner, *_ = runner_of("small")

@@ -10,7 +10,7 @@ from lmtool.engine.batch import build as build_plain
 from lmtool.engine.cuda import backends, step_rows
 from lmtool.engine.cuda.paged_cache import PagedCache
 from lmtool.engine.kv_cache import LayerShape
-from lmtool.engine.scheduler import Plan, Span
+from lmtool.engine.plan import Plan, Span
 from lmtool.engine.sequence import Sequence
 
 pytestmark = pytest.mark.cuda

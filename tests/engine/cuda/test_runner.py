@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lmtool.engine.scheduler import Plan, Span
+from lmtool.engine.plan import Plan, Span
 from lmtool.engine.selfcheck import check_runner
 from lmtool.engine.sequence import Sequence
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from lmtool.engine.cuda.step_rows import QUERY_TILE, build, single_rows, to_device
-from lmtool.engine.scheduler import Plan, Span
+from lmtool.engine.plan import Plan, Span
 from lmtool.engine.sequence import Sequence
 
 CPU = torch.device("cpu")

@@ -1,0 +1,89 @@
+"""What one step computes, and what it may hold at most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lmtool.engine.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one step may hold."""
+
+    max_streams: int
+    """Sequences running at once."""
+    max_batch_tokens: int
+    """Tokens a step. Running streams always get theirs, and so does one chunk of a prompt, even above it."""
+    chunk_tokens: int
+    """A prompt is cut at multiples of this position, whoever else runs: a chunk is computed whole or not at all, unless
+    `free_cuts`."""
+    block_tokens: int
+    """Positions a block of the key-value cache holds."""
+    max_scored_rows: int
+    """Scored positions a step: each needs a row of logits as wide as the vocabulary. One chunk is always allowed."""
+    prompt_share: int | None = None
+    """Tokens of prompts a step for each token of running streams, so that a long prompt does not stall them; as many as
+    a chunk has in any case. None: as many as `max_batch_tokens` leaves."""
+    free_cuts: bool = False
+    """Whether a position's numbers do not depend on which others its step computes: then a prompt is cut wherever a
+    step is full, and what was generated is kept, and computed again, as prompts are."""
+    doubling_position: int | None = None
+    """Where a token takes twice as long as at the start of its text, because it looks at all before it; None: that is
+    not looked at. A prompt's tokens count accordingly."""
+
+
+@dataclass(slots=True)
+class Span:
+    """Consecutive positions of one sequence, computed in one step."""
+
+    sequence: Sequence
+    start: int
+    """First position."""
+    count: int
+    """Number of positions."""
+
+    @property
+    def end(self) -> int:
+        """The position behind the last one."""
+        return self.start + self.count
+
+    @property
+    def logits(self) -> range:
+        """Positions whose logits are needed: all that predict a scored, a forced, a drafted or an unknown id."""
+        sequence, end = self.sequence, self.start + self.count
+        first = sequence.prompt_length - 1 if sequence.scored else len(sequence.tokens) - 1 - sequence.forced
+        return range(min(max(self.start, first), end), end)
+
+    @property
+    def brings_one_id(self) -> bool:
+        """Whether the logits give the sequence one new id, and nothing else is known to follow."""
+        sequence = self.sequence
+        return not sequence.scored and not sequence.forced and not sequence.draft and self.end == len(sequence.tokens)
+
+    @property
+    def ends_sequence(self) -> bool:
+        """Whether the sequence ends once this is computed, whatever it brings."""
+        if self.sequence.scored:
+            return self.end >= self.sequence.target
+        return self.brings_one_id and len(self.sequence.tokens) + 1 >= self.sequence.max_length
+
+
+@dataclass(slots=True)
+class Plan:
+    """What the next step computes."""
+
+    spans: list[Span] = field(default_factory=list)
+    fresh_blocks: list[int] = field(default_factory=list)
+    """Blocks handed out for this step, to be cleared before use: they may hold another stream's leavings."""
+    chunks: int = 0
+    """Chunks of prompts chosen so far."""
+    room: float = 0
+    """What prompts may still add, in tokens at the start of a text."""
+
+    @property
+    def tokens(self) -> int:
+        """Positions in all spans."""
+        return sum(span.count for span in self.spans)
