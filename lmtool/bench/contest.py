@@ -124,6 +124,15 @@ def rotated(items: Sequence[T], turn: int) -> list[T]:
     return [*items[start:], *items[:start]]
 
 
+def clearest(prompts: Sequence[T], leads: Sequence[float], count: int) -> list[T]:
+    """The prompts whose first id is least in doubt: of random weights most are near ties, which tell nothing.
+
+    leads: of the reference's best logit, one for each prompt.
+    """
+    ranked = sorted(zip(leads, range(len(prompts)), strict=True), reverse=True)
+    return [prompts[index] for _, index in ranked[:count]]
+
+
 def agreement(
     reference: Sequence[Sequence[int]], gaps: Sequence[Sequence[float]], ids: Sequence[Sequence[int]], dtype: str
 ) -> Agreement:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmtool.bench.checkpoint import Checkpoint, read_checkpoint
-from lmtool.bench.contest import Agreement, Round, agreement, rotated, timing
+from lmtool.bench.contest import Agreement, Round, agreement, clearest, rotated, timing
 from lmtool.bench.engine_report import EngineBench, EngineReport
 from lmtool.bench.worker import Worker
 from lmtool.errors import LmtoolError, ResourceError
@@ -22,9 +22,13 @@ if TYPE_CHECKING:
     from lmtool.bench.contestants import Contestant
 
 CALIBRATION_SECONDS = 0.3
-CHECKED_STREAMS = 4
-"""Streams whose ids are compared, once alone and once together."""
+CHECKED_STREAMS = 8
+"""Most streams whose ids are compared, all together and the first one alone as well."""
 CHECKED_TOKENS = 16
+CANDIDATES = 64
+"""Most prompts that they are chosen from, see `clearest`."""
+CHECKED_PROMPT_TOKENS = 4096
+"""Tokens of all these prompts together, unless two prompts have more."""
 RANDOM = "random:"
 
 
@@ -82,7 +86,7 @@ def _settings(bench: EngineBench, one: Contestant, folder: str, work: str) -> di
         "dtype": one.dtype,
         "threads": bench.threads,
         "cpus": list(bench.cpus),
-        "streams": max(*bench.batch, CHECKED_STREAMS),
+        "streams": max(*bench.batch, _as_many(bench, CHECKED_STREAMS)),
         "tokens": bench.prompt_len + max(bench.output_len, CHECKED_TOKENS) + 1,
     }
 
@@ -147,9 +151,16 @@ async def _check(
     """Greedy ids of every contestant against the reference's, of streams together and of one alone."""
     tell("comparing greedy ids")
     output = min(bench.output_len, CHECKED_TOKENS)
-    prompts = _prompts(bench, read_checkpoint(Path(folder)), CHECKED_STREAMS, "check")
+    candidates = _prompts(bench, read_checkpoint(Path(folder)), _as_many(bench, CANDIDATES), "check")
     async with _reference(bench, workers, failures, folder) as reference:
-        told = await reference.ask(bench.timeout, do="reference", **{"with": {"prompts": prompts, "output": output}})
+
+        async def ask(prompts: list[list[int]], output: int) -> dict[str, Any]:
+            wanted = {"prompts": prompts, "output": output}
+            return await reference.ask(bench.timeout, do="reference", **{"with": wanted})
+
+        leads = [gaps[0] for gaps in (await ask(candidates, 1))["gaps"]]
+        prompts = clearest(candidates, leads, _as_many(bench, CHECKED_STREAMS))
+        told = await ask(prompts, output)
     found = {}
     for one in bench.contestants:
         if one.name in failures:
@@ -164,6 +175,11 @@ async def _check(
     if bench.contestants[0].name in failures:
         raise ResourceError(failures[bench.contestants[0].name])
     return found
+
+
+def _as_many(bench: EngineBench, prompts: int) -> int:
+    """So many prompts, or fewer where they are long."""
+    return max(2, min(prompts, CHECKED_PROMPT_TOKENS // bench.prompt_len))
 
 
 async def _greedy(bench: EngineBench, worker: Worker, prompts: list[list[int]], output: int) -> list[list[int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lmtool.bench.contest import Round, Timing, agreement, rotated, standings, timing
+from lmtool.bench.contest import Round, Timing, agreement, clearest, rotated, standings, timing
 
 
 def timed(rate: float) -> Timing:
@@ -78,6 +78,12 @@ class TestAgreement:
     def test_nothing_compared_is_no_agreement(self) -> None:
         """A check that cannot fail shows nothing."""
         assert not agreement([[1]], [[0.0]], [[1]], "float32").holds
+
+
+def test_prompts_that_tell_something() -> None:
+    """Those with the clearest first ids, the clearest one first."""
+    assert clearest(["a", "b", "c", "d"], [0.1, 2.0, 0.3, 1.0], 2) == ["b", "d"]
+    assert clearest(["a", "b"], [0.5, 0.5], 3) == ["b", "a"]
 
 
 ANSWER = {"prefill_s": 1.0, "prefill_cpu_s": 0.5, "total_s": 5.0, "total_cpu_s": 2.5, "lengths": [9, 9]}
