@@ -91,6 +91,8 @@ class Process:
             self._closed = True
             if self._child is not None:
                 self._child.kill()
+                self._child.wait()
+                self._reap()
 
     def _exchange(self, line: bytes, seconds: float) -> tuple[dict[str, Any], bytes]:
         child = self._child

@@ -29,16 +29,16 @@ _QUOTE = notation.text('"')
 def string(node: Mapping[str, object], rules: JsonRules) -> str | None:
     """Return the expression of a node's strings. Raises `UnsupportedError`."""
     matched = [keyword for keyword in ("pattern", "format") if keyword in node]
-    if "minLength" not in node and "maxLength" not in node:
+    least, most = count(node, "minLength") or 0, count(node, "maxLength")
+    if least == 0 and most is None:
         if not matched:
             return rules.string
         if len(matched) == 1:
             return notation.sequence([_QUOTE, _pattern(node, matched[0]), _QUOTE])
         raise UnsupportedError("format", "beside pattern is not supported")
     if matched:
-        length = "minLength" if "minLength" in node else "maxLength"
+        length = "minLength" if least else "maxLength"
         raise UnsupportedError(length, f"beside {matched[0]} is not supported")
-    least, most = count(node, "minLength") or 0, count(node, "maxLength")
     return notation.sequence([_QUOTE, notation.repeated(rules.character, least, most), _QUOTE])
 
 

@@ -65,7 +65,7 @@ def test_a_layout_shares_out_the_devices() -> None:
 def test_vllm_runs_in_its_own_environment() -> None:
     """Always in a worker; our flags in its words, its own options as they are, a layout as tensor parallelism."""
     backend = BackendConfig(
-        "vllm", "their-python", ("gpu_memory_utilization=0.5", 'kv_transfer_config={"a": 1}', "q=x")
+        "vllm", "their-python", ("gpu_memory_utilization=0.5", 'kv_transfer_config={"a": 1}', "q=x"), "xgrammar"
     )
     service = ServiceConfig(ModelsConfig("org/model"), EngineConfig(max_context=100, dtype="bfloat16"), backend=backend)
     (alone,) = commands(ReplicasConfig(), service, {})
@@ -73,6 +73,7 @@ def test_vllm_runs_in_its_own_environment() -> None:
     assert line[:3] == ["env", "their-python", "-c"]
     settings = json.loads(line[-1])
     assert (settings["model"], settings["name"]) == ("org/model", "org/model")
+    assert settings["structured_backend"] == "xgrammar"
     assert settings["options"] == {
         "dtype": "bfloat16",
         "max_num_seqs": 256,
@@ -107,3 +108,11 @@ def test_contradictions() -> None:
     with pytest.raises(UsageError, match="this backend uses one"):
         commands(ReplicasConfig(layout="1x2"), ServiceConfig(), {"CUDA_VISIBLE_DEVICES": "0,1"})
     assert Path(os.devnull).exists()
+
+
+def test_workers_hold_streams_by_the_same_library() -> None:
+    """What `--structured-backend` says is said to each worker."""
+    service = ServiceConfig(backend=BackendConfig(structured_backend="xgrammar"))
+    worker, _ = commands(ReplicasConfig(2), service, {})
+    line = words(worker)
+    assert line[line.index("--structured-backend") + 1] == "xgrammar"

@@ -10,8 +10,20 @@ from hypothesis import strategies as st
 
 from lmtool.guide.xgrammar import characters
 
-RANGES = st.lists(st.tuples(st.integers(0, 0x10FFFF), st.integers(0, 300)).map(lambda at: (at[0], min(sum(at), 0x10FFFF))))
-SAMPLE = [*range(0x700), *range(0x1600, 0x1800), *range(0x2000, 0x2100), 0x3000, 0xD7FF, 0xE000, 0xFEFF, 0x1D7CE, 0x10FFFF]
+RANGES = st.lists(
+    st.tuples(st.integers(0, 0x10FFFF), st.integers(0, 300)).map(lambda at: (at[0], min(sum(at), 0x10FFFF)))
+)
+SAMPLE = [
+    *range(0x700),
+    *range(0x1600, 0x1800),
+    *range(0x2000, 0x2100),
+    0x3000,
+    0xD7FF,
+    0xE000,
+    0xFEFF,
+    0x1D7CE,
+    0x10FFFF,
+]
 
 
 def holds(held: characters.Characters, code: int) -> bool:
@@ -48,4 +60,4 @@ def test_categories_are_within_pythons() -> None:
 def test_every_character_is_in_all() -> None:
     """A set and what is not in it have every character but surrogates between them."""
     assert characters.union(characters.WORD, characters.complement(characters.WORD)) == characters.ALL
-    assert characters.ALL == ((0, 0xD7FF), (0xE000, sys.maxunicode))
+    assert ((0, 0xD7FF), (0xE000, sys.maxunicode)) == characters.ALL

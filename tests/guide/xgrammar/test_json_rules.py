@@ -19,7 +19,9 @@ def grammar(*, any_whitespace: bool = False) -> str:
     return rules.written(json_rules.anything)
 
 
-@pytest.mark.parametrize("text", ['"a"', "1.5", "true", "null", "[]", "{}", '[1,"a"]', '{"a":1,"b":null}', r'"\u00e9\n"'])
+@pytest.mark.parametrize(
+    "text", ['"a"', "1.5", "true", "null", "[]", "{}", '[1,"a"]', '{"a":1,"b":null}', r'"\u00e9\n"']
+)
 def test_values(text: str) -> None:
     """Every kind of value is one."""
     assert matches(grammar(), text)
@@ -41,7 +43,11 @@ def test_blanks() -> None:
 
 
 @settings(max_examples=50)
-@given(st.recursive(st.none() | st.booleans() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=2), max_leaves=3))
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=2), max_leaves=3
+    )
+)
 def test_literals(value: object) -> None:
     """A literal is the compact JSON of its value, and nothing else."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))

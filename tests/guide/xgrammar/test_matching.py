@@ -25,7 +25,7 @@ PATTERNS = st.recursive(
     ),
     max_leaves=5,
 )
-TEXTS = st.text("ab1\"\\é\n,", max_size=6)
+TEXTS = st.text('ab1"\\é\n,', max_size=6)
 
 
 @given(PATTERNS, TEXTS)

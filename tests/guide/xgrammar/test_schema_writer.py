@@ -8,7 +8,25 @@ import pytest
 from lmtool.guide.schema.document import UnsupportedError
 from tests.guide.xgrammar.judging import allows, written
 
-VALUES = [None, True, 0, 3, -1, 1.5, "", "abc", "a@b.c", [], [1], [1, 2], ["x"], {}, {"a": 1}, {"a": "x"}, {"a": {"a": 1}}]
+VALUES = [
+    None,
+    True,
+    0,
+    3,
+    -1,
+    1.5,
+    "",
+    "abc",
+    "a@b.c",
+    [],
+    [1],
+    [1, 2],
+    ["x"],
+    {},
+    {"a": 1},
+    {"a": "x"},
+    {"a": {"a": 1}},
+]
 SCHEMAS = [
     {},
     {"type": ["string", "null"]},
@@ -36,7 +54,8 @@ def test_what_is_valid_is_allowed(schema: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(
-    "keyword", ["not", "if", "oneOf", "uniqueItems", "contains", "propertyNames", "unevaluatedProperties", "$dynamicRef"]
+    "keyword",
+    ["not", "if", "oneOf", "uniqueItems", "contains", "propertyNames", "unevaluatedProperties", "$dynamicRef"],
 )
 def test_strict_schemas_are_refused_by_name(keyword: str) -> None:
     """A keyword that the grammar does not hold is named; deep inside as well."""
@@ -75,7 +94,9 @@ def test_what_says_nothing_is_no_reason() -> None:
     assert allows({"type": "array", "uniqueItems": False}, [1, 1])
 
 
-@pytest.mark.parametrize("schema", [False, {"enum": []}, {"type": "integer", "minimum": 2, "maximum": 1}, {"allOf": [False]}])
+@pytest.mark.parametrize(
+    "schema", [False, {"enum": []}, {"type": "integer", "minimum": 2, "maximum": 1}, {"allOf": [False]}]
+)
 def test_nothing(schema: object) -> None:
     """A schema that no value satisfies has no grammar."""
     assert written(schema)[0] is None  # type: ignore[arg-type]
