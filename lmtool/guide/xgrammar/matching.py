@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from lmtool.guide.xgrammar import characters, notation
@@ -34,6 +35,7 @@ def found_in_json(pattern: str) -> str | None:
     return _found(parse(pattern))
 
 
+@lru_cache(maxsize=512)
 def json_character(allowed: Characters) -> str | None:
     """Return the expression of one character within a JSON string, escaped where that is needed."""
     plain = notation.characters(characters.without(allowed, UNSPOKEN))

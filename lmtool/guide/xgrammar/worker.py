@@ -91,14 +91,20 @@ def main() -> None:
     for line in sys.stdin:
         asked = json.loads(line)
         _give_up_after(asked["seconds"])
-        try:
-            _answer(wire, {}, compiler.compile(asked["kind"], asked["text"]))
-        except SlowError:
-            _answer(wire, {"error": "slow"})
-        except EmptyError:
-            _answer(wire, {"error": "empty"})
-        except Exception as problem:  # noqa: BLE001  # whatever the library raises is the constraint's own fault
-            _answer(wire, {"error": "refused", "message": str(problem)})
+        header, body = _compiled(compiler, asked["kind"], asked["text"])
+        _give_up_after(0)
+        _answer(wire, header, body)
+
+
+def _compiled(compiler: Compiler, kind: str, text: str) -> tuple[dict[str, Any], bytes]:
+    try:
+        return {}, compiler.compile(kind, text)
+    except SlowError:
+        return {"error": "slow"}, b""
+    except EmptyError:
+        return {"error": "empty"}, b""
+    except Exception as problem:  # noqa: BLE001  # whatever the library raises is the constraint's own fault
+        return {"error": "refused", "message": str(problem)}, b""
 
 
 def _answer(wire: Any, header: dict[str, Any], body: bytes = b"") -> None:  # noqa: ANN401  # a binary file
@@ -107,7 +113,7 @@ def _answer(wire: Any, header: dict[str, Any], body: bytes = b"") -> None:  # no
 
 
 def _give_up_after(seconds: float) -> None:
-    """End this process then, even where the server that would kill it is gone and the library hangs."""
+    """End this process then, even where the server that would kill it is gone and the library hangs; 0: never."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_REAL, seconds)
 

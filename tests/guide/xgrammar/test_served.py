@@ -93,11 +93,10 @@ async def test_what_it_cannot_hold_is_named(over_xgrammar: ServerProcess) -> Non
     assert "Lark" in str(last.error)
 
 
-@pytest.mark.parametrize("name", ["5000 optional properties", "text without end"])
-async def test_a_hostile_constraint_is_refused_in_time(over_xgrammar: ServerProcess, name: str) -> None:
-    """It would be compiled for minutes: its process is killed, and the server goes on."""
+async def test_a_hostile_constraint_is_refused_in_time(over_xgrammar: ServerProcess) -> None:
+    """It would be compiled for half a minute: its process is killed, and the server goes on."""
     began = time.monotonic()
-    [(text, last)] = await answers(over_xgrammar, CASES[name](), 1)
+    [(text, last)] = await answers(over_xgrammar, CASES["5000 optional properties"](), 1)
     assert time.monotonic() - began < DEADLINE + 5
     assert (text, last.error_code) == ("", "constraint_too_complex")
     [(text, last)] = await answers(over_xgrammar, constraint.regex("[a-f]{3}"), 1)

@@ -109,3 +109,19 @@ def test_niceness() -> None:
     assert made._child is not None
     assert os.getpriority(os.PRIO_PROCESS, made._child.pid) - os.getpriority(os.PRIO_PROCESS, 0) == 7
     made.close()
+
+
+def test_an_idle_process_stays() -> None:
+    """The time of a question is over with its answer."""
+    child = subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdin is not None
+    assert child.stdout is not None
+    for line in (SETTINGS, {"kind": "grammar", "text": 'root ::= "a"', "seconds": 0.5}):
+        child.stdin.write(json.dumps(line).encode() + b"\n")
+        child.stdin.flush()
+        answer = json.loads(child.stdout.readline())
+        child.stdout.read(answer["bytes"])
+    with pytest.raises(subprocess.TimeoutExpired):
+        child.wait(1.0)
+    child.communicate(timeout=20)
+    assert child.returncode == 0
