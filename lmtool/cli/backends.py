@@ -61,7 +61,13 @@ class BackendConfig:
 
     def check(self) -> None:
         """Raise `UsageError` or `ResourceError` for what cannot work, before anything is loaded or opened."""
-        structured.check(self.structured_backend, here=self.backend != VLLM)
+        structured.check(self.structured_backend)
+        if self.backend == VLLM and self.structured_backend != structured.LLGUIDANCE:
+            raise UsageError(
+                f"--backend vllm and --structured-backend {self.structured_backend} do not go together: vLLM pins its "
+                "processes to cores of their own, where those that compile would starve",
+                "leave --structured-backend out",
+            )
         if self.options and self.backend == DEFAULT:
             refuse_options(DEFAULT, self.options)
         if self.backend == VLLM:

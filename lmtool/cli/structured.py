@@ -20,14 +20,11 @@ _XGRAMMAR_THREADS = 2
 """Constraints compiled at once: each needs a process that has the whole vocabulary in memory."""
 
 
-def check(name: str, *, here: bool = True) -> None:
-    """Raise `UsageError` for an unknown name, and `ResourceError` where its package is missing.
-
-    here: whether this Python is the one that will use it.
-    """
+def check(name: str) -> None:
+    """Raise `UsageError` for an unknown name, and `ResourceError` where its package is missing."""
     if name not in KNOWN:
         raise UsageError(f"there is no structured backend {name!r}", f"known: {', '.join(KNOWN)}")
-    if here and name == XGRAMMAR and importlib.util.find_spec(XGRAMMAR) is None:
+    if name == XGRAMMAR and importlib.util.find_spec(XGRAMMAR) is None:
         raise ResourceError(
             "--structured-backend xgrammar needs the package xgrammar", f"install it:  {INSTALL_XGRAMMAR}"
         )

@@ -24,21 +24,30 @@ if TYPE_CHECKING:
 def test_an_unknown_name(lmtool: Run) -> None:
     """Is a mistake in the command line; both names are told."""
     with pytest.raises(UsageError):
-        structured.check("outlines", here=False)
+        structured.check("outlines")
     refused = lmtool("serve", "--structured-backend", "outlines", "--port", "0")
     assert refused.returncode == 2
     assert "known: llguidance, xgrammar" in refused.stderr
 
 
 def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Is told at the start, with the line that installs it; vLLM's environment is another one."""
+    """Is told at the start, with the line that installs it."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(ResourceError) as refused:
         BackendConfig(structured_backend="xgrammar").check()
     assert refused.value.exit_code == 8
     assert "pip install 'lmtool[xgrammar]'" in refused.value.hints[0]
-    structured.check("xgrammar", here=False)
     structured.check("llguidance")
+
+
+def test_not_beside_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose processes would leave no room for those that compile: refused by name."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: object())
+    with pytest.raises(UsageError, match="--backend vllm and --structured-backend xgrammar") as refused:
+        BackendConfig("vllm", sys.executable, structured_backend="xgrammar").check()
+    assert refused.value.exit_code == 2
+    BackendConfig("vllm", sys.executable).check()
+    BackendConfig("random", structured_backend="xgrammar").check()
 
 
 @pytest.mark.skipif(importlib.util.find_spec("xgrammar") is not None, reason="this environment has xgrammar")

@@ -115,7 +115,6 @@ def _vllm(service: ServiceConfig, devices: int) -> list[str]:
     python = given.pop("python")
     options |= {name: option(value) for name, value in given.items()}
     settings = {"model": model.source, "name": model.names[0], "options": options}
-    settings["structured_backend"] = service.backend.structured_backend
     return command(python, "lmtool.cli.vllm.worker", [json.dumps(settings)])
 
 

@@ -7,7 +7,6 @@ from concurrent.futures import Future
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from lmtool.cli.structured import open_compiler
 from lmtool.cli.vllm.scratch import KEY, settings_of
 from lmtool.cli.vllm.told import parts_of
 from lmtool.constraint import constraint_from
@@ -24,10 +23,12 @@ _pending: dict[str, Future[Guide]] = {}
 @lru_cache(maxsize=1)
 def compiler(folder: str) -> MatcherCompiler | None:
     """The one compiler of this process; None for a model without a tokenizer. folder: the worker's scratch."""
+    from lmtool.guide.compiler import MatcherCompiler
+
     settings = settings_of(folder)
     if settings.tokenizer is None:
         return None
-    return open_compiler(settings.structured_backend, settings.tokenizer, settings.vocab_size, settings.eos_ids)
+    return MatcherCompiler(settings.tokenizer, settings.vocab_size, settings.eos_ids)
 
 
 def begin(folder: str, constraint: str) -> Future[Guide]:

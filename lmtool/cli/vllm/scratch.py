@@ -29,8 +29,6 @@ class Settings:
     eos_ids: tuple[int, ...]
     tokenizer: str | None
     """The text of its tokenizer.json; without one nothing can be constrained."""
-    structured_backend: str
-    """What holds streams, see `cli.structured`."""
 
 
 class Scratch:
@@ -47,10 +45,9 @@ class Scratch:
         os.environ["PYTHONPATH"] = str(packages) if not known else f"{packages}{os.pathsep}{known}"
         self.told = Told(self.path / "told")
 
-    def describe(self, info: ModelInfo, tokenizer: str | None, structured_backend: str) -> None:
-        """Leave word of the model there, and of what holds its streams, before the first request."""
+    def describe(self, info: ModelInfo, tokenizer: str | None) -> None:
+        """Leave word of the model there, before the first request."""
         settings = {"vocab_size": info.vocab_size, "eos_ids": info.eos_token_ids, "tokenizer": tokenizer}
-        settings["structured_backend"] = structured_backend
         (self.path / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
 
     @property
@@ -71,4 +68,4 @@ class Scratch:
 def settings_of(folder: str) -> Settings:
     """What a worker left for its engine."""
     told = json.loads(Path(folder, "settings.json").read_text(encoding="utf-8"))
-    return Settings(told["vocab_size"], tuple(told["eos_ids"]), told["tokenizer"], told["structured_backend"])
+    return Settings(told["vocab_size"], tuple(told["eos_ids"]), told["tokenizer"])

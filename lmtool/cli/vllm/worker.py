@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 
 
 def main(words: list[str]) -> None:
-    """Serve one client. words: the settings as JSON: `model`, `name`, `structured_backend`, and `options` for vLLM.
-
-    The process ends with an error's own status.
-    """
+    """Serve one client. words: the settings as JSON: `model`, `name`, and `options` for vLLM's engine."""
     settings = json.loads(words[0])
     wire = _wire()
     try:
@@ -94,7 +91,7 @@ def _with_text(engine: Any, settings: dict[str, Any], scratch: Scratch) -> Token
         tokenizer = load_tokenizer(settings["model"])
     except LmtoolError as problem:
         sys.stderr.write(f"warning: served with token ids only: {problem.message}\n")
-    scratch.describe(info, None if tokenizer is None else tokenizer.to_json(), settings["structured_backend"])
+    scratch.describe(info, None if tokenizer is None else tokenizer.to_json())
     guides = RemoteGuides(engine, scratch.told) if _can_hold(settings) else None
     model = VllmModel(engine, info, guides)
     return model if tokenizer is None else TextModel(model, tokenizer)

@@ -124,7 +124,7 @@ def _step_back(niceness: int, memory_bytes: int) -> None:
         import resource
         from pathlib import Path
 
-        os.nice(niceness)
+        os.setpriority(os.PRIO_PROCESS, 0, max(niceness, os.getpriority(os.PRIO_PROCESS, 0)))
         held = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (held + memory_bytes, resource.RLIM_INFINITY))
 

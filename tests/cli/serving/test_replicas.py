@@ -65,7 +65,7 @@ def test_a_layout_shares_out_the_devices() -> None:
 def test_vllm_runs_in_its_own_environment() -> None:
     """Always in a worker; our flags in its words, its own options as they are, a layout as tensor parallelism."""
     backend = BackendConfig(
-        "vllm", "their-python", ("gpu_memory_utilization=0.5", 'kv_transfer_config={"a": 1}', "q=x"), "xgrammar"
+        "vllm", "their-python", ("gpu_memory_utilization=0.5", 'kv_transfer_config={"a": 1}', "q=x")
     )
     service = ServiceConfig(ModelsConfig("org/model"), EngineConfig(max_context=100, dtype="bfloat16"), backend=backend)
     (alone,) = commands(ReplicasConfig(), service, {})
@@ -73,7 +73,6 @@ def test_vllm_runs_in_its_own_environment() -> None:
     assert line[:3] == ["env", "their-python", "-c"]
     settings = json.loads(line[-1])
     assert (settings["model"], settings["name"]) == ("org/model", "org/model")
-    assert settings["structured_backend"] == "xgrammar"
     assert settings["options"] == {
         "dtype": "bfloat16",
         "max_num_seqs": 256,

@@ -20,7 +20,6 @@ from lmtool.tiny.path import MODEL_DIR
 def folder(tmp_path):
     """What a worker leaves for its engine."""
     settings = {"vocab_size": 1600, "eos_ids": [1], "tokenizer": load_tokenizer(str(MODEL_DIR)).to_json()}
-    settings["structured_backend"] = "llguidance"
     (tmp_path / "settings.json").write_text(json.dumps(settings))
     yield str(tmp_path)
     made = compiler(str(tmp_path))
@@ -67,7 +66,6 @@ def test_what_was_compiled_is_there_for_the_rows(worker, folder):
 
 def test_a_model_without_a_tokenizer(tmp_path):
     """Cannot be held, and says so."""
-    settings = {"vocab_size": 9, "eos_ids": [1], "tokenizer": None, "structured_backend": "llguidance"}
-    (tmp_path / "settings.json").write_text(json.dumps(settings))
+    (tmp_path / "settings.json").write_text(json.dumps({"vocab_size": 9, "eos_ids": [1], "tokenizer": None}))
     assert "without a tokenizer" in str(begin(str(tmp_path), "{}").exception())
     compiler.cache_clear()

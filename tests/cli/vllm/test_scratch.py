@@ -16,10 +16,9 @@ async def test_an_engines_process_finds_everything_there(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "")
     scratch = Scratch()
     folder = scratch.options["additional_config"][KEY]
-    scratch.describe(ModelInfo("m", "m", "vllm", vocab_size=9, eos_token_ids=(1, 2)), None, "xgrammar")
+    scratch.describe(ModelInfo("m", "m", "vllm", vocab_size=9, eos_token_ids=(1, 2)), None)
     told = settings_of(folder)
     assert (told.vocab_size, told.eos_ids, told.tokenizer) == (9, (1, 2), None)
-    assert told.structured_backend == "xgrammar"
     program = "import lmtool.cli.vllm.extension as e; print(e.__file__)"
     found = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd="/", env=dict(os.environ)
