@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from weakref import WeakSet
 
 from lmtool.cli.backends import BackendConfig, find
+from lmtool.cli.structured import open_compiler
 from lmtool.errors import FileError, LmtoolError, ModelLoadError, ModelNotFoundError, ResourceError, UsageError
 
 if TYPE_CHECKING:
@@ -153,7 +154,10 @@ class Loader:
             return engine
         self.known_tokenizers[source] = tokenizer
         if isinstance(engine, Guided):
-            guides = _compiler(tokenizer, engine.info_now)
+            info = engine.info_now
+            assert info.vocab_size is not None
+            held_by = self.backend.structured_backend
+            guides = open_compiler(held_by, tokenizer.to_json(), info.vocab_size, info.eos_token_ids)
             self.guides.add(guides)
             engine.guide_by(guides)
         return TextModel(engine, tokenizer)
@@ -181,13 +185,6 @@ class Loader:
             "cached": sum(counts.cached for counts in every),
             "cached_bytes": sum(counts.cached_bytes for counts in every),
         }
-
-
-def _compiler(tokenizer: TextTokenizer, info: ModelInfo) -> MatcherCompiler:
-    from lmtool.guide.compiler import MatcherCompiler
-
-    assert info.vocab_size is not None
-    return MatcherCompiler(tokenizer.to_json(), info.vocab_size, info.eos_token_ids)
 
 
 def _while_loading(on_progress: Callable[[LoadProgress], None], progress: LoadProgress) -> None:

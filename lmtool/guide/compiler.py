@@ -13,9 +13,9 @@ from lmtool.errors import ConstraintError, LmtoolError, OverloadedError, ServerE
 from lmtool.guide.cache import Cache
 from lmtool.guide.config import GuideConfig
 from lmtool.guide.deadlines import Deadlines
-from lmtool.guide.guide import MatcherGuide, too_complex
+from lmtool.guide.held_guide import HeldGuide, too_complex
 from lmtool.guide.masks import Masks
-from lmtool.guide.templates import Template, Templates
+from lmtool.guide.templates import Templates
 from lmtool.turns import short_turns, step_back
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from lmtool.guide.library import Library, Open, Template
     from lmtool.ports import Guide
     from lmtool.types import Constraint
 
@@ -68,17 +69,24 @@ class MatcherCompiler:
     """A `ports.GuideCompiler` for one model. Safe from any thread; nothing it is given can end the process."""
 
     def __init__(
-        self, tokenizer_json: str, vocab_size: int, eos_ids: Sequence[int], config: GuideConfig | None = None
+        self,
+        tokenizer_json: str,
+        vocab_size: int,
+        eos_ids: Sequence[int],
+        config: GuideConfig | None = None,
+        library: Open = Templates,
     ) -> None:
         """Begin to read the tokenizer (1 to 13 s for 128,000 tokens) in the pool; constraints wait for it.
 
         tokenizer_json: the text of a tokenizer.json. vocab_size: width of the logits. eos_ids: all ids that end a text.
+        library: what compiles and holds; llguidance if not said.
         """
         self._config = config or GuideConfig()
         self._eos = frozenset(eos_ids)
         self._pool = ThreadPoolExecutor(self._config.threads, "lmtool-guide", initializer=step_back)
-        self._templates: Future[Templates] = _submit(self._pool, Templates, tokenizer_json, vocab_size, tuple(eos_ids))
-        self._masks = Masks(vocab_size, eos_ids, self._config)
+        opened = _submit(self._pool, library, tokenizer_json, vocab_size, tuple(eos_ids), self._config)
+        self._library: Future[Library] = opened
+        self._masks = Masks(vocab_size, eos_ids, self._config, lambda rows, mask: opened.result().compute(rows, mask))
         self._deadlines = Deadlines()
         self._lock = threading.Lock()
         self._cache: Cache[Constraint, Template] = Cache(self._config.cache_bytes, self._config.failure_seconds)
@@ -125,6 +133,7 @@ class MatcherCompiler:
                 flight.waiting.clear()
             self._flights.clear()
         self._deadlines.close()
+        self._library.add_done_callback(_close)
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._settle(waiting, _closed())
 
@@ -144,7 +153,7 @@ class MatcherCompiler:
         flight.waiting.append(answer)
         give_up = partial(self._give_up, constraint, flight, answer)
         # The tokenizer of a model just loaded may take longer to read than a constraint may take.
-        self._templates.add_done_callback(lambda _: self._deadlines.add(self._config.deadline, give_up))
+        self._library.add_done_callback(lambda _: self._deadlines.add(self._config.deadline, give_up))
         return flight if known is None else None
 
     def _start(self, constraint: Constraint, flight: _Flight) -> None:
@@ -155,12 +164,13 @@ class MatcherCompiler:
         work.add_done_callback(partial(self._land, constraint, flight))
 
     def _work(self, constraint: Constraint, flight: _Flight) -> Template:
-        templates = self._templates.result()
+        library = self._library.result()
+        library.ready()
         flight.started = True
         started = time.perf_counter()
         try:
             with short_turns():
-                return templates.make(constraint)
+                return library.make(constraint)
         finally:
             with self._lock:
                 self._count(compiles=1, seconds=time.perf_counter() - started)
@@ -203,7 +213,7 @@ class MatcherCompiler:
                     self._count(failures=1)
                 answer.set_exception(type(outcome)(outcome.message, *outcome.hints))
             else:
-                answer.set_result(MatcherGuide(outcome.matcher.deep_copy(), self._eos, outcome.warnings))
+                answer.set_result(outcome.guide())
 
     def _count(self, *, compiles: int = 0, hits: int = 0, failures: int = 0, seconds: float = 0.0) -> None:
         now = self._counts
@@ -241,6 +251,11 @@ def _closed() -> LmtoolError:
     return ServerError("the server stopped before the constraint was compiled", "connect again later")
 
 
-def _own(guide: Guide) -> MatcherGuide:
-    assert isinstance(guide, MatcherGuide)
+def _close(library: Future[Library]) -> None:
+    if not library.cancelled() and library.exception() is None:
+        library.result().close()
+
+
+def _own(guide: Guide) -> HeldGuide:
+    assert isinstance(guide, HeldGuide)
     return guide

@@ -6,17 +6,18 @@ import time
 from typing import TYPE_CHECKING
 
 import numpy as np
-from llguidance import LLExecutor
 
 from lmtool.errors import ConstraintError
-from lmtool.guide.guide import MatcherGuide, too_complex
+from lmtool.guide.held_guide import HeldGuide, too_complex
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
     from lmtool.guide.config import GuideConfig
+
+    Compute = Callable[[list[tuple[HeldGuide, int]], NDArray[np.int32]], None]
 
 _WATCHED_STEPS = 16
 """Steps after a slow one in which each row is timed by itself."""
@@ -26,16 +27,17 @@ _ALL = np.int32(-1)
 class Masks:
     """Fills rows of bit masks for the guides of one model. For one thread at a time."""
 
-    def __init__(self, vocab_size: int, eos_ids: Sequence[int], config: GuideConfig) -> None:
+    def __init__(self, vocab_size: int, eos_ids: Sequence[int], config: GuideConfig, compute: Compute) -> None:
+        """compute: fills rows, as `library.Library.compute` does."""
         self._words = (vocab_size + 31) // 32
-        self._executor = LLExecutor(num_threads=config.fill_threads)
+        self._compute = compute
         self._config = config
         self._watched = 0
         self._eos_row = np.zeros(self._words, np.uint32)
         for eos in eos_ids:
             self._eos_row[eos // 32] |= np.uint32(1 << eos % 32)
 
-    def fill(self, rows: Sequence[tuple[MatcherGuide, int]], mask: NDArray[np.int32]) -> None:
+    def fill(self, rows: Sequence[tuple[HeldGuide, int]], mask: NDArray[np.int32]) -> None:
         """Write which tokens may follow into each guide's row; see `ports.GuideCompiler.fill`."""
         self._check(mask)
         going = self._ending(rows, mask)
@@ -51,7 +53,7 @@ class Masks:
         for guide, row in going:
             self._verify(guide, row, mask)
 
-    def fill_drafts(self, rows: Sequence[tuple[MatcherGuide, int, Sequence[int]]], mask: NDArray[np.int32]) -> None:
+    def fill_drafts(self, rows: Sequence[tuple[HeldGuide, int, Sequence[int]]], mask: NDArray[np.int32]) -> None:
         """Write what may follow each beginning of each draft; see `ports.GuideCompiler.fill_drafts`."""
         for _, row, draft in rows:
             mask[row : row + len(draft) + 1] = _ALL
@@ -59,7 +61,7 @@ class Masks:
         for guide, row, draft in rows:
             self._fill_draft(guide, row, draft[: guide.accepts(draft)], mask)
 
-    def _fill_draft(self, guide: MatcherGuide, row: int, legal: Sequence[int], mask: NDArray[np.int32]) -> None:
+    def _fill_draft(self, guide: HeldGuide, row: int, legal: Sequence[int], mask: NDArray[np.int32]) -> None:
         if not legal:
             return
         ahead = guide.fork()
@@ -67,9 +69,7 @@ class Masks:
             ahead.advance(token)
             self.fill([(ahead, row + at)], mask)
 
-    def _ending(
-        self, rows: Sequence[tuple[MatcherGuide, int]], mask: NDArray[np.int32]
-    ) -> list[tuple[MatcherGuide, int]]:
+    def _ending(self, rows: Sequence[tuple[HeldGuide, int]], mask: NDArray[np.int32]) -> list[tuple[HeldGuide, int]]:
         """Let guides that are at their end allow eos only; return the others."""
         going = []
         for guide, row in rows:
@@ -79,7 +79,7 @@ class Masks:
                 going.append((guide, row))
         return going
 
-    def _fill_one(self, entry: tuple[MatcherGuide, int], mask: NDArray[np.int32]) -> None:
+    def _fill_one(self, entry: tuple[HeldGuide, int], mask: NDArray[np.int32]) -> None:
         started = time.perf_counter()
         self._compute([entry], mask)
         if time.perf_counter() - started <= self._config.step_seconds:
@@ -91,11 +91,7 @@ class Masks:
             guide.fail(too_complex(f"the constraint took more than {limit} for each of {guide.slow_steps} tokens"))
             self._allow_eos(row, mask)
 
-    def _compute(self, rows: list[tuple[MatcherGuide, int]], mask: NDArray[np.int32]) -> None:
-        matchers = [(guide.matcher, row) for guide, row in rows]
-        self._executor.unsafe_compute_mask_ptr(matchers, mask.ctypes.data, mask.strides[0], len(mask))
-
-    def _verify(self, guide: MatcherGuide, row: int, mask: NDArray[np.int32]) -> None:
+    def _verify(self, guide: HeldGuide, row: int, mask: NDArray[np.int32]) -> None:
         if guide.check() is None and not mask[row].any():
             guide.fail(ConstraintError("no token of this model can go on from here within the constraint"))
         if guide.error() is not None:

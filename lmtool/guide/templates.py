@@ -1,4 +1,4 @@
-"""Compiled constraints, each tried once before anyone gets it."""
+"""Constraints compiled by llguidance, each tried once before anyone gets it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 
 from lmtool.errors import ConstraintError, ConstraintTooComplexError, LmtoolError, ResourceError
+from lmtool.guide.config import GuideConfig
 from lmtool.guide.grammar import grammars, noun, refusal
 from lmtool.guide.guide import MatcherGuide
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from lmtool.guide.grammar import Grammar
+    from lmtool.guide.held_guide import HeldGuide
     from lmtool.types import Constraint
 
 _LIMITS = LLParserLimits(
@@ -31,27 +36,32 @@ _BASE_BYTES, _BYTES_PER_CHARACTER = 30_000, 60
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A compiled constraint, to be copied for each stream."""
+    """A `library.Template` of llguidance's."""
 
     matcher: LLMatcher
     warnings: tuple[str, ...]
     size: int
     """Estimated bytes in memory."""
+    eos: frozenset[int]
+
+    def guide(self) -> MatcherGuide:
+        """Return a fresh guide at the constraint's start."""
+        return MatcherGuide(self.matcher.deep_copy(), self.eos, self.warnings)
 
 
 class Templates:
-    """Makes templates for one tokenizer. Safe from any thread."""
+    """A `library.Library` over llguidance, which is bounded by limits of its own."""
 
-    def __init__(self, tokenizer_json: str, vocab_size: int, eos_ids: Sequence[int]) -> None:
+    def __init__(
+        self, tokenizer_json: str, vocab_size: int, eos_ids: Sequence[int], config: GuideConfig | None = None
+    ) -> None:
         """Read the tokenizer, which takes seconds for a large one. Raises `ResourceError` where it cannot be used."""
         self._eos = frozenset(eos_ids)
-        try:
-            json.loads(tokenizer_json)  # the library takes other texts for names on the hub
-            self.tokenizer = LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=list(eos_ids) or None)
-        except (ValueError, RuntimeError) as error:
-            raise ResourceError(
-                f"constraints cannot be used with this tokenizer: {error}", "send the request without a constraint"
-            ) from error
+        self._executor = LLExecutor(num_threads=(config or GuideConfig()).fill_threads)
+        self.tokenizer = read_tokenizer(tokenizer_json, vocab_size, eos_ids)
+
+    def ready(self) -> None:
+        """Nothing need be waited for."""
 
     def make(self, constraint: Constraint) -> Template:
         """Compile a constraint and fill its first mask. Raises `ConstraintError`, at the latest within the limits."""
@@ -64,6 +74,14 @@ class Templates:
         assert problem is not None, "a constraint can be written in one way at least"
         raise problem
 
+    def compute(self, rows: list[tuple[HeldGuide, int]], mask: NDArray[np.int32]) -> None:
+        """Fill masks, see `library.Library.compute`."""
+        matchers = [(guide.matcher, row) for guide, row in rows if isinstance(guide, MatcherGuide)]
+        self._executor.unsafe_compute_mask_ptr(matchers, mask.ctypes.data, mask.strides[0], len(mask))
+
+    def close(self) -> None:
+        """Nothing need be given back."""
+
     def _tried(self, constraint: Constraint, grammar: Grammar, matcher: LLMatcher) -> Template:
         first = MatcherGuide(matcher.deep_copy(), self._eos)
         allowed = int.from_bytes(first.matcher.compute_bitmask(), "little")
@@ -74,4 +92,15 @@ class Templates:
             raise ConstraintError(f"no text matches the {noun(constraint)}", "look for parts that exclude each other")
         size = _BASE_BYTES + _BYTES_PER_CHARACTER * len(grammar.text)
         warnings = (*grammar.warnings, *matcher.get_grammar_warnings())
-        return Template(matcher, tuple(dict.fromkeys(warnings)), size)
+        return Template(matcher, tuple(dict.fromkeys(warnings)), size, self._eos)
+
+
+def read_tokenizer(tokenizer_json: str, vocab_size: int, eos_ids: Sequence[int]) -> LLTokenizer:
+    """Return llguidance's view of a tokenizer: the bytes of each id. Raises `ResourceError` where it has none."""
+    try:
+        json.loads(tokenizer_json)  # the library takes other texts for names on the hub
+        return LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=list(eos_ids) or None)
+    except (ValueError, RuntimeError) as error:
+        raise ResourceError(
+            f"constraints cannot be used with this tokenizer: {error}", "send the request without a constraint"
+        ) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import CancelledError
+from typing import ClassVar
 
 import pytest
 
@@ -15,7 +16,6 @@ from lmtool.errors import (
     ResourceError,
     ServerError,
 )
-from lmtool.guide import compiler as module
 from lmtool.guide.compiler import MatcherCompiler
 from lmtool.guide.config import GuideConfig
 from lmtool.guide.templates import Templates
@@ -38,9 +38,8 @@ class Gated(Templates):
 
 
 @pytest.fixture
-def gated(monkeypatch):
+def gated():
     Gated.gate, Gated.entered = threading.Event(), threading.Event()
-    monkeypatch.setattr(module, "Templates", Gated)
     yield Gated
     Gated.gate.set()
 
@@ -70,7 +69,7 @@ def test_failures_are_remembered(compiler):
 
 def test_one_flight_for_equal_constraints(gated):
     """Equal constraints that wait are compiled once; whoever cancels gets nothing and disturbs nobody."""
-    compiler = MatcherCompiler(TOKENIZER, VOCAB, EOS)
+    compiler = MatcherCompiler(TOKENIZER, VOCAB, EOS, library=gated)
     waiting = [compiler.compile(YES_NO) for _ in range(4)]
     assert waiting[1].cancel()
     gated.gate.set()
@@ -84,7 +83,7 @@ def test_one_flight_for_equal_constraints(gated):
 
 def test_deadline(gated):
     """A request gets its answer at the deadline; the next one at once, until the constraint is compiled after all."""
-    compiler = MatcherCompiler(TOKENIZER, VOCAB, EOS, GuideConfig(deadline=0.05))
+    compiler = MatcherCompiler(TOKENIZER, VOCAB, EOS, GuideConfig(deadline=0.05), gated)
     assert isinstance(compiler.compile(YES_NO).exception(10), ConstraintTooComplexError)
     assert isinstance(compiler.compile(YES_NO).exception(0), ConstraintTooComplexError)
     gated.gate.set()
@@ -95,7 +94,7 @@ def test_deadline(gated):
 
 def test_a_full_queue_refuses(gated):
     """More different constraints than may wait are refused as overload, equal ones are not."""
-    compiler = MatcherCompiler(TOKENIZER, VOCAB, EOS, GuideConfig(threads=1, max_waiting=2, deadline=30))
+    compiler = MatcherCompiler(TOKENIZER, VOCAB, EOS, GuideConfig(threads=1, max_waiting=2, deadline=30), gated)
     first = [compiler.compile(constraint.regex(pattern)) for pattern in ("a", "b")]
     assert isinstance(compiler.compile(constraint.regex("c")).exception(0), OverloadedError)
     same = compiler.compile(constraint.regex("b"))
@@ -107,7 +106,7 @@ def test_a_full_queue_refuses(gated):
 
 def test_waiting_for_a_thread_is_overload(gated):
     """Whose constraint never got a thread within the deadline is told to try again, and it is not held against it."""
-    compiler = MatcherCompiler(TOKENIZER, VOCAB, EOS, GuideConfig(threads=1, deadline=0.2))
+    compiler = MatcherCompiler(TOKENIZER, VOCAB, EOS, GuideConfig(threads=1, deadline=0.2), gated)
     compiler.compile(constraint.regex("a"))
     assert gated.entered.wait(10)
     assert isinstance(compiler.compile(constraint.regex("b")).exception(10), OverloadedError)
@@ -118,7 +117,7 @@ def test_waiting_for_a_thread_is_overload(gated):
 
 def test_close_fails_what_waits(gated):
     """After close everything fails at once; guides already made go on."""
-    compiler = MatcherCompiler(TOKENIZER, VOCAB, EOS)
+    compiler = MatcherCompiler(TOKENIZER, VOCAB, EOS, library=gated)
     waiting = compiler.compile(YES_NO)
     compiler.close()
     gated.gate.set()
@@ -155,3 +154,51 @@ def test_a_model_that_cannot_end_a_text() -> None:
     made = MatcherCompiler(TOKENIZER, VOCAB, ())
     assert "no id that ends a text" in str(made.compile(constraint.regex("a")).exception(30))
     made.close()
+
+
+class Late(Templates):
+    """A library that must get ready for each constraint, as one in another process does."""
+
+    events: ClassVar[list[str]] = []
+    gate = threading.Event()
+
+    def ready(self) -> None:
+        self.events.append("ready")
+        assert self.gate.wait(20)
+
+    def make(self, wanted: Constraint):
+        self.events.append("make")
+        return super().make(wanted)
+
+    def close(self) -> None:
+        self.events.append("close")
+
+
+def test_getting_ready_is_not_held_against_a_constraint() -> None:
+    """Who waits for the library is told to try again; a library is closed with its compiler."""
+    Late.events, Late.gate = [], threading.Event()
+    made = MatcherCompiler(TOKENIZER, VOCAB, EOS, GuideConfig(threads=1, deadline=0.2), Late)
+    assert isinstance(made.compile(YES_NO).exception(10), OverloadedError)
+    Late.gate.set()
+    assert made.compile(YES_NO).result(10).may_end() is False
+    made.close()
+    assert Late.events == ["ready", "make", "close"]
+
+
+def test_closed_before_the_library_is_open() -> None:
+    """A compiler closed while its library opens closes it as soon as that is done."""
+    opening, closed = threading.Event(), threading.Event()
+
+    class Slow(Templates):
+        def __init__(self, *given):
+            assert opening.wait(20)
+            super().__init__(*given)
+
+        def close(self) -> None:
+            closed.set()
+
+    made = MatcherCompiler(TOKENIZER, VOCAB, EOS, library=Slow)
+    made.close()
+    assert not closed.is_set()
+    opening.set()
+    assert closed.wait(20)

@@ -6,7 +6,7 @@ import pytest
 
 from lmtool import constraint
 from lmtool.errors import ServerError
-from lmtool.guide.guide import too_complex
+from lmtool.guide.held_guide import too_complex
 from tests.guide.following import EOS, compiled, mask_of
 
 

@@ -72,7 +72,6 @@ ELSEWHERE = {
 }
 """Options that this program has in another place."""
 FIXED: Mapping[str, frozenset[str]] = {
-    "--guided-decoding-backend": frozenset({"auto", "guidance", "llguidance"}),
     "--tokenizer-mode": frozenset({"auto", "hf"}),
     "--response-role": frozenset({"assistant"}),
     "--chat-template-content-format": frozenset({"auto", "string"}),
@@ -81,6 +80,13 @@ FIXED: Mapping[str, frozenset[str]] = {
     "--task": frozenset({"auto", "generate"}),
 }
 """Options that have these values here, and no other."""
+STRUCTURED: Mapping[str, str | None] = {
+    "auto": None,
+    "guidance": "llguidance",
+    "llguidance": "llguidance",
+    "xgrammar": "xgrammar",
+}
+"""What holds streams to a form, by vLLM's names; None: what is so unless said otherwise."""
 VLLM = "vllm"
 _HUMAN = re.compile(r"(\d+(?:\.\d+)?)([kKmMgG])")
 _FACTORS = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30}
@@ -128,6 +134,7 @@ class _Words:
             (ENGINE, self._engine),
             (ENGINE_SWITCHES, self._engine_switch),
             (ELSEWHERE, lambda name: _refuse(name, ELSEWHERE[name])),
+            (("--guided-decoding-backend", "--structured-outputs-config.backend"), self._structured),
             (FIXED, self._fixed),
         ]
         return next((read for names, read in readers if name in names), None)  # type: ignore[operator] # containers all
@@ -179,6 +186,14 @@ class _Words:
         if self._vllm:
             return ["--backend-option", f"{name[2:].replace('-', '_')}=true"]
         return _refuse(name, ENGINE_SWITCHES[name]) if ENGINE_SWITCHES[name] else []
+
+    def _structured(self, name: str) -> list[str]:
+        value = self._value(name)
+        if value not in STRUCTURED:
+            known = "--structured-backend llguidance, which takes every kind of constraint, or xgrammar"
+            raise UsageError(f"{name} is {value!r}, which lmtool does not have", known)
+        ours = STRUCTURED[value]
+        return [] if ours is None else ["--structured-backend", ours]
 
     def _fixed(self, name: str) -> list[str]:
         value = self._value(name)

@@ -21,6 +21,7 @@ class UnsupportedError(Exception):
 
     def __init__(self, keyword: str, why: str) -> None:
         super().__init__(f"{keyword!r} {why}")
+        self.keyword = keyword
 
 
 class Document:
