@@ -175,12 +175,17 @@ def _devices() -> Iterator[Finding]:
     if importlib.util.find_spec("torch") is None:
         return
     try:
-        from lmtool.engine.devices import describe
+        from lmtool.engine.devices import describe, kernel_compiler
 
-        described = describe()
+        described, compiler = describe(), kernel_compiler()
     except (ImportError, OSError) as error:  # installed, and a library it needs is not there
         yield Finding(
             "bad", "torch", f"cannot be imported: {error}", f"pip install --force-reinstall torch; {SEE_TORCH}"
         )
         return
     yield from (Finding("ok", name, found) for name, found in described)
+    if compiler is not None:
+        yield Finding("ok", "kernels", f"for this processor, compiled with {compiler}")
+    else:
+        slower = "none for this processor: models take two to three times as long on the CPU"
+        yield Finding("note", "kernels", slower, "install gcc or clang, or name a C compiler with CC")

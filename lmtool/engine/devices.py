@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 import transformers
 
+from lmtool.engine.cpu.compiler import find_compiler
+from lmtool.engine.cpu.library import kernels
 from lmtool.engine.weights import computes_bfloat16
 
 
@@ -17,6 +19,11 @@ def describe() -> list[tuple[str, str]]:
     if not torch.cuda.is_available():
         return [*found, ("gpu", "none that torch can use; models run on the CPU")]
     return found + [(f"cuda:{index}", _gpu(index)) for index in range(torch.cuda.device_count())]
+
+
+def kernel_compiler() -> str | None:
+    """The compiler that made the kernels for this processor, now or earlier; None where there are none."""
+    return None if kernels() is None else find_compiler()
 
 
 def _bfloat16() -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from lmtool.engine.devices import describe
+from lmtool.engine.cpu.library import kernels
+from lmtool.engine.devices import describe, kernel_compiler
+from tests.engine.conftest import no_compiler
 
 
 def test_library_processor_and_each_gpu_are_described() -> None:
@@ -19,3 +21,10 @@ def test_versions_and_threads_are_told() -> None:
     found = dict(describe())
     assert torch.__version__ in found["torch"]
     assert f"{torch.get_num_threads()} threads" in found["cpu"]
+
+
+def test_the_compiler_of_the_kernels() -> None:
+    """Told where it has made them."""
+    assert (kernel_compiler() is None) == (kernels() is None)
+    with no_compiler():
+        assert kernel_compiler() is None
