@@ -37,6 +37,7 @@
 #define STRIDE 16 /* inputs between two looks at memory */
 #define FLOAT_PART 128 /* inputs whose weights in a tile stay in the nearest cache */
 #define INT8_PART 512
+#define TOGETHER 256 /* rows whose results of a tile are kept at once, on a thread's stack */
 #define LINE 64 /* bytes of a cache line */
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
@@ -387,9 +388,9 @@ static void pack(const uint32_t *from, int64_t rows, int64_t words, uint32_t *to
     }
 }
 
-/* inputs [T, K] to out [T, stride]; K is a multiple of 4 for int8. room: of 4 * T * K bytes. steps [T]: room, too. */
-void product(const Product *p, const float *inputs, int64_t tokens, int64_t mode, float *out, int64_t stride,
-             void *room, float *steps) {
+/* See `product`; T is at most TOGETHER. */
+static void multiply(const Product *p, const float *inputs, int64_t tokens, int64_t mode, float *out, int64_t stride,
+                     void *room, float *steps) {
     static const int64_t sizes[] = {4, 2, 1};
     const int64_t tiles = (p->outputs + WIDTH - 1) / WIDTH, size = p->inputs * WIDTH * sizes[p->kind];
     const int64_t groups = (tokens + ROWS - 1) / ROWS, words = p->inputs / (p->kind == INT8 ? 4 : 1);
@@ -416,6 +417,16 @@ void product(const Product *p, const float *inputs, int64_t tokens, int64_t mode
             at.next = at.weights + size, at.pace = WIDTH * sizes[p->kind] / groups;
             (p->kind == INT8 ? int8_tile : float_tile)(&job, &at);
         }
+    }
+}
+
+/* inputs [T, K] to out [T, stride]; K is a multiple of 4 for int8. room: of 4 * TOGETHER * K bytes, or 4 * T * K where
+   that is less. steps [TOGETHER]: room, too. */
+void product(const Product *p, const float *inputs, int64_t tokens, int64_t mode, float *out, int64_t stride,
+             void *room, float *steps) {
+    for (int64_t first = 0; first < tokens; first += TOGETHER) {
+        const int64_t count = first + TOGETHER < tokens ? TOGETHER : tokens - first;
+        multiply(p, inputs + first * p->inputs, count, mode, out + first * stride, stride, room, steps);
     }
 }
 

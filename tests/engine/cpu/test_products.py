@@ -53,6 +53,16 @@ def test_any_batch(kernels, layer, shape, dtype):
     kernels.use_threads(1)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_any_number_of_rows(kernels, layer, dtype):
+    """As many as a step may ever hold: what is kept meanwhile does not grow with them; none at all give none."""
+    weight, bias, inputs = layer(40, 64)
+    packed = pack(kernels, weight, bias, dtype)
+    many = multiply(kernels, packed, inputs.repeat(3000, 1))
+    assert torch.equal(many, multiply(kernels, packed, inputs).repeat(3000, 1))
+    assert multiply(kernels, packed, inputs[:0]).shape == (0, 40)
+
+
 def test_int8_is_exact_where_it_can_be(kernels):
     """Whole numbers up to 127 in weights and inputs are multiplied without any loss; a row of zeros gives the bias."""
     generator = torch.Generator().manual_seed(0)
