@@ -9,8 +9,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from lmtool.engine.plan import Plan
 from lmtool.engine.prefix_cache import PrefixCache
-from tests.engine.test_scheduler import CHUNK, EOS, LIMITS, commit, generate, make, score, shape, step
+from tests.engine.test_scheduler import CHUNK, EOS, LIMITS, generate, make, score, shape, step
+
+
+def commit(scheduler, alive, plan, token):
+    """Record a step for those who still need it; who ends is there no longer."""
+    spans = [span for span in plan.spans if span.start == span.sequence.computed and not span.sequence.paused]
+    taken = [[token] if span.logits and not span.sequence.scored else [] for span in spans]
+    for span, reason in zip(spans, scheduler.commit(Plan(spans), taken), strict=True):
+        if reason is not None:
+            del alive[span.sequence.number]
 
 
 class RandomSchedules(RuleBasedStateMachine):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmtool.engine.block_allocator import BlockAllocator
-from lmtool.engine.plan import Limits, Plan
+from lmtool.engine.plan import Limits
 from lmtool.engine.prefix_cache import PrefixCache
 from lmtool.engine.scheduler import Scheduler
 from lmtool.engine.sequence import Sequence
@@ -303,15 +303,6 @@ class TestKeptPrefixes:
 def shape(plan):
     """What a plan computes."""
     return [(span.sequence.number, span.start, span.count) for span in plan.spans]
-
-
-def commit(scheduler, alive, plan, token):
-    """Record a step for those who still need it; who ends is there no longer."""
-    spans = [span for span in plan.spans if span.start == span.sequence.computed and not span.sequence.paused]
-    taken = [[token] if span.logits and not span.sequence.scored else [] for span in spans]
-    for span, reason in zip(spans, scheduler.commit(Plan(spans), taken), strict=True):
-        if reason is not None:
-            del alive[span.sequence.number]
 
 
 class TestAhead:
