@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lmtool.bench.record import Record
-    from lmtool.bench.serve_run import ServeBench
     from lmtool.bench.targets import Server
-    from lmtool.bench.workload import Job
+    from lmtool.bench.workload import Job, ServeBench
 
 LANDING_AFTER = 8
 """Tokens that each stream has before the long prompt lands."""

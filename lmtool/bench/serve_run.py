@@ -19,37 +19,13 @@ if TYPE_CHECKING:
 
     from lmtool.bench.record import Record
     from lmtool.bench.targets import Server, Target
-    from lmtool.bench.workload import Job, Scenario
+    from lmtool.bench.workload import Job, ServeBench
 
 MANY = 4
 """Requests for each that runs at once, where nobody said how many."""
 RATES = ("output_throughput", "tokens_per_cpu_s")
 """What runs are compared by. Goodput is not: a threshold turns a small change into a large one."""
 LATENCIES = (("ttft_ms", "p50"), ("ttft_ms", "p99"), ("tpot_ms", "p50"), ("itl_ms", "p50"), ("itl_ms", "p99"))
-
-
-@dataclass(frozen=True, slots=True)
-class ServeBench:
-    """What is to be measured. Fields match the flags of `lmtool bench serve`."""
-
-    scenario: Scenario = "S1"
-    prompt_len: int | None = None
-    """None: the scenario's."""
-    output_len: int | None = None
-    concurrency: tuple[int, ...] = (1, 8, 64)
-    rate: tuple[float, ...] = ()
-    """Requests a second; these make an open loop in place of the closed one."""
-    requests: int | None = None
-    """In each phase; None: four for each that runs at once."""
-    warmup: int = 2
-    """Requests before the first phase, one after the other."""
-    goal_ttft_ms: float = 1000.0
-    seed: int = 0
-
-    @property
-    def shape(self) -> workload.Shape:
-        """The lengths."""
-        return workload.shape(self.scenario, self.prompt_len, self.output_len)
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,3 +163,27 @@ def _drawn(draw: random.Random, lengths: Shape, vocab_size: int) -> Job:
     prompt = max(1, min(4 * lengths.prompt_len, round(lengths.prompt_len * draw.lognormvariate(0, 1))))
     output = max(1, min(512, round(lengths.output_len * draw.lognormvariate(0, 1))))
     return Job(_ids(draw, prompt, vocab_size), output)
+
+
+@dataclass(frozen=True, slots=True)
+class ServeBench:
+    """What is to be measured. Fields match the flags of `lmtool bench serve`."""
+
+    scenario: Scenario = "S1"
+    prompt_len: int | None = None
+    """None: the scenario's."""
+    output_len: int | None = None
+    concurrency: tuple[int, ...] = (1, 8, 64)
+    rate: tuple[float, ...] = ()
+    """Requests a second; these make an open loop in place of the closed one."""
+    requests: int | None = None
+    """In each phase; None: four for each that runs at once."""
+    warmup: int = 2
+    """Requests before the first phase, one after the other."""
+    goal_ttft_ms: float = 1000.0
+    seed: int = 0
+
+    @property
+    def shape(self) -> Shape:
+        """The lengths."""
+        return shape(self.scenario, self.prompt_len, self.output_len)

@@ -57,6 +57,10 @@ class Output:
         if not self.quiet:
             self._stderr_line(text, style)
 
+    def note_nothing_passed(self, source: str) -> None:
+        """Tell that a filter let nothing through: an empty answer looks like a trace without streams."""
+        self.note(f"nothing passes the filter {source!r}")
+
     def warn(self, text: str) -> None:
         """Warn: one line on stderr, also when quiet."""
         self._stderr_line(f"warning: {text}", "33")

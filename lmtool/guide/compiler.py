@@ -16,7 +16,7 @@ from lmtool.guide.deadlines import Deadlines
 from lmtool.guide.held_guide import HeldGuide, too_complex
 from lmtool.guide.masks import Masks
 from lmtool.guide.templates import Templates
-from lmtool.turns import short_turns, step_back
+from lmtool.helpers.background import step_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -169,8 +169,7 @@ class MatcherCompiler:
         flight.started = True
         started = time.perf_counter()
         try:
-            with short_turns():
-                return library.make(constraint)
+            return library.make(constraint)
         finally:
             with self._lock:
                 self._count(compiles=1, seconds=time.perf_counter() - started)

@@ -12,8 +12,9 @@ from llguidance import LLMatcher, StructTag
 from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
 from lmtool.errors import ConstraintError
-from lmtool.guide.json_grammar import LENIENT_HINT, json_grammars
+from lmtool.guide.json_grammar import LENIENT_HINT, is_copied, json_grammars, without_place
 from lmtool.guide.tag_format import quoted, tag_format
+from lmtool.helpers.reading import LONG
 
 if TYPE_CHECKING:
     from lmtool.types import Constraint
@@ -38,6 +39,28 @@ Grammars: TypeAlias = Iterator[Grammar]
 def grammars(constraint: Constraint) -> Grammars:
     """Yield the ways to write a constraint. Raises `ConstraintError` where there is none, or none after the last."""
     return _WRITERS[constraint.kind](constraint)
+
+
+def first_grammar(constraint: Constraint) -> Grammar:
+    """The way that is tried first. Raises `ConstraintError` where there is none."""
+    return next(grammars(constraint))
+
+
+def is_quick(constraint: Constraint) -> bool:
+    """Whether `first_grammar` takes no more than a millisecond."""
+    return len(constraint.text) < LONG or (constraint.kind == "json_schema" and is_copied(constraint.text))
+
+
+def other_grammars(constraint: Constraint) -> tuple[list[Grammar], ConstraintError | None]:
+    """The ways behind the first, and why there are no more, or none at all."""
+    ways = grammars(constraint)
+    next(ways)
+    found: list[Grammar] = []
+    try:
+        found.extend(ways)
+    except ConstraintError as problem:
+        return found, problem
+    return found, None
 
 
 def _json_schema(constraint: Constraint) -> Grammars:
@@ -131,8 +154,7 @@ def noun(constraint: Constraint) -> str:
 
 def refusal(constraint: Constraint, message: str) -> ConstraintError:
     """Return the error for a constraint that the library refused with this message."""
-    (constraint.kind.replace("_", " ").replace("json schema", "JSON Schema").replace("regex", "regular expression"))
-    what = noun(constraint)
+    what, message = noun(constraint), without_place(message)
     for sign, why, advice in _REGEX_ADVICE:
         if sign in message:
             return ConstraintError(f"the {what} cannot be held: {why}", advice)

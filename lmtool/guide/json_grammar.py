@@ -44,9 +44,19 @@ def json_grammars(constraint: Constraint) -> Iterator[tuple[str, tuple[str, ...]
 LENIENT_HINT = 'leave it out, or send "strict": false to have it ignored with a warning'
 
 
+def is_copied(schema: str) -> bool:
+    """Whether a schema goes into its first grammar as it is written."""
+    return _OPTIONS not in schema
+
+
+def without_place(message: str) -> str:
+    """The library's message about one of these grammars, without the place and the line, which is the whole schema."""
+    return message.partition(f"\n   1 | {_START}")[0].removeprefix(_PLACE)
+
+
 def _without_options(text: str) -> str:
     """The schema's text without the library's own options, which are ours to choose."""
-    if _OPTIONS not in text:
+    if is_copied(text):
         return text
     schema = json.loads(text)
     schema.pop("x-guidance", None)
@@ -54,10 +64,11 @@ def _without_options(text: str) -> str:
 
 
 def _grammar(schema: str, constraint: Constraint, *, coerce_one_of: bool = False, lenient: bool = False) -> str:
-    """What `LLMatcher.grammar_from_json_schema` makes of the text of a schema that is an object.
+    """Lark that takes the text of a schema that is an object.
 
-    That function reads and writes the schema under the interpreter's lock: half a megabyte stops all other threads for
-    30 ms. This copies it.
+    `LLMatcher.grammar_from_json_schema` would read and write the schema under the interpreter's lock, and `LLMatcher`
+    would read the JSON that comes of it: half a megabyte stops all other threads for 30 ms. This copies it, and Lark is
+    read without the lock.
     """
     options = {
         "whitespace_flexible": constraint.any_whitespace,
@@ -65,7 +76,9 @@ def _grammar(schema: str, constraint: Constraint, *, coerce_one_of: bool = False
         "lenient": lenient,
     }
     members = [f"{_OPTIONS}:{json.dumps(options)}", schema[1:-1]]
-    return f'{{"grammars":[{{"json_schema":{{{",".join(filter(None, members))}}}}}]}}'
+    return f"{_START}{{{','.join(filter(None, members))}}}\n"
 
 
+_START = "start: %json "
+_PLACE = "at 1(8): failed to compile JSON schema: "
 _OPTIONS = '"x-guidance"'

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 
-from lmtool.errors import ConstraintError, ConstraintTooComplexError, LmtoolError, ResourceError
+from lmtool.errors import ConstraintError, ConstraintTooComplexError, LmtoolError, ResourceError, ServerError
 from lmtool.guide.config import GuideConfig
-from lmtool.guide.grammar import grammars, noun, refusal
+from lmtool.guide.grammar import first_grammar, is_quick, noun, other_grammars, refusal
 from lmtool.guide.guide import MatcherGuide
+from lmtool.guide.held_guide import too_complex
+from lmtool.helpers.pool import Pool
+from lmtool.helpers.process import CrashError, TimeOverError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from lmtool.guide.grammar import Grammar
     from lmtool.guide.held_guide import HeldGuide
     from lmtool.types import Constraint
+
+T = TypeVar("T")
 
 _LIMITS = LLParserLimits(
     max_items_in_row=10_000,
@@ -56,8 +61,11 @@ class Templates:
         self, tokenizer_json: str, vocab_size: int, eos_ids: Sequence[int], config: GuideConfig | None = None
     ) -> None:
         """Read the tokenizer, which takes seconds for a large one. Raises `ResourceError` where it cannot be used."""
+        config = config or GuideConfig()
         self._eos = frozenset(eos_ids)
-        self._executor = LLExecutor(num_threads=(config or GuideConfig()).fill_threads)
+        self._executor = LLExecutor(num_threads=config.fill_threads)
+        self._helpers = Pool(config.threads)
+        self._limit = config.deadline
         self.tokenizer = read_tokenizer(tokenizer_json, vocab_size, eos_ids)
 
     def ready(self) -> None:
@@ -66,7 +74,7 @@ class Templates:
     def make(self, constraint: Constraint) -> Template:
         """Compile a constraint and fill its first mask. Raises `ConstraintError`, at the latest within the limits."""
         problem: LmtoolError | None = None
-        for grammar in grammars(constraint):
+        for grammar in self._grammars(constraint):
             matcher = LLMatcher(self.tokenizer, grammar.text, log_level=0, limits=_LIMITS)
             if not matcher.is_error():
                 return self._tried(constraint, grammar, matcher)
@@ -80,7 +88,25 @@ class Templates:
         self._executor.unsafe_compute_mask_ptr(matchers, mask.ctypes.data, mask.strides[0], len(mask))
 
     def close(self) -> None:
-        """Nothing need be given back."""
+        """End the helpers."""
+        self._helpers.close()
+
+    def _grammars(self, constraint: Constraint) -> Iterator[Grammar]:
+        """The ways to write a constraint, each once it is asked for; long work is done by a helper."""
+        yield first_grammar(constraint) if is_quick(constraint) else self._ask(first_grammar, constraint)
+        if constraint.kind == "json_schema":
+            others, problem = self._ask(other_grammars, constraint)
+            yield from others
+            if problem is not None:
+                raise problem
+
+    def _ask(self, write: Callable[[Constraint], T], constraint: Constraint) -> T:
+        try:
+            return self._helpers.call(self._limit, write, constraint)
+        except TimeOverError:
+            raise too_complex(f"writing the constraint as a grammar takes more than {self._limit:g} s") from None
+        except CrashError as problem:
+            raise ServerError(f"the process that writes grammars failed: {problem}", "try again") from None
 
     def _tried(self, constraint: Constraint, grammar: Grammar, matcher: LLMatcher) -> Template:
         first = MatcherGuide(matcher.deep_copy(), self._eos)

@@ -8,12 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from lmtool.errors import LmtoolError, OverloadedError, ServerError
+from lmtool.helpers.reading import beside
 from lmtool.lmtp.codec import RefusedFrameError
 from lmtool.lmtp.messages import Cancel, Generate, ModelInfoRequest, Score
 from lmtool.lmtp.request_log import RequestLog, StreamRecord
 from lmtool.lmtp.session import ServerSession, read
 from lmtool.ports import failure
-from lmtool.turns import beside
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -81,10 +81,15 @@ class Connection:
     # What the client asks.
 
     async def receive(self, frame: str | bytes) -> None:
-        """Do what a client's frame asks for; a long one is read beside the event loop."""
+        """Do what a client's frame asks for; a long one is read by a helper."""
         if self._tap is not None:
             self._tap.frame(self.number, ">", frame)
-        event = self._session.take(await beside(read, frame))
+        try:
+            message = await beside(read, frame)
+        except LmtoolError as problem:
+            self.refuse(problem)
+            return
+        event = self._session.take(message)
         match event:
             case Generate() | Score():
                 self._start(event)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ class ApiError(Exception):
         self.message = message
         self.param = param
         self.code = code
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """How it is pickled: other arguments than the message would be lost."""
+        return partial(ApiError, param=self.param, code=self.code), (self.status, self.message), self.__dict__
 
     @property
     def body(self) -> dict[str, object]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
 from lmtool.errors import LmtoolError
+from lmtool.helpers.reading import beside
 from lmtool.openai_api import errors
 from lmtool.openai_api.errors import ApiError
-from lmtool.turns import beside
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
@@ -25,23 +26,23 @@ _SERVER_SENT = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
 async def asked(request: Request, read: Callable[[Mapping[str, Any]], T]) -> T:
-    """What `read` makes of the request's JSON object, a long one beside the event loop. Raises `ApiError`."""
+    """What `read` makes of the request's JSON object, a long one in a helper, see `beside`. Raises `ApiError`."""
     data = bytearray()
     async for chunk in request.stream():
         data += chunk
         if len(data) > MOST_BYTES:
             raise ApiError(413, f"the request has more than {MOST_BYTES} bytes")
-    return await beside(lambda data: read(_object(data)), bytes(data))
+    return await beside(partial(_read, read), bytes(data))
 
 
-def _object(data: bytes) -> Mapping[str, Any]:
+def _read(read: Callable[[Mapping[str, Any]], T], data: bytes) -> T:
     try:
         body = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"the request is not JSON: {error}") from None
     if not isinstance(body, dict):
         raise ApiError(400, "the request is not a JSON object")
-    return body
+    return read(body)
 
 
 async def server_sent(

@@ -9,8 +9,8 @@ import pytest
 
 from lmtool.bench.record import Record
 from lmtool.bench.scenarios import ROUNDS, held
-from lmtool.bench.serve_run import ServeBench
 from lmtool.bench.targets import Server
+from lmtool.bench.workload import ServeBench
 from lmtool.errors import ServerError, UsageError
 
 if TYPE_CHECKING:

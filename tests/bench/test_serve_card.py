@@ -9,8 +9,9 @@ import pytest
 from rich.console import Console
 
 from lmtool.bench.serve_card import serve_card
-from lmtool.bench.serve_run import ServeBench, ServeReport
+from lmtool.bench.serve_run import ServeReport
 from lmtool.bench.targets import ModelTarget, Server
+from lmtool.bench.workload import ServeBench
 from tests.scripted_model import ScriptedModel
 
 RESULT: dict[str, Any] = {

@@ -6,8 +6,9 @@ import os
 
 import pytest
 
-from lmtool.bench.serve_run import ServeBench, as_outcome, run
+from lmtool.bench.serve_run import as_outcome, run
 from lmtool.bench.targets import ModelTarget, Server
+from lmtool.bench.workload import ServeBench
 from lmtool.errors import ServerError, UsageError
 from tests.scripted_model import VOCAB_SIZE, ScriptedModel
 

@@ -12,9 +12,11 @@ from tests.guide.following import EOS, TOKENIZER, VOCAB
 
 
 @pytest.fixture(scope="session")
-def templates() -> Templates:
+def templates() -> Iterator[Templates]:
     """Templates for the embedded model's tokenizer."""
-    return Templates(TOKENIZER, VOCAB, EOS)
+    made = Templates(TOKENIZER, VOCAB, EOS)
+    yield made
+    made.close()
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from lmtool.errors import ConnectError
+from lmtool.helpers.reading import LONG
 from lmtool.lmtp.config import ServerConfig
 from lmtool.lmtp.connection import Connection
-from lmtool.turns import LONG
 from lmtool.types import LoadProgress
 from tests.scripted_model import ScriptedModel, tokens_of
 
@@ -291,7 +291,7 @@ async def test_refused_frames_are_logged():
 
 
 async def test_a_long_frame_keeps_its_place():
-    """It is read in another thread; what the same client asks next comes after it, what others ask before."""
+    """It is read by a helper; what the same client asks next comes after it, what others ask before."""
     model = ScriptedModel(manual=True)
     connection, _ = connect(model)
     other, _ = connect(model)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+import os
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
@@ -11,9 +11,9 @@ import pytest
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from lmtool.helpers.reading import LONG
 from lmtool.openai_api.errors import ApiError
 from lmtool.openai_api.http import MOST_BYTES, asked, server_sent, unless_gone
-from lmtool.turns import LONG
 
 
 def request(*messages: dict[str, Any]) -> Request:
@@ -41,21 +41,22 @@ async def test_what_is_no_body(body: bytes, status: int) -> None:
     assert raised.value.status == status
 
 
+def length(members: Mapping[str, Any]) -> tuple[int, int]:
+    """How long `a` is, and which process says so."""
+    if "b" in members:
+        raise ApiError(400, "b is not known", param="b")
+    return len(members["a"]), os.getpid()
+
+
 async def test_a_long_body() -> None:
-    """It is read beside the event loop, by the route's own reader, whose errors arrive."""
+    """It is read by a helper, by the route's own reader, whose errors arrive whole."""
     body = b'{"a": "%s"}' % (b"x" * LONG)
-    threads: list[int] = []
-
-    def read(members: Mapping[str, Any]) -> int:
-        threads.append(threading.get_ident())
-        if "b" in members:
-            raise ApiError(400, "b is not known")
-        return len(members["a"])
-
-    assert await asked(request({"type": "http.request", "body": body}), read) == LONG
-    with pytest.raises(ApiError, match="b is not known"):
-        await asked(request({"type": "http.request", "body": body[:-1] + b', "b": 1}'}), read)
-    assert threading.get_ident() not in threads
+    count, process = await asked(request({"type": "http.request", "body": body}), length)
+    assert count == LONG
+    assert process != os.getpid()
+    with pytest.raises(ApiError, match="b is not known") as raised:
+        await asked(request({"type": "http.request", "body": body[:-1] + b', "b": 1}'}), length)
+    assert (raised.value.status, raised.value.param) == (400, "b")
 
 
 async def said(response: Response) -> str:

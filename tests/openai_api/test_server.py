@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 
 import httpx
@@ -14,6 +15,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
+from lmtool.helpers.reading import LONG
 from lmtool.openai_api.http import MOST_BYTES
 from lmtool.openai_api.server import ApiConfig, OpenAIServer
 from lmtool.types import GenerateRequest, SamplingParams
@@ -263,6 +265,41 @@ def serving(model: ScriptedModel, key: str | None = None) -> Starlette:
     return Starlette(routes=OpenAIServer(model, lambda _: Letters(), ApiConfig(key)).routes())  # type: ignore[arg-type]
 
 
+TOOL = {"name": "count", "parameters": COUNT["input_schema"]}
+LONG_BODIES = [
+    ("chat/completions", {"messages": FRANCE, "response_format": {"type": "json_object"}, "n": 2, "logprobs": True}),
+    ("chat/completions", {"messages": FRANCE, "tools": [{"type": "function", "function": TOOL}], "stop": ["a"]}),
+    ("chat/completions", {"messages": FRANCE, "guided_choice": ["yes", "no"], "logit_bias": {"5": 1}}),
+    ("chat/completions", {"messages": FRANCE, "colour": "red"}),
+    ("completions", {"prompt": ["One", "Two"], "echo": True, "logprobs": 1, "regex": "x"}),
+    ("completions", {"prompt": ["One", [5, 6]], "echo": True, "logprobs": 1}),
+    ("responses", {"input": "Hi", "tools": [{"type": "function", **TOOL}], "max_output_tokens": 4}),
+    ("responses", {"input": "Hi", "previous_response_id": "resp_0"}),
+    ("messages", {"messages": FRANCE, "max_tokens": 4, "system": [{"type": "text", "text": "Be kind."}]}),
+    ("messages/count_tokens", {"messages": FRANCE, "tools": [COUNT]}),
+    ("tokenize", {"messages": FRANCE}),
+    ("detokenize", {"tokens": [5, 6]}),
+    ("embeddings", {"input": "a"}),
+]
+
+
+CHANGES = re.compile(
+    r'(resp|msg|call|fc|chatcmpl|cmpl)[-_]\w+|"(created|completed|cached|cache|input_tokens)\w*":[\d.]+'
+)
+"""Of an answer, when the same is asked again."""
+
+
+@pytest.mark.parametrize(("path", "body"), LONG_BODIES)
+def test_long_bodies(base: str, path: str, body: dict[str, object]) -> None:
+    """Whatever is asked, a helper that reads it finds the same as the server itself."""
+    brief = {"max_tokens": 4} if "completions" in path else {}
+    still = {} if "token" in path else {"temperature": 0}
+    asked = json.dumps({"model": MODEL, **brief, **still, **body})
+    short, long = (httpx.post(f"{base}/{path}", content=text) for text in (asked, asked + " " * LONG))
+    assert short.status_code == long.status_code
+    assert CHANGES.sub("", short.text) == CHANGES.sub("", long.text)
+
+
 def test_the_key() -> None:
     """Without the key nothing is answered; the routes work without `/v1`, too."""
     with TestClient(serving(ScriptedModel(), "secret")) as http:
@@ -273,7 +310,7 @@ def test_the_key() -> None:
         assert "secret" not in answer.text
 
 
-LONG: dict[str, dict[str, object]] = {
+ENDLESS: dict[str, dict[str, object]] = {
     "completions": {"prompt": [5], "max_tokens": 490, "n": 20, "ignore_eos": True},
     "chat/completions": {"messages": FRANCE, "n": 20, "ignore_eos": True},
     "responses": {"input": "Hi", "text": {"format": NUMBERS}},
@@ -281,7 +318,7 @@ LONG: dict[str, dict[str, object]] = {
 }
 
 
-@pytest.mark.parametrize("path", LONG)
+@pytest.mark.parametrize("path", ENDLESS)
 async def test_who_hangs_up_stops_the_work(base: str, embedded: str, path: str) -> None:
     """A client that leaves ends its streams, streamed or not: soon nothing runs."""
     from lmtool.lmtp.client import LmtpClient
@@ -289,7 +326,7 @@ async def test_who_hangs_up_stops_the_work(base: str, embedded: str, path: str) 
     async with LmtpClient(embedded) as watcher:
         for stream in (False, True):
             async with httpx.AsyncClient() as http:
-                asking = asyncio.create_task(http.post(f"{base}/{path}", json={**LONG[path], "stream": stream}))
+                asking = asyncio.create_task(http.post(f"{base}/{path}", json={**ENDLESS[path], "stream": stream}))
                 while (await watcher.info()).running == 0:
                     await asyncio.sleep(0)
                 asking.cancel()

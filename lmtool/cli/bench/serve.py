@@ -81,7 +81,8 @@ async def serve(
     those of a stream alone, which the warm-up measures.
     """
     from lmtool.bench.serve_card import serve_card
-    from lmtool.bench.serve_run import ServeBench, as_outcome, run
+    from lmtool.bench.serve_run import as_outcome, run
+    from lmtool.bench.workload import ServeBench
     from lmtool.cli.bench.reporting import earlier, finish, numbers
     from lmtool.cli.output import Output
 

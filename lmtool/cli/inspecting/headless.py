@@ -41,7 +41,6 @@ async def tell(out: Output, source: Source, *, chosen: Filter | None, sentences:
 
 def print_trace(out: Output, path: str, *, chosen: Filter | None, sentences: bool) -> TraceReader:
     """Print a trace file; what has read it knows how it ends. Raises `FileError`."""
-    from lmtool.cli.trace.files import tell_nothing_passed
     from lmtool.trace.reader import TraceReader
     from lmtool.tui.plain import PlainLines, Sentences
 
@@ -58,5 +57,5 @@ def print_trace(out: Output, path: str, *, chosen: Filter | None, sentences: boo
         printer.feed((event,))
     printer.finish()
     if chosen is not None and not printed:
-        tell_nothing_passed(out, chosen)
+        out.note_nothing_passed(chosen.source)
     return reader

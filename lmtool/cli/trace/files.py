@@ -16,18 +16,12 @@ if TYPE_CHECKING:
     from lmtool.cli.output import Output
     from lmtool.trace.events import Event
     from lmtool.trace.exchanges import Exchange
-    from lmtool.trace.filter import Filter
     from lmtool.trace.header import Header
     from lmtool.trace.reader import TraceReader
 
 TraceFile = Annotated[Path, typer.Argument(metavar="FILE", help="A trace: NAME.lmtp.jsonl, or packed with gzip.")]
 NewFile = Annotated[Path, typer.Option("--output", "-O", metavar="FILE", help="The trace to write; .gz packs it.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")]
-
-
-def tell_nothing_passed(out: Output, chosen: Filter) -> None:
-    """Say that a filter let nothing through: an empty answer looks like a trace without streams."""
-    out.note(f"nothing passes the filter {chosen.source!r}")
 
 
 def tell_ending(out: Output, reader: TraceReader) -> None:

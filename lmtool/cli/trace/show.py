@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from lmtool.cli.invocation import Common
-from lmtool.cli.trace.files import TraceFile, tell_ending, tell_nothing_passed
+from lmtool.cli.trace.files import TraceFile, tell_ending
 
 
 def show(
@@ -60,5 +60,5 @@ def show(
                 printed = True
                 out.line(line)
     if selection is not None and not printed:
-        tell_nothing_passed(out, chosen)
+        out.note_nothing_passed(chosen.source)
     tell_ending(out, reader)

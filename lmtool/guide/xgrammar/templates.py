@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import threading
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lmtool.errors import ConstraintError, LmtoolError, ResourceError, ServerError
+from lmtool.errors import ConstraintError, ResourceError, ServerError
 from lmtool.guide.grammar import noun
 from lmtool.guide.held_guide import HeldGuide, too_complex
 from lmtool.guide.templates import read_tokenizer
 from lmtool.guide.xgrammar import worker
 from lmtool.guide.xgrammar.guide import XgrammarGuide
-from lmtool.guide.xgrammar.process import CrashError, Process, TimeOverError
 from lmtool.guide.xgrammar.sources import source
-from lmtool.turns import NICENESS
+from lmtool.guide.xgrammar.worker import EmptyError, RefusedError, SlowError
+from lmtool.helpers.process import CrashError, Process, TimeOverError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,11 +30,9 @@ if TYPE_CHECKING:
     from lmtool.types import Constraint
 
 INSTALL = "pip install 'lmtool[xgrammar]'"
-COMMAND = (sys.executable, "-P", str(Path(worker.__file__).resolve()))
-"""Without the folder of the program among those where modules are looked for."""
 MEMORY_BYTES = 4 * 2**30
 """What one constraint may take in the process that compiles it."""
-MAX_COMPILED_BYTES = 64 * 2**20
+MAX_COMPILED_CHARACTERS = 64 * 2**20
 """Longest text of a compiled constraint that is read back: nothing bounds the time of that but its length."""
 
 
@@ -61,17 +58,10 @@ class XgrammarTemplate:
 class XgrammarTemplates:
     """A `library.Library` over xgrammar; each thread that compiles has a process of its own."""
 
-    def __init__(
-        self,
-        tokenizer_json: str,
-        vocab_size: int,
-        eos_ids: Sequence[int],
-        config: GuideConfig,
-        command: Sequence[str] = COMMAND,
-    ) -> None:
+    def __init__(self, tokenizer_json: str, vocab_size: int, eos_ids: Sequence[int], config: GuideConfig) -> None:
         """Read the tokenizer and start the processes, which takes seconds. Raises `ResourceError` where that fails.
 
-        config: its `threads` are the most that may ever call `make`. command: the program that compiles, see `worker`.
+        config: its `threads` are the most that may ever call `make`.
         """
         try:
             import xgrammar
@@ -81,20 +71,19 @@ class XgrammarTemplates:
         self._vocab_size = vocab_size
         self._eos = frozenset(eos_ids)
         self._config = config
-        settings = {
-            "vocabulary": [token.decode("latin-1") for token in vocabulary],
-            "eos": list(eos_ids),
-            "threads": max(1, (os.cpu_count() or 1) // 2),
-            "step_seconds": config.step_seconds,
-            "slow_steps": config.slow_steps,
-            "niceness": NICENESS,
-            "memory_bytes": MEMORY_BYTES,
-        }
+        settings = worker.Settings(
+            vocabulary,
+            tuple(eos_ids),
+            threads=max(1, (os.cpu_count() or 1) // 2),
+            step_seconds=config.step_seconds,
+            slow_steps=config.slow_steps,
+            memory_bytes=MEMORY_BYTES,
+        )
         self._info = xgrammar.TokenizerInfo(vocabulary, xgrammar.VocabType.RAW, stop_token_ids=list(eos_ids))
         self._deserialize = xgrammar.CompiledGrammar.deserialize_json
         self._batch = xgrammar.BatchGrammarMatcher(max_threads=config.fill_threads)
         self._mine = threading.local()
-        self._processes = [Process(command, settings) for _ in range(config.threads)]
+        self._processes = [Process(partial(worker.prepare, settings)) for _ in range(config.threads)]
         self._free = list(self._processes)
         for process in self._processes:
             process.start()
@@ -108,19 +97,26 @@ class XgrammarTemplates:
     def make(self, constraint: Constraint) -> XgrammarTemplate:
         """Compile a constraint in this thread's process; call `ready` before. Raises `ConstraintError`."""
         written = source(constraint)
-        asked = {"kind": written.kind, "text": written.text}
         limit = self._config.deadline
         try:
-            answer, body = self._process().ask(asked, limit)
+            text = self._process().call(limit, worker.compile_constraint, written.kind, written.text)
         except TimeOverError:
             raise too_complex(f"compiling the constraint takes more than {limit:g} s") from None
         except CrashError as problem:
             raise too_complex(f"xgrammar cannot compile the constraint: {problem}") from None
-        if "error" in answer:
-            raise _refusal(constraint, answer, self._config)
-        if len(body) > MAX_COMPILED_BYTES:
-            raise too_complex(f"the compiled constraint has {len(body)} bytes; expected at most {MAX_COMPILED_BYTES}")
-        compiled = self._deserialize(body.decode(), self._info)
+        except EmptyError:
+            what = noun(constraint)
+            raise ConstraintError(f"no text matches the {what}", "look for parts that exclude each other") from None
+        except SlowError:
+            step, steps = self._config.step_seconds * 1000, self._config.slow_steps
+            raise too_complex(f"the constraint took more than {step:g} ms for each of {steps} tokens") from None
+        except RefusedError as problem:
+            raise _refusal(constraint, str(problem)) from None
+        if len(text) > MAX_COMPILED_CHARACTERS:
+            raise too_complex(
+                f"the compiled constraint has {len(text)} characters; expected at most {MAX_COMPILED_CHARACTERS}"
+            )
+        compiled = self._deserialize(text, self._info)
         size = int(compiled.memory_size_bytes)
         return XgrammarTemplate(compiled, written.warnings, size, self._vocab_size, self._eos)
 
@@ -164,13 +160,6 @@ def _vocabulary(tokenizer: LLTokenizer, vocab_size: int, eos_ids: Sequence[int])
     ]
 
 
-def _refusal(constraint: Constraint, answer: dict[str, Any], config: GuideConfig) -> LmtoolError:
-    what = noun(constraint)
-    if answer["error"] == "empty":
-        return ConstraintError(f"no text matches the {what}", "look for parts that exclude each other")
-    if answer["error"] == "slow":
-        return too_complex(
-            f"the constraint took more than {config.step_seconds * 1000:g} ms for each of {config.slow_steps} tokens"
-        )
-    message = re.sub(r"\[[\d:]+\] \S+: ", "", str(answer["message"])).strip()
-    return ConstraintError(f"the {what} cannot be held by xgrammar: {message[:300]}")
+def _refusal(constraint: Constraint, told: str) -> ConstraintError:
+    message = re.sub(r"\[[\d:]+\] \S+: ", "", told).strip()
+    return ConstraintError(f"the {noun(constraint)} cannot be held by xgrammar: {message[:300]}")

@@ -1,18 +1,18 @@
-"""The program of a process that compiles with xgrammar; it may hang or crash, and is killed then.
-
-It stands alone: nothing of this package is imported, and it is run by its path. On stdin come lines of JSON, the first
-one the settings; on stdout goes one answer each: a line of JSON, and behind it as many bytes as its `bytes` says.
-"""
+"""What compiles with xgrammar, in a process that may hang or crash, and is killed then."""
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import signal
 import sys
 import time
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lmtool.errors import ResourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 WALKS, STEPS = 3, 24
 """How often, and how many tokens far, a compiled constraint is tried."""
@@ -26,34 +26,46 @@ class EmptyError(Exception):
     """A constraint that no text matches."""
 
 
-class Compiler:
+class RefusedError(Exception):
+    """A constraint that the library does not take, in its words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a process is prepared for."""
+
+    vocabulary: Sequence[bytes]
+    """Bytes of each id, none for an id without text."""
+    eos: Sequence[int]
+    threads: int
+    step_seconds: float
+    """What a mask may take, except for fewer than `slow_steps` of them."""
+    slow_steps: int
+    memory_bytes: int
+    """What the process may take beyond the vocabulary; only Linux bounds it."""
+
+
+class _Compiler:
     """Compiles for one vocabulary, and tries what it compiled."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
-        """Import the library and read the vocabulary.
-
-        settings: `vocabulary`, one character a byte, empty for an id without text; `eos`; `threads`; `step_seconds`
-        that a mask may take, except for fewer than `slow_steps` of them.
-        """
+    def __init__(self, settings: Settings) -> None:
         import numpy as np
         import xgrammar
 
         self._np, self._xgrammar = np, xgrammar
-        vocabulary = [token.encode("latin-1") for token in settings["vocabulary"]]
-        self._eos = settings["eos"]
-        info = xgrammar.TokenizerInfo(vocabulary, xgrammar.VocabType.RAW, stop_token_ids=self._eos)
-        self._compiler = xgrammar.GrammarCompiler(info, max_threads=settings["threads"], cache_enabled=False)
-        self._mask = np.zeros((1, (len(vocabulary) + 31) // 32), np.int32)
-        self._step_seconds, self._slow_steps = settings["step_seconds"], settings["slow_steps"]
+        self._settings = settings
+        stops = list(settings.eos)
+        info = xgrammar.TokenizerInfo(list(settings.vocabulary), xgrammar.VocabType.RAW, stop_token_ids=stops)
+        self._compiler = xgrammar.GrammarCompiler(info, max_threads=settings.threads, cache_enabled=False)
+        self._mask = np.zeros((1, (len(settings.vocabulary) + 31) // 32), np.int32)
 
-    def compile(self, kind: str, text: str) -> bytes:
-        """Return a constraint compiled, as text. Raises `SlowError`, `EmptyError`, or what the library raises."""
+    def compile(self, kind: str, text: str) -> str:
         if kind == "structural_tag":
             compiled = self._compiler.compile_structural_tag(text)
         else:
             compiled = self._compiler.compile_grammar(text)
         self._try(compiled)
-        return str(compiled.serialize_json()).encode()
+        return str(compiled.serialize_json())
 
     def _try(self, compiled: Any) -> None:  # noqa: ANN401  # the library's own, which is untyped here
         """Follow it along random tokens, as a model without a mind would."""
@@ -64,11 +76,11 @@ class Compiler:
             for step in range(STEPS):
                 began = time.perf_counter()
                 matcher.fill_next_token_bitmask(self._mask, 0)
-                slow += time.perf_counter() - began > self._step_seconds
-                if slow >= self._slow_steps:
+                slow += time.perf_counter() - began > self._settings.step_seconds
+                if slow >= self._settings.slow_steps:
                     raise SlowError
                 bits = self._np.unpackbits(self._mask[0].view(self._np.uint8), bitorder="little")
-                bits[self._eos] = 0
+                bits[list(self._settings.eos)] = 0
                 further = self._np.flatnonzero(bits)
                 if not step and not len(further) and not matcher.is_completed():
                     raise EmptyError
@@ -76,58 +88,36 @@ class Compiler:
                     break
 
 
-def main() -> None:
-    """Answer until stdin ends."""
-    wire = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what the library prints is no answer
-    settings = json.loads(sys.stdin.readline())
+_compilers: list[_Compiler] = []
+"""The one of this process, once it is prepared."""
+
+
+def prepare(settings: Settings) -> None:
+    """Import the library and read the vocabulary, which takes seconds. Raises `ResourceError`."""
     try:
-        compiler = Compiler(settings)
+        _compilers[:] = [_Compiler(settings)]
     except Exception as problem:  # noqa: BLE001  # the server tells it
-        _answer(wire, {"error": "start", "message": f"{type(problem).__name__}: {problem}"})
-        return
-    _step_back(settings["niceness"], settings["memory_bytes"])
-    _answer(wire, {})
-    for line in sys.stdin:
-        asked = json.loads(line)
-        _give_up_after(asked["seconds"])
-        header, body = _compiled(compiler, asked["kind"], asked["text"])
-        _give_up_after(0)
-        _answer(wire, header, body)
+        raise ResourceError(
+            f"the process that compiles constraints cannot start: {type(problem).__name__}: {problem}",
+            "check the installation, or serve with --structured-backend llguidance",
+        ) from None
+    _bound(settings.memory_bytes)
 
 
-def _compiled(compiler: Compiler, kind: str, text: str) -> tuple[dict[str, Any], bytes]:
+def compile_constraint(kind: str, text: str) -> str:
+    """Return a constraint compiled, as text. Raises `SlowError`, `EmptyError` or `RefusedError`."""
+    [compiler] = _compilers
     try:
-        return {}, compiler.compile(kind, text)
-    except SlowError:
-        return {"error": "slow"}, b""
-    except EmptyError:
-        return {"error": "empty"}, b""
+        return compiler.compile(kind, text)
+    except (SlowError, EmptyError):
+        raise
     except Exception as problem:  # noqa: BLE001  # whatever the library raises is the constraint's own fault
-        return {"error": "refused", "message": str(problem)}, b""
+        raise RefusedError(str(problem)) from None
 
 
-def _answer(wire: Any, header: dict[str, Any], body: bytes = b"") -> None:  # noqa: ANN401  # a binary file
-    wire.write(json.dumps({**header, "bytes": len(body)}).encode() + b"\n" + body)
-    wire.flush()
-
-
-def _give_up_after(seconds: float) -> None:
-    """End this process then, even where the server that would kill it is gone and the library hangs; 0: never."""
-    if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-
-
-def _step_back(niceness: int, memory_bytes: int) -> None:
-    """Let others go before this process, and bound what it may take from now on; only Linux does both."""
+def _bound(memory_bytes: int) -> None:
     if sys.platform == "linux":
         import resource
-        from pathlib import Path
 
-        os.setpriority(os.PRIO_PROCESS, 0, max(niceness, os.getpriority(os.PRIO_PROCESS, 0)))
         held = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (held + memory_bytes, resource.RLIM_INFINITY))
-
-
-if __name__ == "__main__":
-    main()

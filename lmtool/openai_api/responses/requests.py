@@ -15,7 +15,6 @@ from lmtool.types import ChatMessage, SamplingParams
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lmtool.openai_api.responses.store import Store
     from lmtool.types import Constraint
 
 _LOGPROBS = "message.output_text.logprobs"
@@ -35,14 +34,23 @@ class Ask:
     store: bool
     told: Mapping[str, Any]
     """Members of the request that its answer repeats."""
+    previous: str | None = None
+    """The id of the answer that this one goes on from."""
+
+    def behind(self, turns: tuple[ChatMessage, ...]) -> Ask:
+        """The request as it is once its conversation goes on from these turns."""
+        [prompt] = self.call.prompts
+        system = len(prompt) - len(self.turns)
+        call = replace(self.call, prompts=((*prompt[:system], *turns, *self.turns),))
+        return replace(self, call=call, turns=(*turns, *self.turns))
 
 
-def read(body: Mapping[str, object], store: Store) -> Ask:
-    """Read a request. Raises `ApiError`, also for a `previous_response_id` that is not kept."""
+def read(body: Mapping[str, object]) -> Ask:
+    """Read a request. Raises `ApiError`. What it goes on from is not looked for, see `Ask.behind`."""
     members = Members(body)
     model, items = members.text("model"), _items(members)
     previous, instructions = members.text("previous_response_id"), members.text("instructions")
-    turns = (() if previous is None else store.get(previous).turns) + turns_of(members, items)
+    turns = turns_of(members, items)
     for name in ("background", "conversation", "prompt", "max_tool_calls"):
         if members.take(name):
             raise ApiError(400, f"{name} is not supported here; send the conversation as input", param=name)
@@ -71,7 +79,7 @@ def read(body: Mapping[str, object], store: Store) -> Ask:
     system = () if instructions is None else (ChatMessage("system", instructions),)
     call = requests.Call(model, ((*system, *turns),), sampling, stream=stream, logprobs=logprobs, constraint=constraint)
     members.end()
-    return Ask(replace(call, **requests.held_by_tools(call, use)), turns, tuple(items), keep, told)
+    return Ask(replace(call, **requests.held_by_tools(call, use)), turns, tuple(items), keep, told, previous)
 
 
 def _items(members: Members) -> list[dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from starlette.responses import JSONResponse, Response
@@ -40,7 +39,9 @@ class ResponsesRoutes:
         ]
 
     async def _create(self, request: Request) -> Response:
-        ask = await asked(request, partial(read, store=self._store))
+        ask = await asked(request, read)
+        if ask.previous is not None:
+            ask = ask.behind(self._store.get(ask.previous).turns)
         generation = Generation(await self._served(ask.call.model), ask.call)
         await generation.start()
         said = self._events(generation, ask)

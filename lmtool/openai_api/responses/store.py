@@ -37,7 +37,7 @@ class Kept:
 
 
 class Store:
-    """Answers by id; the one unused longest makes room. `get` may be called in any thread."""
+    """Answers by id; the one unused longest makes room."""
 
     def __init__(self, most: int = MOST_RESPONSES, most_bytes: int = MOST_BYTES) -> None:
         self._kept: OrderedDict[str, tuple[Kept, int]] = OrderedDict()

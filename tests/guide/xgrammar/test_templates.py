@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,12 +14,10 @@ from lmtool.errors import ConstraintError, ConstraintTooComplexError, ResourceEr
 from lmtool.guide.compiler import MatcherCompiler
 from lmtool.guide.config import GuideConfig
 from lmtool.guide.xgrammar import templates as module
-from lmtool.guide.xgrammar import worker
 from lmtool.guide.xgrammar.templates import XgrammarTemplates
 from tests.guide.following import EOS, TOKENIZER, VOCAB, WORDS, mask_of
 from tests.guide.xgrammar.fakes import FAKE
 
-COMMAND = ("env", f"PYTHONPATH={FAKE}", sys.executable, "-P", str(Path(worker.__file__)))
 CONFIG = GuideConfig(threads=1, deadline=2.0)
 
 
@@ -34,11 +31,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def compiler(library: None) -> Iterator[MatcherCompiler]:
     """A compiler over it."""
-
-    def opened(*given: object) -> XgrammarTemplates:
-        return XgrammarTemplates(*given, COMMAND)  # type: ignore[arg-type]
-
-    made = MatcherCompiler(TOKENIZER, VOCAB, EOS, CONFIG, opened)
+    made = MatcherCompiler(TOKENIZER, VOCAB, EOS, CONFIG, XgrammarTemplates)
     yield made
     made.close()
 
@@ -105,8 +98,8 @@ def test_a_matcher_that_breaks(compiler: MatcherCompiler) -> None:
 
 def test_what_is_too_large_is_not_read(compiler: MatcherCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing bounds the time of reading but the length."""
-    monkeypatch.setattr(module, "MAX_COMPILED_BYTES", 10)
-    assert "bytes; expected at most 10" in str(compiler.compile(grammar('"a"')).exception(60))
+    monkeypatch.setattr(module, "MAX_COMPILED_CHARACTERS", 10)
+    assert "characters; expected at most 10" in str(compiler.compile(grammar('"a"')).exception(60))
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +113,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("library")
 def test_vocabulary() -> None:
     """The bytes of each id are llguidance's; ids that end a text, and ids that none has, have no bytes."""
-    library = XgrammarTemplates(TOKENIZER, 1600, EOS, CONFIG, COMMAND)
+    library = XgrammarTemplates(TOKENIZER, 1600, EOS, CONFIG)
     vocabulary = library._info.vocabulary
     assert len(vocabulary) == 1600
     assert {vocabulary[token] for token in (*EOS, *range(1536, 1600))} == {b""}

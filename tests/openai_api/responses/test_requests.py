@@ -8,23 +8,23 @@ import pytest
 
 from lmtool.openai_api.errors import ApiError
 from lmtool.openai_api.responses.requests import Ask, read
-from lmtool.openai_api.responses.store import Kept, Store
 from lmtool.types import ChatMessage
 
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
 FORM = {"type": "json_schema", "name": "x", "strict": True, "schema": {"type": "object"}}
 
 
-def asked(body: dict[str, Any], store: Store | None = None) -> Ask:
-    return read(body, store or Store())
+def asked(body: dict[str, Any]) -> Ask:
+    return read(body)
 
 
 def test_the_conversation() -> None:
     """Instructions first, then what was said before, then the input; instructions are not remembered."""
-    store = Store()
     said = (ChatMessage("user", "a"), ChatMessage("assistant", "b"))
-    store.put(Kept({"id": "resp_1"}, said, ()))
-    ask = asked({"input": "c", "instructions": "i", "previous_response_id": "resp_1"}, store)
+    alone = asked({"input": "c", "instructions": "i", "previous_response_id": "resp_1"})
+    assert alone.previous == "resp_1"
+    assert alone.turns == (ChatMessage("user", "c"),)
+    ask = alone.behind(said)
     assert ask.call.prompts == ((ChatMessage("system", "i"), *said, ChatMessage("user", "c")),)
     assert ask.turns == (*said, ChatMessage("user", "c"))
     assert ask.told["previous_response_id"] == "resp_1"
@@ -64,7 +64,6 @@ def test_what_changes_nothing_is_taken() -> None:
     [
         ({}, "input"),
         ({"input": []}, "input"),
-        ({"input": "a", "previous_response_id": "resp_0"}, "previous_response_id"),
         ({"input": "a", "background": True}, "background"),
         ({"input": "a", "truncation": "auto"}, "truncation"),
         ({"input": "a", "reasoning": {"effort": "high"}}, "reasoning"),

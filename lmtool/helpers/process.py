@@ -1,23 +1,30 @@
-"""The hold on one process that compiles: it is asked with a limit, killed at the limit, and started again."""
+"""The hold on one process that calls functions: killed where a call takes longer than it may, and started again."""
 
 from __future__ import annotations
 
 import contextlib
-import json
+import pickle
 import signal
 import subprocess
+import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
-from lmtool.errors import ResourceError, ServerError
+from lmtool.errors import ServerError
+from lmtool.helpers.program import receive, send
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 START_SECONDS = 120.0
-"""Longest wait until a process has read the vocabulary."""
+"""Longest wait until a process is prepared."""
 _GRACE_SECONDS = 2.0
 """How much later than we would a process ends itself, should we be gone."""
+_PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from lmtool.helpers.program import main; main()"
 
 
 class TimeOverError(Exception):
@@ -29,14 +36,13 @@ class CrashError(Exception):
 
 
 class Process:
-    """One process, started when it is needed. `ready`, `ask` and `start` belong to one thread, `close` to any."""
+    """One process, started when it is needed. `call` and `ready` belong to one thread at a time, `close` to any."""
 
-    def __init__(self, command: Sequence[str], settings: Mapping[str, Any]) -> None:
-        """command: its program, see `worker`. settings: its first line."""
-        self._command = list(command)
-        self._settings = _line(settings)
+    def __init__(self, prepare: Callable[[], object] | None = None) -> None:
+        """prepare: what each process calls before anything else, and may take long over."""
+        self._prepare = prepare
         self._child: subprocess.Popen[bytes] | None = None
-        self._greeted = False
+        self._prepared = False
         self._closed = False
         self._lock = threading.Lock()
 
@@ -44,13 +50,13 @@ class Process:
         """Start it, unless it runs; nothing is waited for. Raises `ServerError` once it was closed."""
         with self._lock:
             if self._closed:
-                raise ServerError("the server stops, and compiles no constraint any more", "connect again later")
+                raise ServerError("the server stops", "connect again later")
             if self._child is not None and self._child.poll() is None:
                 return
             self._reap()
-            self._greeted = False
-            self._child = subprocess.Popen(  # noqa: S603  # our own program, or the one of a test
-                self._command,
+            self._prepared = False
+            self._child = subprocess.Popen(  # noqa: S603  # our own program
+                [sys.executable, "-c", _PROGRAM, *sys.path],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -58,28 +64,28 @@ class Process:
             )
 
     def ready(self) -> None:
-        """Wait until it can be asked, starting it where needed. Raises `ResourceError` or `ServerError`."""
+        """Wait until it is prepared, starting it where needed.
+
+        Raises what `prepare` raises, and `ServerError` where the process does not come that far.
+        """
         self.start()
-        if self._greeted:
+        if self._prepared or self._prepare is None:
             return
         try:
-            answer, _ = self._exchange(self._settings, START_SECONDS)
+            self._exchange(self._prepare, START_SECONDS)
         except (TimeOverError, CrashError) as problem:
-            raise ServerError(f"the process that compiles constraints did not start: {problem}", "try again") from None
-        if "error" in answer:
-            raise ResourceError(
-                f"the process that compiles constraints cannot start: {answer['message']}",
-                "check the installation, or serve with --structured-backend llguidance",
-            )
-        self._greeted = True
+            raise ServerError(f"a process that helps the server did not start: {problem}", "try again") from None
+        self._prepared = True
 
-    def ask(self, question: Mapping[str, Any], seconds: float) -> tuple[dict[str, Any], bytes]:
-        """Return the answer to a question and the bytes behind it; call `ready` before.
+    def call(self, seconds: float, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What the function returns there, or raises; it is found by its name, and all that goes over is pickled.
 
-        Raises `TimeOverError` after so many seconds and `CrashError` when the process ends; it is started again then.
+        Raises `TimeOverError` after so many seconds and `CrashError` when the process ends; another one is started
+        then.
         """
+        self.ready()
         try:
-            return self._exchange(_line({**question, "seconds": seconds + _GRACE_SECONDS}), seconds)
+            return cast("T", self._exchange(partial(function, *args, **kwargs), seconds))
         except (TimeOverError, CrashError):
             with contextlib.suppress(ServerError):
                 self.start()
@@ -94,9 +100,12 @@ class Process:
                 self._child.wait()
                 self._reap()
 
-    def _exchange(self, line: bytes, seconds: float) -> tuple[dict[str, Any], bytes]:
+    def _exchange(self, function: Callable[[], object], seconds: float) -> object:
         child = self._child
         assert child is not None, "a process is started before it is asked"
+        assert child.stdin is not None, "it is a pipe"
+        assert child.stdout is not None, "it is a pipe"
+        question = pickle.dumps((function, seconds + _GRACE_SECONDS))
         over = threading.Event()
 
         def kill() -> None:
@@ -107,7 +116,8 @@ class Process:
         timer.daemon = True
         timer.start()
         try:
-            return _exchanged(child, line)
+            send(child.stdin, question)
+            returned, outcome = receive(child.stdout)
         except (OSError, ValueError, EOFError):
             child.kill()
             child.wait()
@@ -116,6 +126,9 @@ class Process:
             raise CrashError(_ending(child.returncode)) from None
         finally:
             timer.cancel()
+        if not returned:
+            raise outcome
+        return outcome
 
     def _reap(self) -> None:
         """Give back what is left of a process that has ended."""
@@ -124,23 +137,6 @@ class Process:
                 assert pipe is not None, "both are pipes"
                 with contextlib.suppress(OSError):
                     pipe.close()
-
-
-def _exchanged(child: subprocess.Popen[bytes], line: bytes) -> tuple[dict[str, Any], bytes]:
-    """Write a line and read the answer. Raises `OSError`, `ValueError` or `EOFError` where there is none."""
-    assert child.stdin is not None, "it is a pipe"
-    assert child.stdout is not None, "it is a pipe"
-    child.stdin.write(line)
-    child.stdin.flush()
-    header: dict[str, Any] = json.loads(child.stdout.readline())
-    body = child.stdout.read(header["bytes"])
-    if len(body) < header["bytes"]:
-        raise EOFError
-    return header, body
-
-
-def _line(value: Mapping[str, Any]) -> bytes:
-    return json.dumps(value).encode() + b"\n"
 
 
 def _ending(status: int) -> str:
