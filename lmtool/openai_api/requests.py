@@ -145,12 +145,13 @@ def _call(
     shown = members.integer("prompt_logprobs", 0, _TEXT_LOGPROBS)
     if stream and shown is not None:
         raise ApiError(400, "prompt_logprobs cannot be streamed", param="prompt_logprobs")
+    chosen = best_of if best_of != n else None
     return Call(
         model,
         prompts,
-        sampling,
+        sampling if chosen is None else replace(sampling, logprobs_mode="raw"),
         n,
-        best_of if best_of != n else None,
+        chosen,
         stream,
         usage or continuous,
         continuous,
@@ -164,7 +165,11 @@ def _call(
 
 
 def sampling_of(members: Members, max_tokens: int, logprobs: int | None) -> SamplingParams:
-    """Read how tokens are picked. logprobs: alternatives beside each token. Raises `ApiError`."""
+    """Read how tokens are picked. Raises `ApiError`.
+
+    logprobs: alternatives beside each token. Without any, ids that a constraint forces need not wait for the model's
+    own numbers.
+    """
     stop_ids = members.take("stop_token_ids")
     if stop_ids is not None and not _are_ids(stop_ids):
         raise members.wrong("stop_token_ids", stop_ids, "a list of token ids")
@@ -184,7 +189,7 @@ def sampling_of(members: Members, max_tokens: int, logprobs: int | None) -> Samp
         min_tokens=members.integer("min_tokens", 0, MOST_TOKENS) or 0,
         ignore_eos=members.flag("ignore_eos"),
         top_logprobs=logprobs or 0,
-        logprobs_mode="raw",
+        logprobs_mode="biased" if logprobs is None else "raw",
     )
 
 

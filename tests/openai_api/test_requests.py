@@ -140,3 +140,12 @@ def test_logits_processors() -> None:
     with pytest.raises(ApiError) as raised:
         completion({"prompt": "a", "logits_processors": [{"args": {}}]})
     assert raised.value.param == "logits_processors"
+
+
+@pytest.mark.parametrize(
+    ("body", "mode"),
+    [({}, "biased"), ({"logprobs": 0}, "raw"), ({"best_of": 1}, "biased"), ({"best_of": 2}, "raw")],
+)
+def test_the_models_own_numbers(body: dict[str, object], mode: str) -> None:
+    """They are computed where they are told, or decide which answer is best; else a forced id need not wait."""
+    assert completion({"prompt": "a", **body}).sampling.logprobs_mode == mode

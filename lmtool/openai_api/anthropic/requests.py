@@ -41,7 +41,6 @@ def read(body: Mapping[str, object], *, counting: bool = False) -> requests.Call
         top_p=members.number("top_p", 0, 1, 1.0),
         stop=members.texts("stop_sequences", _MOST_STOPS),
         top_logprobs=0,
-        logprobs_mode="raw",
     )
     use = _tools(members)
     prefill = turns[-1].content if turns[-1].role == "assistant" and not turns[-1].tool_calls else None
