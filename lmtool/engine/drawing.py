@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from lmtool.engine.cpu.draws import Draw, can_draw, draw_by_kernel
 from lmtool.engine.cuda.readback import arrival, to_host
 from lmtool.engine.cuda.row_sums import logsumexp
+from lmtool.engine.cuda.step_rows import to_device
 from lmtool.engine.cumulative import highest, most_likely
 from lmtool.engine.rows import rows_of
 
@@ -115,25 +117,43 @@ class Best:
         return Best(self.members, to_host(self.ids), to_host(self.logprobs))
 
 
-def numbers(logits: Tensor, tokens: Tensor, rows: list[int], wanted: list[int | None]) -> Numbers:
+def numbers(
+    logits: Tensor,
+    places: list[int],
+    tokens: Tensor,
+    rows: list[int],
+    wanted: list[int | None],
+    normaliser: Tensor | None = None,
+) -> Numbers:
     """Take log-probabilities under n distributions, nothing of which is read yet.
 
-    logits: [n, V] float32. tokens: [n] int64, the chosen ids. rows: which of the batch these are. wanted: how many
-    alternatives of each, see `Numbers`.
+    logits: [N, V] float32. places: [n], which of them. tokens: [n] int64, the chosen ids. rows: which of the batch they
+    are. wanted: how many alternatives of each, see `Numbers`. normaliser: [n] float32, log of the sum of exponentials,
+    where it is known.
     """
-    parts = [logsumexp(logits[part[0] : part[-1] + 1]) for part in parts_of(list(range(len(logits))), logits)]
-    normaliser = torch.cat(parts)
-    values = logits.gather(1, tokens.unsqueeze(1)).squeeze(1) - normaliser
+    if normaliser is None:
+        normaliser = _normaliser(logits, places)
+    at = to_device(places, torch.int64, logits.device)
+    values = logits[at, tokens] - normaliser
     logprobs = values.clamp(min=torch.finfo(values.dtype).min, max=0.0)
-    return Numbers(rows, wanted, logprobs, list(_alternatives(logits, normaliser, wanted)))
+    return Numbers(rows, wanted, logprobs, list(_alternatives(logits, places, normaliser, wanted)))
 
 
-def _alternatives(logits: Tensor, normaliser: Tensor, wanted: Sequence[int | None]) -> Iterator[Best]:
+def _normaliser(logits: Tensor, places: list[int]) -> Tensor:
+    """[n] float32, log of the sum of exponentials of each row; to the bit what a row that is drawn by kernels has."""
+    if can_draw(logits):
+        return draw_by_kernel(logits, [Draw(place, 0) for place in places]).normaliser
+    return torch.cat([logsumexp(rows_of(logits, part)) for part in parts_of(places, logits)])
+
+
+def _alternatives(
+    logits: Tensor, places: list[int], normaliser: Tensor, wanted: Sequence[int | None]
+) -> Iterator[Best]:
     """The k most likely ids of each row that asks for k, rows of one bucket together."""
     for low, high in zip((0, *_TOP_BUCKETS), _TOP_BUCKETS, strict=False):
         members = [i for i, k in enumerate(wanted) if k is not None and low < k <= high]
         if members:
-            values, ids = _best(rows_of(logits, members), min(high, logits.shape[-1]))
+            values, ids = _best(rows_of(logits, [places[i] for i in members]), min(high, logits.shape[-1]))
             yield Best(members, ids, (values - rows_of(normaliser, members).unsqueeze(-1)).clamp(max=0.0))
 
 

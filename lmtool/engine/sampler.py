@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from lmtool.engine.cpu import masking as cpu
+from lmtool.engine.cpu.draws import Draw, Drawn, can_draw, draw_by_kernel
 from lmtool.engine.cuda import masking as cuda
 from lmtool.engine.cuda.step_rows import to_device
 from lmtool.engine.cumulative import draw, most_likely, truncate
-from lmtool.engine.drawing import Choice, Drawing, numbers, parts_of
+from lmtool.engine.drawing import Choice, Drawing, Numbers, numbers, parts_of
 from lmtool.engine.rows import put_rows, rows_of
 from lmtool.types import LogprobsMode, SamplingParams
 
@@ -96,29 +97,76 @@ def begin(logits: Tensor, rows: Sequence[Row]) -> Drawing:
     So a GPU is not waited for, unless a row has processors or a cut that may lie beyond the likeliest 256 ids: top-p
     or min-p without a top-k.
     """
-    highest = logits.amax(dim=-1)
-    stages = _Stages(logits, rows)
-    tokens = stages.choose()
+    plain = [i for i, row in enumerate(rows) if _is_plain(row)] if can_draw(logits) else []
+    if not plain:
+        tokens = torch.zeros(len(rows), dtype=torch.int64, device=logits.device)
+        highest = logits.amax(dim=-1)
+        return Drawing(tokens, highest, _choose(logits, rows, list(range(len(rows))), tokens))
+    drawn, found = _draw_plain(logits, rows, plain)
+    if len(plain) == len(rows):
+        return Drawing(drawn.tokens, drawn.highest, [found])
+    others = sorted({*range(len(rows))} - {*plain})
+    tokens, highest = torch.zeros(len(rows), dtype=torch.int64), logits.new_zeros(len(rows))
+    put_rows(tokens, plain, drawn.tokens)
+    put_rows(highest, plain, drawn.highest)
+    put_rows(highest, others, rows_of(logits, others).amax(dim=-1))
+    return Drawing(tokens, highest, [found, *_choose(logits, rows, others, tokens)])
+
+
+def _is_plain(row: Row) -> bool:
+    """Whether nothing but a bias, a mask and a temperature comes between the model and the choice."""
+    if row.target is not None:
+        return True
+    if row.processors is not None or _penalises(row) or _truncates(row.params):
+        return False
+    mode, changed = row.params.logprobs_mode, row.bias is not None or row.allowed is not None
+    return mode == "biased" or (mode == "raw" and not changed) or (mode == "processed" and row.params.temperature <= 0)
+
+
+def _draw_plain(logits: Tensor, rows: Sequence[Row], plain: list[int]) -> tuple[Drawn, Numbers]:
+    """What the plain ones of the rows give."""
+    biased = [i for i in plain if rows[i].target is None and rows[i].bias is not None]
+    if biased:
+        _add_bias(logits, rows, biased)
+    drawn = draw_by_kernel(logits, [_wanted(i, rows[i]) for i in plain])
+    tops = [rows[i].top_logprobs for i in plain]
+    return drawn, numbers(logits, plain, drawn.tokens, plain, tops, drawn.normaliser)
+
+
+def _wanted(index: int, row: Row) -> Draw:
+    if row.target is not None:
+        return Draw(index, row.target)
+    heat = row.params.temperature
+    place = uniform(row.seed, row.position) if heat > 0 else 0.0
+    return Draw(index, None, heat, place, row.allowed, forbid=bool(row.top_logprobs))
+
+
+def _choose(logits: Tensor, rows: Sequence[Row], members: list[int], tokens: Tensor) -> list[Numbers]:
+    """Draw for those rows that are members, into `tokens`, [R] int64; their log-probabilities."""
+    stages = _Stages(logits, rows, members)
+    stages.choose(tokens)
     found = []
-    for mode, members in stages.modes().items():
-        wanted = [rows[i].top_logprobs for i in members]
-        found.append(numbers(stages.distribution(mode, members), rows_of(tokens, members), members, wanted))
-    return Drawing(tokens, highest, found)
+    for mode, own in stages.modes().items():
+        wanted = [rows[i].top_logprobs for i in own]
+        found.append(numbers(*stages.distribution(mode, own), rows_of(tokens, own), own, wanted))
+    return found
 
 
 class _Stages:
     """The logits of a batch at each stage, copied only for the rows where two stages differ and both are needed."""
 
-    def __init__(self, logits: Tensor, rows: Sequence[Row]) -> None:
+    def __init__(self, logits: Tensor, rows: Sequence[Row], members: list[int]) -> None:
+        """members: which of the rows are looked at."""
         self._rows = rows
-        biased = [i for i, row in enumerate(rows) if row.target is None and row.bias is not None]
-        held = [i for i, row in enumerate(rows) if row.allowed is not None]
+        self._members = members
+        biased = [i for i in members if rows[i].target is None and rows[i].bias is not None]
+        held = [i for i in members if rows[i].allowed is not None]
         self._raw_rows = [i for i in sorted({*biased, *held}) if rows[i].params.logprobs_mode == "raw"]
         self._raw = rows_of(logits, self._raw_rows).clone() if self._raw_rows else None
         self._biased = _add_bias(logits, rows, biased) if biased else logits
         if held:
             _forbid(self._biased, rows, held)
-        shaped = [i for i, row in enumerate(rows) if row.target is None and _shapes(row)]
+        shaped = [i for i in members if rows[i].target is None and _shapes(rows[i])]
         self._drawn_rows = [i for i in shaped if rows[i].params.temperature > 0]
         self._still_rows = [i for i in shaped if rows[i].params.temperature <= 0]
         self._shaped: Tensor | None = None
@@ -127,20 +175,15 @@ class _Stages:
     def _shaped_rows(self) -> list[int]:
         return [*self._drawn_rows, *self._still_rows]
 
-    def choose(self) -> Tensor:
-        """[R] int64, on the logits' device."""
+    def choose(self, tokens: Tensor) -> None:
+        """Draw, into `tokens`, [R] int64 on the logits' device."""
         rows = self._rows
-        device = self._biased.device
-        greedy = [i for i, row in enumerate(rows) if row.target is None and not _shapes(row)]
-        if len(greedy) == len(rows):
-            return most_likely(self._biased)
-        tokens = torch.zeros(len(rows), dtype=torch.int64, device=device)
+        greedy = [i for i in self._members if rows[i].target is None and not _shapes(rows[i])]
         if greedy:
             put_rows(tokens, greedy, most_likely(rows_of(self._biased, greedy)))
-        scored = [i for i, row in enumerate(rows) if row.target is not None]
-        if scored:
-            targets = [row.target for row in rows if row.target is not None]
-            put_rows(tokens, scored, to_device(targets, torch.int64, device))
+        targets = {i: target for i in self._members if (target := rows[i].target) is not None}
+        if targets:
+            put_rows(tokens, list(targets), to_device(list(targets.values()), torch.int64, tokens.device))
         wanted = any(rows[i].params.logprobs_mode == "processed" for i in self._shaped_rows)
         distributions = []
         for kind, members in ((_drawn, self._drawn_rows), (_still, self._still_rows)):
@@ -149,31 +192,30 @@ class _Stages:
                 put_rows(tokens, part, drawn)
                 distributions += [distribution] if wanted else []
         self._shaped = torch.cat(distributions) if wanted else None
-        return tokens
 
     def modes(self) -> dict[LogprobsMode, list[int]]:
         """Rows by the stage that their log-probabilities come from; stages that are the same become one."""
         members: dict[LogprobsMode, list[int]] = {"raw": [], "biased": [], "processed": []}
         saved, shaped = set(self._raw_rows), set(self._shaped_rows)
-        for i, row in enumerate(self._rows):
+        for i in self._members:
             if i in saved:
                 members["raw"].append(i)
-            elif i in shaped and row.params.logprobs_mode == "processed":
+            elif i in shaped and self._rows[i].params.logprobs_mode == "processed":
                 members["processed"].append(i)
             else:
                 members["biased"].append(i)
         return {mode: rows for mode, rows in members.items() if rows}
 
-    def distribution(self, mode: LogprobsMode, members: list[int]) -> Tensor:
-        """[n, V], the logits of `members` at this stage."""
+    def distribution(self, mode: LogprobsMode, members: list[int]) -> tuple[Tensor, list[int]]:
+        """[N, V], and which of its rows are the logits of `members` at this stage."""
         if mode == "raw":
             assert self._raw is not None
-            return self._raw
+            return self._raw, list(range(len(members)))
         if mode == "processed":
             assert self._shaped is not None
             place = {row: index for index, row in enumerate(self._shaped_rows)}
-            return rows_of(self._shaped, [place[row] for row in members])
-        return rows_of(self._biased, members)
+            return self._shaped, [place[row] for row in members]
+        return self._biased, members
 
 
 def _shapes(row: Row) -> bool:

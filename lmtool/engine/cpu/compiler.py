@@ -11,7 +11,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("kernels.c")
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("kernels.c", "drawing.c"))
+HEADER = Path(__file__).with_name("vectors.h")
 
 SECONDS = 120
 """Longest time that the compiler may take; it needs some three."""
@@ -63,7 +64,8 @@ def cache_folder() -> Path:
 
 def _key(compiler: str) -> str:
     """What the library depends on: source, compiler and processor."""
-    told = [SOURCE.read_bytes(), os.fsencode(os.path.realpath(compiler)), platform.machine().encode()]
+    told = [source.read_bytes() for source in (*SOURCES, HEADER)]
+    told += [os.fsencode(os.path.realpath(compiler)), platform.machine().encode()]
     processor = Path("/proc/cpuinfo")
     if processor.exists():
         lines = processor.read_bytes().splitlines()
@@ -77,7 +79,7 @@ def _compile(compiler: str, library: Path) -> None:
     with tempfile.TemporaryDirectory(dir=library.parent) as work:
         made = Path(work) / library.name
         for processor in _PROCESSOR:
-            words = [compiler, "-O2", "-std=gnu11", processor, "-fopenmp", "-shared", "-fPIC", str(SOURCE)]
+            words = [compiler, "-O2", "-std=gnu11", processor, "-fopenmp", "-shared", "-fPIC", *map(str, SOURCES)]
             ended = subprocess.run(  # noqa: S603  # the words are ours, the compiler the user's
                 [*words, "-o", str(made), "-lm"], capture_output=True, text=True, timeout=SECONDS, check=False
             )

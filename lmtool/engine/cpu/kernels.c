@@ -10,20 +10,15 @@
 
    Compiled at load for the processor at hand, see compiler.py. Integers are int64 throughout, as in torch. */
 
-#include <math.h>
-#include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
 
+#include "vectors.h"
+
 /* A tile is VECTORS vectors of LANES outputs wide and at most ROWS rows high: what fits into the registers. */
 #if defined(__AVX512F__)
-#define LANES 16
 #define ROWS 12
-#elif defined(__AVX2__)
-#define LANES 8
-#define ROWS 6
 #else
-#define LANES 4
 #define ROWS 6
 #endif
 #define VECTORS 2
@@ -33,20 +28,11 @@
 #define PARTS (BLOCK / LANES)
 #define SPAN (4 * BLOCK) /* positions that a query looks at together */
 #define QUERIES (LANES / 2) /* that look together: what fits into the registers */
-#define PARALLEL_FROM 32768 /* multiplications for which a second thread pays */
 #define STRIDE 16 /* inputs between two looks at memory */
 #define FLOAT_PART 128 /* inputs whose weights in a tile stay in the nearest cache */
 #define INT8_PART 512
 #define TOGETHER 256 /* rows whose results of a tile are kept at once, on a thread's stack */
 #define LINE 64 /* bytes of a cache line */
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
-
-typedef float vec __attribute__((vector_size(LANES * 4)));
-typedef int32_t ivec __attribute__((vector_size(LANES * 4)));
-typedef uint16_t half __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
-typedef uint8_t bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
-typedef float loose __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 
 enum { FLOAT32, BFLOAT16, INT8 };   /* what weights are stored as */
 enum { STORE, ADD, GATED, GELU };   /* what becomes of a product */
@@ -97,7 +83,7 @@ typedef struct {
     int64_t group_count;
 } Step;
 
-static int team = 1;
+int team = 1;
 
 /* How many threads each of the following calls may use. */
 void use_threads(int64_t count) { team = (int)count; }
@@ -123,37 +109,6 @@ void let_go(void *at, int64_t size) {
 #else
     (void)at, (void)size;
 #endif
-}
-
-INLINE vec load(const float *at) { return *(const loose *)at; }
-INLINE void store(float *at, vec value) { *(loose *)at = value; }
-INLINE vec fill(float value) { return value - (vec){0}; }
-INLINE vec choose(ivec mask, vec yes, vec no) { return (vec)(((ivec)yes & mask) | ((ivec)no & ~mask)); }
-INLINE vec highest(vec a, vec b) { return choose(a > b, a, b); }
-INLINE vec lowest(vec a, vec b) { return choose(a < b, a, b); }
-
-INLINE float sum(vec value) {
-    float total = 0;
-    for (int i = 0; i < LANES; i++) total += value[i];
-    return total;
-}
-
-/* e to the power of x, within 2 units of the last place (Cephes' polynomial). */
-INLINE vec exponential(vec x) {
-    const float magic = 12582912.0f; /* adding it rounds to a whole number */
-    x = highest(lowest(x, fill(88.0f)), fill(-87.0f));
-    vec n = (x * 1.44269504f + magic) - magic;
-    vec r = x - n * 0.693359375f;
-    r = r + n * 2.12194440e-4f;
-    vec p = fill(1.9875691500e-4f);
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * (r * r) + r + 1.0f;
-    ivec exponent = (__builtin_convertvector(n, ivec) + 127) << 23;
-    return p * (vec)exponent;
 }
 
 INLINE vec silu(vec x) { return x / (exponential(-x) + 1.0f); }
@@ -662,30 +617,6 @@ static void layer(const Model *m, const Layer *own, const Step *step) {
 /* All layers, over the hidden states in place. */
 void layers(const Model *m, const Layer *all, int64_t count, const Step *step) {
     for (int64_t index = 0; index < count; index++) layer(m, all + index, step);
-}
-
-/* ---- Masks ---- */
-
-/* Make -inf every logit whose bit is 0. logits: [.., vocabulary], of which the given rows; words: [count, width]. */
-void forbid(float *logits, const int64_t *rows, const uint32_t *words, int64_t count, int64_t vocabulary, int64_t width) {
-    ivec place;
-    for (int lane = 0; lane < LANES; lane++) place[lane] = lane;
-    for (int64_t one = 0; one < count; one++) {
-        float *row = logits + rows[one] * vocabulary;
-        for (int64_t i = 0; i < width; i++, row += 32) {
-            const uint32_t word = words[one * width + i];
-            const int64_t left = vocabulary - 32 * i;
-            if (word == UINT32_MAX) continue;
-            if (left < 32) {
-                for (int64_t j = 0; j < left; j++) row[j] = word >> j & 1 ? row[j] : -INFINITY;
-                continue;
-            }
-            for (int j = 0; j < 32; j += LANES) {
-                const ivec allowed = -(((ivec){0} + (int32_t)(word >> j)) >> place & 1);
-                store(row + j, choose(allowed, load(row + j), fill(-INFINITY)));
-            }
-        }
-    }
 }
 
 /* What the layout of weights depends on: outputs in a tile. */

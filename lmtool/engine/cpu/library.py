@@ -115,6 +115,9 @@ class Kernels:
         product = (POINTER(CProduct), c_void_p, c_int64, c_int64, c_void_p, c_int64, c_void_p, c_void_p)
         self.product = _function(library, "product", *product)
         self.forbid = _function(library, "forbid", c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64)
+        self.draw = _function(library, "draw", c_void_p, c_int64, c_void_p, c_int64)
+        self.widest_draw: int = _function(library, "widest_draw", returns=c_int64)()
+        """Ids in the widest rows that `draw` takes."""
 
 
 def _function(

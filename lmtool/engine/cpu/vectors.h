@@ -1,0 +1,56 @@
+/* Vectors of as many numbers as this processor computes at once, and what both sources share. */
+
+#include <math.h>
+#include <stdint.h>
+
+#if defined(__AVX512F__)
+#define LANES 16
+#elif defined(__AVX2__)
+#define LANES 8
+#else
+#define LANES 4
+#endif
+
+#define PARALLEL_FROM 32768 /* multiplications for which a second thread pays */
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+
+typedef float vec __attribute__((vector_size(LANES * 4)));
+typedef int32_t ivec __attribute__((vector_size(LANES * 4)));
+typedef uint16_t half __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
+typedef uint8_t bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
+typedef float loose __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+
+/* How many threads a call may use. */
+extern int team __attribute__((visibility("hidden")));
+
+INLINE vec load(const float *at) { return *(const loose *)at; }
+INLINE void store(float *at, vec value) { *(loose *)at = value; }
+INLINE vec fill(float value) { return value - (vec){0}; }
+INLINE vec choose(ivec mask, vec yes, vec no) { return (vec)(((ivec)yes & mask) | ((ivec)no & ~mask)); }
+INLINE vec highest(vec a, vec b) { return choose(a > b, a, b); }
+INLINE vec lowest(vec a, vec b) { return choose(a < b, a, b); }
+
+INLINE float sum(vec value) {
+    float total = 0;
+    for (int i = 0; i < LANES; i++) total += value[i];
+    return total;
+}
+
+/* e to the power of x, within 2 units of the last place (Cephes' polynomial). */
+INLINE vec exponential(vec x) {
+    const float magic = 12582912.0f; /* adding it rounds to a whole number */
+    x = highest(lowest(x, fill(88.0f)), fill(-87.0f));
+    vec n = (x * 1.44269504f + magic) - magic;
+    vec r = x - n * 0.693359375f;
+    r = r + n * 2.12194440e-4f;
+    vec p = fill(1.9875691500e-4f);
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * (r * r) + r + 1.0f;
+    ivec exponent = (__builtin_convertvector(n, ivec) + 127) << 23;
+    return p * (vec)exponent;
+}
