@@ -114,13 +114,17 @@ def begin(logits: Tensor, rows: Sequence[Row]) -> Drawing:
 
 
 def _is_plain(row: Row) -> bool:
-    """Whether nothing but a bias, a mask and a temperature comes between the model and the choice."""
+    """Whether nothing but a bias, a mask, barred ids and a temperature comes between the model and the choice."""
     if row.target is not None:
         return True
-    if row.processors is not None or _penalises(row) or _truncates(row.params):
+    if row.processors is not None or _penalises(row.params) or _truncates(row.params):
         return False
-    mode, changed = row.params.logprobs_mode, row.bias is not None or row.allowed is not None
-    return mode == "biased" or (mode == "raw" and not changed) or (mode == "processed" and row.params.temperature <= 0)
+    changes = {
+        "biased": False,
+        "raw": row.bias is not None or row.allowed is not None,
+        "processed": row.params.temperature > 0 or bool(row.barred),
+    }
+    return not changes[row.params.logprobs_mode]
 
 
 def _draw_plain(logits: Tensor, rows: Sequence[Row], plain: list[int]) -> tuple[Drawn, Numbers]:
@@ -138,7 +142,7 @@ def _wanted(index: int, row: Row) -> Draw:
         return Draw(index, row.target)
     heat = row.params.temperature
     place = uniform(row.seed, row.position) if heat > 0 else 0.0
-    return Draw(index, None, heat, place, row.allowed, forbid=bool(row.top_logprobs))
+    return Draw(index, None, heat, place, row.allowed, row.barred, forbid=bool(row.top_logprobs))
 
 
 def _choose(logits: Tensor, rows: Sequence[Row], members: list[int], tokens: Tensor) -> list[Numbers]:
@@ -220,13 +224,16 @@ class _Stages:
 
 def _shapes(row: Row) -> bool:
     """Whether anything but the bias comes between the model and the choice."""
-    return row.params.temperature > 0 or _penalises(row) or row.processors is not None
+    return row.params.temperature > 0 or _corrects(row)
 
 
-def _penalises(row: Row) -> bool:
-    params = row.params
-    penalised = params.repetition_penalty != 1 or params.presence_penalty != 0 or params.frequency_penalty != 0
-    return penalised or bool(row.barred)
+def _corrects(row: Row) -> bool:
+    """Whether the logits are changed behind the bias."""
+    return row.processors is not None or bool(row.barred) or _penalises(row.params)
+
+
+def _penalises(params: SamplingParams) -> bool:
+    return params.repetition_penalty != 1 or params.presence_penalty != 0 or params.frequency_penalty != 0
 
 
 def _add_bias(logits: Tensor, rows: Sequence[Row], biased: list[int]) -> Tensor:
@@ -282,13 +289,13 @@ def _still(logits: Tensor, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
 
 def _corrected(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     """Apply processors, penalties and barred ids. logits: [n, V]; copied where anything changes."""
-    if not any(row.processors is not None or _penalises(row) for row in rows):
+    if not any(_corrects(row) for row in rows):
         return logits
     logits = logits.clone()
     for own, row in zip(logits, rows, strict=True):
         if row.processors is not None:
             row.processors.apply(row.output, own)
-        if _penalises(row):
+        if _penalises(row.params) or row.barred:
             _penalise(own, row)
     return logits
 

@@ -31,6 +31,8 @@ void forbid(float *logits, const int64_t *rows, const uint32_t *words, int64_t c
 
 typedef struct {
     const uint32_t *allowed; /* bits, or NULL: all; what no word has is not even looked at */
+    const int64_t *barred;   /* ids that count, but are not drawn */
+    int64_t bars;            /* how many */
     int64_t row;             /* in the batch */
     int64_t token;           /* the one to be scored, or -1: drawn here */
     int64_t forbid;          /* whether all that is not allowed must become -inf in the batch, too */
@@ -41,7 +43,7 @@ typedef struct {
 } Draw;
 
 typedef struct {
-    const float *row; /* the whole words of it */
+    float *row;       /* the whole words of it */
     float rest[WORD]; /* what is behind them, -inf behind the last one */
     const uint32_t *allowed;
     int64_t whole, words;
@@ -50,6 +52,14 @@ typedef struct {
 INLINE uint32_t word_of(const View *v, int64_t i) { return v->allowed ? v->allowed[i] : UINT32_MAX; }
 
 INLINE const float *logits_of(const View *v, int64_t i) { return i < v->whole ? v->row + WORD * i : v->rest; }
+
+INLINE float *logit_of(View *v, int64_t id) { return id < WORD * v->whole ? v->row + id : v->rest + id % WORD; }
+
+INLINE float highest_lane(vec x) {
+    float best = x[0];
+    for (int lane = 1; lane < LANES; lane++) best = x[lane] > best ? x[lane] : best;
+    return best;
+}
 
 INLINE vec weight(vec x) { return choose(x > fill(NOTHING), exponential(x), fill(0)); }
 
@@ -82,13 +92,18 @@ static float mask(View *v, float *row, int64_t vocabulary, int forbids) {
             most = highest(x, most);
         }
     }
-    float best = most[0];
     int32_t any = 0;
-    for (int lane = 0; lane < LANES; lane++) {
-        best = most[lane] > best ? most[lane] : best;
-        any |= odd[lane];
+    for (int lane = 0; lane < LANES; lane++) any |= odd[lane];
+    return any ? NAN : highest_lane(most);
+}
+
+static float highest_logit(const View *v) {
+    vec most = fill(-INFINITY);
+    for (int64_t i = 0; i < v->words; i++) {
+        if (!word_of(v, i)) continue;
+        for (int j = 0; j < WORD; j += LANES) most = highest(load(logits_of(v, i) + j), most);
     }
-    return any ? NAN : best;
+    return highest_lane(most);
 }
 
 static int64_t likeliest(const View *v, float best) {
@@ -102,24 +117,18 @@ static int64_t likeliest(const View *v, float best) {
     return 0;
 }
 
-/* Sum up exponentials: all of them, and of the heated logits block by block, each sum with those before it. */
+/* Sum up exponentials of the heated logits block by block, each sum with those before it; the last one is of all. */
 static double sum_up(const View *v, float best, float heat, double *sums) {
-    double total = 0, heated = 0;
+    double total = 0;
     for (int64_t block = 0; block * BLOCK < v->words * WORD; block++) {
         const int64_t first = block * (BLOCK / WORD), behind = first + BLOCK / WORD;
-        vec plain = {0}, hot = {0};
+        vec own = {0};
         for (int64_t i = first; i < behind && i < v->words; i++) {
             if (!word_of(v, i)) continue;
-            const float *at = logits_of(v, i);
-            for (int j = 0; j < WORD; j += LANES) {
-                const vec x = load(at + j) - best;
-                plain += weight(x);
-                if (heat != 1) hot += weight(x * heat);
-            }
+            for (int j = 0; j < WORD; j += LANES) own += weight((load(logits_of(v, i) + j) - best) * heat);
         }
-        total += sum(plain);
-        heated += sum(heat == 1 ? plain : hot);
-        sums[block] = heated;
+        total += sum(own);
+        sums[block] = total;
     }
     return total;
 }
@@ -149,6 +158,15 @@ static int64_t passed(const View *v, float best, float heat, const double *sums,
     return token;
 }
 
+/* Draw from what is not barred; sums: those of the logits as they are. */
+static int64_t drawn(View *v, const Draw *one, double *sums) {
+    const float best = one->bars ? highest_logit(v) : one->highest, heat = one->temperature > 0 ? 1 / one->temperature : 0;
+    if (best == -INFINITY) return -1;
+    if (!heat) return likeliest(v, best);
+    if (one->bars || heat != 1) sum_up(v, best, heat, sums);
+    return passed(v, best, heat, sums, one->uniform);
+}
+
 static void draw_one(float *row, int64_t vocabulary, Draw *one) {
     View v = {row, {0}, one->allowed, vocabulary / WORD, (vocabulary + WORD - 1) / WORD};
     for (int j = 0; j < WORD; j++) v.rest[j] = -INFINITY;
@@ -158,10 +176,16 @@ static void draw_one(float *row, int64_t vocabulary, Draw *one) {
     if (draws) one->token = 0;
     if (!isfinite(one->highest)) return;
     double sums[BLOCKS];
-    const float heat = draws && one->temperature > 0 ? 1 / one->temperature : 1;
-    one->normaliser = one->highest + (float)log(sum_up(&v, one->highest, heat, sums));
-    if (draws && one->temperature > 0) one->token = passed(&v, one->highest, heat, sums, one->uniform);
-    else if (draws) one->token = likeliest(&v, one->highest);
+    one->normaliser = one->highest + (float)log(sum_up(&v, one->highest, 1, sums));
+    if (!draws) return;
+    float counted[one->bars + 1];
+    for (int64_t i = 0; i < one->bars; i++) {
+        counted[i] = *logit_of(&v, one->barred[i]);
+        *logit_of(&v, one->barred[i]) = -INFINITY;
+    }
+    one->token = drawn(&v, one, sums);
+    for (int64_t i = 0; i < one->bars; i++) *logit_of(&v, one->barred[i]) = counted[i];
+    if (one->token < 0) one->token = 0, one->highest = -INFINITY;
 }
 
 /* Draw from rows, or score them. logits: [.., vocabulary], changed where masks forbid. */

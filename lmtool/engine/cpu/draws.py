@@ -11,7 +11,7 @@ import torch
 from lmtool.engine.cpu.library import address, kernels
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from torch import Tensor
 
@@ -19,7 +19,7 @@ _LEAST_TEMPERATURE = 1e-5
 
 _DRAW = np.dtype(
     [
-        *((name, np.int64) for name in ("allowed", "row", "token", "forbid")),
+        *((name, np.int64) for name in ("allowed", "barred", "bars", "row", "token", "forbid")),
         ("uniform", np.float64),
         *((name, np.float32) for name in ("temperature", "highest", "normaliser")),
     ],
@@ -42,6 +42,8 @@ class Draw:
     """In [0, 1): how far into the cumulative sum of probabilities."""
     allowed: Tensor | None = None
     """[ceil(V / 32)] int32, the ids that may be drawn, see `sampler.Row.allowed`."""
+    barred: Collection[int] = ()
+    """Ids, each once, that may not be drawn; they count as if they could."""
     forbid: bool = False
     """Whether the logits of all other ids must become -inf, for others to see."""
 
@@ -53,7 +55,7 @@ class Drawn:
     tokens: Tensor
     """[n] int64, of the vocabulary also for a row that is no distribution."""
     highest: Tensor
-    """[n] float32, the highest logit; not finite for a row that is no distribution."""
+    """[n] float32, the highest logit; not finite for a row that is no distribution, or bars every id there is."""
     normaliser: Tensor
     """[n] float32, log of the sum of all exponentials."""
 
@@ -76,6 +78,10 @@ def draw_by_kernel(logits: Tensor, wanted: Sequence[Draw]) -> Drawn:
     vocabulary = logits.shape[-1]
     table = np.zeros(len(wanted), _DRAW)
     table["allowed"] = [address(draw.allowed) or 0 for draw in wanted]
+    bars = np.array([token for draw in wanted for token in draw.barred], np.int64)
+    counts = np.array([len(draw.barred) for draw in wanted])
+    table["bars"] = counts
+    table["barred"] = bars.ctypes.data + bars.itemsize * (np.cumsum(counts) - counts)
     table["row"] = [draw.row for draw in wanted]
     table["token"] = [-1 if draw.target is None else draw.target for draw in wanted]
     table["forbid"] = [draw.forbid for draw in wanted]
