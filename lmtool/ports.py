@@ -126,6 +126,10 @@ class Guide(Protocol):
     """
 
     @property
+    def slow(self) -> bool:
+        """Whether its last mask took so long that no other stream should wait for the next one."""
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """What of the constraint is not held, or more narrowly than it says, one sentence each."""
 
@@ -183,7 +187,8 @@ class GuideCompiler(Protocol):
         """Write for each (guide, row) which tokens may come next into that row of the mask; other rows stay.
 
         mask: [rows, ceil(V / 32)], contiguous; bit `i % 32` of word `i // 32` allows token i. Blocks for the time it
-        takes (guides of this compiler only; the GIL is free meanwhile) and never raises: see `Guide.error`.
+        takes (guides of this compiler only; the GIL is free meanwhile) and never raises: see `Guide.error`. For one
+        thread at a time, and for others beside it where each has a single row.
         """
 
     def fill_drafts(self, rows: Sequence[tuple[Guide, int, Sequence[int]]], mask: NDArray[np.int32]) -> None:

@@ -18,6 +18,7 @@ from lmtool.engine.block_allocator import BlockAllocator
 from lmtool.engine.cuda.readback import arrival
 from lmtool.engine.drawing import Choice
 from lmtool.engine.flight import Drawn, Flight, draw
+from lmtool.engine.handle import Handle, Wish
 from lmtool.engine.masks import Masks
 from lmtool.engine.opening import Opening
 from lmtool.engine.outbox import Outbox
@@ -28,9 +29,13 @@ from lmtool.engine.stream import Stream, failure
 from lmtool.errors import LmtoolError, OutOfMemoryError, OverloadedError, ServerError
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from torch import Tensor
+
     from lmtool.engine.model_runner import ModelRunner
     from lmtool.engine.plan import Limits, Plan
-    from lmtool.ports import GuideCompiler, Sink
+    from lmtool.ports import Guide, GuideCompiler, Sink
     from lmtool.types import GenerateRequest, ModelInfo, ScoreRequest, TokenOutput
 
 _logger = logging.getLogger(__name__)
@@ -111,7 +116,7 @@ class Engine:
             self._thread = threading.Thread(target=self._run, name=f"engine {self._info.model}", daemon=True)
             self._thread.start()
 
-    def submit(self, request: GenerateRequest | ScoreRequest, sink: Sink) -> _Handle:
+    def submit(self, request: GenerateRequest | ScoreRequest, sink: Sink) -> Handle:
         """Start a stream; call from a running event loop. See `TokenModel.submit`.
 
         The prompt must be token ids. GENERATE with an empty prompt starts from the model's bos id. A prompt must
@@ -125,12 +130,12 @@ class Engine:
             stream = self._opening.open(request, sink, loop)
         except LmtoolError as problem:
             loop.call_soon(sink, [failure(request.stream_id, problem)])
-            return _Handle(_nothing)
+            return Handle(_nothing)
         if not self._post(partial(self._begin, stream)):
             loop.call_soon(sink, [stream.failure(_stopped())])
         elif stream.compiling is not None:
             stream.compiling.add_done_callback(lambda _: self._post(partial(self._release, stream)))
-        return _Handle(lambda change: self._post(partial(change, self, stream)))
+        return Handle(lambda wish: self._post(partial(self._obey, stream, wish)))
 
     async def drain(self, seconds: float) -> int:
         """Accept nothing new and let running streams end; how many still run after so many seconds (0: none)."""
@@ -273,6 +278,8 @@ class Engine:
                 self._fail([stream], problem)
             elif reason is None and stream.ahead:
                 self._jump(stream)
+            if stream.guide is not None and stream.guide.slow and taken and self._alive(stream):
+                self._look_ahead(stream, stream.guide)
 
     def _jump(self, stream: Stream) -> None:
         """Send the ids that can only come next, as far as they need no logits."""
@@ -287,12 +294,33 @@ class Engine:
             return
         assert stream.compiling is not None
         problem = stream.compiling.exception()
-        if problem is None:
-            stream.guide = stream.compiling.result()
-            stream.sequence.held = False
-        else:
+        if problem is not None:
             assert isinstance(problem, LmtoolError)
             self._fail([stream], problem)
+            return
+        stream.guide = stream.compiling.result()
+        if stream.guide.slow:
+            self._look_ahead(stream, stream.guide)
+        else:
+            stream.sequence.held = False
+
+    def _look_ahead(self, stream: Stream, guide: Guide) -> None:
+        """Let a slow stream wait for its next mask by itself; only then its next step is computed."""
+        assert self._masks is not None, "who has a guide has masks"
+        stream.sequence.masking = not stream.sequence.held
+        looking = self._masks.look_ahead(guide)
+        looking.add_done_callback(lambda _: self._post(partial(self._go_on, stream, looking)))
+
+    def _go_on(self, stream: Stream, looking: Future[Tensor]) -> None:
+        """The stream's next mask is there."""
+        if not self._alive(stream):
+            return
+        try:
+            stream.mask = looking.result()
+        except Exception as bug:
+            _logger.exception("a mask could not be filled")
+            self._fail([stream], _step_error(bug))
+        stream.sequence.held = stream.sequence.masking = False
 
     def _begin(self, stream: Stream) -> None:
         """Queue a new stream, or end it at once if there is nothing to compute."""
@@ -318,16 +346,11 @@ class Engine:
         if not last:
             self._scheduler.add(sequence)
 
-    def _cancel(self, stream: Stream) -> None:
-        if self._alive(stream):
+    def _obey(self, stream: Stream, wish: Wish) -> None:
+        stream.sequence.paused = wish == "pause"
+        if wish == "cancel" and self._alive(stream):
             self._scheduler.remove(stream.sequence)
             self._send(stream, stream.ending("cancelled"))
-
-    def _pause(self, stream: Stream) -> None:
-        stream.sequence.paused = True
-
-    def _resume(self, stream: Stream) -> None:
-        stream.sequence.paused = False
 
     def _alive(self, stream: Stream) -> bool:
         return stream.sequence.number in self._streams
@@ -356,26 +379,7 @@ class Engine:
             self._drained.clear()
 
 
-class _Handle:
-    """A `StreamHandle`: what it is told, the engine thread does before its next step."""
-
-    def __init__(self, tell: Callable[[Callable[[Engine, Stream], None]], object]) -> None:
-        self._tell = tell
-
-    def cancel(self) -> None:
-        """End the stream within one step."""
-        self._tell(Engine._cancel)  # noqa: SLF001  # the handle is part of the engine
-
-    def pause(self) -> None:
-        """Produce nothing more until `resume`; the stream keeps its place."""
-        self._tell(Engine._pause)  # noqa: SLF001
-
-    def resume(self) -> None:
-        """Go on after `pause`."""
-        self._tell(Engine._resume)  # noqa: SLF001
-
-
-def _nothing(change: Callable[[Engine, Stream], None]) -> None:
+def _nothing(_wish: Wish) -> None:
     """A refused stream has ended already."""
 
 

@@ -32,7 +32,7 @@ class Flight:
     def due(self) -> Flight | None:
         """As much of it as is wanted now that the step before is committed; None for nothing.
 
-        Who ended or paused meanwhile has no part in it, nor who knows more ids than one: those are computed together.
+        Who ended or is idle meanwhile has no part in it, nor who knows more ids than one: those are computed together.
         """
         rows = [row for row, span in enumerate(self.plan.spans) if _is_next(span)]
         return Flight(Plan([self.plan.spans[row] for row in rows]), rows_of(self.logits, rows)) if rows else None
@@ -41,7 +41,7 @@ class Flight:
 def _is_next(span: Span) -> bool:
     """Whether the span is what its sequence needs next: one that ended, or gave way, begins at its start."""
     sequence = span.sequence
-    return not sequence.paused and span.start == sequence.computed and span.end == len(sequence.tokens)
+    return not sequence.idle and span.start == sequence.computed and span.end == len(sequence.tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+
+from lmtool.helpers.background import step_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from lmtool.engine.stream import Stream
-    from lmtool.ports import GuideCompiler
+    from lmtool.ports import Guide, GuideCompiler
 
 
 class Masks:
@@ -26,6 +28,7 @@ class Masks:
         self._words = -(-vocab_size // 32)
         self._memory = np.zeros((0, self._words), np.int32)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lmtool-masks")
+        self._aside = ThreadPoolExecutor(1, thread_name_prefix="lmtool-slow-masks", initializer=step_back)
 
     def begin(self, streams: Sequence[Stream]) -> Callable[[], dict[Stream, Tensor]]:
         """Begin to fill masks for the constrained ones of these streams; call the result to wait for them.
@@ -33,9 +36,16 @@ class Masks:
         A stream gets [1 + d, ceil(V / 32)] int32 on CPU, what may follow its ids and each beginning of its draft of d
         ids. They are good until the next call of `begin`.
         """
-        held = [(stream, stream.guide, stream.sequence.draft) for stream in streams if stream.guide is not None]
+        known = {stream: stream.mask for stream in streams if stream.mask is not None}
+        for stream in known:
+            stream.mask = None
+        held = [
+            (stream, stream.guide, stream.sequence.draft)
+            for stream in streams
+            if stream.guide is not None and stream not in known
+        ]
         if not held:
-            return dict
+            return lambda: known
         counts = [1 + len(draft) for _, _, draft in held]
         if sum(counts) > len(self._memory):
             self._memory = np.zeros((sum(counts), self._words), np.int32)
@@ -51,10 +61,23 @@ class Masks:
         def wait() -> dict[Stream, Tensor]:
             filling.result()
             parts = torch.split(torch.from_numpy(mask), counts)
-            return {stream: part for (stream, _, _), part in zip(held, parts, strict=True)}
+            return known | {stream: part for (stream, _, _), part in zip(held, parts, strict=True)}
 
         return wait
 
+    def look_ahead(self, guide: Guide) -> Future[Tensor]:
+        """Find out what may come next where nobody waits for it: [1, ceil(V / 32)] int32.
+
+        Leave the guide alone until then. One such mask is computed at a time: slow streams wait for each other.
+        """
+        return self._aside.submit(self._look, guide)
+
+    def _look(self, guide: Guide) -> Tensor:
+        mask = np.zeros((1, self._words), np.int32)
+        self._guides.fill([(guide, 0)], mask)
+        return torch.from_numpy(mask)
+
     def close(self) -> None:
-        """End the thread."""
+        """End the threads."""
         self._thread.shutdown()
+        self._aside.shutdown(cancel_futures=True)

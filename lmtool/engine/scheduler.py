@@ -36,7 +36,7 @@ class Scheduler:
 
     @property
     def running(self) -> int:
-        """Sequences that were given a place, paused ones included."""
+        """Sequences that were given a place, idle ones included."""
         return len(self._admitted)
 
     @property
@@ -46,7 +46,7 @@ class Scheduler:
 
     def decoding(self) -> list[Sequence]:
         """Sequences that the next step most likely brings an id: each may get a draft before `plan`."""
-        return [s for s in self._admitted if s.decoding and not s.paused][: self._limits.max_streams]
+        return [s for s in self._admitted if s.decoding and not s.idle][: self._limits.max_streams]
 
     def fits(self, positions: int) -> bool:
         """Whether a sequence of this many stored positions can be computed at all, if need be alone."""
@@ -68,7 +68,7 @@ class Scheduler:
     def plan(self) -> Plan:
         """Choose the next step; no spans when nothing can run."""
         plan = Plan()
-        active = [s for s in self._admitted if not s.paused and not self._parked(s, s.computed)]
+        active = [s for s in self._admitted if not s.idle and not self._parked(s, s.computed)]
         active = active[: self._limits.max_streams]
         for sequence in [s for s in active if s.decoding]:
             self._decode(plan, sequence)
@@ -82,10 +82,10 @@ class Scheduler:
         """The step behind one that is being computed, if that is known before its outcome is; None otherwise.
 
         It is known where each who would run needs only the one id that `plan` brings it, and nobody has to give way.
-        Who needs something else after all is left out when the step is committed: this id ended it, or it was paused.
+        Who needs something else after all is left out when the step is committed: this id ended it, or it is idle.
         """
         known = {span.sequence: span for span in plan.spans}
-        going = [s for s in self._admitted if not s.paused and not (s in known and known[s].ends_sequence)]
+        going = [s for s in self._admitted if not s.idle and not (s in known and known[s].ends_sequence)]
         told = all(s in known and known[s].brings_one_id for s in going)
         missing = sum(max(self._blocks_for(len(s.tokens) + 1) - len(s.blocks), 0) for s in going)
         newcomers = len(going) < self._limits.max_streams and any(not self._parked(s, 0) for s in self._waiting)

@@ -56,10 +56,17 @@ class Sequence:
     """Whether the prompt must not be computed to its end yet: its constraint is still being compiled."""
     paused: bool = False
     """Whether the reader asked for nothing more just now."""
+    masking: bool = False
+    """Whether it is still being found out what its constraint lets come next."""
     forced: int = 0
     """How many ids at the end of `tokens` nothing was drawn for: they are known, and their logits still wanted."""
     draft: list[int] = field(default_factory=list)
     """Ids that may follow `tokens`: the next step computes them too, and keeps those that it draws itself."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing of it is to be computed just now."""
+        return self.paused or self.masking
 
     @property
     def own_blocks(self) -> list[int]:

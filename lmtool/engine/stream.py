@@ -47,6 +47,8 @@ class Stream:
     """The request's constraint on its way, for ever after too; None where it has none."""
     guide: Guide | None = None
     """The constraint's place in the text so far."""
+    mask: Tensor | None = None
+    """[1, ceil(V / 32)] int32, what may come next, where that was found out ahead, see `Masks.look_ahead`."""
     processors: Processors | None = None
     """Change its logits before it draws; None where the request names none."""
     jumps: bool = True
@@ -112,7 +114,7 @@ class Stream:
     def propose(self, share: float) -> list[int]:
         """Ids that may well follow, none of which ends the stream or breaks its constraint. share: see `Drafter`."""
         sequence = self.sequence
-        if self.drafter is None or sequence.forced:
+        if self.drafter is None or sequence.forced or self.mask is not None:
             return []
         draft = self.drafter.propose(sequence.tokens, share, sequence.max_length - 1 - len(sequence.tokens))
         draft = list(takewhile(lambda token: token not in sequence.stop_ids, draft))

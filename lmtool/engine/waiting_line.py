@@ -52,7 +52,7 @@ class WaitingLine:
         for following in tuple(self._line):
             oldest = self._oldest() if self._overtaken >= OVERTAKING else None
             for sequence in (oldest, following):
-                if sequence is not None and sequence not in passed and not sequence.paused:
+                if sequence is not None and sequence not in passed and not sequence.idle:
                     passed.add(sequence)
                     yield sequence
 
@@ -91,5 +91,5 @@ class WaitingLine:
 
     def _oldest(self) -> Sequence | None:
         """Who has waited longest of those that could begin."""
-        ready = (s for s in self._line if not s.paused and not s.held)
+        ready = (s for s in self._line if not s.idle and not s.held)
         return min(ready, key=lambda s: s.number, default=None)

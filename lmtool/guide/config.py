@@ -22,6 +22,8 @@ class GuideConfig:
     """Bytes of compiled constraints that are kept, by estimate; the one unused longest goes first."""
     failure_seconds: float = 60.0
     """Seconds for which a failure is answered from memory."""
+    late_seconds: float = 0.002
+    """Seconds of one stream's mask from which its next one is found while nobody waits."""
     step_seconds: float = 0.05
     """Seconds that one stream's mask may take."""
     slow_steps: int = 3

@@ -29,8 +29,8 @@ class MatcherGuide(HeldGuide):
         self._looks = True
 
     def forced(self) -> list[int]:
-        """Return the tokens that must follow now; they are not taken yet. None once it took too long to find out."""
-        if self._error is not None or self._ends or not self._looks:
+        """Return the tokens that must follow now; they are not taken yet. None where it takes too long to find out."""
+        if self._error is not None or self._ends or not self._looks or self.slow:
             return []
         began = time.thread_time()
         found = [token for token in self.matcher.compute_ff_tokens() if token not in self._eos]

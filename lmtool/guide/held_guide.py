@@ -20,10 +20,12 @@ class HeldGuide(ABC):
     Made by a `library.Template`; nothing else may use its matcher.
     """
 
-    __slots__ = ("_ends", "_eos", "_error", "_warnings", "slow_steps")
+    __slots__ = ("_ends", "_eos", "_error", "_warnings", "slow", "slow_steps")
 
     def __init__(self, eos: frozenset[int], warnings: tuple[str, ...] = ()) -> None:
         """eos: the model's ids that end a text."""
+        self.slow = False
+        """Whether its last mask took so long that no other stream should wait for the next one."""
         self.slow_steps = 0
         """Steps so far in which its mask took too long."""
         self._eos = eos
@@ -77,6 +79,7 @@ class HeldGuide(ABC):
         """Return an independent guide at the same place."""
         copy = self._copy()
         copy._ends, copy._error = self._ends, self._error  # noqa: SLF001  # one of our own
+        copy.slow = self.slow
         return copy
 
     def may_end(self) -> bool:

@@ -40,7 +40,8 @@ class Library(Protocol):
     def compute(self, rows: list[tuple[HeldGuide, int]], mask: NDArray[np.int32]) -> None:
         """Write which tokens may come next into each guide's row of the mask; never raises: see `HeldGuide.check`.
 
-        mask: [rows, ceil(V / 32)] int32, contiguous. For one thread at a time.
+        mask: [rows, ceil(V / 32)] int32, contiguous. For one thread at a time, and for others beside it where each has
+        a single row.
         """
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -48,10 +49,14 @@ class Template:
     size: int
     """Estimated bytes in memory."""
     eos: frozenset[int]
+    slow: bool = False
+    """Whether its first mask takes long, see `HeldGuide.slow`."""
 
     def guide(self) -> MatcherGuide:
         """Return a fresh guide at the constraint's start."""
-        return MatcherGuide(self.matcher.deep_copy(), self.eos, self.warnings)
+        made = MatcherGuide(self.matcher.deep_copy(), self.eos, self.warnings)
+        made.slow = self.slow
+        return made
 
 
 class Templates:
@@ -66,6 +71,7 @@ class Templates:
         self._executor = LLExecutor(num_threads=config.fill_threads)
         self._helpers = Pool(config.threads)
         self._limit = config.deadline
+        self._late = config.late_seconds
         self.tokenizer = read_tokenizer(tokenizer_json, vocab_size, eos_ids)
 
     def ready(self) -> None:
@@ -110,7 +116,9 @@ class Templates:
 
     def _tried(self, constraint: Constraint, grammar: Grammar, matcher: LLMatcher) -> Template:
         first = MatcherGuide(matcher.deep_copy(), self._eos)
+        began = time.thread_time()
         allowed = int.from_bytes(first.matcher.compute_bitmask(), "little")
+        slow = time.thread_time() - began > self._late
         if isinstance(error := first.check(), ConstraintTooComplexError):
             raise error
         stuck = not first.may_end() and not allowed & ~sum(1 << eos for eos in self._eos)
@@ -118,7 +126,7 @@ class Templates:
             raise ConstraintError(f"no text matches the {noun(constraint)}", "look for parts that exclude each other")
         size = _BASE_BYTES + _BYTES_PER_CHARACTER * len(grammar.text)
         warnings = (*grammar.warnings, *matcher.get_grammar_warnings())
-        return Template(matcher, tuple(dict.fromkeys(warnings)), size, self._eos)
+        return Template(matcher, tuple(dict.fromkeys(warnings)), size, self._eos, slow)
 
 
 def read_tokenizer(tokenizer_json: str, vocab_size: int, eos_ids: Sequence[int]) -> LLTokenizer:

@@ -9,11 +9,19 @@ from lmtool.types import Constraint
 
 
 class StepGuide:
-    """A `ports.Guide` that allows one of a set of ids at each step, and eos behind the last one."""
+    """A `ports.Guide` that allows one of a set of ids at each step, and eos behind the last one.
 
-    def __init__(self, steps, eos, at=0):
+    sluggish: whether it says of two masks out of three that nobody should wait for them.
+    """
+
+    def __init__(self, steps, eos, at=0, *, sluggish=False):
         self.steps, self.eos, self.at, self.problem = steps, eos, at, None
+        self.sluggish = sluggish
         self.warnings = ("a warning",)
+
+    @property
+    def slow(self):
+        return self.sluggish and self.at % 3 < 2
 
     def advance(self, token):
         if token not in self.allowed():
@@ -35,7 +43,7 @@ class StepGuide:
         self.at -= tokens
 
     def fork(self):
-        return StepGuide(self.steps, self.eos, self.at)
+        return StepGuide(self.steps, self.eos, self.at, sluggish=self.sluggish)
 
     def may_end(self):
         return self.at >= len(self.steps)
@@ -50,8 +58,8 @@ class StepGuide:
 class StepCompiler:
     """A `ports.GuideCompiler`: `7,8;9` allows 7 or 8, then 9. It is done when `finish` is called, or at once."""
 
-    def __init__(self, eos, *, at_once=True):
-        self.eos, self.at_once = eos, at_once
+    def __init__(self, eos, *, at_once=True, sluggish=False):
+        self.eos, self.at_once, self.sluggish = eos, at_once, sluggish
         self.waiting: list[tuple[Constraint, Future]] = []
         self.closed = False
 
@@ -71,7 +79,7 @@ class StepCompiler:
                 answer.set_exception(ConstraintError("this is bad"))
             else:
                 steps = [{int(one) for one in step.split(",")} for step in constraint.text.split(";")]
-                answer.set_result(StepGuide(steps, self.eos))
+                answer.set_result(StepGuide(steps, self.eos, sluggish=self.sluggish))
         self.waiting.clear()
 
     def fill(self, rows, mask):

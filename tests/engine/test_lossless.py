@@ -89,7 +89,7 @@ def pair(checkpoint):
     plain = engine_with(checkpoint, speculation=False, jump_forward=False)
     drafting = engine_with(checkpoint, kv_cache_bytes=40 * BLOCK, max_batch_tokens=80, max_streams=5)
     plain.guide_by(StepCompiler(EOS))
-    drafting.guide_by(Forcing(EOS))
+    drafting.guide_by(Forcing(EOS, sluggish=True))
     yield plain, drafting
     plain.close()
     drafting.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import replace
 
 import pytest
@@ -156,3 +157,78 @@ def test_the_compiler_ends_with_its_engine(checkpoint):
     engine.guide_by(compiler)
     engine.close()
     assert compiler.closed
+
+
+class Blocking(StepCompiler):
+    """Masks of sluggish guides take until `go` is set; `broken` ones fail."""
+
+    def __init__(self, *, broken=False):
+        super().__init__(EOS, sluggish=True)
+        self.go, self.broken, self.threads = threading.Event(), broken, set()
+
+    def fill(self, rows, mask):
+        if any(guide.slow for guide, _ in rows):
+            self.threads.add(threading.current_thread().name)
+            assert self.go.wait(30)
+            if self.broken:
+                raise RuntimeError("oops")
+        super().fill(rows, mask)
+
+
+async def test_a_slow_mask_stops_nobody(guided):
+    """Who is known to take long over a mask waits for it alone, and gets what it would have got."""
+    compiler = Blocking()
+    engine = guided(compiler)
+    came, ended = [], asyncio.Event()
+
+    def sink(outputs):
+        came.extend(outputs)
+        if any(output.last for output in outputs):
+            ended.set()
+
+    engine.submit(GenerateRequest("slow", tuple(range(3, 83)), TEN, constraint=steps("7;8,9;10")), sink)
+    engine.submit(GenerateRequest("quick", (3,), replace(TEN, ignore_eos=True)), sink)
+    await asyncio.wait_for(ended.wait(), 30)
+    assert [output.token is not None for output in came if output.stream_id == "quick"] == [True] * 10
+    assert {output.stream_id for output in came} == {"quick"}
+    ended.clear()
+    compiler.go.set()
+    await asyncio.wait_for(ended.wait(), 30)
+    first, _, third, end = ids(output for output in came if output.stream_id == "slow")
+    assert (first, third, end) == (7, 10, EOS)
+    assert all(name.startswith("lmtool-slow-masks") for name in compiler.threads)
+
+
+async def test_cancelled_while_masking(guided, run):
+    """A stream that is cancelled while its mask is found ends at once; the next one is served."""
+    compiler = Blocking()
+    engine = guided(compiler)
+    came, ended = [], asyncio.Event()
+
+    def sink(outputs):
+        came.extend(outputs)
+        ended.set()
+
+    handle = engine.submit(GenerateRequest(0, (3,), TEN, constraint=steps("7")), sink)
+    while not compiler.threads:
+        await asyncio.sleep(0.01)
+    handle.cancel()
+    await asyncio.wait_for(ended.wait(), 30)
+    assert came[-1].finish_reason == "cancelled"
+    compiler.go.set()
+    assert ids((await run(engine, GenerateRequest(1, (3,), TEN, constraint=steps("7"))))[1]) == [7, EOS]
+
+
+async def test_a_slow_mask_that_fails(guided, run, caplog):
+    """A mistake in the library ends the stream that met it, and is logged."""
+    compiler = Blocking(broken=True)
+    compiler.go.set()
+    engine = guided(compiler)
+    outputs = await run(
+        engine,
+        GenerateRequest(0, (3,), TEN, constraint=steps("7;8")),
+        GenerateRequest(1, (3,), replace(TEN, ignore_eos=True)),
+    )
+    assert "RuntimeError" in outputs[0][-1].error
+    assert outputs[1][-1].error is None
+    assert "a mask could not be filled" in caplog.text

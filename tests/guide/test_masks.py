@@ -40,7 +40,7 @@ def test_an_error_is_its_own_row_s(compiler, templates):
 
 def test_slow_rows_are_dropped():
     """A row that takes too long three times is ended; it is found also among others."""
-    compiler = MatcherCompiler(TOKENIZER, VOCAB, EOS, GuideConfig(step_seconds=0.0))
+    compiler = MatcherCompiler(TOKENIZER, VOCAB, EOS, GuideConfig(step_seconds=0.0, late_seconds=-1.0))
     guides = [compiled(compiler, constraint.regex(r"\w+")) for _ in range(2)]
     mask = np.zeros((2, WORDS), np.int32)
     for step in range(5):
@@ -48,6 +48,41 @@ def test_slow_rows_are_dropped():
         errors = [guide.error() for guide in guides]
         assert (errors != [None, None]) == (step >= 3), step
     assert all(isinstance(error, ConstraintTooComplexError) for error in errors)
+    compiler.close()
+
+
+def test_who_takes_long_is_known():
+    """A guide whose mask took long says so, from the first one on, until one did not; it looks for nothing more."""
+    compiler = MatcherCompiler(TOKENIZER, VOCAB, EOS, GuideConfig(late_seconds=0.0))
+    guide = compiled(compiler, constraint.choice(["yes"]))
+    assert guide.slow
+    assert guide.forced() == []
+    assert guide.fork().slow
+    guide.slow = False
+    assert guide.forced()
+    mask_of(compiler, guide)
+    assert guide.slow
+    compiler.close()
+    usual = MatcherCompiler(TOKENIZER, VOCAB, EOS, GuideConfig(late_seconds=10.0))
+    guide = compiled(usual, constraint.choice(["yes"]))
+    assert not guide.slow
+    guide.slow = True
+    mask_of(usual, guide)
+    assert not guide.slow
+    usual.close()
+
+
+def test_among_others_too():
+    """Rows that take long together are looked at one by one afterwards."""
+    compiler = MatcherCompiler(TOKENIZER, VOCAB, EOS, GuideConfig(late_seconds=-1.0))
+    guides = [compiled(compiler, constraint.regex(r"\w+")) for _ in range(2)]
+    mask = np.zeros((2, WORDS), np.int32)
+    for guide in guides:
+        guide.slow = False
+    compiler.fill([(guide, row) for row, guide in enumerate(guides)], mask)
+    assert [guide.slow for guide in guides] == [False, False]
+    compiler.fill([(guide, row) for row, guide in enumerate(guides)], mask)
+    assert [guide.slow for guide in guides] == [True, True]
     compiler.close()
 
 

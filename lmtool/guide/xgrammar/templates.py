@@ -133,6 +133,9 @@ class XgrammarTemplates:
             return
         matchers, places = [guide.matcher for guide, _ in open_rows], [row for _, row in open_rows]
         try:
+            if len(open_rows) == 1:  # several threads may be here
+                matchers[0].fill_next_token_bitmask(mask, places[0])
+                return
             self._batch.batch_fill_next_token_bitmask(matchers, mask, places)
         except (RuntimeError, ValueError) as problem:
             for guide, _ in open_rows:
