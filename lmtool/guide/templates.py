@@ -116,9 +116,7 @@ class Templates:
 
     def _tried(self, constraint: Constraint, grammar: Grammar, matcher: LLMatcher) -> Template:
         first = MatcherGuide(matcher.deep_copy(), self._eos)
-        began = time.thread_time()
         allowed = int.from_bytes(first.matcher.compute_bitmask(), "little")
-        slow = time.thread_time() - began > self._late
         if isinstance(error := first.check(), ConstraintTooComplexError):
             raise error
         stuck = not first.may_end() and not allowed & ~sum(1 << eos for eos in self._eos)
@@ -126,7 +124,13 @@ class Templates:
             raise ConstraintError(f"no text matches the {noun(constraint)}", "look for parts that exclude each other")
         size = _BASE_BYTES + _BYTES_PER_CHARACTER * len(grammar.text)
         warnings = (*grammar.warnings, *matcher.get_grammar_warnings())
-        return Template(matcher, tuple(dict.fromkeys(warnings)), size, self._eos, slow)
+        return Template(matcher, tuple(dict.fromkeys(warnings)), size, self._eos, self._is_slow(matcher))
+
+    def _is_slow(self, matcher: LLMatcher) -> bool:
+        """Whether a first mask takes long also where one was made before: much of what it needs is kept."""
+        again, began = matcher.deep_copy(), time.thread_time()
+        again.compute_bitmask()
+        return time.thread_time() - began > self._late
 
 
 def read_tokenizer(tokenizer_json: str, vocab_size: int, eos_ids: Sequence[int]) -> LLTokenizer:
