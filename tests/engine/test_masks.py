@@ -33,6 +33,18 @@ def guided(checkpoint):
         engine.close()
 
 
+def watched():
+    """Outputs, an event that tells of a stream's end, and the sink that they come through."""
+    came, ended = [], asyncio.Event()
+
+    def sink(outputs):
+        came.extend(outputs)
+        if any(output.last for output in outputs):
+            ended.set()
+
+    return came, ended, sink
+
+
 def ids(outputs):
     return [output.token for output in outputs if output.token is not None]
 
@@ -107,13 +119,7 @@ async def test_a_slow_compile_stops_nobody(guided):
     """While one constraint is compiled, its prompt is computed up to the last chunk and others stream to their end."""
     compiler = StepCompiler(EOS, at_once=False)
     engine = guided(compiler)
-    came, ended = [], asyncio.Event()
-
-    def sink(outputs):
-        came.extend(outputs)
-        if any(output.last for output in outputs):
-            ended.set()
-
+    came, ended, sink = watched()
     engine.submit(GenerateRequest("slow", tuple(range(3, 83)), TEN, constraint=steps("7")), sink)
     engine.submit(GenerateRequest("quick", (3,), replace(TEN, ignore_eos=True)), sink)
     await asyncio.wait_for(ended.wait(), 30)
@@ -130,12 +136,7 @@ async def test_cancelled_while_compiling(guided):
     """A stream that is cancelled meanwhile ends at once and gives its compilation up."""
     compiler = StepCompiler(EOS, at_once=False)
     engine = guided(compiler)
-    came, ended = [], asyncio.Event()
-
-    def sink(outputs):
-        came.extend(outputs)
-        ended.set()
-
+    came, ended, sink = watched()
     handle = engine.submit(GenerateRequest(0, (3,), TEN, constraint=steps("7")), sink)
     handle.cancel()
     await asyncio.wait_for(ended.wait(), 30)
@@ -179,13 +180,7 @@ async def test_a_slow_mask_stops_nobody(guided):
     """Who is known to take long over a mask waits for it alone, and gets what it would have got."""
     compiler = Blocking()
     engine = guided(compiler)
-    came, ended = [], asyncio.Event()
-
-    def sink(outputs):
-        came.extend(outputs)
-        if any(output.last for output in outputs):
-            ended.set()
-
+    came, ended, sink = watched()
     engine.submit(GenerateRequest("slow", tuple(range(3, 83)), TEN, constraint=steps("7;8,9;10")), sink)
     engine.submit(GenerateRequest("quick", (3,), replace(TEN, ignore_eos=True)), sink)
     await asyncio.wait_for(ended.wait(), 30)
@@ -203,12 +198,7 @@ async def test_cancelled_while_masking(guided, run):
     """A stream that is cancelled while its mask is found ends at once; the next one is served."""
     compiler = Blocking()
     engine = guided(compiler)
-    came, ended = [], asyncio.Event()
-
-    def sink(outputs):
-        came.extend(outputs)
-        ended.set()
-
+    came, ended, sink = watched()
     handle = engine.submit(GenerateRequest(0, (3,), TEN, constraint=steps("7")), sink)
     while not compiler.threads:
         await asyncio.sleep(0.01)
