@@ -308,7 +308,7 @@ class Engine:
         """Let a slow stream wait for its next mask by itself; only then its next step is computed."""
         assert self._masks is not None, "who has a guide has masks"
         stream.sequence.masking = not stream.sequence.held
-        looking = self._masks.look_ahead(guide)
+        stream.looking = looking = self._masks.look_ahead(guide)
         looking.add_done_callback(lambda _: self._post(partial(self._go_on, stream, looking)))
 
     def _go_on(self, stream: Stream, looking: Future[Tensor]) -> None:
@@ -364,8 +364,9 @@ class Engine:
         self._outbox.put(stream.loop, stream.sink, output)
         if output.last:
             self._streams.pop(stream.sequence.number, None)
-            if stream.compiling is not None:
-                stream.compiling.cancel()
+            for awaited in (stream.compiling, stream.looking):
+                if awaited is not None:
+                    awaited.cancel()
 
     def _flush(self) -> None:
         """Hand over the step's outputs; streams of a loop that is gone end here."""

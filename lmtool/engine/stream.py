@@ -49,6 +49,8 @@ class Stream:
     """The constraint's place in the text so far."""
     mask: Tensor | None = None
     """[1, ceil(V / 32)] int32, what may come next, where that was found out ahead, see `Masks.look_ahead`."""
+    looking: Future[Tensor] | None = None
+    """That mask on its way, for ever after too; None where none was."""
     processors: Processors | None = None
     """Change its logits before it draws; None where the request names none."""
     jumps: bool = True

@@ -14,7 +14,7 @@ from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 from lmtool.errors import ConstraintError
 from lmtool.guide.json_grammar import LENIENT_HINT, is_copied, json_grammars, without_place
 from lmtool.guide.tag_format import quoted, tag_format
-from lmtool.helpers.reading import LONG
+from lmtool.helpers.pool import LONG
 
 if TYPE_CHECKING:
     from lmtool.types import Constraint

@@ -10,6 +10,9 @@ from lmtool.helpers.process import Process
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+LONG = 16 * 1024
+"""Characters or bytes from which reading or writing something takes a millisecond or more."""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
 from lmtool.errors import RequestError, ServerError
-from lmtool.helpers.pool import Pool
+from lmtool.helpers.pool import LONG, Pool
 from lmtool.helpers.process import CrashError, TimeOverError
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 T = TypeVar("T", str, bytes, str | bytes)
 R = TypeVar("R")
 
-LONG = 16 * 1024
-"""Characters or bytes from which reading or writing something takes a millisecond or more."""
 SECONDS = 10.0
 """What reading one request may take."""
 _MOST = 2

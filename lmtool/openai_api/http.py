@@ -14,6 +14,7 @@ from lmtool.errors import LmtoolError
 from lmtool.helpers.reading import beside
 from lmtool.openai_api import errors
 from lmtool.openai_api.errors import ApiError
+from lmtool.openai_api.members import read_object
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
@@ -32,17 +33,7 @@ async def asked(request: Request, read: Callable[[Mapping[str, Any]], T]) -> T:
         data += chunk
         if len(data) > MOST_BYTES:
             raise ApiError(413, f"the request has more than {MOST_BYTES} bytes")
-    return await beside(partial(_read, read), bytes(data))
-
-
-def _read(read: Callable[[Mapping[str, Any]], T], data: bytes) -> T:
-    try:
-        body = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise ApiError(400, f"the request is not JSON: {error}") from None
-    if not isinstance(body, dict):
-        raise ApiError(400, "the request is not a JSON object")
-    return read(body)
+    return await beside(partial(read_object, read), bytes(data))
 
 
 async def server_sent(

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import difflib
+import json
 import math
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from lmtool.openai_api.errors import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+T = TypeVar("T")
 
 HARMLESS = frozenset({"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"})
 """Members that say something about the request and change nothing about its answer."""
 _SHOWN = 80
+
+
+def read_object(read: Callable[[Mapping[str, Any]], T], data: bytes) -> T:
+    """What `read` makes of the JSON object in a request's body. Raises `ApiError`."""
+    try:
+        body = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, f"the request is not JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise ApiError(400, "the request is not a JSON object")
+    return read(body)
 
 
 class Members:

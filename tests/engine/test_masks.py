@@ -165,11 +165,12 @@ class Blocking(StepCompiler):
 
     def __init__(self, *, broken=False):
         super().__init__(EOS, sluggish=True)
-        self.go, self.broken, self.threads = threading.Event(), broken, set()
+        self.go, self.broken, self.threads, self.asked = threading.Event(), broken, set(), []
 
     def fill(self, rows, mask):
         if any(guide.slow for guide, _ in rows):
             self.threads.add(threading.current_thread().name)
+            self.asked += [guide.allowed() for guide, _ in rows]
             assert self.go.wait(30)
             if self.broken:
                 raise RuntimeError("oops")
@@ -195,7 +196,7 @@ async def test_a_slow_mask_stops_nobody(guided):
 
 
 async def test_cancelled_while_masking(guided, run):
-    """A stream that is cancelled while its mask is found ends at once; the next one is served."""
+    """A stream that is cancelled ends at once; a mask that waits behind its own is not even begun."""
     compiler = Blocking()
     engine = guided(compiler)
     came, ended, sink = watched()
@@ -205,8 +206,13 @@ async def test_cancelled_while_masking(guided, run):
     handle.cancel()
     await asyncio.wait_for(ended.wait(), 30)
     assert came[-1].finish_reason == "cancelled"
+    behind = engine.submit(GenerateRequest(1, (4,), TEN, constraint=steps("8")), sink)
+    await asyncio.sleep(0.05)
+    behind.cancel()
+    await asyncio.sleep(0.05)
     compiler.go.set()
-    assert ids((await run(engine, GenerateRequest(1, (3,), TEN, constraint=steps("7"))))[1]) == [7, EOS]
+    assert ids((await run(engine, GenerateRequest(2, (3,), TEN, constraint=steps("7"))))[2]) == [7, EOS]
+    assert {8} not in compiler.asked
 
 
 async def test_a_slow_mask_that_fails(guided, run, caplog):

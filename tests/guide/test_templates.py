@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from lmtool import constraint
-from lmtool.errors import ConstraintError, ResourceError
+from lmtool.errors import ConstraintError, ConstraintTooComplexError, ResourceError, ServerError
+from lmtool.guide import templates as module
+from lmtool.guide.config import GuideConfig
 from lmtool.guide.templates import Templates
 from lmtool.text.tokenizer import load_tokenizer
 from lmtool.tiny.path import MODEL_DIR
-from tests.guide.following import EOS, TOKENIZER, accepts
+from tests.guide.following import EOS, TOKENIZER, VOCAB, accepts
+from tests.helpers import calls
 
 STORIES = Path(__file__).parents[1] / "data/stories260K"
 
@@ -62,3 +65,20 @@ def test_size_grows_with_the_constraint(templates):
     small, large = (templates.make(constraint.choice([f"w{n}" for n in range(count)])) for count in (2, 2000))
     assert 0 < small.size < large.size
     assert accepts(templates, large, "w1999")
+
+
+def test_what_is_long_is_written_by_a_helper(monkeypatch):
+    """It compiles as ever; a helper that takes too long, or ends, fails its own constraint."""
+    many = constraint.choice([f"word {number}" for number in range(3000)])
+    templates = Templates(TOKENIZER, VOCAB, EOS, GuideConfig(deadline=5.0))
+    assert accepts(templates, templates.make(many), "word 2999")
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "first_grammar", calls.abort)
+        with pytest.raises(ServerError, match="SIGABRT"):
+            templates.make(many)
+    assert accepts(templates, templates.make(many), "word 0")
+    templates.close()
+    hasty = Templates(TOKENIZER, VOCAB, EOS, GuideConfig(deadline=0.0))
+    with pytest.raises(ConstraintTooComplexError, match="writing the constraint"):
+        hasty.make(many)
+    hasty.close()

@@ -8,7 +8,8 @@ import pytest
 
 from lmtool.errors import ConstraintError, RequestError, ServerError
 from lmtool.helpers import reading
-from lmtool.helpers.reading import LONG, beside
+from lmtool.helpers.pool import LONG
+from lmtool.helpers.reading import beside
 from tests.helpers import calls
 
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from lmtool.errors import ConnectError
-from lmtool.helpers.reading import LONG
+from lmtool.errors import ConnectError, ServerError
+from lmtool.helpers.pool import LONG
 from lmtool.lmtp.config import ServerConfig
 from lmtool.lmtp.connection import Connection
 from lmtool.types import LoadProgress
@@ -308,3 +308,19 @@ async def test_a_long_frame_keeps_its_place():
     await asking
     assert [request.stream_id for request in model.requests] == ["2", "1"]
     assert model.cancelled == ["1"]
+
+
+async def test_a_frame_that_nobody_can_read(monkeypatch):
+    """Where the helper fails, the client is told, and the connection goes on."""
+
+    async def fails(read, frame):
+        raise ServerError("the process that reads long requests failed")
+
+    model = ScriptedModel()
+    connection, logged = connect(model)
+    with monkeypatch.context() as patched:
+        patched.setattr("lmtool.lmtp.connection.beside", fails)
+        await connection.receive('GENERATE {"prompt": [1], "stream_id": 1}')
+    assert "the process that reads long requests failed" in logged[0].error
+    await connection.receive('GENERATE {"prompt": [2], "stream_id": 2}')
+    assert [request.stream_id for request in model.requests] == ["2"]

@@ -11,7 +11,7 @@ import pytest
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from lmtool.helpers.reading import LONG
+from lmtool.helpers.pool import LONG
 from lmtool.openai_api.errors import ApiError
 from lmtool.openai_api.http import MOST_BYTES, asked, server_sent, unless_gone
 

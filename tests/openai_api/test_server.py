@@ -15,7 +15,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from lmtool.helpers.reading import LONG
+from lmtool.helpers.pool import LONG
 from lmtool.openai_api.http import MOST_BYTES
 from lmtool.openai_api.server import ApiConfig, OpenAIServer
 from lmtool.types import GenerateRequest, SamplingParams

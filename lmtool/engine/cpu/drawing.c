@@ -7,24 +7,26 @@
 #define BLOCKS 8192   /* most of them, for which there is room on a thread's stack */
 #define NOTHING -87.0f /* e to the power of less is 0 here */
 
-/* Make -inf every logit whose bit is 0. logits: [.., vocabulary], of which the given rows; words: [count, width]. */
-void forbid(float *logits, const int64_t *rows, const uint32_t *words, int64_t count, int64_t vocabulary, int64_t width) {
+/* What is left of logits of which each has a bit, the first one the lowest. */
+INLINE vec masked(vec x, uint32_t bits) {
     ivec place;
     for (int lane = 0; lane < LANES; lane++) place[lane] = lane;
+    return choose(-(((ivec){0} + (int32_t)bits) >> place & 1), x, fill(-INFINITY));
+}
+
+/* Make -inf every logit whose bit is 0. logits: [.., vocabulary], of which the given rows; words: [count, width]. */
+void forbid(float *logits, const int64_t *rows, const uint32_t *words, int64_t count, int64_t vocabulary, int64_t width) {
     for (int64_t one = 0; one < count; one++) {
         float *row = logits + rows[one] * vocabulary;
-        for (int64_t i = 0; i < width; i++, row += 32) {
+        for (int64_t i = 0; i < width; i++, row += WORD) {
             const uint32_t word = words[one * width + i];
-            const int64_t left = vocabulary - 32 * i;
+            const int64_t left = vocabulary - WORD * i;
             if (word == UINT32_MAX) continue;
-            if (left < 32) {
+            if (left < WORD) {
                 for (int64_t j = 0; j < left; j++) row[j] = word >> j & 1 ? row[j] : -INFINITY;
                 continue;
             }
-            for (int j = 0; j < 32; j += LANES) {
-                const ivec allowed = -(((ivec){0} + (int32_t)(word >> j)) >> place & 1);
-                store(row + j, choose(allowed, load(row + j), fill(-INFINITY)));
-            }
+            for (int j = 0; j < WORD; j += LANES) store(row + j, masked(load(row + j), word >> j));
         }
     }
 }
@@ -66,8 +68,7 @@ INLINE vec weight(vec x) { return choose(x > fill(NOTHING), exponential(x), fill
 /* Put the mask on, and find the highest logit; NaN where there is one. */
 static float mask(View *v, float *row, int64_t vocabulary, int forbids) {
     vec most = fill(-INFINITY);
-    ivec odd = {0}, place;
-    for (int lane = 0; lane < LANES; lane++) place[lane] = lane;
+    ivec odd = {0};
     for (int64_t i = 0; i < v->words; i++) {
         const uint32_t word = word_of(v, i);
         const int64_t left = vocabulary - WORD * i;
@@ -85,7 +86,7 @@ static float mask(View *v, float *row, int64_t vocabulary, int forbids) {
         for (int j = 0; j < WORD; j += LANES) {
             vec x = load(at + j);
             if (word != UINT32_MAX && left >= WORD) {
-                x = choose(-(((ivec){0} + (int32_t)(word >> j)) >> place & 1), x, fill(-INFINITY));
+                x = masked(x, word >> j);
                 store(at + j, x);
             }
             odd |= x != x;
