@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from lmtool.engine.prefix_cache import PrefixCache
 from lmtool.types import GenerateRequest, SamplingParams
 from tests.engine.conftest import bits
+from tests.engine.scheduling import CHUNK, generate, make, prompt_of, score, step
 from tests.engine.test_random_schedules import RandomSchedulesWithPrefixes
-from tests.engine.test_scheduler import CHUNK, generate, make, prompt_of, score, step
 
 
 class FreelyCut(RandomSchedulesWithPrefixes):

@@ -11,12 +11,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from lmtool.engine.plan import Plan
 from lmtool.engine.prefix_cache import PrefixCache
-from tests.engine.test_scheduler import CHUNK, EOS, LIMITS, generate, make, score, shape, step
+from tests.engine.scheduling import CHUNK, EOS, LIMITS, generate, make, score, shape, step
 
 
 def commit(scheduler, alive, plan, token):
     """Record a step for those who still need it; who ends is there no longer."""
-    spans = [span for span in plan.spans if span.start == span.sequence.computed and not span.sequence.paused]
+    spans = [span for span in plan.spans if span.start == span.sequence.computed and not span.sequence.idle]
     taken = [[token] if span.logits and not span.sequence.scored else [] for span in spans]
     for span, reason in zip(spans, scheduler.commit(Plan(spans), taken), strict=True):
         if reason is not None:
@@ -60,10 +60,11 @@ class RandomSchedules(RuleBasedStateMachine):
             self.alive[self.number] = sequence
 
     @precondition(lambda self: self.alive)
-    @rule(data=st.data(), paused=st.booleans())
-    def pause(self, data, paused):
-        """Some stream is paused or goes on."""
-        self.alive[data.draw(st.sampled_from(sorted(self.alive)))].paused = paused
+    @rule(data=st.data(), paused=st.booleans(), masking=st.sampled_from([False, False, True]))
+    def pause(self, data, paused, masking):
+        """Some stream is paused, or waits for its mask, or goes on."""
+        sequence = self.alive[data.draw(st.sampled_from(sorted(self.alive)))]
+        sequence.paused, sequence.masking = paused, masking
 
     @precondition(lambda self: self.alive)
     @rule(data=st.data())
@@ -74,10 +75,11 @@ class RandomSchedules(RuleBasedStateMachine):
     @precondition(lambda self: self.ahead is None)
     @rule(token=st.sampled_from([1, 1, 1, EOS]))
     def run(self, token):
-        """A step; if anyone could run, someone did."""
+        """A step; if anyone could run, someone did. Who waits for a mask keeps its blocks, and others wait for them."""
         spans, ended = step(self.scheduler, token)
-        assert spans or all(sequence.paused for sequence in self.alive.values())
-        assert all(not self.alive[number].paused for number in spans)
+        masking = any(sequence.masking for sequence in self.alive.values())
+        assert spans or masking or all(sequence.paused for sequence in self.alive.values())
+        assert all(not self.alive[number].idle for number in spans)
         for number in ended:
             del self.alive[number]
 
@@ -125,7 +127,7 @@ class RandomSchedules(RuleBasedStateMachine):
         if self.ahead is not None:
             commit(self.scheduler, self.alive, self.ahead, 1)
         for sequence in self.alive.values():
-            sequence.paused = False
+            sequence.paused = sequence.masking = False
         for _ in range(2000):
             if not self.alive:
                 break

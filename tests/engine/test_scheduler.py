@@ -2,48 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmtool.engine.block_allocator import BlockAllocator
-from lmtool.engine.plan import Limits
 from lmtool.engine.prefix_cache import PrefixCache
-from lmtool.engine.scheduler import Scheduler
 from lmtool.engine.sequence import Sequence
-
-CHUNK = 8
-LIMITS = Limits(max_streams=4, max_batch_tokens=20, chunk_tokens=CHUNK, block_tokens=4, max_scored_rows=16)
-EOS = 0
-
-
-def make(blocks=100, *, cache=None, **limits):
-    """A scheduler and its allocator."""
-    allocator = BlockAllocator(blocks)
-    return Scheduler(replace(LIMITS, **limits), allocator, cache), allocator
-
-
-def generate(number, prompt, new=5):
-    """A GENERATE sequence of 1s."""
-    return Sequence(number, [1] * prompt, prompt, prompt + new, stop_ids=frozenset({EOS}))
-
-
-def score(number, prompt, scored):
-    """A SCORE sequence of 1s."""
-    return Sequence(number, [1] * (prompt + scored), prompt, prompt + scored, scored=True)
-
-
-def step(scheduler, token=1):
-    """Plan and commit one step; what each sequence did, and the ended ones with their reasons."""
-    plan = scheduler.plan()
-    tokens = [[token] if span.logits and not span.sequence.scored else [] for span in plan.spans]
-    spans = {span.sequence.number: (span.start, span.count) for span in plan.spans}
-    reasons = scheduler.commit(plan, tokens)
-    ended = {
-        span.sequence.number: reason for span, reason in zip(plan.spans, reasons, strict=True) if reason is not None
-    }
-    return spans, ended
+from tests.engine.scheduling import CHUNK, EOS, generate, make, prompt_of, score, step
 
 
 class TestOrder:
@@ -239,11 +203,6 @@ class TestMemory:
         assert not scheduler.fits(17)
 
 
-def prompt_of(number, ids):
-    """A GENERATE sequence over these ids."""
-    return Sequence(number, list(ids), len(ids), len(ids) + 3, stop_ids=frozenset({EOS}))
-
-
 class TestKeptPrefixes:
     """Whole chunks of prompts are used again."""
 
@@ -298,72 +257,6 @@ class TestKeptPrefixes:
             spans, _ = step(scheduler)
         assert spans[2][0] in {8, 16}
         assert (later.reused, cache.counts.reused) == (0, 0)
-
-
-def shape(plan):
-    """What a plan computes."""
-    return [(span.sequence.number, span.start, span.count) for span in plan.spans]
-
-
-class TestAhead:
-    """The step behind one that is being computed."""
-
-    def running(self, count=2, *, prompt=3, **limits):
-        """A scheduler with streams that have their first ids."""
-        scheduler, allocator = make(**limits)
-        sequences = [generate(number, prompt) for number in range(1, count + 1)]
-        for sequence in sequences:
-            scheduler.add(sequence)
-        step(scheduler)
-        return scheduler, allocator, sequences
-
-    def test_each_computes_the_id_that_is_being_drawn(self):
-        """One position each, behind all ids that are known; committed in its turn it goes on like any other."""
-        scheduler, _, sequences = self.running()
-        plan = scheduler.plan()
-        ahead = scheduler.plan_ahead(plan)
-        assert shape(ahead) == [(1, 4, 1), (2, 4, 1)]
-        scheduler.commit(plan, [[7], [7]])
-        assert [list(span.logits) for span in ahead.spans] == [[4], [4]]
-        scheduler.commit(ahead, [[8], [9]])
-        assert [sequence.tokens[3:] for sequence in sequences] == [[1, 7, 8], [1, 7, 9]]
-        assert step(scheduler)[0] == {1: (5, 1), 2: (5, 1)}
-
-    def test_behind_a_prompt(self):
-        """A prompt's last part brings an id, too."""
-        scheduler, _ = make()
-        scheduler.add(generate(1, 6))
-        assert shape(scheduler.plan_ahead(scheduler.plan())) == [(1, 6, 1)]
-
-    def test_not_behind_a_part_of_a_prompt(self):
-        """While a prompt goes on, nothing is known of the next step but by planning it."""
-        scheduler, _, _ = self.running(max_batch_tokens=8)
-        scheduler.add(generate(3, 20))
-        assert scheduler.plan_ahead(scheduler.plan()) is None
-
-    def test_not_while_somebody_could_begin(self):
-        """A newcomer is not kept waiting; where there is no place for one, nobody waits for less."""
-        for streams, expected in ((4, None), (2, [(1, 4, 1), (2, 4, 1)])):
-            scheduler, _, _ = self.running(max_streams=streams)
-            plan = scheduler.plan()
-            scheduler.add(generate(3, 2))
-            ahead = scheduler.plan_ahead(plan)
-            assert (ahead and shape(ahead)) == expected
-
-    def test_who_ends_for_certain_is_left_out(self):
-        """A stream's last id, and a text that is scored, need no further step; nor does who pauses."""
-        scheduler, _, (first, second, _) = self.running(3)
-        first.max_length, second.paused = 5, True
-        scheduler.add(score(4, 2, 3))
-        assert shape(scheduler.plan_ahead(scheduler.plan())) == [(3, 4, 1)]
-
-    def test_nobody_gives_way(self):
-        """Where blocks would have to be taken from others, planning as usual decides from whom."""
-        for blocks, expected in ((3, None), (4, 2)):
-            scheduler, allocator, _ = self.running(blocks=blocks)
-            ahead = scheduler.plan_ahead(scheduler.plan())
-            assert (ahead and len(ahead.spans)) == expected
-            assert allocator.free == (0 if expected else blocks - 2)
 
 
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(1, 9)), min_size=1, max_size=12))
