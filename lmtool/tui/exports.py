@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING, TypeAlias
 
 from lmtool.errors import FileError, UsageError
+from lmtool.lmtp.frames import stream_key, stream_name
 from lmtool.trace import exports as trace_exports
 from lmtool.trace.events import Frame, Open, Parsed, Request, Response, Vocab, token_entries
 from lmtool.trace.header import Header
@@ -123,7 +124,7 @@ def _frames(view: View, stream: Stream) -> list[int]:
     rows = stream.rows[:seen]
     found = dict.fromkeys(state.tokens.frames[row] for row in rows)
     last = next(reversed(found), stream.frame)
-    if stream.kind in {"CHAT", "TEXT"}:
+    if stream.api is not None:
         found |= dict.fromkeys(
             f for f in range(stream.frame + 1, last + 1) if state.frames.connections[f] == stream.connection
         )
@@ -142,9 +143,7 @@ def _frames(view: View, stream: Stream) -> list[int]:
 
 
 def _is_of(entry: Mapping[str, object], stream: Stream) -> bool:
-    stream_id = entry.get("stream_id")
-    name = stream.label.partition("/")[2]
-    return str(stream_id) == name or name == f'"{stream_id}"'
+    return stream_name(stream_key(entry.get("stream_id"))) == stream.label.partition("/")[2]
 
 
 def _words(view: View, stream: Stream) -> dict[int, str | bytes]:
@@ -157,11 +156,11 @@ def _words(view: View, stream: Stream) -> dict[int, str | bytes]:
 
 
 def _csv(view: View, stream: Stream) -> Iterator[str]:
-    yield from trace_exports.as_csv(Header(), events_of(view, stream))
+    yield from trace_exports.as_csv(Header(), events_of(view, stream), stream.choice)
 
 
 def _markdown(view: View, stream: Stream) -> Iterator[str]:
-    yield from trace_exports.as_markdown(Header(title=f"Stream {stream.label}"), events_of(view, stream))
+    yield from trace_exports.as_markdown(Header(title=f"Stream {stream.label}"), events_of(view, stream), stream.choice)
 
 
 def tokens_of(view: View, stream: Stream) -> list[Shown]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmtool.trace.entries import Entry, TokenLine
+from lmtool.lmtp.frames import TokenEntry
 from lmtool.trace.events import (
     Blob,
     Close,
@@ -23,6 +23,7 @@ from lmtool.trace.events import (
     Vocab,
 )
 from lmtool.trace.header import Header
+from lmtool.trace.scanning import TokenLine
 from lmtool.tui.state import State
 from tests.trace.conftest import generate, token, tokens
 from tests.trace.strategies import events as any_event
@@ -308,7 +309,7 @@ def test_speed() -> None:
 def test_memory() -> None:
     """A token takes 20 bytes of columns, and a frame 29."""
     state = State()
-    lines = [TokenLine(i / 1000, "<", 1, "TOKEN", [Entry(s, 5, -1.0) for s in range(8)]) for i in range(500)]
+    lines = [TokenLine(i / 1000, "<", 1, "TOKEN", [TokenEntry(s, 5, -1.0) for s in range(8)]) for i in range(500)]
     state.take(range(500), lines)
     size = sum(
         len(getattr(state.tokens, name)) * getattr(state.tokens, name).itemsize for name in state.tokens.__slots__
