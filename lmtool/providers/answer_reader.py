@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from lmtool.providers import anthropic_messages, ollama, openai_completions, openai_responses
 from lmtool.providers.answer_events import AnswerFailed
 from lmtool.providers.body_parts import BodyParts, JsonLines
-from lmtool.providers.json_values import failure_of, load
+from lmtool.providers.json_values import load
 from lmtool.providers.server_sent_events import EventStream
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class AnswerReader:
         """What these bytes complete."""
         if self._overrun:
             return []
-        found = [event for value in self._values(data) for event in self._events(value)]
+        found = [event for value in self._values(data) for event in self.read(value)]
         if self._parts.pending_bytes > LARGEST_PART:
             self._overrun = True
             self._parts.take_rest()
@@ -71,7 +71,19 @@ class AnswerReader:
     def end(self) -> list[AnswerEvent]:
         """What the end of the body completes: a last line without its line feed, a whole answer not read before."""
         rest = self._parts.take_rest()
-        return [] if self._form == "events" else self._events(load(rest))
+        return [] if self._form == "events" else self.read(load(rest))
+
+    @property
+    def between_parts(self) -> bool:
+        """Whether no part has begun that is not complete."""
+        return not self._parts.pending_bytes
+
+    def read(self, value: object) -> list[AnswerEvent]:
+        """What a whole part tells whose JSON has been read; between parts only."""
+        if not isinstance(value, dict):
+            return []
+        failed = AnswerFailed.of(value)
+        return [*([] if failed is None else [failed]), *self._read(value)]
 
     def _values(self, data: bytes) -> list[object]:
         if isinstance(self._parts, EventStream):
@@ -88,12 +100,6 @@ class AnswerReader:
         if value is not None:
             self._parts.take_rest()
         return [value]
-
-    def _events(self, value: object) -> list[AnswerEvent]:
-        if not isinstance(value, dict):
-            return []
-        failed = failure_of(value)
-        return [*([] if failed is None else [failed]), *self._read(value)]
 
 
 def parts_of(form: Form) -> BodyParts:

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lmtool.providers.answer_events import AnswerFailed, TokenUsage
-
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -51,33 +49,3 @@ def count_of(value: object) -> int | None:
 def logprob_of(value: object) -> float | None:
     """The value if it is a finite number."""
     return float(value) if type(value) in (int, float) and math.isfinite(value) else None  # type: ignore[arg-type] # a number
-
-
-def usage_of(value: Mapping[str, object], prompt: str, completion: str) -> TokenUsage:
-    """The counts of a usage object, whose members have these names."""
-    details = object_of(value.get(f"{prompt}_details"))
-    counts = (value.get(prompt), value.get(completion), details.get("cached_tokens"))
-    return TokenUsage(*map(count_of, counts))
-
-
-def failure_of(value: Mapping[str, object]) -> AnswerFailed | None:
-    """The failure that an answer tells in place of what was asked for, in any server's form; None where it tells none.
-
-    An `error` with type and message, or that is a text; vLLM's `message` of an object of kind `error`; FastAPI's
-    `detail`.
-    """
-    error = value.get("error")
-    if error is None and value.get("object") == "error":
-        error = value
-    if error is None and not (value.keys() & {"choices", "output", "content", "type"}):
-        error = value.get("detail")
-    if error is None:
-        return None
-    members = object_of(error)
-    message = members.get("message")
-    code = next((one for one in (members.get("code"), members.get("type")) if isinstance(one, str)), None)
-    return AnswerFailed(message if isinstance(message, str) else _shown(error), code)
-
-
-def _shown(error: object) -> str:
-    return error if isinstance(error, str) else json.dumps(error, ensure_ascii=False)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lmtool.providers.answer_events import ChoiceFinished, TextDelta, ToolCallDelta
-from lmtool.providers.json_values import list_of, object_of, text_of, usage_of
+from lmtool.providers.answer_events import ChoiceFinished, TextDelta, TokenUsage, ToolCallDelta
+from lmtool.providers.json_values import list_of, object_of, text_of
 from lmtool.providers.logprobs import read_logprobs
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def read(value: Mapping[str, object]) -> Iterator[AnswerEvent]:
             yield from _choice(choice, place)
     usage = value.get("usage")
     if isinstance(usage, dict):
-        yield usage_of(usage, "prompt_tokens", "completion_tokens")
+        yield TokenUsage.of(usage, "prompt_tokens", "completion_tokens")
 
 
 def _choice(choice: Mapping[str, object], place: int) -> Iterator[AnswerEvent]:

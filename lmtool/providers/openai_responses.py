@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lmtool.providers.answer_events import AnswerFailed, ChoiceFinished, TextDelta, ToolCallDelta
-from lmtool.providers.json_values import count_of, failure_of, list_of, object_of, text_of, usage_of
+from lmtool.providers.answer_events import AnswerFailed, ChoiceFinished, TextDelta, TokenUsage, ToolCallDelta
+from lmtool.providers.json_values import count_of, list_of, object_of, text_of
 from lmtool.providers.logprobs import token_entries
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def read(value: Mapping[str, object]) -> Iterator[AnswerEvent]:
             yield ToolCallDelta(0, _place(value), _call_id(item), text_of(item["name"]))
     elif kind in _ENDINGS:
         response = object_of(value.get("response"))
-        failed = failure_of(response)
+        failed = AnswerFailed.of(response)
         yield from [failed] if failed else _ending(response)
     elif kind == "error" and "error" not in value:
         yield AnswerFailed(
@@ -68,7 +68,7 @@ def _whole(response: Mapping[str, object]) -> Iterator[AnswerEvent]:
 def _ending(response: Mapping[str, object]) -> Iterator[AnswerEvent]:
     usage = response.get("usage")
     if isinstance(usage, dict):
-        yield usage_of(usage, "input_tokens", "output_tokens")
+        yield TokenUsage.of(usage, "input_tokens", "output_tokens")
     status = text_of(response.get("status"))
     if status == "completed":
         calls = any("name" in object_of(item) for item in list_of(response.get("output")))

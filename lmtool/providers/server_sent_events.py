@@ -64,6 +64,14 @@ class EventStream(BodyParts):
         return super().take_rest()
 
 
+def leads_data(lead: str) -> bool:
+    """Whether a text is an event up to its data: whatever one line stands behind it is the data, and all of it."""
+    if lead == "data: ":
+        return True
+    event = parse_event(lead.encode())
+    return event is not None and not event.data and lead.endswith("data: ")
+
+
 def parse_event(block: bytes) -> ServerSentEvent | None:
     """The event of its lines; None for comments and other lines without data."""
     name, data = b"", []

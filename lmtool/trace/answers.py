@@ -17,6 +17,7 @@ from lmtool.lmtp import frames
 from lmtool.providers.answer_events import AnswerFailed, ChoiceFinished, TextDelta, ToolCallDelta
 from lmtool.providers.answer_reader import AnswerReader, api_of
 from lmtool.providers.body_parts import form_of
+from lmtool.providers.server_sent_events import leads_data
 from lmtool.trace.blobs import reference
 from lmtool.trace.events import Close, Done, Drop, Frame, Parsed, Piece, Request, Response, Vocab
 from lmtool.trace.request_table import RequestTable
@@ -192,7 +193,7 @@ class Answers(Generic[S]):
         request = waiting[0]
         if request.reader is None:
             request.reader = _reader(request.choices[0], event)
-        return self._outputs(event.time, request, request.reader.feed(event.wire()))
+        return self._outputs(event.time, request, _read(request.reader, event))
 
     def _done(self, event: Done) -> Sequence[StreamEvent]:
         waiting = self._http.get(event.connection)
@@ -242,14 +243,20 @@ def _reader(stream: Stream, piece: Piece) -> AnswerReader:
     return AnswerReader(stream.api, "events" if piece.kind == "sse" else stream.form)
 
 
+def _read(reader: AnswerReader, piece: Piece) -> list[AnswerEvent]:
+    """What a piece brings; its JSON is not read again where it is all that a part consists of."""
+    content = piece.content
+    if not isinstance(content, Parsed) or not reader.between_parts:
+        return reader.feed(piece.wire())
+    is_part = leads_data(content.lead) if piece.kind == "sse" else not content.lead
+    return reader.read(content.value) if is_part else reader.feed(piece.wire())
+
+
 def _produced(time: float, stream: Stream, event: TextDelta | ToolCallDelta, named: set[int]) -> list[OutputEvent]:
     """The tokens that an event names, or else its text as a piece; nothing of text whose tokens were named."""
     if isinstance(event, TextDelta) and event.tokens:
         named.add(event.choice)
-        return [
-            OutputEvent(time, stream, None, token.piece, token.logprob, top=token.alternatives)
-            for token in event.tokens
-        ]
+        return [OutputEvent(time, stream, None, token.piece, token.logprob, top=token) for token in event.tokens]
     text = event.text if isinstance(event, TextDelta) else f"{event.name or ''}{event.arguments}"
     if not text or event.choice in named:
         return []
@@ -292,7 +299,7 @@ def alternatives_in(events: Sequence[Event], stream: Stream) -> list[tuple[Alter
     reader = _reader(stream, pieces[-1])
     found: list[AnswerEvent] = []
     for piece in pieces:
-        found = reader.feed(piece.wire())
+        found = _read(reader, piece)
     found = reader.end() if isinstance(last, Done) else found
     return [token.alternatives for event in found if isinstance(event, TextDelta) for token in event.tokens]
 

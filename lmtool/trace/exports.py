@@ -38,7 +38,10 @@ def as_csv(header: Header, events: Iterable[Event], choice: int | None = None) -
 
 
 def _name(alternative: int | str | bytes) -> str:
-    return alternative.hex() if isinstance(alternative, bytes) else str(alternative)
+    """An id as it is, a text as JSON, bytes as `0xf09f`."""
+    if isinstance(alternative, bytes):
+        return f"0x{alternative.hex()}"
+    return json.dumps(alternative, ensure_ascii=False)
 
 
 def _row(values: Iterable[object]) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 import msgspec
 
 from lmtool.lmtp.frames import alternatives
+from lmtool.providers.answer_events import ChunkToken
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -150,8 +151,8 @@ class OutputEvent(msgspec.Struct, frozen=True, gc=False):
     error: str | None = None
     is_piece: bool = False
     """Whether it is a piece of text of unknown tokens: the server names tokens only where logprobs are asked for."""
-    top: Mapping[str, object] | tuple[Alternative, ...] = ()
-    """Where `alternatives` are read from."""
+    top: Mapping[str, object] | ChunkToken | None = None
+    """Where `alternatives` are read from: the entry of an LMTP frame, or the token of an HTTP answer."""
 
     @property
     def counts(self) -> bool:
@@ -166,7 +167,9 @@ class OutputEvent(msgspec.Struct, frozen=True, gc=False):
     @property
     def alternatives(self) -> tuple[Alternative, ...]:
         """What might have been chosen, best first; empty where the server told nothing."""
-        return self.top if isinstance(self.top, tuple) else alternatives(self.top)
+        if self.top is None:
+            return ()
+        return self.top.alternatives if isinstance(self.top, ChunkToken) else alternatives(self.top)
 
 
 StreamEvent: TypeAlias = RequestStarted | OutputEvent

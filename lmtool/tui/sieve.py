@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
-from lmtool.errors import FileError
 from lmtool.trace.stream_events import OutputEvent
 from lmtool.tui.facts import StreamFacts, TokenFacts
 from lmtool.tui.lines import TraceFile
@@ -113,13 +112,11 @@ class Selection:
 def loaded(path: str | Path, chosen: Filter | None) -> Iterator[Selection | None]:
     """The selection by a filter from a trace file, which is read for it as a whole; None for no filter.
 
-    So how a stream ends is known at its first token. Where the file cannot be read on, what stands before is selected
-    from: whoever reads it for its steps meets the same place. Raises `FileError` for a file without a header.
+    So how a stream ends is known at its first token. Raises `FileError`.
     """
     if chosen is None:
         yield None
         return
     with closing(TraceFile(path)) as file:
-        with suppress(FileError):
-            file.load(math.inf)
+        file.load(math.inf)
         yield Selection(chosen, Measures(file.state, file))

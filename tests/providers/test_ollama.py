@@ -10,7 +10,7 @@ def test_lines_of_a_chat() -> None:
     """Text, thinking and calls stand in the message; logprobs beside it; the last line counts."""
     logprobs = [{"token": "H", "logprob": -0.5, "bytes": [72], "top_logprobs": []}]
     assert list(read({"message": {"content": "Hi"}, "logprobs": logprobs, "done": False})) == [
-        TextDelta(0, "Hi", (ChunkToken("H", -0.5, b"H"),))
+        TextDelta(0, "Hi", (ChunkToken("H", -0.5, []),))
     ]
     assert list(read({"message": {"content": "", "thinking": "so"}})) == [TextDelta(0, "so", (), "reasoning")]
     call = {"function": {"name": "f", "arguments": {"a": 1}}}

@@ -35,7 +35,7 @@ def test_a_chunk_of_several_choices() -> None:
 def test_completions() -> None:
     """Their text stands in the choice itself."""
     columns = {"tokens": [" a"], "token_logprobs": [-0.5], "top_logprobs": [{" a": -0.5}], "text_offset": [0]}
-    token = ChunkToken(" a", -0.5, None, ((" a", -0.5),))
+    token = ChunkToken(" a", -0.5, {" a": -0.5})
     assert told({"index": 0, "text": " a", "logprobs": columns, "finish_reason": "length"}) == [
         TextDelta(0, " a", (token,)),
         ChoiceFinished(0, "length"),
@@ -47,7 +47,7 @@ def test_a_token_that_completes_no_text() -> None:
     found = told(
         {"delta": {"content": ""}, "logprobs": {"content": [{"token": "\ufffd", "bytes": [240], "logprob": -1}]}}
     )
-    assert found == [TextDelta(0, "", (ChunkToken("\ufffd", -1.0, b"\xf0"),))]
+    assert found == [TextDelta(0, "", (ChunkToken(b"\xf0", -1.0),))]
 
 
 def test_kinds_of_text() -> None:

@@ -25,7 +25,7 @@ USAGE = {"input_tokens": 3, "output_tokens": 2, "input_tokens_details": {"cached
     [
         (
             {"type": "response.output_text.delta", "delta": "Hi", "logprobs": [TOKEN]},
-            [TextDelta(0, "Hi", (ChunkToken("Hi", -0.5),))],
+            [TextDelta(0, "Hi", (ChunkToken("Hi", -0.5, []),))],
         ),
         ({"type": "response.reasoning_text.delta", "delta": "so"}, [TextDelta(0, "so", (), "reasoning")]),
         ({"type": "response.refusal.delta", "delta": "no"}, [TextDelta(0, "no", (), "refusal")]),
@@ -80,7 +80,7 @@ def test_a_whole_response() -> None:
     output = [reasoning, MESSAGE, CALL, {"type": "message", "content": [{"type": "refusal", "refusal": "no"}]}]
     assert list(read({"object": "response", "status": "completed", "output": output, "usage": USAGE})) == [
         TextDelta(0, "so", (), "reasoning"),
-        TextDelta(0, "Hi", (ChunkToken("Hi", -0.5),)),
+        TextDelta(0, "Hi", (ChunkToken("Hi", -0.5, []),)),
         ToolCallDelta(0, 2, "c1", "f", "{}"),
         TextDelta(0, "no", (), "refusal"),
         TokenUsage(3, 2, 1),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmtool.providers.server_sent_events import EventStream, ServerSentEvent, parse_event
+from lmtool.providers.server_sent_events import EventStream, ServerSentEvent, leads_data, parse_event
 
 ENDS = [b"\n", b"\r", b"\r\n"]
 
@@ -72,3 +72,22 @@ def test_an_event_is_told_at_once() -> None:
 def test_comments_are_no_events() -> None:
     """What has no data line is none."""
     assert parse_event(b": ping\n\n") is None
+
+
+@pytest.mark.parametrize(
+    ("lead", "leads"),
+    [
+        ("data: ", True),
+        ("event: x\ndata: ", True),
+        ("id: 7\r\ndata: ", True),
+        ("data: 1\ndata: ", False),
+        (": data: ", False),
+        ("data", False),
+        ("", False),
+    ],
+)
+def test_what_leads_data(lead: str, leads: bool) -> None:
+    """Where it is true, what stands behind it on the line is the event's data, and all of it."""
+    assert leads_data(lead) == leads
+    event = parse_event(f"{lead}{{}}\n\n".encode())
+    assert leads == (event is not None and event.data == b"{}")
