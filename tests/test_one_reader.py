@@ -38,7 +38,7 @@ from lmtool.tui.facts import TokenFacts
 from lmtool.tui.lines import Spool, TraceFile
 from lmtool.tui.measures import Measures
 from lmtool.tui.plain import PlainLines
-from lmtool.tui.sieve import Sieve, loaded
+from lmtool.tui.sieve import Sieve, load_selection
 from tests.providers.answers import CONTENT_TYPES, LOGPROB, OTHER, Written, written
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def hold_together(events: Sequence[Event], path: Path) -> Tokens:
             pass
         assert sieve.rows(len(live.state.tokens)).tolist() == rows, expression
         shown, plain = list(filtered(events, path, expression)), list[str]()
-        with loaded(path, chosen) as selection:
+        with load_selection(path, chosen) as selection:
             printer = PlainLines(plain.append, selection=selection)
             printer.feed(events)
         assert plain == shown, expression
@@ -188,7 +188,7 @@ def hold_together(events: Sequence[Event], path: Path) -> Tokens:
 def filtered(events: Sequence[Event], path: Path, expression: str) -> Iterator[str]:
     """What `trace show --filter` prints."""
     answers = Answers(stream_of)
-    with loaded(path, parse(expression)) as selection:
+    with load_selection(path, parse(expression)) as selection:
         assert selection is not None
         for event in events:
             yield from describe(event, answers, selection.wants)
@@ -234,7 +234,7 @@ def announced(events: Sequence[Event], label: str) -> bool:
     """Whether the trace has the request of a stream."""
     answers = Answers(stream_of)
     steps = [step for event in events for step in answers.follow(event)]
-    return any(step.stream.label == label and step.stream.announced for step in steps)
+    return any(step.stream.label == label and step.stream.has_request for step in steps)
 
 
 def recorded(answer: Written, cuts: list[int]) -> list[Event]:

@@ -45,9 +45,9 @@ class _HttpRequest(Generic[S]):
     choices: dict[int, S] = field(default_factory=dict)
     """Streams by number of the choice; empty for a request that generates nothing."""
     reader: AnswerReader | None = None
-    refused: str = ""
+    http_error: str = ""
     """Status of a response that is an error."""
-    named_tokens: set[int] = field(default_factory=set)
+    choices_with_tokens: set[int] = field(default_factory=set)
     """Choices whose tokens came with logprobs: further text of theirs is text of these tokens."""
 
 
@@ -68,7 +68,7 @@ class Answers(Generic[S]):
     def follow(self, event: Event) -> Sequence[StreamEvent]:
         """What an event means for streams."""
         if isinstance(event, Frame):
-            return self._requested(event) if event.direction == ">" else self._answered(event)
+            return self._client_frame(event) if event.direction == ">" else self._server_frame(event)
         if isinstance(event, Piece):
             return self._piece(event)
         if isinstance(event, Request):
@@ -80,7 +80,7 @@ class Answers(Generic[S]):
         elif isinstance(event, Vocab):
             self.vocabulary.update(event.tokens)
         elif isinstance(event, Close | Drop):
-            return self._disconnected(event)
+            return self._end_connection(event)
         return ()
 
     def text_of(self, output: OutputEvent) -> str | None:
@@ -103,7 +103,7 @@ class Answers(Generic[S]):
 
     # LMTP.
 
-    def _requested(self, event: Frame) -> Sequence[StreamEvent]:
+    def _client_frame(self, event: Frame) -> Sequence[StreamEvent]:
         command, value, _ = event.parse()
         if command not in ("GENERATE", "SCORE", "MODEL_INFO"):
             return ()
@@ -118,14 +118,14 @@ class Answers(Generic[S]):
         self.lmtp[connection].add(command, key, self._start(started))
         return started
 
-    def stand_in(self, time: float, connection: int, key: Key) -> None:
+    def start_unannounced(self, time: float, connection: int, key: Key) -> None:
         """Begin a stream for tokens that no request announced: a recording may begin in the middle."""
         started = RequestStarted(
-            time, connection, f"{connection}/{frames.stream_name(key)}", "GENERATE", {}, announced=False
+            time, connection, f"{connection}/{frames.stream_name(key)}", "GENERATE", {}, has_request=False
         )
         self.lmtp[connection].holders[key] = self._start(started)
 
-    def _answered(self, event: Frame) -> list[StreamEvent]:
+    def _server_frame(self, event: Frame) -> list[StreamEvent]:
         command, entries = event.answer()
         if command == "TOKEN":
             return self._tokens(event, entries)
@@ -136,7 +136,7 @@ class Answers(Generic[S]):
         outputs: list[StreamEvent] = []
         for raw, entry in zip(entries, frames.token_entries(entries), strict=True):
             if entry.stream_id not in table.holders:
-                self.stand_in(event.time, event.connection, entry.stream_id)
+                self.start_unannounced(event.time, event.connection, entry.stream_id)
             stream = table.holders[entry.stream_id]
             token, logprob = entry.token if entry.has_token else None, entry.logprob if entry.counts else None
             reason, error = entry.finish_reason, entry.error
@@ -182,7 +182,7 @@ class Answers(Generic[S]):
     def _response(self, event: Response) -> None:
         if waiting := self._http.get(event.connection):
             request = waiting[0]
-            request.refused = f"HTTP {event.status} {event.reason}".strip() if event.status >= 400 else ""
+            request.http_error = f"HTTP {event.status} {event.reason}".strip() if event.status >= 400 else ""
             for stream in request.choices.values():
                 stream.form = form_of(event.headers.get("content-type", ""))
 
@@ -201,7 +201,7 @@ class Answers(Generic[S]):
             return ()
         request = waiting.popleft()
         outputs = list(self._outputs(event.time, request, request.reader.end() if request.reader else ()))
-        return outputs + _end_all(request.choices.values(), event.time, request.refused, ANSWER_ENDED)
+        return outputs + _end_all(request.choices.values(), event.time, request.http_error, ANSWER_ENDED)
 
     def _outputs(self, time: float, request: _HttpRequest[S], events: Iterable[AnswerEvent]) -> list[StreamEvent]:
         outputs: list[StreamEvent] = []
@@ -214,7 +214,7 @@ class Answers(Generic[S]):
                     stream.end(time, event.reason, None)
                     _finish(outputs, OutputEvent(time, stream, finish_reason=event.reason))
                 else:
-                    outputs += _produced(time, stream, event, request.named_tokens)
+                    outputs += _token_outputs(time, stream, event, request.choices_with_tokens)
         return outputs
 
     def _choice(self, request: _HttpRequest[S], number: int) -> S:
@@ -225,11 +225,11 @@ class Answers(Generic[S]):
 
     # Endings.
 
-    def _disconnected(self, event: Close | Drop) -> list[StreamEvent]:
+    def _end_connection(self, event: Close | Drop) -> list[StreamEvent]:
         table = self.lmtp.pop(event.connection, None)
         outputs = [] if table is None else _end_all(table.open_requests(), event.time, "", CONNECTION_ENDED)
         for request in self._http.pop(event.connection, ()):
-            outputs += _end_all(request.choices.values(), event.time, request.refused, CONNECTION_ENDED)
+            outputs += _end_all(request.choices.values(), event.time, request.http_error, CONNECTION_ENDED)
         self._http_count.pop(event.connection, None)
         return outputs
 
@@ -252,7 +252,7 @@ def _read(reader: AnswerReader, piece: Piece) -> list[AnswerEvent]:
     return reader.read(content.value) if is_part else reader.feed(piece.wire())
 
 
-def _produced(time: float, stream: Stream, event: TextDelta | ToolCallDelta, named: set[int]) -> list[OutputEvent]:
+def _token_outputs(time: float, stream: Stream, event: TextDelta | ToolCallDelta, named: set[int]) -> list[OutputEvent]:
     """The tokens that an event names, or else its text as a piece; nothing of text whose tokens were named."""
     if isinstance(event, TextDelta) and event.tokens:
         named.add(event.choice)

@@ -49,7 +49,7 @@ class RequestRecorder:
         self._told = True
         method, path, _ = self._head.start
         body = body_content(bytes(self._body), style) if self._body else None
-        yield Request(time, number, method, path, joined(self._head), body)
+        yield Request(time, number, method, path, joined_headers(self._head), body)
         if self._size > LARGEST_REQUEST:
             yield Remark(time, "note", number, f"> {self._size - len(self._body)} bytes of this body were not recorded")
 
@@ -96,6 +96,6 @@ class ResponseRecorder:
         return Piece(time, "body", self._number, body_content(data, self._style))
 
 
-def joined(head: Head) -> dict[str, str]:
+def joined_headers(head: Head) -> dict[str, str]:
     """The headers of a message, those of one name as one."""
     return {name: head.get(name) for name, _ in head.headers}

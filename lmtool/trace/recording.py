@@ -39,9 +39,9 @@ class Recording:
         self._clock = clock
         self._split = split
         self._recorders: dict[int, Recorder] = {} if split else {0: start(0)}
-        self._over: dict[int, Recorder] = {}
+        self._to_close: dict[int, Recorder] = {}
         """Of connections that have ended, to be closed."""
-        self._closed: set[int] = set()
+        self._closed_connections: set[int] = set()
         self._counts = (0, 0, 0)
         """Of traces that are closed: how many, their events and tokens."""
         self._suspects: Counter[str] = Counter()
@@ -53,11 +53,11 @@ class Recording:
     def tell(self, number: int, events: Iterable[Event]) -> None:
         """Record the events of a connection; they come in order of time."""
         for event in events:  # to the end: whoever follows the connection must see what goes by
-            if not self.failed and number not in self._closed:
+            if not self.failed and number not in self._closed_connections:
                 self._take(number if self._split else 0, event)
             if self._split and isinstance(event, Close | Drop) and number in self._recorders:
-                self._closed.add(number)
-                self._over[number] = self._recorders.pop(number)
+                self._closed_connections.add(number)
+                self._to_close[number] = self._recorders.pop(number)
 
     def _take(self, key: int, event: Event) -> None:
         if key not in self._recorders and not self._begin(key):
@@ -84,7 +84,7 @@ class Recording:
                 await self._try(recorder.flush)
                 if recorder.overrun:
                     self._give_up("the disk is too slow for what is recorded")
-            await self._close_all(self._over)
+            await self._close_all(self._to_close)
 
     async def _close_all(self, recorders: dict[int, Recorder]) -> None:
         """Write the end records; what is open for each connection does not grow with the number there ever were."""
@@ -114,18 +114,18 @@ class Recording:
         """Write what is left and the end records."""
         self._stopping.set()
         await self._task
-        await self._close_all(self._over)
+        await self._close_all(self._to_close)
         await self._close_all(self._recorders)
 
     @property
     def counts(self) -> tuple[int, int, int]:
         """Traces, events and tokens so far."""
-        counts = [recorder.counts for recorder in (*self._over.values(), *self._recorders.values())]
+        counts = [recorder.counts for recorder in (*self._to_close.values(), *self._recorders.values())]
         traces, events, tokens = self._counts
         return traces + len(counts), events + sum(count for count, _ in counts), tokens + sum(n for _, n in counts)
 
     @property
     def suspects(self) -> Counter[str]:
         """What looked like a key, and how often."""
-        open_now = (recorder.suspects for recorder in (*self._over.values(), *self._recorders.values()))
+        open_now = (recorder.suspects for recorder in (*self._to_close.values(), *self._recorders.values()))
         return sum(open_now, Counter(self._suspects))

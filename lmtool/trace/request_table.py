@@ -26,13 +26,13 @@ class RequestTable(Generic[T]):
     def __init__(self) -> None:
         self.holders: dict[Key, T] = {}
         """The stream that has an id now, or had it last."""
-        self._over: dict[Key, None] = {}
+        self._ended: dict[Key, None] = {}
         """Ids whose stream has ended, in order."""
         self._queued: dict[Key, deque[T]] = {}
         """Requests that named the id of a stream that runs: refused, or next."""
         self._questions: dict[Key, deque[T]] = {}
         """Requests that start no stream, such as MODEL_INFO."""
-        self._answered: set[Key] = set()
+        self._answered_ids: set[Key] = set()
         """Ids whose questions have all been answered; the last one is kept, for answers too many."""
 
     @property
@@ -43,12 +43,12 @@ class RequestTable(Generic[T]):
     def add(self, command: str | None, key: Key, request: T) -> None:
         """A request that bears this id."""
         if command not in _START_STREAMS:
-            if key in self._answered:
-                self._answered.discard(key)
+            if key in self._answered_ids:
+                self._answered_ids.discard(key)
                 del self._questions[key]
             self._questions.setdefault(key, deque()).append(request)
-        elif key not in self.holders or key in self._over:
-            self._over.pop(key, None)
+        elif key not in self.holders or key in self._ended:
+            self._ended.pop(key, None)
             self.holders[key] = request
         else:
             self._queued.setdefault(key, deque()).append(request)
@@ -61,7 +61,7 @@ class RequestTable(Generic[T]):
             failed = entry.get("error") is not None
             if failed and key in self._queued:
                 return self._next(key)
-            asked = questions is not None and key not in self._answered
+            asked = questions is not None and key not in self._answered_ids
             if questions is not None and (entry.get("model_info") is not None or (failed and asked)):
                 return self._answer(key, questions)
         return self.holders.get(key, questions[0] if questions else None)
@@ -70,7 +70,7 @@ class RequestTable(Generic[T]):
         """The oldest of these questions, which has its answer now."""
         if len(questions) > 1:
             return questions.popleft()
-        self._answered.add(key)
+        self._answered_ids.add(key)
         return questions[0]
 
     def _next(self, key: Key) -> T:
@@ -85,13 +85,13 @@ class RequestTable(Generic[T]):
         if key in self._queued:
             self.holders[key] = self._next(key)
             return
-        self._over[key] = None
-        if len(self._over) > ENDED_KEPT:
-            oldest = next(iter(self._over))
-            del self._over[oldest], self.holders[oldest]
+        self._ended[key] = None
+        if len(self._ended) > ENDED_KEPT:
+            oldest = next(iter(self._ended))
+            del self._ended[oldest], self.holders[oldest]
 
     def open_requests(self) -> list[T]:
         """Those without an end."""
-        left = [request for key, request in self.holders.items() if key not in self._over]
+        left = [request for key, request in self.holders.items() if key not in self._ended]
         left += [request for queued in self._queued.values() for request in queued]
-        return left + [q for key, several in self._questions.items() if key not in self._answered for q in several]
+        return left + [q for key, several in self._questions.items() if key not in self._answered_ids for q in several]

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from lmtool.trace.events import Close, Drop, Open, Remark, Response
 from lmtool.trace.frame_tap import FrameTap
-from lmtool.trace.http_messages import RequestRecorder, ResponseRecorder, joined
+from lmtool.trace.http_messages import RequestRecorder, ResponseRecorder, joined_headers
 from lmtool.trace.http_stream import Head
 
 if TYPE_CHECKING:
@@ -59,18 +59,18 @@ class ServerTap(FrameTap):
         Each message goes on first, unchanged, and is told afterwards.
         """
 
-        async def tapped(scope: Message, receive: Receive, send: Send) -> None:
+        async def record(scope: Message, receive: Receive, send: Send) -> None:
             path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
             if scope["type"] != "http" or path in leave_out:
                 await application(scope, receive, send)
                 return
             exchange = _Exchange(self._next(), scope, self._tell, self._clock, self._style)
             try:
-                await application(scope, exchange.receiving(receive), exchange.sending(send))
+                await application(scope, exchange.wrap_receive(receive), exchange.wrap_send(send))
             finally:
                 exchange.end()
 
-        return tapped
+        return record
 
     def _next(self) -> int:
         self._count += 1
@@ -109,8 +109,8 @@ class _Exchange:
     def _tell(self, events: Iterable[Event]) -> None:
         self._tell_events(self._number, events)
 
-    def receiving(self, receive: Receive) -> Receive:
-        async def received() -> Message:
+    def wrap_receive(self, receive: Receive) -> Receive:
+        async def record_request() -> Message:
             message = await receive()
             if message["type"] == "http.disconnect":
                 self._by = "client"
@@ -121,10 +121,10 @@ class _Exchange:
                     self._tell(self._request.tell(self._clock(), self._number, self._style))
             return message
 
-        return received
+        return record_request
 
-    def sending(self, send: Send) -> Send:
-        async def sent(message: Message) -> None:
+    def wrap_send(self, send: Send) -> Send:
+        async def record_response(message: Message) -> None:
             await send(message)
             if message["type"] == "http.response.start":
                 self._tell(self._begin(message))
@@ -134,7 +134,7 @@ class _Exchange:
                     self._complete = True
                     self._tell(self._response.finish(self._clock()))
 
-        return sent
+        return record_response
 
     def _begin(self, message: Message) -> list[Event]:
         now, number = self._clock(), self._number
@@ -144,7 +144,7 @@ class _Exchange:
         status = message["status"]
         head = Head(b"", ("HTTP/1.1", str(status), _phrase(status)), _headers(message.get("headers", ())))
         self._response = ResponseRecorder(head, number, self._style)
-        return [*events, Response(now, number, status, head.start[2], joined(head))]
+        return [*events, Response(now, number, status, head.start[2], joined_headers(head))]
 
     def end(self) -> None:
         """The application has returned, or failed."""

@@ -59,7 +59,7 @@ class StreamFigures(Stream):
     logprob: float = 0.0
     """Sum over all tokens that had one, in nats."""
     with_logprob: int = 0
-    counted: bool = False
+    ending_counted: bool = False
     """Whether its ending is in the sums."""
     gaps: Histogram = field(default_factory=Histogram)
     """Between arrivals; tokens of one frame arrived together."""
@@ -144,14 +144,14 @@ class TraceFigures:
         figures = output.stream
         assert isinstance(figures, StreamFigures)
         if output.counts:
-            self.counts["outputs_of_no_stream"] += figures.counted or not figures.announced
+            self.counts["outputs_of_no_stream"] += figures.ending_counted or not figures.has_request
             before = figures.last
             figures.add(output)
             self.counts["tokens"] += 1
             if before is not None and output.time > before:
                 self.gaps.add(output.time - before)
-        if output.last and not figures.counted and figures.index >= 0:
-            figures.counted = True
+        if output.last and not figures.ending_counted and figures.index >= 0:
+            figures.ending_counted = True
             self.counts["finished_streams"] += not figures.cut
             self.counts["failed_streams"] += figures.error is not None and not figures.cut
 

@@ -38,7 +38,7 @@ class RequestStarted:
     """Fields of the request; empty where they cannot be read."""
     api: Api | None = None
     """The HTTP API that answers; None for LMTP, and where nothing is generated."""
-    announced: bool = True
+    has_request: bool = True
     """Whether the trace holds it; False for what stands in where answers came and no request."""
     stream: Stream = field(init=False)
     """Its stream; of an HTTP request the one of choice 0."""
@@ -92,7 +92,7 @@ class Stream:
     model: str | None
     began: float
     choice: int = 0
-    announced: bool = True
+    has_request: bool = True
     """Whether its request is in the trace."""
     api: Api | None = None
     form: Form = "whole"
@@ -128,7 +128,7 @@ def new_stream(kind: type[S], started: RequestStarted, index: int, choice: int, 
     """The stream of a request, or of one further choice of its answer. more: the fields that this kind adds."""
     label = f"{started.label}.{choice}" if choice else started.label
     facts = (started.connection, started.stream_kind, started.model, started.time)
-    return kind(index, label, *facts, choice, started.announced, started.api, **more)
+    return kind(index, label, *facts, choice, started.has_request, started.api, **more)
 
 
 def stream_of(started: RequestStarted, index: int, choice: int) -> Stream:

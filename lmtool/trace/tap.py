@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from lmtool.trace.events import Close, Drop, Event, Frame, Open, Remark, Response
-from lmtool.trace.http_messages import RequestRecorder, ResponseRecorder, joined
+from lmtool.trace.http_messages import RequestRecorder, ResponseRecorder, joined_headers
 from lmtool.trace.http_stream import Data, Head, HttpStream, Last, Opaque
 from lmtool.trace.observing import content_of
 from lmtool.trace.websocket_stream import Broken, Closing, TooLarge, WebSocketStream
@@ -100,7 +100,7 @@ class ConnectionTap:
                 self.requests.resume()
             if not asked.complete:
                 yield Remark(time, "note", self._number, "answered before the request was complete")
-        yield Response(time, self._number, status, head.start[2], joined(head))
+        yield Response(time, self._number, status, head.start[2], joined_headers(head))
         self._answer = ResponseRecorder(head, self._number, self._style)
 
     def _upgrade(self, head: Head) -> None:

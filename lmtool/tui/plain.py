@@ -25,7 +25,7 @@ LONGEST_TEXT = 2000
 """Characters of a stream's text that are read out."""
 
 
-class _Filtered:
+class _FilteredOutput:
     """What both forms share: where a filter is to be live, events go into a state of their own before they are told.
 
     So a filter means here what it means on a screen.
@@ -43,7 +43,7 @@ class _Filtered:
             self._spool.feed(events)
 
 
-class PlainLines(_Filtered):
+class PlainLines(_FilteredOutput):
     """A line an event, as `lmtool trace show` prints them; `feed` is a `Feed`."""
 
     def __init__(
@@ -108,7 +108,7 @@ class _Told(Stream):
     """Logprob, text and position of the least likely token."""
 
 
-class Sentences(_Filtered):
+class Sentences(_FilteredOutput):
     """Whole sentences, one stream after the other, for a reader that speaks; `feed` is a `Feed`."""
 
     def __init__(
@@ -120,7 +120,7 @@ class Sentences(_Filtered):
         self._running: dict[int, _Told] = {}
 
     def _new_stream(self, started: RequestStarted, index: int, choice: int) -> _Told:
-        request = started.kind if started.announced else "unknown"
+        request = started.kind if started.has_request else "unknown"
         told = new_stream(_Told, started, index, choice, request=request, text=StreamText(self._answers.vocabulary))
         if index >= 0:
             self._running[index] = told

@@ -109,7 +109,7 @@ class Selection:
 
 
 @contextmanager
-def loaded(path: str | Path, chosen: Filter | None) -> Iterator[Selection | None]:
+def load_selection(path: str | Path, chosen: Filter | None) -> Iterator[Selection | None]:
     """The selection by a filter from a trace file, which is read for it as a whole; None for no filter.
 
     So how a stream ends is known at its first token. Raises `FileError`.

@@ -136,7 +136,7 @@ class State:
                 self._asking = frame
                 for one in line.entries:
                     if one.stream_id not in tables[line.connection].holders:
-                        self._answers.stand_in(line.time, line.connection, one.stream_id)
+                        self._answers.start_unannounced(line.time, line.connection, one.stream_id)
             return self._owners(lines)
 
     def _frames(self, offsets: Sequence[int], lines: Sequence[TokenLine], counts: Sequence[int]) -> None:

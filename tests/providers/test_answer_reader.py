@@ -79,7 +79,7 @@ def test_a_part_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_whole_answer_is_read_when_it_is_complete() -> None:
-    """With its last brace, or at its end where it did not look complete."""
+    """With its last brace; no sooner, and not again at its end."""
     answer = json.dumps(
         {"choices": [{"text": "a}", "finish_reason": "stop"}], "usage": {"completion_tokens": 1}}
     ).encode()
@@ -87,7 +87,11 @@ def test_a_whole_answer_is_read_when_it_is_complete() -> None:
     expected = [TextDelta(0, "a}"), ChoiceFinished(0, "stop"), TokenUsage(None, 1)]
     place = answer.index(b"}") + 1
     assert reader.feed(answer[:place]) == []
-    assert reader.feed(answer[place:]) + reader.end() == expected
+    assert (reader.feed(answer[place:]), reader.end()) == (expected, [])
+    spaced = AnswerReader("completions", "whole")
+    assert (spaced.feed(answer), spaced.feed(b" ")) == (expected, [])
+    short = AnswerReader("completions", "whole")
+    assert (short.feed(b'{"choices":[{"text":"a"}'), short.feed(b"]}"), short.end()) == ([], [], [TextDelta(0, "a")])
 
 
 def test_a_part_is_read_for_itself() -> None:

@@ -32,6 +32,11 @@ def test_a_chunk_of_several_choices() -> None:
     ]
 
 
+def test_choices_without_a_number() -> None:
+    """They are numbered by their places."""
+    assert [event.choice for event in read({"choices": [{"text": "a"}, {"text": "b"}]})] == [0, 1]  # type: ignore[union-attr]
+
+
 def test_completions() -> None:
     """Their text stands in the choice itself."""
     columns = {"tokens": [" a"], "token_logprobs": [-0.5], "top_logprobs": [{" a": -0.5}], "text_offset": [0]}

@@ -63,6 +63,7 @@ USAGE = {"input_tokens": 3, "output_tokens": 2, "input_tokens_details": {"cached
             [AnswerFailed("broken", "server_error")],
         ),
         ({"type": "error", "code": "c", "message": "m"}, [AnswerFailed("m", "c")]),
+        ({"type": "error", "error": {"message": "told by AnswerFailed.of"}}, []),
         ({"type": "response.output_item.added", "item": {"type": "message"}}, []),
         ({"type": "response.output_text.done", "text": "Hi", "logprobs": [TOKEN]}, []),
         ({"type": 5}, []),

@@ -40,14 +40,14 @@ class TestLmtp:
         assert [(one.stream.label, one.token, one.stream.index) for one in found] == [
             ("1/1", 7, 0), ("1/2", 8, 1), ("2/1", 9, 2),
         ]  # fmt: skip
-        assert not any(one.stream.announced for one in found)
+        assert not any(one.stream.has_request for one in found)
 
     def test_a_request(self) -> None:
         """What it asks for, and its stream."""
         (started,) = Answers(stream_of).follow(generate(1, 4))
         assert isinstance(started, RequestStarted)
         assert (started.label, started.kind, started.model, started.prompt_ids) == ("1/4", "GENERATE", "m", (5, 6, 7))
-        assert (started.stream.kind, started.stream.index, started.stream.announced) == ("GEN", 0, True)
+        assert (started.stream.kind, started.stream.index, started.stream.has_request) == ("GEN", 0, True)
 
     def test_questions_are_requests_and_no_streams(self) -> None:
         """A MODEL_INFO may fail like any request; its answer brings nothing to streams."""

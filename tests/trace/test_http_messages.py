@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lmtool.trace.events import Done, Parsed, Piece, Remark, Request
-from lmtool.trace.http_messages import RequestRecorder, ResponseRecorder, joined
+from lmtool.trace.http_messages import RequestRecorder, ResponseRecorder, joined_headers
 from lmtool.trace.http_stream import Head
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def test_a_request_is_told_once() -> None:
     upgrade = Head(b"", ("GET", "/", "HTTP/1.1"), (("upgrade", "websocket"), ("connection", "Upgrade")))
     assert list(RequestRecorder(upgrade).tell(0.0, 1, "py")) == []
     assert len(list(RequestRecorder(upgrade).tell(0.0, 1, "py", even_upgrade=True))) == 1
-    assert joined(POST) == {"accept": "a, b"}
+    assert joined_headers(POST) == {"accept": "a, b"}
 
 
 def test_bodies_by_their_kind() -> None:

@@ -95,7 +95,7 @@ async def test_a_stream_is_told_event_by_event() -> None:
 async def test_requests_without_a_body_and_probes() -> None:
     """A GET is complete at once; what asks for health is left out."""
     told = Told()
-    await asked(told, "GET", "/stream")
+    await asked(told, "GET", "/early")
     assert not [event for event in told if isinstance(event, Remark)]
     assert sum(isinstance(event, Request) for event in told) == 1
     left_out = Told()

@@ -18,7 +18,7 @@ from lmtool.trace.writer import TraceWriter
 from lmtool.tui.facts import TokenFacts
 from lmtool.tui.lines import Spool
 from lmtool.tui.measures import Measures
-from lmtool.tui.sieve import Selection, Sieve, loaded
+from lmtool.tui.sieve import Selection, Sieve, load_selection
 from tests.trace.conftest import generate, token, tokens
 
 
@@ -118,7 +118,7 @@ def path(tmp_path: Path) -> Path:
 def test_steps_of_a_file(path: Path, expression: str, times: list[float]) -> None:
     """Each term looks at what it names; how a stream ends holds for all of it; tokens' facts hold for no request."""
     answers = Answers(stream_of)
-    with loaded(path, parse(expression)) as selection:
+    with load_selection(path, parse(expression)) as selection:
         assert selection is not None
         found = [step.time for event in EVENTS for step in answers.follow(event) if selection.wants(step)]
     assert found == times
@@ -126,14 +126,14 @@ def test_steps_of_a_file(path: Path, expression: str, times: list[float]) -> Non
 
 def test_no_filter_reads_nothing(path: Path) -> None:
     """Without a filter there is no selection."""
-    with loaded(path, None) as selection:
+    with load_selection(path, None) as selection:
         assert selection is None
 
 
 def test_a_file_that_breaks(path: Path) -> None:
     """Nothing is selected from a file that cannot be read to its end: how its streams end is not known."""
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]) + "[]\n[]\n")
-    with pytest.raises(FileError, match="line 12"), loaded(path, parse("tok:12")):
+    with pytest.raises(FileError, match="line 12"), load_selection(path, parse("tok:12")):
         pass
 
 

@@ -43,7 +43,7 @@ def print_trace(out: Output, path: str, *, chosen: Filter | None, sentences: boo
     """Print a trace file; what has read it knows how it ends. Raises `FileError`."""
     from lmtool.trace.reader import TraceReader
     from lmtool.tui.plain import PlainLines, Sentences
-    from lmtool.tui.sieve import loaded
+    from lmtool.tui.sieve import load_selection
 
     printed = False
 
@@ -53,7 +53,7 @@ def print_trace(out: Output, path: str, *, chosen: Filter | None, sentences: boo
         out.line(line)
 
     reader = TraceReader(path)
-    with loaded(path, chosen) as selection:
+    with load_selection(path, chosen) as selection:
         printer: PlainLines | Sentences = (Sentences if sentences else PlainLines)(put, selection=selection)
         for event in reader:
             printer.feed((event,))

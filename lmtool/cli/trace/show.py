@@ -37,7 +37,7 @@ def show(
     from lmtool.trace.filter import parse
     from lmtool.trace.reader import TraceReader
     from lmtool.trace.stream_events import stream_of
-    from lmtool.tui.sieve import loaded
+    from lmtool.tui.sieve import load_selection
 
     if jsonl and filter:
         raise UsageError("--filter selects lines for people, --jsonl prints every event", "filter the objects with jq")
@@ -48,7 +48,7 @@ def show(
     if not jsonl:
         out.line(" · ".join(str(part) for part in (file.name, header.at, header.by, header.title) if part))
     answers, printed = Answers(stream_of), False
-    with loaded(file, chosen) as selection:
+    with load_selection(file, chosen) as selection:
         for event in reader:
             shown = connection is None or event.connection in (0, connection)
             if jsonl:
