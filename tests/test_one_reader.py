@@ -9,6 +9,7 @@ import io
 import math
 import tempfile
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from lmtool.trace.comparison import compare
 from lmtool.trace.conformance.seen import Message, Seen
 from lmtool.trace.description import describe, line_of
 from lmtool.trace.diff import Tolerance
-from lmtool.trace.events import Frame, Open, Parsed, Request, Response
+from lmtool.trace.events import Close, Drop, Frame, Open, Parsed, Request, Response, Vocab
 from lmtool.trace.exchanges import LmtpExchange, exchanges
 from lmtool.trace.exports import as_csv
 from lmtool.trace.filter import parse
@@ -40,11 +41,38 @@ from lmtool.tui.measures import Measures
 from lmtool.tui.plain import PlainLines
 from lmtool.tui.sieve import Sieve, load_selection
 from tests.providers.answers import CONTENT_TYPES, LOGPROB, OTHER, Written, written
+from tests.trace.conftest import generate, token, tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lmtool.trace.events import Event
+
+ids = st.sampled_from([1, 2, "a"])
+entries = st.builds(
+    lambda stream, number, reason, more: token(number, stream) | {"finish_reason": reason} | more,
+    ids,
+    st.sampled_from([-1, 5, 7, "odd"]),
+    st.sampled_from([None, None, "stop", "other"]),
+    st.sampled_from([{}, {"text": "e"}, {"error": "no"}, {"logprob": None}, {"top_logprobs": {"5": -0.1, "7": -2.0}}]),
+)
+events_of_lmtp = st.one_of(
+    st.builds(lambda stream: generate(0.0, stream), ids),
+    st.builds(lambda of: Frame(0.0, ">", 1, Parsed("MODEL_INFO", {"stream_id": of}, "py")), ids),
+    st.builds(lambda ones, on: tokens(0.0, *ones, connection=on), st.lists(entries, max_size=4), st.integers(1, 2)),
+    st.builds(
+        lambda of, what: Frame(0.0, "<", 1, Parsed("MSG", [{"stream_id": of, what: "x"}], "py")),
+        ids,
+        st.sampled_from(["error", "model_info", "progress"]),
+    ),
+    st.sampled_from([Close(0.0, 1, "client"), Drop(0.0, 2)]),
+)
+talk = st.lists(events_of_lmtp, max_size=14).map(
+    lambda events: [
+        Vocab(0.0, 0, {5: " e", 7: b"\xf0\x9f"}),
+        *(replace(one, time=i / 10) for i, one in enumerate(events)),
+    ]
+)
 
 RECORDINGS = sorted(Path(__file__).parent.parent.joinpath("recordings").glob("*.lmtp.jsonl*"))
 FILTERS = (
@@ -138,8 +166,12 @@ def by_label(tokens: Tokens) -> dict[str, int]:
 def token_lines(events: Sequence[Event]) -> list[str]:
     """What `trace show` prints of tokens, in order."""
     answers = Answers(stream_of)
-    steps = [(step, answers) for event in events for step in answers.follow(event)]
-    return [line_of(step, answers) for step, answers in steps if isinstance(step, OutputEvent) and step.counts]
+    return [
+        line_of(step, answers)
+        for event in events
+        for step in answers.follow(event)
+        if isinstance(step, OutputEvent) and step.counts
+    ]
 
 
 def csv_rows(events: Sequence[Event]) -> dict[str, int]:
@@ -230,6 +262,23 @@ def test_every_recording(path: Path) -> None:
     assert not [finding for finding in findings if finding.level in ("ids", "numbers") and finding.verdict == "fail"]
 
 
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(talk)
+def test_every_conversation_over_lmtp(events: list[Event]) -> None:
+    """Ids used again and while they run, refusals, odd entries, several tokens a frame, connections that end."""
+    with tempfile.TemporaryDirectory() as folder:
+        hold_together(events, written_to(Path(folder), events))
+
+
+def written_to(folder: Path, events: Sequence[Event]) -> Path:
+    """A trace of these events."""
+    writer = TraceWriter(folder / "a.lmtp.jsonl", Header())
+    for event in events:
+        writer.write(event)
+    writer.close(max([1.0, *(event.time for event in events)]))
+    return writer.path
+
+
 def announced(events: Sequence[Event], label: str) -> bool:
     """Whether the trace has the request of a stream."""
     answers = Answers(stream_of)
@@ -259,11 +308,7 @@ def test_every_answer_over_http(answer: Written, data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(answer.body)), max_size=4)))
     events = recorded(answer, cuts)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "a.lmtp.jsonl"
-        writer = TraceWriter(path, Header())
-        for event in events:
-            writer.write(event)
-        writer.close(1.0)
+        path = written_to(Path(folder), events)
         truth = hold_together(events, path)
         shown = {(f"1/1{f'.{n}' if n else ''}", 0): answer.shown(n) for n in range(len(answer.choices))}
         texts = {name: [(as_shown(piece), p) for piece, p in of] for name, of in shown.items()}

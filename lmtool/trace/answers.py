@@ -132,23 +132,28 @@ class Answers(Generic[S]):
         return list(self._messages(event, entries)) if command == "MSG" else []
 
     def _tokens(self, event: Frame, entries: list[Entry]) -> list[StreamEvent]:
-        table = self.lmtp[event.connection]
+        read = frames.token_entries(entries)
         outputs: list[StreamEvent] = []
-        for raw, entry in zip(entries, frames.token_entries(entries), strict=True):
-            if entry.stream_id not in table.holders:
-                self.start_unannounced(event.time, event.connection, entry.stream_id)
-            stream = table.holders[entry.stream_id]
+        for raw, entry, stream in zip(entries, read, self.owners(event.time, event.connection, read), strict=True):
             token, logprob = entry.token if entry.has_token else None, entry.logprob if entry.counts else None
-            reason, error = entry.finish_reason, entry.error
-            outputs.append(
-                OutputEvent(event.time, stream, token, entry.text, logprob, reason, error, is_piece=False, top=raw)
-            )
-            if entry.last:
-                self.end(event.connection, stream, event.time, entry)
+            facts = (token, entry.text, logprob, entry.finish_reason, entry.error)
+            outputs.append(OutputEvent(event.time, stream, *facts, is_piece=False, top=raw))
         return outputs
 
+    def owners(self, time: float, connection: int, entries: Iterable[TokenEntry]) -> list[S]:
+        """The stream of each entry of a TOKEN, in order; those that end with it are over."""
+        table, found = self.lmtp[connection], list[S]()
+        for entry in entries:
+            if entry.stream_id not in table.holders:
+                self.start_unannounced(time, connection, entry.stream_id)
+            stream = table.holders[entry.stream_id]
+            found.append(stream)
+            if entry.last:
+                self.end(connection, stream, time, entry)
+        return found
+
     def end(self, connection: int, stream: S, time: float, entry: TokenEntry) -> None:
-        """The stream of an LMTP entry is over."""
+        """The stream of an entry is over."""
         stream.end(time, entry.finish_reason, entry.error)
         self.lmtp[connection].end(entry.stream_id)
 

@@ -98,11 +98,15 @@ class State:
             entries
         ):
             ends = [i for i, one in enumerate(entries) if one.last]
-        if ends and len(lines) > 1 and any(self._answers.lmtp[line.connection].any_queued for line in lines):
-            for offset, line in zip(offsets, lines, strict=True):  # an id may change hands with an end
-                self.take((offset,), (line,))
-            return
-        owners = self._owners(lines)
+        if ends and any(self._answers.lmtp[line.connection].any_queued for line in lines):
+            if len(lines) > 1:  # an id may change hands with an end
+                for offset, line in zip(offsets, lines, strict=True):
+                    self.take((offset,), (line,))
+                return
+            self._asking, ends = len(self.frames), []
+            owners = self._answers.owners(max(lines[0].time, self.now), lines[0].connection, entries)
+        else:
+            owners = self._owners(lines)
         counts = [len(line.entries) for line in lines]
         first = len(self.frames)
         carriers: Sequence[int] = range(first, first + len(lines))

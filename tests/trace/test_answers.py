@@ -59,6 +59,8 @@ class TestLmtp:
         assert outputs(msg(1, stream_id=3, model_info={}), answers=answers) == []
         answers.follow(ask)
         assert [one.error for one in outputs(msg(1, stream_id=3, error="no"), answers=answers)] == ["no"]
+        answers.follow(ask)
+        assert outputs(Close(2, 1, "client"), answers=answers) == []
         (generated,) = answers.follow(generate(2))
         assert isinstance(generated, RequestStarted)
         assert generated.stream.index == 0
@@ -72,6 +74,21 @@ class TestLmtp:
             ("1/1", 5, None),
         ]
         assert told(generate(0), msg(1, stream_id=None, error="what?")) == []
+
+    def test_a_question_with_the_id_of_a_stream(self) -> None:
+        """Its answer does not end the stream: a request that names the id again waits, or is refused."""
+        ask = Frame(0, ">", 1, Parsed("MODEL_INFO", {"stream_id": 1}, "py"))
+        (found,) = outputs(generate(0), ask, msg(1, stream_id=1, model_info={}), generate(2), tokens(3, token(5)))
+        assert (found.stream.index, found.token) == (0, 5)
+        again = [
+            generate(0),
+            ask,
+            msg(1, stream_id=1, model_info={}),
+            generate(2),
+            msg(3, stream_id=1, error="it runs"),
+        ]
+        (refused,) = outputs(*again)
+        assert refused.stream.index == 1
 
     def test_what_makes_no_sense_is_told(self) -> None:
         """It is the end of its stream, as it is for our client."""
@@ -145,6 +162,17 @@ class TestHttp:
         """Text that is told after its tokens, such as what was held back before a stop string, is not shown again."""
         found = outputs(asked(), sse(chat("", logprobs=LOGPROBS)), sse(chat("Hi", 0, "stop")))
         assert [(one.text, one.finish_reason) for one in found] == [("H", None), ("i", None), (None, "stop")]
+
+    def test_an_ending_goes_with_the_last_output_of_its_own_stream(self) -> None:
+        """Text and ending of one choice that come together are one output; those of two choices are two."""
+        ends = {"index": 1, "delta": {}, "finish_reason": "stop"}
+        both = sse({"choices": [{"index": 0, "delta": {"content": "a"}}, ends]})
+        assert told(asked(n=2), both) == [("1/1", None, "a", None, None), ("1/1.1", None, None, None, "stop")]
+
+    @pytest.mark.parametrize("lead", [": data: ", "data: {}\ndata: ", ""])
+    def test_what_is_no_event(self, lead: str) -> None:
+        """JSON that stands behind something else than one data line is no event's, whatever a trace took apart."""
+        assert told(asked(), Piece(1, "sse", 1, Parsed(lead, chat("a"), "compact"))) == []
 
     def test_calls_of_tools_are_text(self) -> None:
         """What the model wrote of a call is shown in pieces, as far as the API tells."""
@@ -220,6 +248,16 @@ class TestAlternatives:
         assert alternatives_in(parts[1:], output.stream) == []
         assert alternatives_in(parts, output.stream) == [(("J", -2.0),)]
         assert alternatives_in([Done(1, 1)], output.stream) == []
+
+    def test_of_an_answer_that_is_read_at_its_end(self) -> None:
+        """The last line of JSON lines may have no line feed: the end of the body brings its tokens."""
+        ask = Request(0, 1, "POST", "/api/chat", {}, None)
+        head = Response(0, 1, 200, "OK", {"content-type": "application/x-ndjson"})
+        entry = '{"token": "H", "logprob": -0.1, "top_logprobs": [{"token": "J", "logprob": -2}]}'
+        line = Piece(1, "body", 1, '{"message": {"content": "H"}, "logprobs": [' + entry + "]}")
+        one, last = outputs(ask, head, line, Done(2, 1))
+        assert (one.time, one.text, last.error) == (2, "H", ANSWER_ENDED)
+        assert alternatives_in([line, Done(2, 1)], one.stream) == [(("J", -2.0),)]
 
 
 def test_text_comes_with_whole_characters() -> None:

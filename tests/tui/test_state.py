@@ -183,6 +183,20 @@ def test_an_id_that_runs_without_a_refusal() -> None:
     assert [stream.ended for stream in state.streams] == [0.2, 0.3]
 
 
+def test_an_id_that_three_requests_name() -> None:
+    """Each one waits for the end of the one before it, also where an end and a beginning come in one frame."""
+    end = {"finish_reason": "stop"}
+    state = fed(
+        generate(0.0),
+        generate(0.1),
+        tokens(0.2, token(5) | end, token(6)),
+        generate(0.3),
+        tokens(0.4, token(7)),
+        tokens(0.5, token(8) | end, token(9)),
+    )
+    assert [[state.tokens.ids[row] for row in stream.rows] for stream in state.streams] == [[5], [6, 7, 8], [9]]
+
+
 def test_a_request_that_fails() -> None:
     """LMTP, ERR-6: a MSG error that bears the id of a stream ends it."""
     state = fed(generate(0.0), Frame(0.2, "<", 1, Parsed("MSG", [{"stream_id": 1, "error": "no"}], "py")))
