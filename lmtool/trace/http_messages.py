@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING
 
+from lmtool.access.credentials import without_credentials
 from lmtool.providers.answer_reader import parts_of
 from lmtool.providers.body_parts import form_of
 from lmtool.trace.events import Done, Piece, Remark, Request
@@ -97,5 +98,8 @@ class ResponseRecorder:
 
 
 def joined_headers(head: Head) -> dict[str, str]:
-    """The headers of a message, those of one name as one."""
-    return {name: head.get(name) for name, _ in head.headers}
+    """The headers of a message, those of one name as one; never with credentials."""
+    joined: dict[str, str] = {}
+    for name, value in without_credentials(head.headers):
+        joined[name] = f"{joined[name]}, {value}" if name in joined else value
+    return joined

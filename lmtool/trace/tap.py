@@ -43,6 +43,11 @@ class ConnectionTap:
         self._frames: dict[Direction, WebSocketStream] = {}
         self._closing: tuple[str, Closing] | None = None
 
+    @property
+    def idle(self) -> bool:
+        """Whether every request has its whole answer."""
+        return not self._pending and self._answer is None
+
     def asked(self, time: float, parts: list[Part]) -> Iterator[Event]:
         """What the client's parts mean."""
         for part in parts:

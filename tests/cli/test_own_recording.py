@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from websockets.sync.client import connect
 
+from lmtool.access.credentials import key_protocol
 from lmtool.cli.invocation import Common
 from lmtool.cli.output import Output
 from lmtool.cli.own_recording import recorded
@@ -17,6 +19,7 @@ from lmtool.trace.events import Close, Drop, Event, Frame, Open, Vocab
 from lmtool.trace.header import Header
 from lmtool.trace.reader import TraceReader
 from lmtool.trace.statistics import TraceFigures
+from tests.access.knocking import KEY
 from tests.conftest import STORIES
 
 
@@ -89,32 +92,36 @@ ASKED: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("folder", [False, True])
 def test_serve_records_http_too(start_server, tmp_path: Path, folder: bool) -> None:  # type: ignore[no-untyped-def]
-    """Every API, whole and streamed, beside LMTP: the same tokens as the clients got; no keys, no probes."""
+    """Every API, whole and streamed, beside LMTP: the same tokens as the clients got.
+
+    No key on any way that it may come, nothing that the door refuses, no probes.
+    """
     place = tmp_path / ("traces" if folder else "a.lmtp.jsonl")
-    key = {"authorization": "Bearer secret-of-mine", "x-api-key": "secret-of-mine"}
-    with start_server("--record", f"{place}/" if folder else str(place)) as server:
+    key = {"authorization": f"Bearer {KEY}", "x-api-key": KEY, "cookie": f"key={KEY}", "x-token": KEY}
+    with start_server("--api-key", KEY, "--record", f"{place}/" if folder else str(place)) as server:
         server.expect("ready in")
         url = server.url.replace("ws://", "http://").rstrip("/")
+        assert httpx.post(f"{url}/v1/completions", json={"prompt": "refused"}).status_code == 401
         for path, body in ASKED.items():
             most = "max_output_tokens" if "responses" in path else "max_tokens"
             for stream in (False, True):
                 asked = {**body, most: 16, "temperature": 0, "stream": stream}
-                assert (
-                    httpx.post(f"{url}{path}?key=secret-of-mine", json=asked, headers=key, timeout=60).status_code
-                    == 200
-                )
+                answer = httpx.post(f"{url}{path}?key={KEY}", json=asked, headers=key, timeout=60)
+                assert answer.status_code == 200, answer.text
         assert httpx.get(f"{url}/health").status_code == 200
-        assert httpx.get(f"{url}/metrics").status_code == 200
-        refused = httpx.post(f"{url}/v1/completions", json={"prompt": "x", "max_tokens": -1})
+        assert httpx.get(f"{url}/metrics", headers=key).status_code == 200
+        refused = httpx.post(f"{url}/v1/completions", json={"prompt": "x", "max_tokens": -1}, headers=key)
         assert refused.status_code == 400
-        with connect(server.url, compression=None) as client:
+        protocol: Any = key_protocol(KEY)
+        with connect(server.url, compression=None, subprotocols=["lmtp", protocol]) as client:
             client.send(f"MODEL_INFO {json.dumps({'stream_id': 7})}")
             client.recv()
         server.interrupt()
         assert server.wait() == 0
     files = sorted(place.iterdir()) if folder else [place]
     assert len(files) == (2 * len(ASKED) + 2 if folder else 1)
-    assert not any("secret-of-mine" in file.read_text() for file in files)
+    written = "".join(file.read_text() for file in files)
+    assert not any(secret in written for secret in (KEY, protocol, "refused"))
     assert {TraceReader(file).header.redacted for file in files} == {("headers",)}
     figures = []
     for file in files:
