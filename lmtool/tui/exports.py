@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import html
+import json
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from lmtool.errors import FileError, UsageError
 from lmtool.lmtp.frames import stream_key, stream_name
 from lmtool.trace import exports as trace_exports
-from lmtool.trace.events import Frame, Open, Parsed, Request, Response, Vocab, token_entries
+from lmtool.trace.events import Frame, Open, Parsed, Request, Response, Vocab
 from lmtool.trace.header import Header
 from lmtool.trace.writer import TraceWriter
 from lmtool.tui.heat import COLORS, legend, short
@@ -111,11 +113,18 @@ def events_of(view: View, stream: Stream) -> Iterator[Event]:
     yield asked
     for frame in _frames(view, stream):
         event = view.lines.event(frame)
-        entries = [entry for entry in token_entries(event) if _is_of(entry, stream)]
-        if entries and isinstance(event, Frame) and isinstance(event.content, Parsed):
-            yield Frame(event.time, "<", event.connection, Parsed("TOKEN", entries, event.content.style))
-        elif not token_entries(event):
-            yield event
+        yield _share(event, stream) if isinstance(event, Frame) else event
+
+
+def _share(frame: Frame, stream: Stream) -> Frame:
+    """The frame without entries of other streams."""
+    command, entries = frame.answer()
+    own = [entry for entry in entries if _is_of(entry, stream)]
+    if len(own) == len(entries):
+        return frame
+    if isinstance(frame.content, Parsed):
+        return replace(frame, content=replace(frame.content, value=own))
+    return replace(frame, content=f"{command} {json.dumps(own)}")  # with what JSON cannot say, such as -Infinity
 
 
 def _frames(view: View, stream: Stream) -> list[int]:
@@ -135,9 +144,8 @@ def _frames(view: View, stream: Stream) -> list[int]:
             break
         if state.frames.connections[frame] == stream.connection and frame != stream.frame:
             event = view.lines.event(frame)
-            if any(_is_of(entry, stream) for entry in token_entries(event)) or not isinstance(
-                event, Frame | Request | Response
-            ):
+            entries = event.answer()[1] if isinstance(event, Frame) else []
+            if any(_is_of(entry, stream) for entry in entries) or not isinstance(event, Frame | Request | Response):
                 found[frame] = None
     return sorted(found)
 
