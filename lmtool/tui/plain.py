@@ -10,6 +10,7 @@ from lmtool.trace.answers import Answers, StreamText
 from lmtool.trace.description import describe, line_of
 from lmtool.trace.events import Remark, Vocab
 from lmtool.trace.stream_events import RequestStarted, Stream, new_stream, stream_of
+from lmtool.tui.facts import StreamFacts
 from lmtool.tui.lines import Spool
 from lmtool.tui.measures import Measures
 from lmtool.tui.sieve import Selection
@@ -86,8 +87,9 @@ class PlainLines(_FilteredOutput):
         assert self._selection is not None
         streams = self._selection.measures.state.streams
         for index in [index for index in self._held if streams[index].ended is not None]:
+            of_stream = self._selection.of_stream(index)
             for facts, line in self._held.pop(index):
-                if self._selection.filter.token(facts):
+                if self._selection.filter.token(of_stream if isinstance(facts, StreamFacts) else facts):
                     self._put(line)
 
     def finish(self) -> None:
