@@ -312,8 +312,8 @@ def announced(events: Sequence[Event], label: str) -> bool:
     return any(step.stream.label == label and step.stream.has_request for step in steps)
 
 
-def recorded(answer: Written, cuts: list[int]) -> list[Event]:
-    """An answer as a proxy records it, its body in chunks of any size; one that is whole, in pieces as well."""
+def recorded(answer: Written, cuts: list[int], *, in_pieces: bool = False) -> list[Event]:
+    """An answer as a proxy records it, its body in chunks of any size. in_pieces: each an event, as of a large body."""
     payload = {"model": "m", "prompt": "Once", "n": len(answer.choices), "stream": answer.streamed}
     head = Head(b"", ("HTTP/1.1", "200", "OK"), (("content-type", CONTENT_TYPES[answer.form]),))
     recorder = ResponseRecorder(head, 1, "py")
@@ -324,7 +324,6 @@ def recorded(answer: Written, cuts: list[int]) -> list[Event]:
     ]
     for number, (start, end) in enumerate(zip([0, *cuts], [*cuts, len(answer.body)], strict=True)):
         time, data = 0.3 + number / 100, answer.body[start:end]
-        in_pieces = len(cuts) % 2 and not answer.streamed and data
         events += [Piece(time, "body", 1, data)] if in_pieces else recorder.add(time, data)
     return [*events, *recorder.finish(1.0)]
 
@@ -334,7 +333,14 @@ def recorded(answer: Written, cuts: list[int]) -> list[Event]:
 def test_every_answer_over_http(answer: Written, data: st.DataObject) -> None:
     """Any API, whole or streamed, cut anywhere, of several choices, with several tokens a chunk, and with U+2028."""
     cuts = sorted(data.draw(st.lists(st.integers(0, len(answer.body)), max_size=4)))
-    events = recorded(answer, cuts)
+    as_one = recorded(answer, cuts)
+    halves = [] if answer.streamed else recorded(answer, [len(answer.body) // 2], in_pieces=True)
+    for events in filter(None, (as_one, halves)):
+        hold_answer_together(answer, events)
+
+
+def hold_answer_together(answer: Written, events: Sequence[Event]) -> None:
+    """Every reader of a recorded answer, held to what was written."""
     with tempfile.TemporaryDirectory() as folder:
         path = written_to(Path(folder), events)
         truth = hold_together(events, path)
