@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lmtool.errors import LmtoolError
+    from lmtool.prompt_limits import AllLimits, PromptLimits
 
 Sink: TypeAlias = Callable[[Sequence[TokenOutput]], None]
 """Takes all outputs of one step for one connection. Called in the loop that submitted; must not block or raise."""
@@ -61,6 +62,15 @@ class TokenModel(Protocol):
 
 
 @runtime_checkable
+class Limited(Protocol):
+    """A `TokenModel` that tells which prompts it refuses, so that these are not read to their end."""
+
+    @property
+    def limits(self) -> AllLimits:
+        """Of the models that are in memory now."""
+
+
+@runtime_checkable
 class LoadedModel(TokenModel, Protocol):
     """A `TokenModel` that holds memory or a device until it is closed."""
 
@@ -90,6 +100,13 @@ class Detokenizer(Protocol):
 
 class Tokenizer(Protocol):
     """Text to ids and back, for one model."""
+
+    limits: PromptLimits | None
+    """Of the model; a text that is beyond them is refused, before it is tokenized or soon after."""
+
+    @property
+    def longest_token(self) -> int:
+        """Bytes of the longest token."""
 
     @property
     def info(self) -> TokenizerInfo:

@@ -19,6 +19,7 @@ from lmtool.engine.cuda.step_rows import to_device
 from lmtool.engine.cumulative import draw, most_likely, truncate
 from lmtool.engine.drawing import Choice, Drawing, Numbers, numbers, parts_of
 from lmtool.engine.rows import put_rows, rows_of
+from lmtool.logit_bias import PackedBias
 from lmtool.types import LogprobsMode, SamplingParams
 
 if TYPE_CHECKING:
@@ -44,9 +45,17 @@ class Bias:
         """The tensors for a mapping; None for an empty one."""
         if not bias:
             return None
-        values = torch.tensor(list(bias.values()), dtype=torch.float64).clamp(-_HUGE, _HUGE).float()
+        ids, nats = bias_tensors(bias)
+        values = nats.clamp(-_HUGE, _HUGE).float()
         device = values.device if device is None else device
-        return Bias(to_device(list(bias), torch.int64, device), to_device(values, torch.float32, device))
+        return Bias(to_device(ids, torch.int64, device), to_device(values, torch.float32, device))
+
+
+def bias_tensors(bias: Mapping[int, float]) -> tuple[Tensor, Tensor]:
+    """Token ids [n] int64 and nats [n] float64 of a bias that is not empty; those of a packed one are its own."""
+    if isinstance(bias, PackedBias):
+        return torch.frombuffer(bias.token_ids, dtype=torch.int64), torch.frombuffer(bias.nats, dtype=torch.float64)
+    return torch.tensor(list(bias), dtype=torch.int64), torch.tensor(list(bias.values()), dtype=torch.float64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 START_SECONDS = 120.0
 """Longest wait until a process is prepared."""
+_PIPE_BYTES = 1 << 20
+"""Where the system lets us choose; by default, the two would take turns every 64 KiB."""
 _GRACE_SECONDS = 2.0
 """How much later than we would a process ends itself, should we be gone."""
 _PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from lmtool.helpers.program import main; main()"
@@ -60,7 +62,9 @@ class Process:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is for the server, which drains first
+                pipesize=_PIPE_BYTES,
+                process_group=0,  # Ctrl-C is for the server, which drains first; in a session of its own, Linux would
+                # weigh it against the whole server (sched_autogroup), whatever its niceness
             )
 
     def ready(self) -> None:
@@ -92,9 +96,14 @@ class Process:
             raise
 
     def close(self) -> None:
-        """Kill it; whoever waits for an answer gets `CrashError`."""
+        """Kill it for good; whoever waits for an answer gets `CrashError`."""
         with self._lock:
             self._closed = True
+        self.end()
+
+    def end(self) -> None:
+        """Kill it; the next call starts another one."""
+        with self._lock:
             if self._child is not None:
                 self._child.kill()
                 self._child.wait()
@@ -126,9 +135,12 @@ class Process:
             raise CrashError(_ending(child.returncode)) from None
         finally:
             timer.cancel()
-        if not returned:
+        if returned:
+            return outcome
+        try:
             raise outcome
-        return outcome
+        finally:
+            del outcome  # else it would hold itself, and what was asked, until garbage is collected
 
     def _reap(self) -> None:
         """Give back what is left of a process that has ended."""

@@ -7,6 +7,7 @@ that takes nothing and the seconds that it may take; on stdout whether it return
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import pickle
 import signal
@@ -14,6 +15,7 @@ import traceback
 from typing import IO, TYPE_CHECKING, Any
 
 from lmtool.helpers.background import step_back
+from lmtool.helpers.memory import LARGE, release_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,13 +26,24 @@ def main() -> None:
     questions, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
     step_back()
+    gc.disable()  # what is read is a tree of up to a million parts, through which it would go again and again
     with contextlib.suppress(EOFError):
         while True:
-            function, seconds = receive(questions)
-            _give_up_after(seconds)
-            answer = _answer(function)
-            _give_up_after(0)
-            send(answers, answer)
+            if _serve(questions, answers) >= LARGE:
+                gc.collect()
+                gc.freeze()  # what is left are modules, through which the next collection need not go
+                release_memory()
+
+
+def _serve(questions: IO[bytes], answers: IO[bytes]) -> int:
+    """Answer one question; how many bytes it has."""
+    question = _message(questions)
+    function, seconds = pickle.loads(question)  # noqa: S301  # from our own process
+    _give_up_after(seconds)
+    answer = _answer(function)
+    _give_up_after(0)
+    send(answers, answer)
+    return len(question)
 
 
 def send(pipe: IO[bytes], message: Any) -> None:  # noqa: ANN401  # whatever can be pickled
@@ -43,7 +56,11 @@ def send(pipe: IO[bytes], message: Any) -> None:  # noqa: ANN401  # whatever can
 
 def receive(pipe: IO[bytes]) -> Any:  # noqa: ANN401  # whatever was sent
     """Read a message. Raises `EOFError` where there is none, or none that is whole."""
-    return pickle.loads(_exactly(pipe, int.from_bytes(_exactly(pipe, 8), "little")))  # noqa: S301  # from our own process
+    return pickle.loads(_message(pipe))  # noqa: S301  # from our own process
+
+
+def _message(pipe: IO[bytes]) -> bytes:
+    return _exactly(pipe, int.from_bytes(_exactly(pipe, 8), "little"))
 
 
 def _exactly(pipe: IO[bytes], count: int) -> bytes:

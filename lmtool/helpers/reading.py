@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+import itertools
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from queue import PriorityQueue
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from lmtool.errors import RequestError, ServerError
+from lmtool.helpers.memory import LARGE, release_memory
 from lmtool.helpers.pool import LONG, Pool
 from lmtool.helpers.process import CrashError, TimeOverError
 
@@ -20,23 +27,88 @@ R = TypeVar("R")
 SECONDS = 10.0
 """What reading one request may take."""
 _MOST = 2
+_REST_SECONDS = 3.0
 
-_pool = Pool(_MOST)
-_threads = ThreadPoolExecutor(_MOST, "lmtool-reading")
-atexit.register(_pool.close)
+
+def is_long(given: str | bytes) -> bool:
+    """Whether reading it would take so long that others notice."""
+    return len(given) >= LONG
 
 
 async def beside(read: Callable[[T], R], given: T) -> R:
-    """What `read` makes of a text or bytes: at once where they are short, in another process where they are long.
+    """What `read` makes of a text or bytes in another process; of those that wait, the shorter ones come first.
 
     read: can be pickled, and so can what it returns and raises. Raises `RequestError` or `ServerError` where the
     process does not answer.
     """
-    if len(given) < LONG:
-        return read(given)
     try:
-        return await asyncio.get_running_loop().run_in_executor(_threads, _pool.call, SECONDS, read, given)
+        return await asyncio.wrap_future(_queue.put(given, partial(_pool.call, SECONDS, read, given)))
     except TimeOverError:
         raise RequestError(f"reading the request takes more than {SECONDS:g} s", "send a shorter one") from None
     except CrashError as problem:
         raise ServerError(f"the process that reads long requests failed: {problem}", "send it again") from None
+    finally:
+        if len(given) >= LARGE:
+            _rest_later(asyncio.get_running_loop())
+
+
+@dataclass(order=True, slots=True)
+class _Entry:
+    size: int
+    """Binary digits of the length."""
+    number: int
+    """Of two of one size, the earlier one comes first."""
+    work: Callable[[], Any] = field(compare=False)
+    outcome: Future[Any] = field(compare=False, default_factory=Future)
+
+
+class _Queue:
+    """Threads that do what waits, short before long: a large request must not hold up those that take no time."""
+
+    def __init__(self, threads: int) -> None:
+        self._entries: PriorityQueue[_Entry] = PriorityQueue()
+        self._numbers = itertools.count()
+        self._missing = threads
+
+    def put(self, given: str | bytes, work: Callable[[], R]) -> Future[R]:
+        """Let work wait for its turn. given: what it reads."""
+        entry = _Entry(len(given).bit_length(), next(self._numbers), work)
+        self._entries.put(entry)
+        if self._missing:
+            self._missing -= 1
+            threading.Thread(target=self._run, name="lmtool-reading", daemon=True).start()
+        return entry.outcome
+
+    def _run(self) -> None:
+        while True:
+            _settle(self._entries.get())
+
+
+def _settle(entry: _Entry) -> None:
+    if not entry.outcome.set_running_or_notify_cancel():
+        return  # whoever asked has left
+    try:
+        entry.outcome.set_result(entry.work())
+    except Exception as problem:  # noqa: BLE001  # it is raised where the outcome is waited for
+        entry.outcome.set_exception(problem)
+        del entry  # else the error would hold itself, and what was asked, until garbage is collected
+
+
+_pool = Pool(_MOST)
+_queue = _Queue(_MOST)
+atexit.register(_pool.close)
+
+_resting: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.TimerHandle] = WeakKeyDictionary()
+
+
+def _rest_later(loop: asyncio.AbstractEventLoop) -> None:
+    """Give back what large requests leave behind, once no more of them come."""
+    if loop in _resting:
+        _resting[loop].cancel()
+    _resting[loop] = loop.call_later(_REST_SECONDS, _rest, loop)
+
+
+def _rest(loop: asyncio.AbstractEventLoop) -> None:
+    del _resting[loop]
+    _queue.put("", _pool.rest)
+    _queue.put("", release_memory)

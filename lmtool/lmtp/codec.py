@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lmtool.lmtp.messages import ClientMessage, ServerMessage
+    from lmtool.prompt_limits import AllLimits
 
 _SHOWN_CHARACTERS = 64
 
@@ -21,7 +22,13 @@ class RefusedFrameError(RequestError):
     """A client's frame that cannot be obeyed, with all that is known about whose it is."""
 
     def __init__(
-        self, message: str, *hints: str, command: str = "?", stream_id: str | None = None, extended: bool = False
+        self,
+        message: str,
+        *hints: str,
+        command: str = "?",
+        stream_id: str | None = None,
+        extended: bool = False,
+        error_code: str = RequestError.code,
     ) -> None:
         super().__init__(message, *hints)
         self.command = command
@@ -30,14 +37,16 @@ class RefusedFrameError(RequestError):
         """The id's JSON text; None where the frame names no usable one."""
         self.extended = extended
         """Whether the frame has `lmtp`, so that its client knows the extensions."""
+        self.error_code = error_code
+        """`LmtoolError.code` of what is wrong with it."""
 
 
 class BrokenFrameError(ValueError):
     """A server's frame that cannot be read at all; the message says why."""
 
 
-def decode_request(frame: str | bytes) -> ClientMessage:
-    """The message of a client's frame. Raises `RefusedFrameError`."""
+def decode_request(frame: str | bytes, limits: AllLimits | None = None) -> ClientMessage:
+    """The message of a client's frame. Raises `RefusedFrameError`, also for a prompt beyond the limits."""
     if isinstance(frame, bytes):
         raise RefusedFrameError("the frame is binary; expected text: a command, one space, JSON")
     command, space, payload = frame.partition(" ")
@@ -48,18 +57,23 @@ def decode_request(frame: str | bytes) -> ClientMessage:
         members = json_text.load_members(payload)
     except JsonTextError as error:
         raise RefusedFrameError(f"the payload of {shown} is not a JSON object: {error}", command=shown) from None
-    return _message(command, shown, members)
+    return _message(command, shown, members, limits or {})
 
 
-def _message(command: str, shown: str, members: Mapping[str, bytes]) -> ClientMessage:
+def _message(command: str, shown: str, members: Mapping[str, bytes], limits: AllLimits) -> ClientMessage:
     stream_id = None
     try:
         stream_id = request_payloads.stream_id(members)
-        return request_payloads.read(command, shown, stream_id, members)
+        return request_payloads.read(command, shown, stream_id, members, limits)
     except RequestError as error:
         extended = members.get("lmtp", b"null") != b"null"
         raise RefusedFrameError(
-            error.message, *error.hints, command=shown, stream_id=stream_id, extended=extended
+            error.message,
+            *error.hints,
+            command=shown,
+            stream_id=stream_id,
+            extended=extended,
+            error_code=error.code,
         ) from None
 
 

@@ -8,18 +8,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from lmtool.errors import LmtoolError, OverloadedError, ServerError
-from lmtool.helpers.reading import beside
+from lmtool.helpers.reading import beside, is_long
 from lmtool.lmtp.codec import RefusedFrameError
 from lmtool.lmtp.messages import Cancel, Generate, ModelInfoRequest, Score
 from lmtool.lmtp.request_log import RequestLog, StreamRecord
 from lmtool.lmtp.session import ServerSession, read
-from lmtool.ports import failure
+from lmtool.ports import Limited, failure
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from lmtool.lmtp.config import ServerConfig
     from lmtool.ports import ProgressSource, StreamHandle, TokenModel, Unsubscribe
+    from lmtool.prompt_limits import AllLimits
     from lmtool.types import LoadProgress, StreamId, TokenOutput
 
 
@@ -85,7 +86,7 @@ class Connection:
         if self._tap is not None:
             self._tap.frame(self.number, ">", frame)
         try:
-            message = await beside(read, frame)
+            message = await beside(partial(read, limits=self._limits()), frame) if is_long(frame) else read(frame)
         except LmtoolError as problem:
             self.refuse(problem)
             return
@@ -102,6 +103,9 @@ class Connection:
             case RefusedFrameError():
                 self._log(RequestLog(self.number, event.stream_id or "null", event.command, error=event.message))
         self._changed()
+
+    def _limits(self) -> AllLimits:
+        return self._model.limits if isinstance(self._model, Limited) else {}
 
     def _start(self, message: Generate | Score) -> None:
         stream_id = message.request.stream_id

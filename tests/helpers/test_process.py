@@ -75,6 +75,23 @@ def test_crash(process: Process, function: Any, told: str) -> None:
     assert process.call(20, calls.pid) != before
 
 
+def test_ended(process: Process) -> None:
+    """Killed while nobody asks it; the next question is answered by another one."""
+    before = process.call(20, calls.pid)
+    process.end()
+    with pytest.raises(ProcessLookupError):
+        os.kill(before, 0)
+    process.end()
+    assert process.call(20, calls.pid) != before
+
+
+def test_where_it_belongs(process: Process) -> None:
+    """Ctrl-C does not reach it; yet it is of our session, whose processes Linux weighs by their niceness."""
+    number = process.call(20, calls.pid)
+    assert os.getsid(number) == os.getsid(0)
+    assert os.getpgid(number) == number != os.getpgid(0)
+
+
 def test_found_dead(process: Process) -> None:
     """A process that ended between two questions is started again."""
     before = process.call(20, calls.pid)

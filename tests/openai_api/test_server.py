@@ -250,17 +250,8 @@ def test_what_is_no_request(base: str, body: bytes) -> None:
 
 def serving(model: ScriptedModel, key: str | None = None) -> Starlette:
     class Letters:
-        def encode(self, text: str, *, special: bool = True) -> list[int]:
-            return list(text.encode())
-
-        def decode(self, tokens: list[int]) -> str:
-            return bytes(tokens).decode()
-
         def piece(self, token_id: int) -> bytes:
             return bytes([token_id % 256])
-
-        def token(self, token_id: int) -> str:
-            return ""
 
     return Starlette(routes=OpenAIServer(model, lambda _: Letters(), ApiConfig(key)).routes())  # type: ignore[arg-type]
 

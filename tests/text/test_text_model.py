@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from lmtool.errors import RequestError
 from lmtool.ports import stream
+from lmtool.prompt_limits import AllLimits, PromptLimits
 from lmtool.text.text_model import TextModel
-from lmtool.text.tokenizer import TextTokenizer
+from lmtool.text.tokenizer import TextTokenizer, load_tokenizer
 from lmtool.types import (
     ChatMessage,
     GenerateRequest,
@@ -21,7 +22,20 @@ from lmtool.types import (
     TokenOutput,
     Usage,
 )
+from tests.text.conftest import STORIES
 from tests.text.scripted import END, Collector, ScriptedModel, generate, said
+
+
+@pytest.fixture
+def folder_tokenizer() -> TextTokenizer:
+    """One of its own, which may be changed."""
+    return load_tokenizer(str(STORIES))
+
+
+def replace_limits(tokenizer: TextTokenizer) -> TextTokenizer:
+    """The same without limits."""
+    tokenizer.limits = None
+    return tokenizer
 
 
 class TestPrompts:
@@ -143,6 +157,49 @@ class TestLongTexts:
         assert not inner.submitted
         assert len(sink.calls) == 1
         model.close()
+
+
+class LimitedModel(ScriptedModel):
+    """One that tells how long its context is."""
+
+    @property
+    def limits(self) -> AllLimits:
+        return {None: PromptLimits("scripted", 30)}
+
+
+class TestLimits:
+    """What a model without room for it need not see."""
+
+    async def test_they_are_the_models(self, folder_tokenizer: TextTokenizer) -> None:
+        """Its context, and the bytes that so many tokens can have; the tokenizer keeps to them, too."""
+        model = TextModel(LimitedModel(), folder_tokenizer)
+        own = PromptLimits("scripted", 30, 30 * 4 * folder_tokenizer.longest_token)
+        assert model.limits == {None: own}
+        assert folder_tokenizer.limits == own
+        assert TextModel(ScriptedModel(), replace_limits(folder_tokenizer)).limits == {}
+
+    @pytest.mark.parametrize(
+        ("request_", "told"),
+        [
+            (generate(1, "x" * 10_000), "prompt of 10000 bytes does not fit"),
+            (generate(1, (1,) * 100), "prompt of 100 tokens leaves no room"),
+            (generate(1, (ChatMessage("user", "x" * 10_000),)), "conversation of 10000 bytes does not fit"),
+            (ScoreRequest(1, "x", "x" * 10_000), "scored text of 10000 bytes does not fit"),
+            (ScoreRequest(1, (1,), (1,) * 100, text=True), "prompt of 1 and scored text of 100 tokens do not fit"),
+        ],
+    )
+    async def test_refusal(
+        self, folder_tokenizer: TextTokenizer, request_: GenerateRequest | ScoreRequest, told: str
+    ) -> None:
+        """The stream ends with what is too long and how long it may be, and nothing is tokenized."""
+        inner, sink = LimitedModel(), Collector()
+        TextModel(inner, folder_tokenizer).submit(request_, sink)
+        await asyncio.sleep(0)
+        [[output]] = sink.calls
+        assert output.error is not None
+        assert told in output.error
+        assert output.error_code == "context_overflow"
+        assert not inner.submitted
 
 
 class TestText:

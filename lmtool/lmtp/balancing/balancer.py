@@ -11,12 +11,14 @@ from lmtool.errors import ConnectError, LmtoolError, UsageError
 from lmtool.lmtp.balancing.choice import Prefixes, choose
 from lmtool.lmtp.balancing.worker import ANSWER_SECONDS, CHECK_SECONDS, Worker
 from lmtool.ports import refuse
+from lmtool.prompt_limits import PromptLimits, widest
 from lmtool.types import LoadProgress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lmtool.ports import Sink, StreamHandle, Unsubscribe
+    from lmtool.prompt_limits import AllLimits
     from lmtool.types import GenerateRequest, ModelInfo, ScoreRequest
 
 
@@ -57,6 +59,13 @@ class Balancer:
     def up(self) -> list[str]:
         """The workers that answer."""
         return [worker.name for worker in self._workers if worker.up]
+
+    @property
+    def limits(self) -> AllLimits:
+        """What prompts of the workers' model may have, see `ports.Limited`."""
+        told = (PromptLimits.of(worker.info) for worker in self._workers if worker.info is not None)
+        known = [one for one in told if one is not None]
+        return {None: widest(known)} if known else {}
 
     def streams(self) -> tuple[int, int]:
         """Streams that run on all workers, and 0: what waits, waits there."""

@@ -1,0 +1,56 @@
+"""The thread in which long texts are tokenized."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+import pytest
+
+from lmtool.helpers.background import NICENESS
+from lmtool.text import worker
+from lmtool.text.worker import run_in_worker, size_of
+from lmtool.types import ChatMessage, Prompt, ToolCall
+
+
+@pytest.mark.parametrize(
+    ("prompt", "least", "most"),
+    [
+        ("x" * 10, 10, 10),
+        ((1,) * 1000, 0, 0),
+        ((), 0, 0),
+        ((ChatMessage("user", "x" * 1000),), 1000, 1200),
+        ((ChatMessage("user", ""),) * 100, 1000, 100_000),
+        ((ChatMessage("assistant", "", (ToolCall("1", "f", "x" * 5000),)),), 5000, 5200),
+    ],
+)
+def test_sizes(prompt: Prompt, least: int, most: int) -> None:
+    """Characters to be tokenized; each message counts even without any; ids are no work."""
+    assert least <= size_of(prompt) <= most
+
+
+def where() -> tuple[int, int]:
+    """The thread, and its niceness."""
+    return threading.get_ident(), os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+
+async def test_where_it_runs() -> None:
+    """In one other thread, which lets all others go first."""
+    (one, niceness), (other, _) = await run_in_worker(10, where), await run_in_worker(10, where)
+    assert one == other != threading.get_ident()
+    assert niceness >= NICENESS or sys.platform != "linux"
+    with pytest.raises(ZeroDivisionError):
+        await run_in_worker(10, lambda: 1 // 0)
+
+
+async def test_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a large text, in the same thread, also where it could not be tokenized."""
+    released: list[int] = []
+    monkeypatch.setattr(worker, "release_memory", lambda: released.append(threading.get_ident()))
+    await run_in_worker(1000, where)
+    assert not released
+    ident, _ = await run_in_worker(worker._LARGE, where)
+    with pytest.raises(ZeroDivisionError):
+        await run_in_worker(worker._LARGE, lambda: 1 // 0)
+    assert released == [ident, ident]
