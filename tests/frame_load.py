@@ -1,8 +1,8 @@
-"""Large requests at a server, and how others fare beside them: `python -m tests.frame_load [MODEL]`.
+"""Large requests at a server, and how others fare beside them: `python -m tests.frame_load [MODEL] [OPTION...]`.
 
-Starts `lmtool serve MODEL` and measures it: the gaps between the tokens of 16 greedy streams without and beside 20
-large requests a second (`tests/large_frames.py`: refused, or without a step of the model), and whether their ids and
-logprobs are the same; how long pings take on the idle server without and beside them; what memory stays (Linux).
+Starts `lmtool serve MODEL OPTION...` and measures it: the gaps between the tokens of 16 greedy streams without and
+beside 20 large requests a second (`tests/large_frames.py`: refused, or without a step of the model), and whether their
+ids and logprobs are the same; how long pings take on the idle server without and beside them; what memory stays.
 `--only WORD` takes the requests with this word in their name, `--each` goes through them one after the other.
 """
 
@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -36,6 +36,8 @@ RATE = 20.0
 AT_ONCE = 32
 """Most of them that wait for an answer at a time."""
 PING_SECONDS = 0.005
+BEGUN = "begun"
+"""What the attacking process says when it begins."""
 PROMPTS = ("Once upon a time", "The sun is", "One day a small cat", "My friend said")
 
 
@@ -104,6 +106,19 @@ async def pings(url: str, seconds: float) -> list[float]:
             took.append(time.perf_counter() - began)
             await asyncio.sleep(PING_SECONDS)
     return sorted(took)
+
+
+@dataclass
+class Watch:
+    """Pings from when it begins."""
+
+    url: str
+    seconds: float
+    pings: asyncio.Task[list[float]] | None = None
+
+    def begin(self) -> None:
+        """Begin."""
+        self.pings = asyncio.create_task(pings(self.url, self.seconds))
 
 
 def memory(process: int) -> dict[str, float]:
@@ -175,6 +190,8 @@ async def attack(url: str, names: list[str], seconds: float, rate: float, *, sho
     """Send, and print how it went."""
     os.nice(19)  # as if it were another machine
     attacking = Attack(url, names)
+    sys.stdout.write(f"{BEGUN}\n")
+    sys.stdout.flush()
     began = time.perf_counter()
     await attacking.run(seconds, rate)
     sent = sum(len(took) for _, took in attacking.answers.values())
@@ -182,14 +199,23 @@ async def attack(url: str, names: list[str], seconds: float, rate: float, *, sho
     sys.stdout.write(f"  {sent} large requests in {took:.1f} s, {sent / took:.1f} a second\n")
     for name, (answer, times) in sorted(attacking.answers.items()) if shown else ():
         line = " ".join(answer.split("\r\n\r\n")[-1].split())
-        sys.stdout.write(f"  {max(times):6.2f} s  {name}: {answer[:4] if answer[0] in '45' else ''}{line[:150]}\n")
+        sys.stdout.write(f"  {max(times):6.2f} s  {name}: {line[:150]}\n")
 
 
-async def beside(url: str, options: argparse.Namespace, names: list[str], *, shown: bool = False) -> None:
-    """Let another process attack until it ends."""
+async def beside(
+    url: str, options: argparse.Namespace, names: list[str], begun: Callable[[], object] | None = None
+) -> None:
+    """Let another process attack until it ends. begun: called when it has made what it sends."""
     words = [sys.executable, "-m", "tests.frame_load", "--attack", url, "--seconds", str(options.seconds)]
     words += ["--rate", str(options.rate), *(word for name in names for word in ("--name", name))]
-    process = await asyncio.create_subprocess_exec(*words, *(["--answers"] if shown else []))
+    words += ["--answers"] if options.answers else []
+    process = await asyncio.create_subprocess_exec(*words, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    async for line in process.stdout:
+        if line.decode().strip() != BEGUN:
+            sys.stdout.write(line.decode())
+        elif begun is not None:
+            begun()
     if await process.wait():
         raise RuntimeError("the attack failed")
 
@@ -207,7 +233,7 @@ async def _streams(url: str, options: argparse.Namespace, names: list[str]) -> N
     await asyncio.wait([running], timeout=options.seconds)
     quiet = streams.take()
     sys.stdout.write(_told("gaps, quiet", quiet))
-    await beside(url, options, names, shown=options.answers)
+    await beside(url, options, names, streams.take)
     loud = streams.take()
     await asyncio.wait([running], timeout=1.0)
     if running.done():
@@ -222,15 +248,16 @@ async def _streams(url: str, options: argparse.Namespace, names: list[str]) -> N
 async def _pings(url: str, options: argparse.Namespace, names: list[str]) -> None:
     sys.stdout.write(_told("pings, quiet", await pings(url, options.seconds)))
     for part in [[name] for name in names] if options.each else [names]:
-        watching = asyncio.create_task(pings(url, options.seconds))
-        await beside(url, options, part, shown=options.answers)
-        sys.stdout.write(_told("pings, beside", await watching))
+        watch = Watch(url, options.seconds)
+        await beside(url, options, part, watch.begin)
+        assert watch.pings is not None
+        sys.stdout.write(_told("pings, beside", await watch.pings))
 
 
 async def main(options: argparse.Namespace) -> None:
     """Measure everything and print it."""
     names = [name for name in CASES if not options.only or any(word in name for word in options.only)]
-    async with server([options.model] if options.model else []) as (url, process):
+    async with server(options.words) as (url, process):
         if not options.each:
             warm = Streams(url)
             await asyncio.wait([running := asyncio.create_task(warm.run())], timeout=5.0)
@@ -240,7 +267,7 @@ async def main(options: argparse.Namespace) -> None:
         if not options.each:
             await _streams(url, options, names)
         await _pings(url, options, names)
-        for seconds in (1, 9):
+        for seconds in (1, 4, 5):
             await asyncio.sleep(seconds)
             after = memory(process)
             for name, size in after.items():
@@ -250,7 +277,6 @@ async def main(options: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", nargs="?")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each part")
     parser.add_argument("--rate", type=float, default=RATE, help="large requests a second")
     parser.add_argument("--only", action="append", help="take requests with this in their name")
@@ -258,7 +284,7 @@ if __name__ == "__main__":
     parser.add_argument("--answers", action="store_true", help="print how the requests were answered")
     parser.add_argument("--attack", help=argparse.SUPPRESS)
     parser.add_argument("--name", action="append", help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    given, given.words = parser.parse_known_args()
     if given.attack:
         asyncio.run(attack(given.attack, given.name, given.seconds, given.rate, shown=given.answers))
     else:

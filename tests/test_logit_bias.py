@@ -29,3 +29,4 @@ def test_packed() -> None:
     sent = pickle.dumps(bias)
     assert len(sent) < 16 * MANY + 200
     assert pickle.loads(sent) == many
+    assert pickle.loads(pickle.dumps(packed(many, b"{}"))).json == b"{}"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from lmtool.engine.sampler import bias_tensors
+import numpy as np
+
+from lmtool.engine.sampler import bias_arrays
 from lmtool.errors import RequestError, UnknownTokenError
 from lmtool.logit_bias import PackedBias
 from lmtool.prompt_limits import PromptLimits
@@ -89,8 +91,8 @@ def _check_vocabulary(ids: Collection[int], field: str, info: ModelInfo) -> None
 def _ends(ids: Collection[int]) -> tuple[int, int]:
     """The lowest and the highest id; 0 and -1, which every vocabulary holds, where there is none."""
     if isinstance(ids, PackedBias):
-        lowest, highest = bias_tensors(ids)[0].aminmax()
-        return int(lowest), int(highest)
+        array, _ = bias_arrays(ids)
+        return int(array.min()), int(array.max())
     return (min(ids), max(ids)) if ids else (0, -1)
 
 
@@ -99,7 +101,7 @@ def _check_sampling(params: SamplingParams, info: ModelInfo) -> None:
         _check_range(name, getattr(params, name), low, high)
     _check_vocabulary(params.logit_bias, "logit_bias", info)
     _check_vocabulary(params.stop_token_ids, "stop_token_ids", info)
-    if params.logit_bias and bool(bias_tensors(params.logit_bias)[1].isnan().any()):
+    if np.isnan(bias_arrays(params.logit_bias)[1]).any():
         raise RequestError("logit_bias holds NaN; expected numbers")
 
 

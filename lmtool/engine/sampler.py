@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,6 +25,8 @@ from lmtool.types import LogprobsMode, SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from lmtool.logits_processors import Processors
 
@@ -45,17 +48,20 @@ class Bias:
         """The tensors for a mapping; None for an empty one."""
         if not bias:
             return None
-        ids, nats = bias_tensors(bias)
-        values = nats.clamp(-_HUGE, _HUGE).float()
-        device = values.device if device is None else device
+        ids, nats = bias_arrays(bias)
+        device = torch.device("cpu") if device is None else device
+        values = nats.clip(-_HUGE, _HUGE).astype(np.float32)
         return Bias(to_device(ids, torch.int64, device), to_device(values, torch.float32, device))
 
 
-def bias_tensors(bias: Mapping[int, float]) -> tuple[Tensor, Tensor]:
-    """Token ids [n] int64 and nats [n] float64 of a bias that is not empty; those of a packed one are its own."""
+def bias_arrays(bias: Mapping[int, float]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Token ids and nats of a bias; those of a packed one are its own.
+
+    By numpy: the event loop looks at them, and torch would share the work with threads that wait for each other.
+    """
     if isinstance(bias, PackedBias):
-        return torch.frombuffer(bias.token_ids, dtype=torch.int64), torch.frombuffer(bias.nats, dtype=torch.float64)
-    return torch.tensor(list(bias), dtype=torch.int64), torch.tensor(list(bias.values()), dtype=torch.float64)
+        return np.frombuffer(bias.token_ids, np.int64), np.frombuffer(bias.nats, np.float64)
+    return np.fromiter(bias, np.int64, len(bias)), np.fromiter(bias.values(), np.float64, len(bias))
 
 
 @dataclass(frozen=True, slots=True)

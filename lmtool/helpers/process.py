@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import pickle
 import signal
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 from lmtool.errors import ServerError
-from lmtool.helpers.program import receive, send
+from lmtool.helpers.program import packed, receive, send
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,7 +113,7 @@ class Process:
         assert child is not None, "a process is started before it is asked"
         assert child.stdin is not None, "it is a pipe"
         assert child.stdout is not None, "it is a pipe"
-        question = pickle.dumps((function, seconds + _GRACE_SECONDS))
+        question = packed((function, seconds + _GRACE_SECONDS))
         over = threading.Event()
 
         def kill() -> None:

@@ -1,7 +1,8 @@
 """The program of a helper: calls functions that it is sent, one after the other, until nobody sends any.
 
-What goes over stdin and stdout is eight bytes, a length, and so many bytes of pickle: on stdin a function
-that takes nothing and the seconds that it may take; on stdout whether it returned, and what it returned or raised.
+What goes over stdin and stdout is messages: a pickle and its buffers (PEP 574), each behind its length, all behind
+their number; lengths and numbers have eight bytes. On stdin a function that takes nothing and the seconds that it may
+take; on stdout whether it returned, and what it returned or raised.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from lmtool.helpers.background import step_back
 from lmtool.helpers.memory import LARGE, release_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
 def main() -> None:
@@ -37,30 +38,59 @@ def main() -> None:
 
 def _serve(questions: IO[bytes], answers: IO[bytes]) -> int:
     """Answer one question; how many bytes it has."""
-    question = _message(questions)
-    function, seconds = pickle.loads(question)  # noqa: S301  # from our own process
+    parts = _parts(questions)
+    function, seconds = _unpacked(parts)
     _give_up_after(seconds)
     answer = _answer(function)
     _give_up_after(0)
     send(answers, answer)
-    return len(question)
+    return sum(map(len, parts))
 
 
-def send(pipe: IO[bytes], message: Any) -> None:  # noqa: ANN401  # whatever can be pickled
-    """Write a message."""
-    data = message if isinstance(message, bytes) else pickle.dumps(message)
-    pipe.write(len(data).to_bytes(8, "little"))
-    pipe.write(data)
+class Long:
+    """A long text, or bytes, for a message: arrives as what it is, and is copied as seldom as can be on the way."""
+
+    def __init__(self, data: str | bytes) -> None:
+        self._data = data
+
+    def __reduce_ex__(self, _protocol: object) -> tuple[object, ...]:
+        if isinstance(self._data, str):
+            encoded = pickle.PickleBuffer(self._data.encode(errors="surrogatepass"))
+            return str, (encoded, "utf-8", "surrogatepass")
+        return bytes, (pickle.PickleBuffer(self._data),)
+
+
+def packed(value: object) -> list[bytes | memoryview]:
+    """The parts of a message. Raises what pickle raises."""
+    buffers: list[pickle.PickleBuffer] = []
+    head = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    return [head, *(buffer.raw() for buffer in buffers)]
+
+
+def send(pipe: IO[bytes], parts: Sequence[bytes | memoryview]) -> None:
+    """Write a message that is `packed`."""
+    pipe.write(len(parts).to_bytes(8, "little"))
+    for part in parts:
+        pipe.write(len(part).to_bytes(8, "little"))
+        pipe.write(part)
     pipe.flush()
 
 
 def receive(pipe: IO[bytes]) -> Any:  # noqa: ANN401  # whatever was sent
     """Read a message. Raises `EOFError` where there is none, or none that is whole."""
-    return pickle.loads(_message(pipe))  # noqa: S301  # from our own process
+    return _unpacked(_parts(pipe))
 
 
-def _message(pipe: IO[bytes]) -> bytes:
-    return _exactly(pipe, int.from_bytes(_exactly(pipe, 8), "little"))
+def _unpacked(parts: Sequence[bytes]) -> Any:  # noqa: ANN401  # whatever was sent
+    return pickle.loads(parts[0], buffers=parts[1:])  # noqa: S301  # from our own process
+
+
+def _parts(pipe: IO[bytes]) -> list[bytes]:
+    return [_exactly(pipe, _number(pipe)) for _ in range(_number(pipe))]
+
+
+def _number(pipe: IO[bytes]) -> int:
+    return int.from_bytes(_exactly(pipe, 8), "little")
 
 
 def _exactly(pipe: IO[bytes], count: int) -> bytes:
@@ -70,12 +100,12 @@ def _exactly(pipe: IO[bytes], count: int) -> bytes:
     return data
 
 
-def _answer(function: Callable[[], object]) -> bytes:
+def _answer(function: Callable[[], object]) -> list[bytes | memoryview]:
     try:
-        return pickle.dumps((True, function()))
+        return packed((True, function()))
     except Exception as problem:  # noqa: BLE001  # it is the caller's
         problem.add_note(f"in a helper:\n{traceback.format_exc()}")
-        return pickle.dumps((False, problem))
+        return packed((False, problem))
 
 
 def _give_up_after(seconds: float) -> None:

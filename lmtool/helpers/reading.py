@@ -10,13 +10,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from queue import PriorityQueue
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from lmtool.errors import RequestError, ServerError
 from lmtool.helpers.memory import LARGE, release_memory
 from lmtool.helpers.pool import LONG, Pool
 from lmtool.helpers.process import CrashError, TimeOverError
+from lmtool.helpers.program import Long
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +28,7 @@ R = TypeVar("R")
 SECONDS = 10.0
 """What reading one request may take."""
 _MOST = 2
-_REST_SECONDS = 3.0
+_REST_SECONDS = 2.0
 
 
 def is_long(given: str | bytes) -> bool:
@@ -42,7 +43,7 @@ async def beside(read: Callable[[T], R], given: T) -> R:
     process does not answer.
     """
     try:
-        return await asyncio.wrap_future(_queue.put(given, partial(_pool.call, SECONDS, read, given)))
+        return await asyncio.wrap_future(_queue.put(given, partial(_pool.call, SECONDS, read, cast("T", Long(given)))))
     except TimeOverError:
         raise RequestError(f"reading the request takes more than {SECONDS:g} s", "send a shorter one") from None
     except CrashError as problem:

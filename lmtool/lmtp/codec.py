@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lmtool.errors import RequestError
+from lmtool.errors import LocalProtocolError, RequestError
 from lmtool.lmtp import answer_payloads, json_text, request_payloads
 from lmtool.lmtp.json_text import JsonTextError
-from lmtool.lmtp.messages import Tokens, UnknownMessage
+from lmtool.lmtp.messages import MAX_FRAME_BYTES, Tokens, UnknownMessage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -80,9 +80,14 @@ def _message(command: str, shown: str, members: Mapping[str, bytes], limits: All
 def encode_request(message: ClientMessage) -> str:
     """The frame of a client's message; fields that have their default value are left out.
 
-    Raises `LocalProtocolError` for a number that is not finite or text that is not Unicode.
+    Raises `LocalProtocolError` for a number that is not finite, text that is not Unicode, and a frame that no server
+    need read (TRA-4): the server would close the connection, and end all that runs on it.
     """
     command, payload = request_payloads.write(message)
+    if len(payload) + len(command) + 1 > MAX_FRAME_BYTES:
+        raise LocalProtocolError(
+            f"the request has {len(payload)} bytes; a server reads at most {MAX_FRAME_BYTES}", "send a shorter one"
+        )
     return f"{command} {payload.decode()}"
 
 

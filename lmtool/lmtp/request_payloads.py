@@ -15,7 +15,7 @@ from lmtool.errors import LocalProtocolError, RequestError
 from lmtool.lmtp import json_text, request_fields
 from lmtool.lmtp.json_text import JsonTextError
 from lmtool.lmtp.messages import PROTOCOL_VERSION, Cancel, ClientMessage, Generate, ModelInfoRequest, Score
-from lmtool.logit_bias import packed
+from lmtool.logit_bias import PackedBias, packed
 from lmtool.logits_processors import processors_from
 from lmtool.logits_processors import written as written_processors
 from lmtool.prompt_limits import AllLimits, limits_of
@@ -143,7 +143,7 @@ def _sampling(members: Mapping[str, bytes]) -> SamplingParams:
         ids = tuple(entry for entry in entries if isinstance(entry, int))
         values["stop_token_ids"] = ids + values.get("stop_token_ids", ())
     if "logit_bias" in values:
-        values["logit_bias"] = packed(values["logit_bias"])
+        values["logit_bias"] = packed(values["logit_bias"], members["logit_bias"])
     return SamplingParams(**values)
 
 
@@ -217,8 +217,7 @@ def _generate_payload(request: GenerateRequest) -> dict[str, object]:
     for field in fields(SamplingParams):
         value = getattr(request.sampling, field.name)
         if value != getattr(_DEFAULTS, field.name):
-            _refuse_infinite(field.name, value)
-            payload[field.name] = dict(value) if isinstance(value, Mapping) else value
+            payload[field.name] = _written(field.name, value)
     if request.text != _is_text(request.prompt):
         payload["text"] = request.text
     if request.constraint is not None:
@@ -244,6 +243,13 @@ def _score_payload(request: ScoreRequest) -> dict[str, object]:
 def _payload(model: str | None, stream: str) -> dict[str, object]:
     start: dict[str, object] = {} if model is None else {"model": model}
     return {**start, "stream_id": msgspec.Raw(stream.encode())}
+
+
+def _written(name: str, value: object) -> object:
+    if isinstance(value, PackedBias) and value.json is not None:
+        return msgspec.Raw(value.json)
+    _refuse_infinite(name, value)
+    return dict(value) if isinstance(value, Mapping) else value
 
 
 def _refuse_infinite(name: str, value: object) -> None:

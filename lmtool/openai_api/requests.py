@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+import msgspec
+
 from lmtool import constraint as constraints
 from lmtool import logits_processors
 from lmtool.errors import ConstraintError, RequestError
@@ -209,7 +211,8 @@ def _bias(members: Members) -> Mapping[int, float]:
         name, value = next(one for one in given.items() if not one[0].isdecimal() or type(one[1]) not in {int, float})
         raise members.wrong("logit_bias", {name: value}, "token ids with numbers")
     numbers = [float(max(-100, min(100, value))) for value in given.values()]  # type: ignore[call-overload]
-    return packed(dict(zip(map(int, given), numbers, strict=True)))
+    bias = dict(zip(map(int, given), numbers, strict=True))
+    return packed(bias, msgspec.json.encode(bias))
 
 
 def _prompts(members: Members) -> tuple[Prompt, ...]:

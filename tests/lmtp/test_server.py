@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 import subprocess
 import sys
+import tracemalloc
 
 import httpx
 import pytest
@@ -372,3 +374,21 @@ async def test_a_tap_is_shown_everything():
         ("ended", 1, "client", 1000),
         ("ended", 2, "server", 1001),
     ]
+
+
+async def test_a_connection_keeps_nothing_of_its_last_frame():
+    """A client that sent a large one and now says nothing takes no memory."""
+    async with conversation(ScriptedModel()) as client:
+        await client.send(f'MODEL_INFO {{"stream_id": 1, "data": "{"x" * 100}"}}')
+        await client.entries("MSG", 1)
+        gc.collect()
+        gc.disable()
+        tracemalloc.start()
+        try:
+            await client.send(f'MODEL_INFO {{"stream_id": 2, "data": "{"x" * 3_000_000}"}}')
+            await client.entries("MSG", 1)
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+            gc.enable()
+        assert kept < 1_000_000

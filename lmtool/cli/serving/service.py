@@ -18,7 +18,7 @@ from lmtool.errors import LmtoolError, UsageError
 from lmtool.lmtp.balancing.balancer import Balancer
 from lmtool.lmtp.config import ServerConfig
 from lmtool.lmtp.request_log import RequestLog, silent
-from lmtool.prompt_limits import PromptLimits
+from lmtool.prompt_limits import limits_of
 from lmtool.types import Usage
 
 if TYPE_CHECKING:
@@ -150,8 +150,9 @@ class Service:
         except LmtoolError:
             return  # a model from elsewhere: what needs its tokenizer is refused by name
         if info.tokenizer is not None and info.tokenizer.sha256 == tokenizer.info.sha256:
-            limits = PromptLimits.of(info)
-            tokenizer.limits = None if limits is None else limits.with_text(tokenizer.longest_token)
+            assert isinstance(self._host, Balancer), "it has workers"
+            self._host.longest_token = tokenizer.longest_token
+            tokenizer.limits = limits_of(None, self._host.limits)
             self._loader.known_tokenizers[source] = tokenizer
 
     async def ended(self) -> None:

@@ -39,6 +39,8 @@ class Balancer:
         self._changed = asyncio.Event()
         self._progress = LoadProgress(f"{len(endpoints)} workers", "waiting")
         self._listeners: dict[object, Callable[[LoadProgress], None]] = {}
+        self.longest_token: int | None = None
+        """Bytes of the longest token of the workers' model, where its tokenizer is known here."""
         self._prefixes = Prefixes()
         self._workers = [
             Worker(
@@ -65,7 +67,10 @@ class Balancer:
         """What prompts of the workers' model may have, see `ports.Limited`."""
         told = (PromptLimits.of(worker.info) for worker in self._workers if worker.info is not None)
         known = [one for one in told if one is not None]
-        return {None: widest(known)} if known else {}
+        if not known:
+            return {}
+        limits = widest(known)
+        return {None: limits if self.longest_token is None else limits.with_text(self.longest_token)}
 
     def streams(self) -> tuple[int, int]:
         """Streams that run on all workers, and 0: what waits, waits there."""
