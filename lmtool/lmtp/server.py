@@ -244,12 +244,14 @@ def _text(line: bytes) -> str | bytes:
 def uvicorn_options(config: ServerConfig | None = None) -> dict[str, Any]:
     """Keyword arguments for `uvicorn.Config` that make it carry LMTP as SPEC.md says.
 
-    websockets' sans-IO core with its back-pressure; deflate off, because it costs more time than it saves; the frame
-    limit; pings slow enough for a client that computes a mask in its event loop.
+    websockets' sans-IO core with its back-pressure, see `WebSocketProtocol`; deflate off, because it costs more time
+    than it saves; the frame limit; pings slow enough for a client that computes a mask in its event loop.
     """
+    from lmtool.lmtp.websocket_protocol import WebSocketProtocol
+
     config = config or ServerConfig()
     return {
-        "ws": "websockets-sansio",
+        "ws": WebSocketProtocol,
         "ws_max_size": config.max_frame_bytes,
         "ws_per_message_deflate": False,
         "ws_ping_interval": config.ping_interval,
