@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
+from lmtool.prompt_limits import PromptLimits
 from lmtool.types import (
     ChatMessage,
     Constraint,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lmtool.errors import LmtoolError
-    from lmtool.prompt_limits import AllLimits, PromptLimits
+    from lmtool.prompt_limits import AllLimits
 
 Sink: TypeAlias = Callable[[Sequence[TokenOutput]], None]
 """Takes all outputs of one step for one connection. Called in the loop that submitted; must not block or raise."""
@@ -68,6 +69,23 @@ class Limited(Protocol):
     @property
     def limits(self) -> AllLimits:
         """Of the models that are in memory now."""
+
+
+@runtime_checkable
+class Counted(Protocol):
+    """A model that can be described at any time, with how many streams it has."""
+
+    @property
+    def info_now(self) -> ModelInfo:
+        """What is served, with the numbers of streams as they are now."""
+
+
+def limits_now(model: TokenModel) -> AllLimits:
+    """Which prompts a model refuses, as far as that is known now."""
+    if isinstance(model, Limited):
+        return model.limits
+    own = PromptLimits.of(model.info_now) if isinstance(model, Counted) else None
+    return {} if own is None else {None: own}
 
 
 @runtime_checkable

@@ -27,7 +27,6 @@ from lmtool.engine.scheduler import Scheduler
 from lmtool.engine.speculation import StepCost
 from lmtool.engine.stream import Stream, failure
 from lmtool.errors import LmtoolError, OutOfMemoryError, OverloadedError, ServerError
-from lmtool.prompt_limits import PromptLimits
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from lmtool.engine.model_runner import ModelRunner
     from lmtool.engine.plan import Limits, Plan
     from lmtool.ports import Guide, GuideCompiler, Sink
-    from lmtool.prompt_limits import AllLimits
     from lmtool.types import GenerateRequest, ModelInfo, ScoreRequest, TokenOutput
 
 _logger = logging.getLogger(__name__)
@@ -96,12 +94,6 @@ class Engine:
     def info_now(self) -> ModelInfo:
         """What is served, with the numbers of streams as they are now."""
         return replace(self._info, running=self._scheduler.running, waiting=self._scheduler.waiting)
-
-    @property
-    def limits(self) -> AllLimits:
-        """What its prompts may have, see `ports.Limited`."""
-        own = PromptLimits.of(self._info)
-        return {} if own is None else {None: own}
 
     @property
     def prefix_counts(self) -> PrefixCounts:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from lmtool.engine.model_slot import CountingSink, ModelSlot, ServedModel
 from lmtool.errors import LmtoolError, ModelLoadError, OverloadedError, RequestError, UnknownModelError
-from lmtool.ports import DeferredHandle, Limited, refuse
+from lmtool.ports import DeferredHandle, limits_now, refuse
 from lmtool.prompt_limits import limits_of, widest
 from lmtool.types import LoadProgress
 
@@ -105,7 +105,7 @@ class ModelHost:
         """What prompts of the models in memory may have, see `ports.Limited`."""
         found: dict[str | None, PromptLimits] = {}
         for slot in self._slots:
-            own = limits_of(None, slot.model.limits) if isinstance(slot.model, Limited) else None
+            own = None if slot.model is None else limits_of(None, limits_now(slot.model))
             found |= dict.fromkeys(slot.served.names, own) if own is not None else {}
         if not self._any_name and all(slot.name in found for slot in self._slots):
             found[None] = widest(found.values())  # no other model could come

@@ -13,14 +13,13 @@ from lmtool.lmtp.codec import RefusedFrameError
 from lmtool.lmtp.messages import Cancel, Generate, ModelInfoRequest, Score
 from lmtool.lmtp.request_log import RequestLog, StreamRecord
 from lmtool.lmtp.session import ServerSession, read
-from lmtool.ports import Limited, failure
+from lmtool.ports import failure, limits_now
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from lmtool.lmtp.config import ServerConfig
     from lmtool.ports import ProgressSource, StreamHandle, TokenModel, Unsubscribe
-    from lmtool.prompt_limits import AllLimits
     from lmtool.types import LoadProgress, StreamId, TokenOutput
 
 
@@ -86,7 +85,10 @@ class Connection:
         if self._tap is not None:
             self._tap.frame(self.number, ">", frame)
         try:
-            message = await beside(partial(read, limits=self._limits()), frame) if is_long(frame) else read(frame)
+            if is_long(frame):
+                message = await beside(partial(read, limits=limits_now(self._model)), frame)
+            else:
+                message = read(frame)
         except LmtoolError as problem:
             self.refuse(problem)
             return
@@ -103,9 +105,6 @@ class Connection:
             case RefusedFrameError():
                 self._log(RequestLog(self.number, event.stream_id or "null", event.command, error=event.message))
         self._changed()
-
-    def _limits(self) -> AllLimits:
-        return self._model.limits if isinstance(self._model, Limited) else {}
 
     def _start(self, message: Generate | Score) -> None:
         stream_id = message.request.stream_id

@@ -25,7 +25,7 @@ from lmtool.openai_api.replies import Reply
 from lmtool.openai_api.responses.server import ResponsesRoutes
 from lmtool.openai_api.scored_prompts import ScoredPrompts
 from lmtool.openai_api.tokenizing import TokenizingRoutes
-from lmtool.ports import Limited
+from lmtool.ports import limits_now
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -123,7 +123,7 @@ class OpenAIServer:
         return Served(self._model, info, spelling, config.check, config.calls_form, self._scored, counted)
 
     def _limits(self) -> AllLimits:
-        return self._model.limits if isinstance(self._model, Limited) else {}
+        return limits_now(self._model)
 
     def _guarded(self, handler: Handler, refusal: Callable[[ApiError], Response] = _refusal) -> Handler:
         """The handler behind the key, with errors in the API's form."""

@@ -10,7 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from lmtool.errors import LmtoolError
-from lmtool.ports import DeferredHandle, Limited, LoadedModel, refuse
+from lmtool.ports import DeferredHandle, LoadedModel, limits_now, refuse
 from lmtool.prompt_limits import limits_of
 from lmtool.text.stop_strings import StopStrings
 from lmtool.text.worker import LONG, run_in_worker, size_of
@@ -43,7 +43,7 @@ class TextModel:
     def __init__(self, inner: TokenModel, tokenizer: Tokenizer) -> None:
         self._inner = inner
         self._tokenizer = tokenizer
-        limits = limits_of(None, inner.limits) if isinstance(inner, Limited) else None
+        limits = limits_of(None, limits_now(inner))
         if limits is not None:
             tokenizer.limits = limits.with_text(tokenizer.longest_token)
         self._channels: dict[Sink, _Channel] = {}

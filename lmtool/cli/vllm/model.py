@@ -27,7 +27,6 @@ from lmtool.errors import (
     UnknownTokenError,
 )
 from lmtool.ports import failure
-from lmtool.prompt_limits import PromptLimits
 from lmtool.types import FinishReason, GenerateRequest, ModelInfo, ScoreRequest, TokenOutput, Usage
 
 if TYPE_CHECKING:
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from lmtool.cli.vllm.guides import RemoteGuides
     from lmtool.cli.vllm.told import Best
     from lmtool.ports import Sink, StreamHandle
-    from lmtool.prompt_limits import AllLimits
 
 
 class VllmModel:
@@ -50,10 +48,9 @@ class VllmModel:
         self._numbers = itertools.count()
 
     @property
-    def limits(self) -> AllLimits:
-        """What its prompts may have, see `ports.Limited`."""
-        own = PromptLimits.of(self._info)
-        return {} if own is None else {None: own}
+    def info_now(self) -> ModelInfo:
+        """What is served."""
+        return self._info
 
     async def info(self, model: str | None = None) -> ModelInfo:  # noqa: ARG002  # one model
         """What is served."""
