@@ -1,4 +1,4 @@
-"""The thread in which long texts are tokenized, so that nobody waits meanwhile but their own streams."""
+"""The threads in which long texts are tokenized, so that nobody waits meanwhile but their own streams."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MESSAGE = 128
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_worker = ThreadPoolExecutor(1, "lmtool-tokenize", initializer=step_back)
+_workers = ThreadPoolExecutor(2, "lmtool-tokenize", initializer=step_back)
 
 
 def size_of(prompt: Prompt) -> int:
@@ -43,7 +43,7 @@ def run_in_worker(size: int, function: Callable[P, T], *args: P.args, **kwargs: 
     """What a function returns that reads so many characters; call from a running event loop."""
     import asyncio  # takes longer than to tokenize a text, where nothing else needs it
 
-    return asyncio.get_running_loop().run_in_executor(_worker, partial(_run, size, partial(function, *args, **kwargs)))
+    return asyncio.get_running_loop().run_in_executor(_workers, partial(_run, size, partial(function, *args, **kwargs)))
 
 
 def _run(size: int, function: Callable[[], T]) -> T:

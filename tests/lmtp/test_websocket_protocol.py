@@ -11,7 +11,7 @@ import pytest
 from tests.lmtp.harness import PATIENCE, conversation
 from tests.scripted_model import ScriptedModel
 
-SAYS = ('MODEL_INFO {"stream_id": 2, "data": "', "x" * 1_000_000, "x" * 1_000_000, "x" * 1_000_000, '"}')
+SAYS = ('MODEL_INFO {"stream_id": 2, "data": "', "x" * 1_000_000, "x" * 2_000_000 + '"}')
 
 
 @pytest.mark.parametrize("parts", ["one", "several", "bytes"])

@@ -1,4 +1,4 @@
-"""The thread in which long texts are tokenized."""
+"""The threads in which long texts are tokenized."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def where() -> tuple[int, int]:
 
 
 async def test_where_it_runs() -> None:
-    """In one other thread, which lets all others go first."""
-    (one, niceness), (other, _) = await run_in_worker(10, where), await run_in_worker(10, where)
-    assert one == other != threading.get_ident()
+    """In another thread, which lets all others go first."""
+    thread, niceness = await run_in_worker(10, where)
+    assert thread != threading.get_ident()
     assert niceness >= NICENESS or sys.platform != "linux"
     with pytest.raises(ZeroDivisionError):
         await run_in_worker(10, lambda: 1 // 0)
@@ -50,7 +50,8 @@ async def test_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "release_memory", lambda: released.append(threading.get_ident()))
     await run_in_worker(1000, where)
     assert not released
-    ident, _ = await run_in_worker(worker._LARGE, where)
+    thread, _ = await run_in_worker(worker._LARGE, where)
+    assert released == [thread]
     with pytest.raises(ZeroDivisionError):
         await run_in_worker(worker._LARGE, lambda: 1 // 0)
-    assert released == [ident, ident]
+    assert len(released) == 2
