@@ -5,17 +5,33 @@ from __future__ import annotations
 import asyncio
 import gc
 import tracemalloc
+from collections.abc import Awaitable, Callable
 
 import pytest
+from websockets.asyncio.client import ClientConnection
 
 from tests.lmtp.harness import PATIENCE, conversation
 from tests.scripted_model import ScriptedModel
 
-SAYS = ('MODEL_INFO {"stream_id": 2, "data": "', "x" * 1_000_000, "x" * 2_000_000 + '"}')
+MESSAGE = 'MODEL_INFO {"stream_id": 2, "data": "' + "x" * 3_000_000 + '"}'
 
 
-@pytest.mark.parametrize("parts", ["one", "several", "bytes"])
-async def test_nothing_of_the_last_message(parts: str) -> None:
+async def in_parts(connection: ClientConnection) -> None:
+    """A message of two frames, the second one large."""
+    connection.protocol.send_text(MESSAGE[:10].encode(), fin=False)
+    connection.protocol.send_continuation(MESSAGE[10:].encode(), fin=True)
+    connection.transport.writelines(connection.protocol.data_to_send())
+
+
+send: dict[str, Callable[[ClientConnection], Awaitable[None]]] = {
+    "text": lambda connection: connection.send(MESSAGE),
+    "parts": in_parts,
+    "bytes": lambda connection: connection.send(MESSAGE.encode()),
+}
+
+
+@pytest.mark.parametrize("form", send)
+async def test_nothing_of_the_last_message(form: str) -> None:
     """However it came: a client that sent a large one and now is silent takes no memory."""
     async with conversation(ScriptedModel()) as client:
         await client.alive()
@@ -23,12 +39,7 @@ async def test_nothing_of_the_last_message(parts: str) -> None:
         gc.disable()
         tracemalloc.start()
         try:
-            if parts == "several":
-                await client.connection.send(SAYS)
-            else:
-                message = "".join(SAYS)
-                await client.send(message if parts == "one" else message.encode())
-                del message
+            await send[form](client.connection)
             (entry,) = await client.entries("MSG", 1)
             async with asyncio.timeout(PATIENCE):  # the thread that had it read may be a little late
                 while tracemalloc.get_traced_memory()[0] > 500_000:
@@ -36,5 +47,5 @@ async def test_nothing_of_the_last_message(parts: str) -> None:
         finally:
             tracemalloc.stop()
             gc.enable()
-        assert ("binary" in entry.get("error", "")) == (parts == "bytes")
+        assert ("binary" in entry.get("error", "")) == (form == "bytes")
         await client.alive()
