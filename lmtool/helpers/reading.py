@@ -28,7 +28,7 @@ R = TypeVar("R")
 SECONDS = 10.0
 """What reading one request may take."""
 _MOST = 2
-_REST_SECONDS = 2.0
+_REST_SECONDS = 1.0
 
 
 def is_long(given: str | bytes) -> bool:
