@@ -49,6 +49,6 @@ class PackedBias(Mapping[int, float]):
         return len(self.token_ids)
 
 
-def packed(bias: dict[int, float], json: bytes | None = None) -> Mapping[int, float]:
+def pack_bias(bias: dict[int, float], json: bytes | None = None) -> Mapping[int, float]:
     """The same bias, packed where it has many ids. json: its text."""
     return bias if len(bias) < MANY else PackedBias(array("q", bias), array("d", bias.values()), json)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lmtool.errors import LmtoolError
-    from lmtool.prompt_limits import AllLimits
+    from lmtool.prompt_limits import LimitsByModel
 
 Sink: TypeAlias = Callable[[Sequence[TokenOutput]], None]
 """Takes all outputs of one step for one connection. Called in the loop that submitted; must not block or raise."""
@@ -67,7 +67,7 @@ class Limited(Protocol):
     """A `TokenModel` that tells which prompts it refuses, so that these are not read to their end."""
 
     @property
-    def limits(self) -> AllLimits:
+    def limits(self) -> LimitsByModel:
         """Of the models that are in memory now."""
 
 
@@ -80,7 +80,7 @@ class Counted(Protocol):
         """What is served, with the numbers of streams as they are now."""
 
 
-def limits_now(model: TokenModel) -> AllLimits:
+def current_limits(model: TokenModel) -> LimitsByModel:
     """Which prompts a model refuses, as far as that is known now."""
     if isinstance(model, Limited):
         return model.limits
@@ -123,7 +123,7 @@ class Tokenizer(Protocol):
     """Of the model; a text that is beyond them is refused, before it is tokenized or soon after."""
 
     @property
-    def longest_token(self) -> int:
+    def longest_token_bytes(self) -> int:
         """Bytes of the longest token."""
 
     @property

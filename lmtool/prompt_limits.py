@@ -34,13 +34,13 @@ class PromptLimits:
         """The limits of a model; None where its context is not known."""
         return None if info.context_length is None else PromptLimits(info.model, info.context_length)
 
-    def with_text(self, longest_token: int) -> PromptLimits:
-        """The same, with limits of texts. longest_token: bytes of the model's longest token.
+    def with_text_limit(self, longest_token_bytes: int) -> PromptLimits:
+        """The same, with limits of texts. longest_token_bytes: bytes of the model's longest token.
 
         A tokenizer that drops text (blanks, unknown characters) could make fewer tokens of a longer text, which is
         refused all the same: it would be nothing but what is dropped.
         """
-        return replace(self, text_bytes=self.context_length * longest_token * _NORMALISED)
+        return replace(self, text_bytes=self.context_length * longest_token_bytes * _NORMALISED)
 
     def check(self, request: GenerateRequest | ScoreRequest) -> None:
         """Check what a request holds."""
@@ -115,11 +115,11 @@ class PromptLimits:
             )
 
 
-AllLimits: TypeAlias = Mapping[str | None, PromptLimits]
+LimitsByModel: TypeAlias = Mapping[str | None, PromptLimits]
 """The limits of served models by their names; None: of every other name. What is not found has no limits."""
 
 
-def limits_of(name: str | None, limits: AllLimits) -> PromptLimits | None:
+def limits_of(name: str | None, limits: LimitsByModel) -> PromptLimits | None:
     """The limits of the model of a name."""
     return limits.get(name) or limits.get(None)
 

@@ -7,7 +7,7 @@ from array import array
 
 import pytest
 
-from lmtool.logit_bias import MANY, PackedBias, packed
+from lmtool.logit_bias import MANY, PackedBias, pack_bias
 
 
 def test_a_mapping() -> None:
@@ -22,11 +22,11 @@ def test_a_mapping() -> None:
 def test_packed() -> None:
     """A few ids stay as they are; many are packed, in their order, and come from another process as they went."""
     few, many = dict.fromkeys(range(MANY - 1), 1.0), dict.fromkeys(range(MANY, 0, -1), 0.1)
-    assert packed(few) is few
-    bias = packed(many)
+    assert pack_bias(few) is few
+    bias = pack_bias(many)
     assert isinstance(bias, PackedBias)
     assert list(bias.items()) == list(many.items())
     sent = pickle.dumps(bias)
     assert len(sent) < 16 * MANY + 200
     assert pickle.loads(sent) == many
-    assert pickle.loads(pickle.dumps(packed(many, b"{}"))).json == b"{}"
+    assert pickle.loads(pickle.dumps(pack_bias(many, b"{}"))).json == b"{}"

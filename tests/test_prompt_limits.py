@@ -16,7 +16,7 @@ def test_of_a_model() -> None:
     assert PromptLimits.of(ModelInfo("m", "", "b")) is None
     own = PromptLimits.of(ModelInfo("m", "", "b", context_length=10))
     assert own == PromptLimits("m", 10)
-    assert own.with_text(5) == PromptLimits("m", 10, 200)
+    assert own.with_text_limit(5) == PromptLimits("m", 10, 200)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ class Pool:
         finally:
             self._free.put(process)
 
-    def rest(self) -> None:
+    def end_idle(self) -> None:
         """End those that nobody asks now, with all the memory that they took; they start again when they are needed."""
         free: list[Process] = []
         with contextlib.suppress(Empty):

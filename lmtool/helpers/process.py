@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 from lmtool.errors import ServerError
-from lmtool.helpers.program import packed, receive, send
+from lmtool.helpers.program import pack, receive, send
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,7 +113,7 @@ class Process:
         assert child is not None, "a process is started before it is asked"
         assert child.stdin is not None, "it is a pipe"
         assert child.stdout is not None, "it is a pipe"
-        question = packed((function, seconds + _GRACE_SECONDS))
+        question = pack((function, seconds + _GRACE_SECONDS))
         over = threading.Event()
 
         def kill() -> None:

@@ -39,7 +39,7 @@ def main() -> None:
 def _serve(questions: IO[bytes], answers: IO[bytes]) -> int:
     """Answer one question; how many bytes it has."""
     parts = _parts(questions)
-    function, seconds = _unpacked(parts)
+    function, seconds = _unpack(parts)
     _give_up_after(seconds)
     answer = _answer(function)
     _give_up_after(0)
@@ -47,7 +47,7 @@ def _serve(questions: IO[bytes], answers: IO[bytes]) -> int:
     return sum(map(len, parts))
 
 
-class Long:
+class OutOfBand:
     """A long text, or bytes, for a message: arrives as what it is, and is copied as seldom as can be on the way."""
 
     def __init__(self, data: str | bytes) -> None:
@@ -60,7 +60,7 @@ class Long:
         return bytes, (pickle.PickleBuffer(self._data),)
 
 
-def packed(value: object) -> list[bytes | memoryview]:
+def pack(value: object) -> list[bytes | memoryview]:
     """The parts of a message. Raises what pickle raises."""
     buffers: list[pickle.PickleBuffer] = []
     head = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
@@ -68,7 +68,7 @@ def packed(value: object) -> list[bytes | memoryview]:
 
 
 def send(pipe: IO[bytes], parts: Sequence[bytes | memoryview]) -> None:
-    """Write a message that is `packed`."""
+    """Write a message made by `pack`."""
     pipe.write(len(parts).to_bytes(8, "little"))
     for part in parts:
         pipe.write(len(part).to_bytes(8, "little"))
@@ -78,10 +78,10 @@ def send(pipe: IO[bytes], parts: Sequence[bytes | memoryview]) -> None:
 
 def receive(pipe: IO[bytes]) -> Any:  # noqa: ANN401  # whatever was sent
     """Read a message. Raises `EOFError` where there is none, or none that is whole."""
-    return _unpacked(_parts(pipe))
+    return _unpack(_parts(pipe))
 
 
-def _unpacked(parts: Sequence[bytes]) -> Any:  # noqa: ANN401  # whatever was sent
+def _unpack(parts: Sequence[bytes]) -> Any:  # noqa: ANN401  # whatever was sent
     return pickle.loads(parts[0], buffers=parts[1:])  # noqa: S301  # from our own process
 
 
@@ -102,10 +102,10 @@ def _exactly(pipe: IO[bytes], count: int) -> bytes:
 
 def _answer(function: Callable[[], object]) -> list[bytes | memoryview]:
     try:
-        return packed((True, function()))
+        return pack((True, function()))
     except Exception as problem:  # noqa: BLE001  # it is the caller's
         problem.add_note(f"in a helper:\n{traceback.format_exc()}")
-        return packed((False, problem))
+        return pack((False, problem))
 
 
 def _give_up_after(seconds: float) -> None:

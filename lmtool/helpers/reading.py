@@ -17,7 +17,7 @@ from lmtool.errors import RequestError, ServerError
 from lmtool.helpers.memory import LARGE, release_memory
 from lmtool.helpers.pool import LONG, Pool
 from lmtool.helpers.process import CrashError, TimeOverError
-from lmtool.helpers.program import Long
+from lmtool.helpers.program import OutOfBand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ R = TypeVar("R")
 SECONDS = 10.0
 """What reading one request may take."""
 _MOST = 2
-_REST_SECONDS = 1.0
+_RELEASE_SECONDS = 1.0
 
 
 def is_long(given: str | bytes) -> bool:
@@ -43,14 +43,16 @@ async def beside(read: Callable[[T], R], given: T) -> R:
     process does not answer.
     """
     try:
-        return await asyncio.wrap_future(_queue.put(given, partial(_pool.call, SECONDS, read, cast("T", Long(given)))))
+        return await asyncio.wrap_future(
+            _queue.put(given, partial(_pool.call, SECONDS, read, cast("T", OutOfBand(given))))
+        )
     except TimeOverError:
         raise RequestError(f"reading the request takes more than {SECONDS:g} s", "send a shorter one") from None
     except CrashError as problem:
         raise ServerError(f"the process that reads long requests failed: {problem}", "send it again") from None
     finally:
         if len(given) >= LARGE:
-            _rest_later(asyncio.get_running_loop())
+            _release_later(asyncio.get_running_loop())
 
 
 @dataclass(order=True, slots=True)
@@ -82,10 +84,10 @@ class _Queue:
 
     def _run(self) -> None:
         while True:
-            _settle(self._entries.get())
+            _run_entry(self._entries.get())
 
 
-def _settle(entry: _Entry) -> None:
+def _run_entry(entry: _Entry) -> None:
     if not entry.outcome.set_running_or_notify_cancel():
         return  # whoever asked has left
     try:
@@ -99,17 +101,17 @@ _pool = Pool(_MOST)
 _queue = _Queue(_MOST)
 atexit.register(_pool.close)
 
-_resting: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.TimerHandle] = WeakKeyDictionary()
+_releasing: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.TimerHandle] = WeakKeyDictionary()
 
 
-def _rest_later(loop: asyncio.AbstractEventLoop) -> None:
+def _release_later(loop: asyncio.AbstractEventLoop) -> None:
     """Give back what large requests leave behind, once no more of them come."""
-    if loop in _resting:
-        _resting[loop].cancel()
-    _resting[loop] = loop.call_later(_REST_SECONDS, _rest, loop)
+    if loop in _releasing:
+        _releasing[loop].cancel()
+    _releasing[loop] = loop.call_later(_RELEASE_SECONDS, _release, loop)
 
 
-def _rest(loop: asyncio.AbstractEventLoop) -> None:
-    del _resting[loop]
-    _queue.put("", _pool.rest)
+def _release(loop: asyncio.AbstractEventLoop) -> None:
+    del _releasing[loop]
+    _queue.put("", _pool.end_idle)
     _queue.put("", release_memory)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lmtool.lmtp.messages import ClientMessage, ServerMessage
-    from lmtool.prompt_limits import AllLimits
+    from lmtool.prompt_limits import LimitsByModel
 
 _SHOWN_CHARACTERS = 64
 
@@ -45,7 +45,7 @@ class BrokenFrameError(ValueError):
     """A server's frame that cannot be read at all; the message says why."""
 
 
-def decode_request(frame: str | bytes, limits: AllLimits | None = None) -> ClientMessage:
+def decode_request(frame: str | bytes, limits: LimitsByModel | None = None) -> ClientMessage:
     """The message of a client's frame. Raises `RefusedFrameError`, also for a prompt beyond the limits."""
     if isinstance(frame, bytes):
         raise RefusedFrameError("the frame is binary; expected text: a command, one space, JSON")
@@ -60,7 +60,7 @@ def decode_request(frame: str | bytes, limits: AllLimits | None = None) -> Clien
     return _message(command, shown, members, limits or {})
 
 
-def _message(command: str, shown: str, members: Mapping[str, bytes], limits: AllLimits) -> ClientMessage:
+def _message(command: str, shown: str, members: Mapping[str, bytes], limits: LimitsByModel) -> ClientMessage:
     stream_id = None
     try:
         stream_id = request_payloads.stream_id(members)

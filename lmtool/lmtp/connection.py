@@ -13,7 +13,7 @@ from lmtool.lmtp.codec import RefusedFrameError
 from lmtool.lmtp.messages import Cancel, Generate, ModelInfoRequest, Score
 from lmtool.lmtp.request_log import RequestLog, StreamRecord
 from lmtool.lmtp.session import ServerSession, read
-from lmtool.ports import failure, limits_now
+from lmtool.ports import current_limits, failure
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -86,7 +86,7 @@ class Connection:
             self._tap.frame(self.number, ">", frame)
         try:
             if is_long(frame):
-                message = await beside(partial(read, limits=limits_now(self._model)), frame)
+                message = await beside(partial(read, limits=current_limits(self._model)), frame)
             else:
                 message = read(frame)
         except LmtoolError as problem:

@@ -15,10 +15,10 @@ from lmtool.errors import LocalProtocolError, RequestError
 from lmtool.lmtp import json_text, request_fields
 from lmtool.lmtp.json_text import JsonTextError
 from lmtool.lmtp.messages import PROTOCOL_VERSION, Cancel, ClientMessage, Generate, ModelInfoRequest, Score
-from lmtool.logit_bias import PackedBias, packed
+from lmtool.logit_bias import PackedBias, pack_bias
 from lmtool.logits_processors import processors_from
 from lmtool.logits_processors import written as written_processors
-from lmtool.prompt_limits import AllLimits, limits_of
+from lmtool.prompt_limits import LimitsByModel, limits_of
 from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _DEFAULTS = SamplingParams()
-_NO_LIMITS: AllLimits = {}
+_NO_LIMITS: LimitsByModel = {}
 _REPORTED_FIELDS = 20
 _REPORTED_CHARACTERS = 64
 
@@ -48,7 +48,7 @@ def stream_id(members: Mapping[str, bytes]) -> str:
 
 
 def read(
-    command: str, shown: str, stream: str, members: Mapping[str, bytes], limits: AllLimits = _NO_LIMITS
+    command: str, shown: str, stream: str, members: Mapping[str, bytes], limits: LimitsByModel = _NO_LIMITS
 ) -> ClientMessage:
     """The message of a command with these members. Raises `RequestError`; `shown` names the command in it.
 
@@ -143,7 +143,7 @@ def _sampling(members: Mapping[str, bytes]) -> SamplingParams:
         ids = tuple(entry for entry in entries if isinstance(entry, int))
         values["stop_token_ids"] = ids + values.get("stop_token_ids", ())
     if "logit_bias" in values:
-        values["logit_bias"] = packed(values["logit_bias"], members["logit_bias"])
+        values["logit_bias"] = pack_bias(values["logit_bias"], members["logit_bias"])
     return SamplingParams(**values)
 
 
@@ -217,7 +217,7 @@ def _generate_payload(request: GenerateRequest) -> dict[str, object]:
     for field in fields(SamplingParams):
         value = getattr(request.sampling, field.name)
         if value != getattr(_DEFAULTS, field.name):
-            payload[field.name] = _written(field.name, value)
+            payload[field.name] = _json_value(field.name, value)
     if request.text != _is_text(request.prompt):
         payload["text"] = request.text
     if request.constraint is not None:
@@ -245,7 +245,7 @@ def _payload(model: str | None, stream: str) -> dict[str, object]:
     return {**start, "stream_id": msgspec.Raw(stream.encode())}
 
 
-def _written(name: str, value: object) -> object:
+def _json_value(name: str, value: object) -> object:
     if isinstance(value, PackedBias) and value.json is not None:
         return msgspec.Raw(value.json)
     _refuse_infinite(name, value)

@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
     from lmtool.errors import LmtoolError
     from lmtool.lmtp.messages import ClientMessage, ServerMessage
-    from lmtool.prompt_limits import AllLimits
+    from lmtool.prompt_limits import LimitsByModel
     from lmtool.types import LoadProgress, ModelInfo, ScoreRequest, StreamId
 
 ServerEvent: TypeAlias = "Generate | Score | ModelInfoRequest | Cancel | RefusedFrameError"
 """What a client's frame asks the server to do. A refused frame has been answered already."""
 
 
-def read(frame: str | bytes, limits: AllLimits | None = None) -> ClientMessage | RefusedFrameError:
+def read(frame: str | bytes, limits: LimitsByModel | None = None) -> ClientMessage | RefusedFrameError:
     """The message of a client's frame, or why it cannot be obeyed. Knows no session: any process may do it.
 
     limits: of the models' prompts, where they are known.

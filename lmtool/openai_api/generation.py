@@ -46,7 +46,7 @@ class Spelling(Pieces, Protocol):
     def special_id(self, text: str) -> int | None:
         """The id of a special token."""
 
-    async def ids_of(
+    async def encode_prompt(
         self,
         prompt: Prompt,
         tools: Sequence[Mapping[str, object]] | None = None,
@@ -56,7 +56,7 @@ class Spelling(Pieces, Protocol):
     ) -> list[int]:
         """Ids of a text, or of a conversation under the chat template. Raises `RequestError`."""
 
-    async def text_of(self, tokens: Sequence[int]) -> str:
+    async def decode_tokens(self, tokens: Sequence[int]) -> str:
         """Text of ids."""
 
 
@@ -123,7 +123,7 @@ class Generation:
     async def _prompt(self, prompt: Prompt, *, count: bool) -> Prompt:
         call, spelling = self.call, self.served.spelling
         if isinstance(prompt, str):
-            return tuple(await spelling.ids_of(prompt)) if count and spelling is not None else prompt
+            return tuple(await spelling.encode_prompt(prompt)) if count and spelling is not None else prompt
         messages = [one for one in prompt if isinstance(one, ChatMessage)]
         if not messages:
             return prompt
@@ -133,8 +133,8 @@ class Generation:
         if not needed and (spelling is None or not (tools or count)):
             return prompt  # whoever computes it knows the template, too
         spelling = self.served.spelt()
-        ids = await spelling.ids_of(tuple(messages), tools, call.template_options)
-        return (*ids, *(await spelling.ids_of(call.prefill, special=False) if call.prefill else ()))
+        ids = await spelling.encode_prompt(tuple(messages), tools, call.template_options)
+        return (*ids, *(await spelling.encode_prompt(call.prefill, special=False) if call.prefill else ()))
 
     def _held(self) -> Constraint | None:
         """What the answers must match: the request's own form, or calls where it allows them. Raises `ApiError`."""
@@ -243,8 +243,8 @@ class Generation:
         wanted: alternatives beside each token. The first token comes behind nothing: it has no logprob.
         """
         spelling = self.served.spelt()
-        ids = tuple(await spelling.ids_of(prompt))
-        text = prompt if isinstance(prompt, str) else await spelling.text_of(ids)
+        ids = tuple(await spelling.encode_prompt(prompt))
+        text = prompt if isinstance(prompt, str) else await spelling.decode_tokens(ids)
         if wanted is None or not ids:
             return text, []
         known = self.served.scored.beginning(self.served.info.model, wanted, ids) or [TokenOutput(0, ids[0])]

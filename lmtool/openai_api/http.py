@@ -20,7 +20,7 @@ from lmtool.prompt_limits import limits_of
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 
-    from lmtool.prompt_limits import AllLimits, PromptLimits
+    from lmtool.prompt_limits import LimitsByModel, PromptLimits
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ MOST_BYTES = 4 << 20
 _SERVER_SENT = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
-async def asked(request: Request, read: Callable[[Mapping[str, Any]], T], limits: AllLimits | None = None) -> T:
+async def asked(request: Request, read: Callable[[Mapping[str, Any]], T], limits: LimitsByModel | None = None) -> T:
     """What `read` makes of the request's JSON object, a long one in a helper, see `beside`. Raises `ApiError`.
 
     limits: of the models' prompts; what is beyond them is refused.
@@ -61,7 +61,7 @@ async def _body(request: Request) -> bytes:
     return b"".join(chunks)
 
 
-def _read(read: Callable[[Mapping[str, Any]], T], limits: AllLimits, data: bytes) -> T:
+def _read(read: Callable[[Mapping[str, Any]], T], limits: LimitsByModel, data: bytes) -> T:
     found = read_object(read, data)
     own = limits_of(found.model, limits) if isinstance(found, Limitable) else None
     if isinstance(found, Limitable) and own is not None:

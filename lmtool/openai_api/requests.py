@@ -10,7 +10,7 @@ import msgspec
 from lmtool import constraint as constraints
 from lmtool import logits_processors
 from lmtool.errors import ConstraintError, RequestError
-from lmtool.logit_bias import packed
+from lmtool.logit_bias import pack_bias
 from lmtool.openai_api import conversation, errors
 from lmtool.openai_api.errors import ApiError
 from lmtool.openai_api.members import Members
@@ -212,7 +212,7 @@ def _bias(members: Members) -> Mapping[int, float]:
         raise members.wrong("logit_bias", {name: value}, "token ids with numbers")
     numbers = [float(max(-100, min(100, value))) for value in given.values()]  # type: ignore[call-overload]
     bias = dict(zip(map(int, given), numbers, strict=True))
-    return packed(bias, msgspec.json.encode(bias))
+    return pack_bias(bias, msgspec.json.encode(bias))
 
 
 def _prompts(members: Members) -> tuple[Prompt, ...]:

@@ -25,7 +25,7 @@ from lmtool.openai_api.replies import Reply
 from lmtool.openai_api.responses.server import ResponsesRoutes
 from lmtool.openai_api.scored_prompts import ScoredPrompts
 from lmtool.openai_api.tokenizing import TokenizingRoutes
-from lmtool.ports import limits_now
+from lmtool.ports import current_limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from lmtool.openai_api.requests import Call
     from lmtool.openai_api.tools.parsers import Form
     from lmtool.ports import TokenModel
-    from lmtool.prompt_limits import AllLimits
+    from lmtool.prompt_limits import LimitsByModel
     from lmtool.types import ModelInfo, TokenOutput
 
     Handler: TypeAlias = "Callable[[Request], Any]"
@@ -122,8 +122,8 @@ class OpenAIServer:
         spelling, counted = self._tokenizer(model), config.counted or _uncounted
         return Served(self._model, info, spelling, config.check, config.calls_form, self._scored, counted)
 
-    def _limits(self) -> AllLimits:
-        return limits_now(self._model)
+    def _limits(self) -> LimitsByModel:
+        return current_limits(self._model)
 
     def _guarded(self, handler: Handler, refusal: Callable[[ApiError], Response] = _refusal) -> Handler:
         """The handler behind the key, with errors in the API's form."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from lmtool.openai_api.generation import Served
-    from lmtool.prompt_limits import AllLimits, PromptLimits
+    from lmtool.prompt_limits import LimitsByModel, PromptLimits
     from lmtool.types import ChatMessage
 
     Serving: TypeAlias = "Callable[[str | None], Awaitable[Served]]"
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class TokenizingRoutes:
     """Answers `/tokenize` and `/detokenize` as vLLM does."""
 
-    def __init__(self, served: Serving, limits: Callable[[], AllLimits]) -> None:
+    def __init__(self, served: Serving, limits: Callable[[], LimitsByModel]) -> None:
         """served: the model of a name; raises `UnknownModelError`. limits: of the models' prompts."""
         self._served = served
         self._limits = limits
@@ -42,7 +42,7 @@ class TokenizingRoutes:
     async def _tokenize(self, request: Request) -> Response:
         asking = await asked(request, TokenizeRequest.read, self._limits())
         served = await self._served(asking.model)
-        tokens = await served.spelt().ids_of(asking.prompt, asking.tools, asking.options, special=asking.special)
+        tokens = await served.spelt().encode_prompt(asking.prompt, asking.tools, asking.options, special=asking.special)
         return _json({"tokens": tokens, "count": len(tokens), "max_model_len": served.info.context_length})
 
     async def _detokenize(self, request: Request) -> Response:
@@ -51,7 +51,7 @@ class TokenizingRoutes:
         vocabulary = served.info.vocab_size or 0
         if max(asking.tokens, default=-1) >= vocabulary:
             raise _no_ids(f"from 0 to {vocabulary - 1}")
-        return _json({"prompt": await served.spelt().text_of(asking.tokens)})
+        return _json({"prompt": await served.spelt().decode_tokens(asking.tokens)})
 
 
 def _json(value: object) -> Response:

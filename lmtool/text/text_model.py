@@ -10,17 +10,17 @@ from itertools import count
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from lmtool.errors import LmtoolError
-from lmtool.ports import DeferredHandle, LoadedModel, limits_now, refuse
+from lmtool.ports import DeferredHandle, LoadedModel, current_limits, refuse
 from lmtool.prompt_limits import limits_of
 from lmtool.text.stop_strings import StopStrings
-from lmtool.text.worker import LONG, run_in_worker, size_of
+from lmtool.text.worker import LONG, prompt_size, run_in_worker
 from lmtool.types import ChatMessage, GenerateRequest, TokenOutput, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lmtool.ports import Detokenizer, Sink, StreamHandle, Tokenizer, TokenModel
-    from lmtool.prompt_limits import AllLimits
+    from lmtool.prompt_limits import LimitsByModel
     from lmtool.types import ModelInfo, Prompt, ScoreRequest, StreamId
 
 Request: TypeAlias = "GenerateRequest | ScoreRequest"
@@ -43,9 +43,9 @@ class TextModel:
     def __init__(self, inner: TokenModel, tokenizer: Tokenizer) -> None:
         self._inner = inner
         self._tokenizer = tokenizer
-        limits = limits_of(None, limits_now(inner))
+        limits = limits_of(None, current_limits(inner))
         if limits is not None:
-            tokenizer.limits = limits.with_text(tokenizer.longest_token)
+            tokenizer.limits = limits.with_text_limit(tokenizer.longest_token_bytes)
         self._channels: dict[Sink, _Channel] = {}
         self._at_work: set[asyncio.Future[_Prepared]] = set()
         if tokenizer.has_chat_template:  # Jinja takes a tenth of a second to import: now, not while streams run
@@ -66,7 +66,7 @@ class TextModel:
             return refuse(request.stream_id, sink, error)
 
     @property
-    def limits(self) -> AllLimits:
+    def limits(self) -> LimitsByModel:
         """What its prompts may have, see `ports.Limited`."""
         return {} if self._tokenizer.limits is None else {None: self._tokenizer.limits}
 
@@ -252,7 +252,7 @@ def _messages(prompt: tuple[int, ...] | tuple[ChatMessage, ...]) -> tuple[ChatMe
 def _text_size(request: Request) -> int:
     """Return how many characters must be tokenized."""
     scored = "" if isinstance(request, GenerateRequest) else request.scored
-    return size_of(request.prompt) + (len(scored) if isinstance(scored, str) else 0)
+    return prompt_size(request.prompt) + (len(scored) if isinstance(scored, str) else 0)
 
 
 def _prompt_ids(prompt: Prompt, tokenizer: Tokenizer) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from lmtool.errors import FileError, RequestError
 from lmtool.text.detokenizer import PieceDetokenizer, WindowDetokenizer
 from lmtool.text.files import locate, read_text
 from lmtool.text.pieces import pieces, spelling
-from lmtool.text.worker import LONG, run_in_worker, size_of
+from lmtool.text.worker import LONG, prompt_size, run_in_worker
 from lmtool.types import ChatMessage, TokenizerInfo
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class TextTokenizer:
         return self._tokenizer.get_vocab_size(with_added_tokens=True)
 
     @cached_property
-    def longest_token(self) -> int:
+    def longest_token_bytes(self) -> int:
         """Bytes of the longest token, as it is spelled in the vocabulary."""
         return max(len(token.encode()) for token in self._tokenizer.get_vocab(with_added_tokens=True))
 
@@ -233,7 +233,7 @@ class TextTokenizer:
             self._chat = ChatTemplate(self._template, self._named_tokens)
         return self._chat.render(messages, tools, options)
 
-    async def ids_of(
+    async def encode_prompt(
         self,
         prompt: Prompt,
         tools: Sequence[Mapping[str, object]] | None = None,
@@ -242,12 +242,12 @@ class TextTokenizer:
         special: bool = True,
     ) -> list[int]:
         """Token ids of a prompt in any form, with nothing kept waiting. Raises as `encode` and `encode_chat`."""
-        size = size_of(prompt)
+        size = prompt_size(prompt)
         if size >= LONG or tools or options:
-            return await run_in_worker(size, self._prompt_ids, prompt, tools, options, special=special)
-        return self._prompt_ids(prompt, tools, options, special=special)
+            return await run_in_worker(size, self._encode_prompt, prompt, tools, options, special=special)
+        return self._encode_prompt(prompt, tools, options, special=special)
 
-    def _prompt_ids(
+    def _encode_prompt(
         self,
         prompt: Prompt,
         tools: Sequence[Mapping[str, object]] | None,
@@ -262,7 +262,7 @@ class TextTokenizer:
             return self.encode_chat(messages, tools, options)
         return [one for one in prompt if isinstance(one, int)]
 
-    async def text_of(self, tokens: Sequence[int]) -> str:
+    async def decode_tokens(self, tokens: Sequence[int]) -> str:
         """What `decode` returns, with nothing kept waiting."""
         if len(tokens) >= LONG:
             return await run_in_worker(len(tokens), self.decode, tokens)

@@ -29,7 +29,7 @@ T = TypeVar("T")
 _workers = ThreadPoolExecutor(2, "lmtool-tokenize", initializer=step_back)
 
 
-def size_of(prompt: Prompt) -> int:
+def prompt_size(prompt: Prompt) -> int:
     """About how many characters must be read to tokenize a prompt; 0 for token ids."""
     if isinstance(prompt, str):
         return len(prompt)

@@ -49,13 +49,13 @@ def test_a_process_that_was_killed_is_replaced(pool: Pool) -> None:
     assert pool.call(20, len, "abc") == 3
 
 
-def test_rest(pool: Pool) -> None:
+def test_end_idle(pool: Pool) -> None:
     """Those that are free end, whoever is asked goes on; they are there again when they are needed."""
     with ThreadPoolExecutor(2) as threads:
         free, busy = set(threads.map(lambda _: pool.call(20, calls.stay, 0.2), range(2))), calls.Gate()
         working = threads.submit(pool.call, 20, calls.wait_at, busy.path)
         busy.reached()
-        pool.rest()
+        pool.end_idle()
         busy.open()
         kept = working.result()
     (ended,) = free - {kept}

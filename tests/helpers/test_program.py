@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from lmtool.helpers.program import Long, packed, receive, send
+from lmtool.helpers.program import OutOfBand, pack, receive, send
 from tests.helpers import calls
 
 COMMAND = [
@@ -28,7 +28,7 @@ def child() -> subprocess.Popen[bytes]:
 def test_messages(given: str | bytes) -> None:
     """What is sent arrives; a long text, or bytes, as what it is, though it goes beside the pickle."""
     pipe = io.BytesIO()
-    parts = packed((len, [Long(given), 1.5]))
+    parts = pack((len, [OutOfBand(given), 1.5]))
     assert len(parts) == 2
     send(pipe, parts)
     pipe.seek(0)
@@ -50,7 +50,7 @@ def test_ends_with_its_input(child: subprocess.Popen[bytes]) -> None:
 def test_left_alone_it_ends(child: subprocess.Popen[bytes]) -> None:
     """A helper whose server is gone while a library hangs ends itself when its time is over."""
     assert child.stdin is not None
-    send(child.stdin, packed((calls.hang, 0.3)))
+    send(child.stdin, pack((calls.hang, 0.3)))
     child.communicate(timeout=60)
     assert child.returncode != 0
 
@@ -59,10 +59,10 @@ def test_time_left_over_is_nobodys(child: subprocess.Popen[bytes]) -> None:
     """The limit of a call ends with the call."""
     assert child.stdin is not None
     assert child.stdout is not None
-    send(child.stdin, packed((calls.pid, 0.5)))
+    send(child.stdin, pack((calls.pid, 0.5)))
     first = receive(child.stdout)
     with pytest.raises(subprocess.TimeoutExpired):
         child.wait(1)
-    send(child.stdin, packed((calls.pid, 0.5)))
+    send(child.stdin, pack((calls.pid, 0.5)))
     assert receive(child.stdout) == first == (True, child.pid)
     child.communicate(timeout=60)

@@ -66,7 +66,7 @@ async def test_memory_is_given_back_after_the_last_large_request(monkeypatch: py
     """The server's own, and the processes end."""
     released = threading.Semaphore(0)
     monkeypatch.setattr(reading, "release_memory", released.release)
-    monkeypatch.setattr(reading, "_REST_SECONDS", 0.1)
+    monkeypatch.setattr(reading, "_RELEASE_SECONDS", 0.1)
     process = await beside(calls.pid, "x" * LARGE)
     assert await asyncio.to_thread(released.acquire, timeout=30)
     with pytest.raises(ProcessLookupError):

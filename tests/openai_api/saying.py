@@ -32,7 +32,7 @@ class Letters:
     def special_id(self, text: str) -> int | None:
         return MARK_ID if text == MARK else None
 
-    async def ids_of(
+    async def encode_prompt(
         self,
         prompt: Prompt,
         tools: Sequence[Mapping[str, object]] | None = None,
@@ -45,7 +45,7 @@ class Letters:
             prompt = ChatTemplate(self.chat_template or "", {}).render(messages, tools, options)
         return list(prompt.encode())
 
-    async def text_of(self, tokens: Sequence[int]) -> str:
+    async def decode_tokens(self, tokens: Sequence[int]) -> str:
         return bytes(tokens).decode()
 
     def piece(self, token_id: int) -> bytes:

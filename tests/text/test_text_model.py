@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lmtool.errors import RequestError
 from lmtool.ports import stream
-from lmtool.prompt_limits import AllLimits, PromptLimits
+from lmtool.prompt_limits import LimitsByModel, PromptLimits
 from lmtool.text.text_model import TextModel
 from lmtool.text.tokenizer import TextTokenizer, load_tokenizer
 from lmtool.types import (
@@ -163,7 +163,7 @@ class LimitedModel(ScriptedModel):
     """One that tells how long its context is."""
 
     @property
-    def limits(self) -> AllLimits:
+    def limits(self) -> LimitsByModel:
         return {None: PromptLimits("scripted", 30)}
 
 
@@ -173,7 +173,7 @@ class TestLimits:
     async def test_they_are_the_models(self, folder_tokenizer: TextTokenizer) -> None:
         """Its context, and the bytes that so many tokens can have; the tokenizer keeps to them, too."""
         model = TextModel(LimitedModel(), folder_tokenizer)
-        own = PromptLimits("scripted", 30, 30 * 4 * folder_tokenizer.longest_token)
+        own = PromptLimits("scripted", 30, 30 * 4 * folder_tokenizer.longest_token_bytes)
         assert model.limits == {None: own}
         assert folder_tokenizer.limits == own
         assert TextModel(ScriptedModel(), replace_limits(folder_tokenizer)).limits == {}

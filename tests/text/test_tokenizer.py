@@ -259,7 +259,7 @@ class TestLimits:
     @pytest.fixture
     def bounded(self, folder: Path) -> tuple[TextTokenizer, Counting]:
         tokenizer = load_tokenizer(str(folder), chat_template="{% for m in messages %}{{ m.content * 3 }}{% endfor %}")
-        tokenizer.limits = PromptLimits("m", 100).with_text(tokenizer.longest_token)
+        tokenizer.limits = PromptLimits("m", 100).with_text_limit(tokenizer.longest_token_bytes)
         tokenizer._tokenizer = counting = Counting(tokenizer._tokenizer)  # type: ignore[assignment]
         return tokenizer, counting
 
@@ -267,7 +267,7 @@ class TestLimits:
         """No token stands for more bytes of a text."""
         for tokenizer in (stories, byte_level):
             longest = max(len(tokenizer.piece(token)) for token in range(tokenizer.vocab_size))
-            assert longest <= tokenizer.longest_token < 50
+            assert longest <= tokenizer.longest_token_bytes < 50
 
     @pytest.mark.parametrize("text", ["a" * 4_000_000, " " * 4_000_000, "\u3042" * 40_000])
     def test_a_text_that_cannot_fit(self, bounded: tuple[TextTokenizer, Counting], text: str) -> None:
@@ -318,16 +318,16 @@ class TestWithoutWaiting:
         )
         for text in ("Once upon", "Once upon a time. " * 1000):
             message = ChatMessage("user", text)
-            assert await tokenizer.ids_of(text) == tokenizer.encode(text)
-            assert await tokenizer.ids_of(text, special=False) == tokenizer.encode(text, special=False)
-            assert await tokenizer.ids_of((message,)) == tokenizer.encode_chat([message])
-            assert await tokenizer.ids_of((message,), options={"x": "!"}) == tokenizer.encode_chat(
+            assert await tokenizer.encode_prompt(text) == tokenizer.encode(text)
+            assert await tokenizer.encode_prompt(text, special=False) == tokenizer.encode(text, special=False)
+            assert await tokenizer.encode_prompt((message,)) == tokenizer.encode_chat([message])
+            assert await tokenizer.encode_prompt((message,), options={"x": "!"}) == tokenizer.encode_chat(
                 [message], None, {"x": "!"}
             )
-        assert await tokenizer.ids_of((3, 4)) == [3, 4]
-        assert await tokenizer.ids_of(()) == []
+        assert await tokenizer.encode_prompt((3, 4)) == [3, 4]
+        assert await tokenizer.encode_prompt(()) == []
 
     async def test_text(self, stories: TextTokenizer) -> None:
         """Of few ids and of many."""
         for count in (3, 10_000):
-            assert await stories.text_of([403] * count) == " Once".lstrip() + " Once" * (count - 1)
+            assert await stories.decode_tokens([403] * count) == " Once".lstrip() + " Once" * (count - 1)

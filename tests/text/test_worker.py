@@ -10,7 +10,7 @@ import pytest
 
 from lmtool.helpers.background import NICENESS
 from lmtool.text import worker
-from lmtool.text.worker import run_in_worker, size_of
+from lmtool.text.worker import prompt_size, run_in_worker
 from lmtool.types import ChatMessage, Prompt, ToolCall
 
 
@@ -27,7 +27,7 @@ from lmtool.types import ChatMessage, Prompt, ToolCall
 )
 def test_sizes(prompt: Prompt, least: int, most: int) -> None:
     """Characters to be tokenized; each message counts even without any; ids are no work."""
-    assert least <= size_of(prompt) <= most
+    assert least <= prompt_size(prompt) <= most
 
 
 def where() -> tuple[int, int]:

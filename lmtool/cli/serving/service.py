@@ -151,7 +151,7 @@ class Service:
             return  # a model from elsewhere: what needs its tokenizer is refused by name
         if info.tokenizer is not None and info.tokenizer.sha256 == tokenizer.info.sha256:
             assert isinstance(self._host, Balancer), "it has workers"
-            self._host.longest_token = tokenizer.longest_token
+            self._host.longest_token_bytes = tokenizer.longest_token_bytes
             tokenizer.limits = limits_of(None, self._host.limits)
             self._loader.known_tokenizers[source] = tokenizer
 

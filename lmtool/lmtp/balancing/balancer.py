@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lmtool.ports import Sink, StreamHandle, Unsubscribe
-    from lmtool.prompt_limits import AllLimits
+    from lmtool.prompt_limits import LimitsByModel
     from lmtool.types import GenerateRequest, ModelInfo, ScoreRequest
 
 
@@ -39,7 +39,7 @@ class Balancer:
         self._changed = asyncio.Event()
         self._progress = LoadProgress(f"{len(endpoints)} workers", "waiting")
         self._listeners: dict[object, Callable[[LoadProgress], None]] = {}
-        self.longest_token: int | None = None
+        self.longest_token_bytes: int | None = None
         """Bytes of the longest token of the workers' model, where its tokenizer is known here."""
         self._prefixes = Prefixes()
         self._workers = [
@@ -63,14 +63,14 @@ class Balancer:
         return [worker.name for worker in self._workers if worker.up]
 
     @property
-    def limits(self) -> AllLimits:
+    def limits(self) -> LimitsByModel:
         """What prompts of the workers' model may have, see `ports.Limited`."""
         told = (PromptLimits.of(worker.info) for worker in self._workers if worker.info is not None)
         known = [one for one in told if one is not None]
         if not known:
             return {}
         limits = widest(known)
-        return {None: limits if self.longest_token is None else limits.with_text(self.longest_token)}
+        return {None: limits if self.longest_token_bytes is None else limits.with_text_limit(self.longest_token_bytes)}
 
     def streams(self) -> tuple[int, int]:
         """Streams that run on all workers, and 0: what waits, waits there."""

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from lmtool.openai_api.errors import ApiError
-    from lmtool.prompt_limits import AllLimits
+    from lmtool.prompt_limits import LimitsByModel
 
 
 class MessagesRoutes:
     """Answers `/messages`."""
 
     def __init__(
-        self, served: Callable[[str | None], Awaitable[Served]], limits: Callable[[], AllLimits] = dict
+        self, served: Callable[[str | None], Awaitable[Served]], limits: Callable[[], LimitsByModel] = dict
     ) -> None:
         """served: the model of a name; raises `UnknownModelError`. limits: of the models' prompts."""
         self._served = served

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from lmtool.prompt_limits import AllLimits
+    from lmtool.prompt_limits import LimitsByModel
 
 
 class ResponsesRoutes:
@@ -30,7 +30,7 @@ class ResponsesRoutes:
     def __init__(
         self,
         served: Callable[[str | None], Awaitable[Served]],
-        limits: Callable[[], AllLimits] = dict,
+        limits: Callable[[], LimitsByModel] = dict,
         store: Store | None = None,
     ) -> None:
         """served: the model of a name; raises `UnknownModelError`. limits: of the models' prompts."""
