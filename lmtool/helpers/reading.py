@@ -113,5 +113,9 @@ def _release_later(loop: asyncio.AbstractEventLoop) -> None:
 
 def _release(loop: asyncio.AbstractEventLoop) -> None:
     del _releasing[loop]
-    _queue.put("", _pool.end_idle)
-    _queue.put("", release_memory)
+    _queue.put("", _give_back)
+
+
+def _give_back() -> None:
+    _pool.end_idle()
+    release_memory()
