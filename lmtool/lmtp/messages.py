@@ -20,6 +20,9 @@ PROTOCOL_VERSION = 1
 MAX_FRAME_BYTES = 4 * 1024 * 1024
 """Of a client's frame: as many as every server reads (SPEC.md, TRA-4)."""
 
+SUBPROTOCOL = "lmtp"
+"""Selected of a WebSocket's subprotocols where it is offered: a page that shows a key in another needs one (TRA-12)."""
+
 EXTENSIONS = (
     "cancel",
     "stop",
