@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ T = TypeVar("T")
 START_SECONDS = 120.0
 """Longest wait until a process is prepared."""
 _PIPE_BYTES = 1 << 20
-"""Where the system lets us choose; by default, the two would take turns every 64 KiB."""
+"""Where the system lets us choose (Linux, within a user's limits); else the two take turns every 64 KiB."""
 _GRACE_SECONDS = 2.0
 """How much later than we would a process ends itself, should we be gone."""
 _PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from lmtool.helpers.program import main; main()"
@@ -61,10 +62,10 @@ class Process:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                pipesize=_PIPE_BYTES,
                 process_group=0,  # Ctrl-C is for the server, which drains first; in a session of its own, Linux would
                 # weigh it against the whole server (sched_autogroup), whatever its niceness
             )
+            _widen(self._child)
 
     def ready(self) -> None:
         """Wait until it is prepared, starting it where needed.
@@ -148,6 +149,14 @@ class Process:
                 assert pipe is not None, "both are pipes"
                 with contextlib.suppress(OSError):
                     pipe.close()
+
+
+def _widen(child: subprocess.Popen[bytes]) -> None:
+    if sys.platform == "linux":
+        for pipe in (child.stdin, child.stdout):
+            assert pipe is not None, "both are pipes"
+            with contextlib.suppress(OSError):  # a user's pipes may have so many bytes, all together
+                fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
 
 def _ending(status: int) -> str:

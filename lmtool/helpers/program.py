@@ -30,9 +30,9 @@ def main() -> None:
     gc.disable()  # what is read is a tree of up to a million parts, through which it would go again and again
     with contextlib.suppress(EOFError):
         while True:
-            if _serve(questions, answers) >= LARGE:
-                gc.collect()
-                gc.freeze()  # what is left are modules, through which the next collection need not go
+            size = _serve(questions, answers)
+            gc.collect(0)  # of what this question made, by now nearly nothing
+            if size >= LARGE:
                 release_memory()
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from lmtool.errors import LmtoolError
+from lmtool.errors import LmtoolError, ResourceError
 from lmtool.ports import DeferredHandle, LoadedModel, current_limits, refuse
 from lmtool.prompt_limits import limits_of
 from lmtool.text.stop_strings import StopStrings
@@ -47,7 +47,7 @@ class TextModel:
         if limits is not None:
             tokenizer.limits = limits.with_text_limit(tokenizer.longest_token_bytes)
         self._channels: dict[Sink, _Channel] = {}
-        self._at_work: set[asyncio.Future[_Prepared]] = set()
+        self._at_work: set[asyncio.Future[_Prepared | None]] = set()
         if tokenizer.has_chat_template:  # Jinja takes a tenth of a second to import: now, not while streams run
             importlib.import_module("lmtool.text.chat_template")
 
@@ -86,7 +86,9 @@ class TextModel:
         return len(self._at_work) + await self._inner.drain(max(0.0, deadline - loop.time()))
 
     def close(self) -> None:
-        """Close the inner model, see `ports.LoadedModel.close`."""
+        """Close the inner model, see `ports.LoadedModel.close`; prompts that wait are not tokenized any more."""
+        for work in self._at_work:
+            work.cancel()
         if isinstance(self._inner, LoadedModel):
             self._inner.close()
 
@@ -101,18 +103,26 @@ class TextModel:
     def _submit_later(self, request: Request, sink: Sink, size: int) -> StreamHandle:
         """Tokenize in the worker thread, so that one long text does not stop everybody's streams."""
         handle = DeferredHandle(request.stream_id, sink)
-        work = run_in_worker(size, _Prepared, request, self._tokenizer)
+        work = run_in_worker(size, self._prepare, request, handle)
         self._at_work.add(work)
         work.add_done_callback(partial(self._tokenized, handle, sink))
         return handle
 
-    def _tokenized(self, handle: DeferredHandle, sink: Sink, work: asyncio.Future[_Prepared]) -> None:
+    def _prepare(self, request: Request, handle: DeferredHandle) -> _Prepared | None:
+        """Tokenize; None where nobody waits for it any more."""
+        return None if handle.ended else _Prepared(request, self._tokenizer)
+
+    def _tokenized(self, handle: DeferredHandle, sink: Sink, work: asyncio.Future[_Prepared | None]) -> None:
         self._at_work.discard(work)
+        if work.cancelled():
+            handle.fail(ResourceError("the model was closed before the prompt was read"))
+            return
         try:
             prepared = work.result()
         except LmtoolError as error:
             handle.fail(error)
-        else:
+            return
+        if prepared is not None:
             handle.start(partial(self._start, prepared, sink))
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from lmtool.helpers.background import step_back
 from lmtool.helpers.memory import release_memory
+from lmtool.helpers.work_queue import WorkQueue
 from lmtool.types import ChatMessage
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _MESSAGE = 128
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_workers = ThreadPoolExecutor(2, "lmtool-tokenize", initializer=step_back)
+_queue = WorkQueue(2, "lmtool-tokenize", step_back)
 
 
 def prompt_size(prompt: Prompt) -> int:
@@ -40,10 +40,10 @@ def prompt_size(prompt: Prompt) -> int:
 
 
 def run_in_worker(size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
-    """What a function returns that reads so many characters; call from a running event loop."""
+    """What a function returns that reads so many characters, the short ones first; call from a running event loop."""
     import asyncio  # takes longer than to tokenize a text, where nothing else needs it
 
-    return asyncio.get_running_loop().run_in_executor(_workers, partial(_run, size, partial(function, *args, **kwargs)))
+    return asyncio.wrap_future(_queue.put(size, partial(_run, size, partial(function, *args, **kwargs))))
 
 
 def _run(size: int, function: Callable[[], T]) -> T:

@@ -50,6 +50,27 @@ def refuse(_given: object = None) -> None:
     raise ConstraintError("no", "send another")
 
 
+class Knot:
+    """What holds itself."""
+
+    alive = 0
+
+    def __init__(self) -> None:
+        self.itself = self
+        Knot.alive += 1
+
+    def __del__(self) -> None:
+        Knot.alive -= 1
+
+
+def tie_knots(count: int) -> int:
+    """Make garbage that only a collection finds; how much there was before."""
+    before = Knot.alive
+    for _ in range(count):
+        Knot()
+    return before
+
+
 def say(text: str) -> str:
     """Print what is no answer."""
     sys.stdout.write(text)

@@ -16,6 +16,7 @@ from lmtool.helpers import reading
 from lmtool.helpers.memory import LARGE
 from lmtool.helpers.pool import LONG
 from lmtool.helpers.reading import beside, is_long
+from lmtool.helpers.work_queue import WorkQueue
 from tests.helpers import calls
 
 
@@ -33,7 +34,7 @@ async def test_where_a_text_is_read() -> None:
 
 async def test_the_shorter_ones_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of those that wait; among those of about one length nobody is overtaken."""
-    monkeypatch.setattr(reading, "_queue", reading._Queue(1))
+    monkeypatch.setattr(reading, "_queue", WorkQueue(1, "test"))
     gate, begun = calls.Gate(), []
     waiting = [asyncio.ensure_future(beside(calls.wait_at, gate.path))]
     await asyncio.to_thread(gate.reached)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import replace
 
 import pytest
@@ -10,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmtool.errors import RequestError
+from lmtool.helpers.work_queue import WorkQueue
 from lmtool.ports import stream
 from lmtool.prompt_limits import LimitsByModel, PromptLimits
+from lmtool.text import worker
 from lmtool.text.text_model import TextModel
 from lmtool.text.tokenizer import TextTokenizer, load_tokenizer
 from lmtool.types import (
@@ -157,6 +160,31 @@ class TestLongTexts:
         assert not inner.submitted
         assert len(sink.calls) == 1
         model.close()
+
+    async def test_what_nobody_waits_for_is_not_tokenized(
+        self, byte_level: TextTokenizer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Neither for streams that were cancelled nor, once the model is closed, for those that wait, which fail."""
+        queue = WorkQueue(1, "test")
+        monkeypatch.setattr(worker, "_queue", queue)
+        begun, go_on = threading.Event(), threading.Event()
+        first = queue.put(0, lambda: (begun.set(), go_on.wait(60)))
+        await asyncio.to_thread(begun.wait, 60)
+        tokenized: list[object] = []
+        monkeypatch.setattr(byte_level, "encode", lambda text, **_named: tokenized.append(text) or [])
+        model, sink = TextModel(ScriptedModel(), byte_level), Collector()
+        model.submit(generate(1, "one two " * 4000), sink).cancel()
+        other = TextModel(ScriptedModel(), byte_level)
+        other.submit(generate(2, "one two " * 4000), sink)
+        other.close()
+        await asyncio.sleep(0)
+        go_on.set()
+        await model.drain(10)
+        assert first.done()
+        await asyncio.sleep(0)
+        assert sink.of(1) == [TokenOutput(1, finish_reason="cancelled")]
+        assert [one.error for one in sink.of(2)] == ["the model was closed before the prompt was read"]
+        assert not tokenized
 
 
 class LimitedModel(ScriptedModel):
