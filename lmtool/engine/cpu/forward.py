@@ -83,8 +83,16 @@ class CompiledModel:
 
     def runner(self, cache: KVCache, chunk_tokens: int) -> ModelRunner:
         """What runs steps through this pass."""
-        doubling = self._shape.doubling_position
-        return ModelRunner(self, cache, _CPU, chunk_tokens, 1, free_cuts=True, doubling_position=doubling)
+        return ModelRunner(
+            self,
+            cache,
+            _CPU,
+            chunk_tokens,
+            1,
+            free_cuts=True,
+            kernels=self._kernels.name,
+            doubling_position=self._shape.doubling_position,
+        )
 
     def logits(self, batch: Batch, attention: BlockAttention) -> Tensor:
         """See `Forward.logits`; float32."""
