@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import sys
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from lmtool.bench.worker import command
 from lmtool.cli.backends import VLLM
 from lmtool.cli.vllm.translation import option
 from lmtool.cli.wiring import served
+from lmtool.engine.cpu.library import find_kernels
 from lmtool.errors import ResourceError, UsageError
 
 if TYPE_CHECKING:
@@ -93,9 +94,17 @@ def _command(service: ServiceConfig, environment: dict[str, str], more: dict[str
 
 def _own(service: ServiceConfig) -> list[str]:
     program = [sys.executable, "-m", "lmtool", "--quiet", "--settings", os.devnull]
-    flags = [word for part in (service.models, service.engine, service.backend) for word in _flags(part)]
+    engine = replace(service.engine, kernels=_kernels(service.engine.kernels))
+    flags = [word for part in (service.models, engine, service.backend) for word in _flags(part)]
     model = [] if service.models.model is None else ["--", service.models.model]
     return [*program, "serve", "--stdio", "--replicas", "1", *flags, *model]
+
+
+def _kernels(choice: str) -> str:
+    """`auto` decided here for all workers: one whose compiler or cache fails must not compute otherwise in silence."""
+    if choice != "auto":
+        return choice
+    return "none" if isinstance(find_kernels(), ResourceError) else "required"
 
 
 def _vllm(service: ServiceConfig, devices: int) -> list[str]:
