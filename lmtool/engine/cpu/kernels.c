@@ -29,6 +29,7 @@
 #define SPAN (4 * BLOCK) /* positions that a query looks at together */
 #define QUERIES (LANES / 2) /* that look together: what fits into the registers */
 #define STRIDE 16 /* inputs between two looks at memory */
+#define SHORT_STRIDE 2 /* the same for so few rows that memory is what is waited for */
 #define FLOAT_PART 128 /* inputs whose weights in a tile stay in the nearest cache */
 #define INT8_PART 512
 #define TOGETHER 256 /* rows whose results of a tile are kept at once, on a thread's stack */
@@ -162,9 +163,9 @@ static void finish(const float *result, const Job *job, const Place *at) {
     }
 }
 
-/* Ask memory for the part of the next tile that belongs to the inputs from k on. */
-INLINE void fetch(const Place *at, int64_t k) {
-    const char *from = at->next + k * at->pace, *to = from + STRIDE * at->pace;
+/* Ask memory for the part of the next tile that belongs to `count` inputs from k on. */
+INLINE void fetch(const Place *at, int64_t k, int64_t count) {
+    const char *from = at->next + k * at->pace, *to = from + count * at->pace;
     for (; from < to; from += LINE) __builtin_prefetch(from, 0, 2);
 }
 
@@ -194,14 +195,14 @@ INLINE vec accumulated(const int kind, vec total, vec x, vec w) {
 }
 
 /* Rows of a group, [size, rows], with weights [size, WIDTH], added to their results [rows, WIDTH]. */
-INLINE void float_rows(const int rows, const int kind, const float *inputs, const void *weights, int64_t size,
-                       int64_t from, const Place *at, float *result) {
+INLINE void float_rows(const int rows, const int kind, const int stride, const float *inputs, const void *weights,
+                       int64_t size, int64_t from, const Place *at, float *result) {
     vec total[ROWS][VECTORS];
     UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < VECTORS; v++)
         total[r][v] = load(result + r * WIDTH + v * LANES);
-    for (int64_t start = 0; start < size; start += STRIDE) {
-        const int64_t end = start + STRIDE < size ? start + STRIDE : size;
-        fetch(at, from + start);
+    for (int64_t start = 0; start < size; start += stride) {
+        const int64_t end = start + stride < size ? start + stride : size;
+        fetch(at, from + start, stride);
         for (int64_t k = start; k < end; k++) {
             vec w[VECTORS];
             UNROLL for (int v = 0; v < VECTORS; v++) {
@@ -219,18 +220,23 @@ INLINE void float_rows(const int rows, const int kind, const float *inputs, cons
         store(result + r * WIDTH + v * LANES, total[r][v]);
 }
 
-#define EACH_COUNT(CASE) \
-    CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
-#define FLOAT_CASE(n) case n: if (n <= ROWS) float_rows(n, FLOAT32, inputs, weights, size, from, at, result); break;
-#define HALF_CASE(n) case n: if (n <= ROWS) float_rows(n, BFLOAT16, inputs, weights, size, from, at, result); break;
-static void float_group(int64_t rows, const float *inputs, const void *weights, int64_t size, int64_t from,
-                        const Place *at, float *result) {
-    switch (rows) { EACH_COUNT(FLOAT_CASE) }
-}
-static void half_group(int64_t rows, const float *inputs, const void *weights, int64_t size, int64_t from,
-                       const Place *at, float *result) {
-    switch (rows) { EACH_COUNT(HALF_CASE) }
-}
+#define EACH_COUNT(CASE, ...) \
+    CASE(1, __VA_ARGS__) CASE(2, __VA_ARGS__) CASE(3, __VA_ARGS__) CASE(4, __VA_ARGS__) CASE(5, __VA_ARGS__) \
+    CASE(6, __VA_ARGS__) CASE(7, __VA_ARGS__) CASE(8, __VA_ARGS__) CASE(9, __VA_ARGS__) CASE(10, __VA_ARGS__) \
+    CASE(11, __VA_ARGS__) CASE(12, __VA_ARGS__)
+#define FLOAT_CASE(n, kind, stride) \
+    case n: if (n <= ROWS) float_rows(n, kind, stride, inputs, weights, size, from, at, result); break;
+#define FLOAT_GROUP(name, kind, stride) \
+    static void name(int64_t rows, const float *inputs, const void *weights, int64_t size, int64_t from, \
+                     const Place *at, float *result) { switch (rows) { EACH_COUNT(FLOAT_CASE, kind, stride) } }
+FLOAT_GROUP(float_group, FLOAT32, STRIDE)
+FLOAT_GROUP(only_float_group, FLOAT32, SHORT_STRIDE)
+#if PAIRED
+FLOAT_GROUP(half_group, BFLOAT16, STRIDE)
+#else
+#define half_group float_group /* its weights were widened */
+#endif
+FLOAT_GROUP(only_half_group, BFLOAT16, SHORT_STRIDE)
 
 /* Of several groups each takes one part of the weights after the other, which so stays near for all of them; bfloat16
    is widened once. */
@@ -251,7 +257,7 @@ static void float_groups(const Job *job, const Place *at, float *result) {
             const int64_t rows = first_row(job->tokens, job->groups, group + 1) - first;
             Place own = *at;
             own.next += words * own.pace * group;
-            (kind == BFLOAT16 && PAIRED ? half_group : float_group)(
+            (kind == BFLOAT16 ? half_group : float_group)(
                 rows, (const float *)job->inputs + first * words + from * rows, weights, size, from, &own,
                 result + first * WIDTH);
         }
@@ -263,8 +269,8 @@ static void float_tile(const Job *job, const Place *at) {
     memset(result, 0, sizeof result);
     if (job->groups > 1) float_groups(job, at, result);
     else
-        (job->product->kind == BFLOAT16 ? half_group : float_group)(job->tokens, job->inputs, at->weights, job->words, 0,
-                                                                    at, result);
+        (job->product->kind == BFLOAT16 ? only_half_group : only_float_group)(job->tokens, job->inputs, at->weights,
+                                                                              job->words, 0, at, result);
     finish(result, job, at);
 }
 
@@ -297,7 +303,7 @@ INLINE void int8_rows(const int rows, const uint8_t *inputs, const int8_t *weigh
         total[r][v] = result[r * VECTORS + v];
     for (int64_t start = 0; start < size; start += STRIDE) {
         const int64_t end = start + STRIDE < size ? start + STRIDE : size;
-        fetch(at, from + start);
+        fetch(at, from + start, STRIDE);
         for (int64_t k = start; k < end; k += 4) {
             ivec w[VECTORS];
             UNROLL for (int v = 0; v < VECTORS; v++) memcpy(w + v, weights + k * WIDTH + v * 4 * LANES, sizeof(ivec));
@@ -309,10 +315,10 @@ INLINE void int8_rows(const int rows, const uint8_t *inputs, const int8_t *weigh
         result[r * VECTORS + v] = total[r][v];
 }
 
-#define INT8_CASE(n) case n: if (n <= ROWS) int8_rows(n, inputs, weights, size, from, at, result); break;
+#define INT8_CASE(n, ...) case n: if (n <= ROWS) int8_rows(n, inputs, weights, size, from, at, result); break;
 static void int8_group(int64_t rows, const uint8_t *inputs, const int8_t *weights, int64_t size, int64_t from,
                        const Place *at, sums *result) {
-    switch (rows) { EACH_COUNT(INT8_CASE) }
+    switch (rows) { EACH_COUNT(INT8_CASE, 0) }
 }
 
 static void int8_tile(const Job *job, const Place *at) {
@@ -365,14 +371,17 @@ static float quantize(const float *x, int64_t size, uint8_t *to) {
 /* A row [K] as bfloat16, the nearest; beside an odd last one stands 0. */
 #if PAIRED
 static void halve(const float *x, int64_t size, uint16_t *to) {
-    for (int64_t i = 0; i < size; i += LANES) {
-        const int64_t left = size - i < LANES ? size - i : LANES;
-        float own[LANES] = {0};
-        half rounded;
-        memcpy(own, x + i, left * sizeof(float));
-        __asm__("vcvtneps2bf16 %1, %0" : "=v"(rounded) : "v"(load(own)));
-        memcpy(to + i, &rounded, (left + 1) / 2 * sizeof(float));
+    int64_t i = 0;
+    half rounded;
+    for (; i + LANES <= size; i += LANES) {
+        __asm__("vcvtneps2bf16 %1, %0" : "=v"(rounded) : "v"(load(x + i)));
+        *(half *)(to + i) = rounded;
     }
+    if (i == size) return;
+    float rest[LANES] = {0};
+    memcpy(rest, x + i, (size - i) * sizeof(float));
+    __asm__("vcvtneps2bf16 %1, %0" : "=v"(rounded) : "v"(load(rest)));
+    memcpy(to + i, &rounded, (size - i + 1) / 2 * sizeof(float));
 }
 #else
 #define halve(x, size, to) (void)0

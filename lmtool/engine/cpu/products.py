@@ -67,12 +67,12 @@ def pack(kernels: Kernels, weight: Tensor, bias: Tensor | None, dtype: torch.dty
         scales = torch.zeros(tiles * width)
         scales[:out] = weight.float().abs().amax(dim=1).clamp(min=1e-30) / 127
         sums = torch.zeros(tiles * width, dtype=torch.int32)
-        packed = torch.zeros(tiles, size // 4, width, 4, dtype=dtype)
+        packed = torch.empty(tiles, size // 4, width, 4, dtype=dtype)
     elif dtype == torch.bfloat16 and kernels.paired:
-        packed = torch.zeros(tiles, -(-size // 2), width, 2, dtype=dtype)
+        packed = torch.empty(tiles, -(-size // 2), width, 2, dtype=dtype)
     else:
         packed = torch.empty(tiles, size, width, dtype=dtype)
-    kernels.prefer_large_pages(packed.data_ptr(), packed.nbytes)
+    kernels.prefer_large_pages(packed.data_ptr(), packed.nbytes)  # before anything is written there
     for tile in range(0, tiles, _TILES):  # a few at a time, so that hardly anything is in memory twice
         _fill(packed[tile : tile + _TILES], weight, tile * width, scales, sums)
     whole = None if bias is None else torch.zeros(tiles * width).index_copy_(0, torch.arange(out), bias.float())
