@@ -117,8 +117,7 @@ def _packed(plain: _Plain) -> Loaded | None:
     runner = plain.loaded.runner
     rows = prepare_linears(plain.model, runner.device)
     even_activations(plain.model, runner.device)
-    name = product_name(rows) if runner.device.type == "cpu" else runner.kernels
-    return _if_equal(plain, replace(runner, min_rows=rows, kernels=name), "runs with its own layers only")
+    return _if_equal(plain, _with_products(runner, rows), "runs with its own layers only")
 
 
 def _compiled(plain: _Plain, config: EngineConfig) -> ModelRunner | None:
@@ -168,9 +167,14 @@ def _lean(plain: _Plain, shape: LeanConfig) -> Loaded | None:
     model = fused or LeanModel(shape, weights, frequencies, plain.context, packed=packed)
     runner.cache.rename(model.layers)
     rows = PACKED_MIN_ROWS if packed else runner.min_rows
-    name = product_name(rows) if runner.device.type == "cpu" else runner.kernels
-    lean = replace(runner, forward=model, min_rows=rows, kernels=name)
+    lean = replace(_with_products(runner, rows), forward=model)
     return _if_equal(plain, lean, "runs through transformers' modules")
+
+
+def _with_products(runner: ModelRunner, rows: int) -> ModelRunner:
+    """The runner where products are of so many rows at least."""
+    kernels = product_name(rows) if runner.device.type == "cpu" else runner.kernels
+    return replace(runner, min_rows=rows, kernels=kernels)
 
 
 def _taken(model: PreTrainedModel) -> dict[str, Tensor]:
