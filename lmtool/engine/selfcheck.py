@@ -159,7 +159,7 @@ def _rounding(model: PreTrainedModel, prompt: list[int], logits: Tensor) -> floa
     except RuntimeError as problem:  # code of its own that mixes dtypes
         _logger.info("the rounding of %s cannot be measured: %s", type(model).__name__, problem)
         return None
-    return float((logits - exact).abs().max())
+    return float((logits - exact).abs().nan_to_num(0, 0).max())
 
 
 @contextlib.contextmanager

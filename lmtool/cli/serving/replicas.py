@@ -45,7 +45,7 @@ def commands(config: ReplicasConfig, service: ServiceConfig, environment: dict[s
     if config.layout is None:
         if config.replicas == 1 and service.backend.backend != VLLM:
             return ()
-        return (_command(service, environment, {}),) * config.replicas
+        return (_command(_alike(service), environment, {}),) * config.replicas
     if config.replicas != 1:
         raise UsageError("--replicas and --layout contradict each other", "give one of them: 2x1 is two workers")
     workers, each = parse_layout(config.layout)
@@ -56,6 +56,14 @@ def commands(config: ReplicasConfig, service: ServiceConfig, environment: dict[s
         )
     groups = device_groups(workers, each, _devices(environment))
     return tuple(_command(service, environment, {"CUDA_VISIBLE_DEVICES": ",".join(group)}, each) for group in groups)
+
+
+def _alike(service: ServiceConfig) -> ServiceConfig:
+    """The same with `--kernels auto` decided: a worker whose compiler or cache fails must not differ in silence."""
+    if service.engine.kernels != "auto" or service.backend.backend == VLLM:
+        return service
+    kernels = "none" if isinstance(find_kernels(), ResourceError) else "required"
+    return replace(service, engine=replace(service.engine, kernels=kernels))
 
 
 def parse_layout(text: str) -> tuple[int, int]:
@@ -94,17 +102,9 @@ def _command(service: ServiceConfig, environment: dict[str, str], more: dict[str
 
 def _own(service: ServiceConfig) -> list[str]:
     program = [sys.executable, "-m", "lmtool", "--quiet", "--settings", os.devnull]
-    engine = replace(service.engine, kernels=_kernels(service.engine.kernels))
-    flags = [word for part in (service.models, engine, service.backend) for word in _flags(part)]
+    flags = [word for part in (service.models, service.engine, service.backend) for word in _flags(part)]
     model = [] if service.models.model is None else ["--", service.models.model]
     return [*program, "serve", "--stdio", "--replicas", "1", *flags, *model]
-
-
-def _kernels(choice: str) -> str:
-    """`auto` decided here for all workers: one whose compiler or cache fails must not compute otherwise in silence."""
-    if choice != "auto":
-        return choice
-    return "none" if isinstance(find_kernels(), ResourceError) else "required"
 
 
 def _vllm(service: ServiceConfig, devices: int) -> list[str]:

@@ -39,7 +39,7 @@ class CompiledLayer:
 
 
 class CompiledModel:
-    """A `Forward` in float32, weights stored as `dtype`.
+    """A `Forward` in float32, weights stored as `dtype`, which inputs of products may be rounded to.
 
     A row's bits are the same in any batch, alone as well, and however its stream is cut into steps. Its cache is read
     by nobody else: keys lie across their blocks, [D, BLOCK_TOKENS] each.

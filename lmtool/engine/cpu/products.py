@@ -25,7 +25,8 @@ class PackedProduct:
     """A linear layer's weights in tiles, and its bias."""
 
     weights: Tensor
-    """[tiles, in, width] float32 or bfloat16, or [tiles, in / 4, width, 4] int8; outputs behind the last one are 0."""
+    """[tiles, in, width] float32 or bfloat16, [tiles, in / 2, width, 2] bfloat16 where the kernels multiply pairs, or
+    [tiles, in / 4, width, 4] int8; outputs behind the last one are 0, and so is what fills up an odd last pair."""
     scales: Tensor | None
     """[tiles * width] float32, what one quantum of an output's int8 weights is worth."""
     sums: Tensor | None
