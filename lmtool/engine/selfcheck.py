@@ -169,12 +169,13 @@ def _widened(model: nn.Module) -> Iterator[None]:
 
     def widen(module: nn.Module, _: object) -> None:
         for weight in module.parameters(recurse=False):
-            narrow[weight] = weight.data
-            weight.data = weight.data.float()
+            if weight not in narrow:  # a module within may have the same one
+                narrow[weight] = weight.data
+                weight.data = weight.data.float()
 
     def restore(module: nn.Module, *_: object) -> None:
         for weight in module.parameters(recurse=False):
-            weight.data = narrow.pop(weight)
+            weight.data = narrow.pop(weight, weight.data)
 
     hooks = [module.register_forward_pre_hook(widen) for module in model.modules()]
     hooks += [module.register_forward_hook(restore, always_call=True) for module in model.modules()]

@@ -123,6 +123,14 @@ class TestHalfPrecision:
                 with pytest.raises(ModelLoadError, match="logits differ"):
                     selfcheck._compare("m", reference, right + 4 * reference.rounding, logits, None)
 
+    def test_a_weight_of_two_modules(self):
+        """One that a module shares with one inside it is narrow again afterwards."""
+        model = self.deep(2)
+        model.model.weight = model.model.norm.weight
+        with torch.inference_mode():
+            assert selfcheck.reference_logits(model, "m").rounding is not None
+        assert {weight.dtype for weight in model.parameters()} == {torch.bfloat16}
+
     def test_code_that_mixes_dtypes(self, caplog):
         """A model that cannot be computed so is checked with what is usual."""
 

@@ -45,7 +45,7 @@ def commands(config: ReplicasConfig, service: ServiceConfig, environment: dict[s
     if config.layout is None:
         if config.replicas == 1 and service.backend.backend != VLLM:
             return ()
-        return (_command(_alike(service), environment, {}),) * config.replicas
+        return (_command(_same_kernels(service), environment, {}),) * config.replicas
     if config.replicas != 1:
         raise UsageError("--replicas and --layout contradict each other", "give one of them: 2x1 is two workers")
     workers, each = parse_layout(config.layout)
@@ -58,7 +58,7 @@ def commands(config: ReplicasConfig, service: ServiceConfig, environment: dict[s
     return tuple(_command(service, environment, {"CUDA_VISIBLE_DEVICES": ",".join(group)}, each) for group in groups)
 
 
-def _alike(service: ServiceConfig) -> ServiceConfig:
+def _same_kernels(service: ServiceConfig) -> ServiceConfig:
     """The same with `--kernels auto` decided: a worker whose compiler or cache fails must not differ in silence."""
     if service.engine.kernels != "auto" or service.backend.backend == VLLM:
         return service

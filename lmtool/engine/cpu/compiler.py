@@ -65,7 +65,9 @@ def cache_folder() -> Path:
 def _key(compiler: str) -> str:
     """What the library depends on: source, compiler and processor."""
     told = [source.read_bytes() for source in (*SOURCES, HEADER)]
-    told += [os.fsencode(os.path.realpath(compiler)), platform.machine().encode()]
+    status = Path(compiler).stat()  # a newer one of that name may know more of the processor
+    told += [os.fsencode(os.path.realpath(compiler)), b"%d %d" % (status.st_size, status.st_mtime_ns)]
+    told += [platform.machine().encode()]
     processor = Path("/proc/cpuinfo")
     if processor.exists():
         lines = processor.read_bytes().splitlines()

@@ -387,8 +387,10 @@ static void halve(const float *x, int64_t size, uint16_t *to) {
 #define halve(x, size, to) (void)0
 #endif
 
-/* A group of rows, each [words] of four bytes, side by side: [words, rows]. */
-static void pack(const uint32_t *from, int64_t rows, int64_t words, uint32_t *to) {
+typedef uint32_t word __attribute__((may_alias)); /* four bytes, whatever they mean */
+
+/* A group of rows, each [words], side by side: [words, rows]. */
+static void pack(const word *from, int64_t rows, int64_t words, word *to) {
     for (int64_t start = 0; start < words; start += STRIDE) {
         const int64_t end = start + STRIDE < words ? start + STRIDE : words;
         for (int64_t r = 0; r < rows; r++)
@@ -409,12 +411,12 @@ static void multiply(const Product *p, const float *inputs, int64_t tokens, int6
         for (int64_t group = 0; group < groups; group++) {
             const int64_t first = first_row(tokens, groups, group), rows = first_row(tokens, groups, group + 1) - first;
             const float *from = inputs + first * p->inputs;
-            uint32_t *to = (uint32_t *)room + first * words;
+            word *to = (word *)room + first * words;
             if (each == 1) {
-                pack((const uint32_t *)from, rows, words, to);
+                pack((const word *)from, rows, words, to);
                 continue;
             }
-            uint32_t rounded[rows * words];
+            word rounded[rows * words];
             for (int64_t r = 0; r < rows; r++) {
                 if (pairs) halve(from + r * p->inputs, p->inputs, (uint16_t *)(rounded + r * words));
                 else steps[first + r] = quantize(from + r * p->inputs, p->inputs, (uint8_t *)(rounded + r * words));

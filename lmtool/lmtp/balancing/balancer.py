@@ -144,10 +144,10 @@ class Balancer:
     def _compare(self, worker: Worker) -> None:
         """Warn where a worker that came up computes in another way than one that is up."""
         other = next((one for one in self._workers if one.up and one is not worker), None)
-        if other is not None and (ways := _ways(other)) != (own := _ways(worker)):
+        if other is not None and (theirs := _numerics(other)) != (own := _numerics(worker)):
             _log.warning(
                 "%s computes in %s, %s in %s: the same request may give other numbers",
-                *(worker.name, own, other.name, ways),
+                *(worker.name, own, other.name, theirs),
             )
 
     def _publish(self, progress: LoadProgress) -> None:
@@ -163,7 +163,7 @@ class Balancer:
         self._listeners.pop(key, None)
 
 
-def _ways(worker: Worker) -> str:
+def _numerics(worker: Worker) -> str:
     """What decides a worker's bits, as far as it tells."""
     info = worker.info
     told = () if info is None else (info.dtype, (info.device or "").partition(":")[0], info.kernels)

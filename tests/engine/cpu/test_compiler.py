@@ -20,6 +20,18 @@ def test_compiled_once(tmp_path):
     assert list(tmp_path.iterdir()) == [library]
 
 
+@pytest.mark.skipif(find_compiler() is None, reason="no C compiler here")
+def test_another_compiler_of_that_name(tmp_path, monkeypatch):
+    """It may know more of the processor than the one before it: its library is another."""
+    compiler = tmp_path / "cc"
+    compiler.write_text(f'#!/bin/sh\nexec {find_compiler()} "$@"\n', encoding="ascii")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
+    before = compiled(tmp_path)
+    compiler.write_text(compiler.read_text(encoding="ascii") + "# newer\n", encoding="ascii")
+    assert compiled(tmp_path) != before
+
+
 def test_no_compiler(tmp_path, monkeypatch):
     """Without a compiler there is no library, and the error says what to install."""
     monkeypatch.setenv("CC", str(tmp_path / "none"))
