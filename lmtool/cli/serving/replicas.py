@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import sys
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from lmtool.bench.worker import command
 from lmtool.cli.backends import VLLM
 from lmtool.cli.vllm.translation import option
 from lmtool.cli.wiring import served
+from lmtool.engine.cpu.library import find_kernels
 from lmtool.errors import ResourceError, UsageError
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def commands(config: ReplicasConfig, service: ServiceConfig, environment: dict[s
     if config.layout is None:
         if config.replicas == 1 and service.backend.backend != VLLM:
             return ()
-        return (_command(service, environment, {}),) * config.replicas
+        return (_command(_same_kernels(service), environment, {}),) * config.replicas
     if config.replicas != 1:
         raise UsageError("--replicas and --layout contradict each other", "give one of them: 2x1 is two workers")
     workers, each = parse_layout(config.layout)
@@ -55,6 +56,14 @@ def commands(config: ReplicasConfig, service: ServiceConfig, environment: dict[s
         )
     groups = device_groups(workers, each, _devices(environment))
     return tuple(_command(service, environment, {"CUDA_VISIBLE_DEVICES": ",".join(group)}, each) for group in groups)
+
+
+def _same_kernels(service: ServiceConfig) -> ServiceConfig:
+    """The same with `--kernels auto` decided: a worker whose compiler or cache fails must not differ in silence."""
+    if service.engine.kernels != "auto" or service.backend.backend == VLLM:
+        return service
+    kernels = "none" if isinstance(find_kernels(), ResourceError) else "required"
+    return replace(service, engine=replace(service.engine, kernels=kernels))
 
 
 def parse_layout(text: str) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from lmtool.ports import Sink, StreamHandle, Unsubscribe
     from lmtool.prompt_limits import LimitsByModel
     from lmtool.types import GenerateRequest, ModelInfo, ScoreRequest
+
+_log = logging.getLogger(__name__)
 
 
 class Balancer:
@@ -146,9 +149,20 @@ class Balancer:
             )
 
     def _worker_changed(self, worker: Worker) -> None:
-        if not worker.up:
+        if worker.up:
+            self._compare(worker)
+        else:
             self._prefixes.forget(worker.number)
         self._changed.set()
+
+    def _compare(self, worker: Worker) -> None:
+        """Warn where a worker that came up computes in another way than one that is up."""
+        other = next((one for one in self._workers if one.up and one is not worker), None)
+        if other is not None and (theirs := _numerics(other)) != (own := _numerics(worker)):
+            _log.warning(
+                "%s computes in %s, %s in %s: the same request may give other numbers",
+                *(worker.name, own, other.name, theirs),
+            )
 
     def _publish(self, progress: LoadProgress) -> None:
         if self._progress.phase == "ready":
@@ -161,6 +175,13 @@ class Balancer:
 
     def _unsubscribe(self, key: object) -> None:
         self._listeners.pop(key, None)
+
+
+def _numerics(worker: Worker) -> str:
+    """What decides a worker's bits, as far as it tells."""
+    info = worker.info
+    told = () if info is None else (info.dtype, (info.device or "").partition(":")[0], info.kernels)
+    return ", ".join(part or "unknown" for part in told)
 
 
 def _copy(error: LmtoolError | None) -> LmtoolError:

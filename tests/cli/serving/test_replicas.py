@@ -15,7 +15,11 @@ from lmtool.cli.serving.replicas import ReplicasConfig, commands, device_groups,
 from lmtool.cli.serving.service import ServiceConfig
 from lmtool.cli.wiring import ModelsConfig
 from lmtool.engine.config import EngineConfig
+from lmtool.engine.cpu.library import Kernels, find_kernels
 from lmtool.errors import ResourceError, UsageError
+
+KERNELS = "required" if isinstance(find_kernels(), Kernels) else "none"
+"""What `auto` comes to here."""
 
 
 def words(command: str) -> list[str]:
@@ -42,9 +46,23 @@ def test_a_worker_gets_what_the_server_was_told() -> None:
     assert line[line.index("serve") :] == [
         *("serve", "--stdio", "--replicas", "1"),
         *("--served-model-name", "mine", "--served-model-name", "yours"),
-        *("--dtype", "float32", "--threads", "1", "--trust-remote-code"),
+        *("--dtype", "float32", "--kernels", KERNELS, "--threads", "1", "--trust-remote-code"),
         *("--backend", "random", "--backend-option", "seed=1", "--", "-odd name"),
     ]
+
+
+@pytest.mark.parametrize("choice", ["auto", "required", "none"])
+def test_all_workers_compute_alike(choice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether there are C kernels is decided once, and told to each: none falls back to other ways in silence."""
+    service = ServiceConfig(engine=EngineConfig(kernels=choice))
+    for worker in commands(ReplicasConfig(2), service, {}):
+        line = words(worker)
+        assert line[line.index("--kernels") + 1] == (KERNELS if choice == "auto" else choice)
+    monkeypatch.setenv("CC", "/nowhere/cc")
+    find_kernels.cache_clear()
+    line = words(commands(ReplicasConfig(2), service, {})[0])
+    find_kernels.cache_clear()
+    assert line[line.index("--kernels") + 1] == ("none" if choice == "auto" else choice)
 
 
 def test_variables_are_not_read_again() -> None:

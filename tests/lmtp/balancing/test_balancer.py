@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -13,10 +14,22 @@ from lmtool.errors import ConnectError, ServerError, UsageError
 from lmtool.lmtp.balancing.balancer import Balancer
 from lmtool.ports import stream
 from lmtool.prompt_limits import PromptLimits
-from lmtool.types import GenerateRequest, LoadProgress, SamplingParams, TokenOutput
+from lmtool.types import GenerateRequest, LoadProgress, ModelInfo, SamplingParams, TokenOutput
 from tests.lmtp.balancing.waiting import until
 from tests.lmtp.harness import PATIENCE, serving
 from tests.scripted_model import ScriptedModel, tokens_of
+
+
+class Computing(ScriptedModel):
+    """A model that tells what computes it."""
+
+    def __init__(self, kernels: str) -> None:
+        super().__init__()
+        self._kernels = kernels
+
+    async def info(self, model: str | None = None) -> ModelInfo:
+        """See `TokenModel`."""
+        return replace(await super().info(model), dtype="bfloat16", device="cpu", kernels=self._kernels)
 
 
 @contextlib.asynccontextmanager
@@ -103,6 +116,18 @@ async def test_workers_of_different_models_are_refused() -> None:
     with pytest.raises(UsageError, match="different models: one, two"):
         async with balanced(ScriptedModel(name="one"), ScriptedModel(name="two")) as balancer:
             await balancer.info()
+
+
+@pytest.mark.parametrize("other", ["C kernels (AVX512)", "oneDNN"])
+async def test_workers_that_compute_in_different_ways_are_warned_of(
+    other: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their answers to one request may differ; of equal ones nothing is said."""
+    async with balanced(Computing("C kernels (AVX512)"), Computing(other)):
+        pass
+    warned = "computes in bfloat16, cpu, oneDNN" in caplog.text or "in bfloat16, cpu, oneDNN: the same" in caplog.text
+    assert warned == (other == "oneDNN")
+    assert ("may give other numbers" in caplog.text) == warned
 
 
 async def test_no_worker_is_up() -> None:
