@@ -76,12 +76,14 @@ class BackendConfig:
             find(self.backend)
 
     def _check_python(self) -> None:
+        from lmtool.cli.vllm.environment import INSTALL, check
+
         python = self.backend_python
-        hint = "pip install vllm in an environment of its own, then:  --backend vllm --backend-python ENV/bin/python"
         if python is None:
-            raise ResourceError("--backend vllm needs the Python of an environment that has vLLM", hint)
+            raise ResourceError("--backend vllm needs the Python of an environment that has vLLM", INSTALL)
         if shutil.which(python) is None:
-            raise ResourceError(f"--backend-python {python!r} is no program", hint)
+            raise ResourceError(f"--backend-python {python!r} is no program", INSTALL)
+        check(python)
 
 
 def find(name: str) -> Load:

@@ -282,7 +282,7 @@ async def serve(
     )
     server = ServerConfig(max_connections=max_connections, allowed_origins=tuple(allow_origin or ()))
     service = ServiceConfig(models, engine, server, runs, api_key, carrier=carrier)
-    workers = commands(ReplicasConfig(replicas, layout), service, dict(os.environ))
+    workers = commands(ReplicasConfig(replicas, layout), service, dict(os.environ), verbose=bool(common.verbose))
     config = ServingConfig(
         None if stdio else ListenConfig(host, port),
         replace(service, workers=workers),
