@@ -1,6 +1,7 @@
 """A server that a client starts, and what it leaves behind."""
 
 import asyncio
+import ctypes
 import os
 import sys
 
@@ -22,6 +23,8 @@ print(child.pid, flush=True)
 sys.stdin.read()
 """
 """Starts a program, says which process it is once that is ready, and ends with its input."""
+FOLLOWS = "import os\nparent = os.getppid()\nprint(1, flush=True)\nwhile os.getppid() == parent: pass"
+"""A program that ends soon after the one that started it."""
 
 
 async def start(code, *words, on_log=None):
@@ -79,18 +82,26 @@ async def test_what_is_left_behind_ends_with_it(monkeypatch):
 
 async def test_what_is_left_behind_may_tidy_up(tmp_path):
     """Before it would be killed: closing waits for it."""
-    tidies = f"""
-import os, pathlib, time
-parent = os.getppid()
-print(1, flush=True)
-while os.getppid() == parent: time.sleep(0.01)
-time.sleep(0.2)
-pathlib.Path({str(tmp_path / "tidy")!r}).touch()
-"""
+    tidies = f"{FOLLOWS}\nimport pathlib, time; time.sleep(0.2); pathlib.Path({str(tmp_path / 'tidy')!r}).touch()"
     opened = await start(LEAVES, tidies)
     await opened.receive()
     await opened.close()
     assert (tmp_path / "tidy").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process adopt orphans")
+async def test_orphans_are_collected():
+    """Where they become this process's children, as in a container: else they would be waited for as if they lived."""
+    prctl, adopt = ctypes.CDLL(None).prctl, 36
+    prctl(adopt, 1)
+    try:
+        opened = await start(LEAVES, FOLLOWS)
+        child = int(await opened.receive())
+        async with asyncio.timeout(pipe_channel.EXIT_SECONDS):
+            await opened.close()
+        assert not psutil.pid_exists(child)
+    finally:
+        prctl(adopt, 0)
 
 
 async def test_its_last_words_are_the_reason():

@@ -26,6 +26,7 @@ _LONGEST = 300
 _PREFIX = re.compile(r"^\([^()\n]* pid=\d+\) (?:[A-Z]+ [\d-]+ [\d:]+ \[[^\]\n]*\] ?)?", re.MULTILINE)
 """What vLLM puts before each line of its processes."""
 _EXCEPTION = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception|Exit|Interrupt): \S.*)", re.MULTILINE)
+_WRAPPED = re.compile(r"^\w+: Worker failed with error '(.*)', please check.*")
 _INVALID = re.compile(r"validation errors? for \w+\n(\S*)\s+(?:Value error, )?(.*?)(?: \[type=|\n|$)")
 """What pydantic says of one field."""
 _ECHOES = re.compile(r"initialization failed|EngineCore encountered|Executor failed|[Cc]ancelled")
@@ -124,6 +125,11 @@ _RULES = (
         ("let it run, if you trust it:  --trust-remote-code",),
     ),
     _Rule(
+        r"head_dim=(\d+)|[Hh]ead[_ ]size[:= ]+(\d+) is not supported",
+        "vLLM does not run models whose attention heads are {1}{2} wide, on this machine",
+        (_OTHER_ENGINE,),
+    ),
+    _Rule(
         r"Worker proc (\S+) died unexpectedly|Failed core proc\(s\): \{'(\w+)': -9",
         "{1}{2}, a process of vLLM's, died without a word",
         (_KILLED, _SMALLER),
@@ -187,7 +193,7 @@ def _words(match: re.Match[str]) -> dict[str, str]:
 
 def _cause(printed: str) -> str | None:
     """The last error that was printed and says more than that there was one."""
-    errors = [match[1].strip() for match in _EXCEPTION.finditer(_PREFIX.sub("", printed))]
+    errors = [_WRAPPED.sub(r"\1", match[1].strip()) for match in _EXCEPTION.finditer(_PREFIX.sub("", printed))]
     return next((error for error in reversed(errors) if not _ECHOES.search(error)), None)
 
 

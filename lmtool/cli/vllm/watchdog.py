@@ -7,10 +7,10 @@ for that. Nor does anything depend on signals, on whose child a process is, or o
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import select
 import shutil
-import signal
 import socket
 import threading
 import time
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 GRACE_SECONDS = 2.0
-"""That the engine's processes have to end by themselves: killed at once, they could not give back shared memory."""
+"""That the engine's processes have to end by themselves."""
 _NAME = "alive"
 _BACKLOG = 4096
 """Processes that can wait: connections stay in the queue, since nobody has to accept them."""
@@ -37,13 +37,23 @@ class LifeSocket:
         self._socket.listen(_BACKLOG)
         os.register_at_fork(after_in_child=self._in_child)
 
-    def close(self) -> None:
-        """End the engine's processes, all that have not ended yet, and remove the folder."""
+    def end(self, status: int) -> NoReturn:
+        """End the engine's processes, then this one with that exit status, and remove the folder.
+
+        At once: vLLM has threads for which the interpreter's own exit could wait for ever. Python's process that tracks
+        shared memory is left to give it back, which it does when all others have ended.
+        """
         self._socket.close()
+        deadline = time.monotonic() + GRACE_SECONDS
+        for process in multiprocessing.active_children():
+            process.join(max(0.0, deadline - time.monotonic()))
+            with contextlib.suppress(OSError):  # it is gone already
+                process.kill()  # where it hangs so that no thread of its own can end it
         shutil.rmtree(self._folder, ignore_errors=True)
+        os._exit(status)
 
     def end_with_reader(self, descriptor: int) -> None:
-        """End this process and the engine's as soon as nobody reads what is written to `descriptor`; returns at once.
+        """End all as soon as nobody reads what is written to `descriptor`; returns at once.
 
         That is when the server has died: one that closes a worker reads until the worker has ended. It is noticed while
         a model loads, too, when nothing is written for minutes.
@@ -53,11 +63,7 @@ class LifeSocket:
 
         def wait() -> None:
             poll.poll()
-            self.close()
-            if os.getpgrp() == os.getpid():  # as a server starts its workers
-                time.sleep(GRACE_SECONDS)
-                os.killpg(os.getpgrp(), signal.SIGKILL)
-            os._exit(1)
+            self.end(1)
 
         threading.Thread(target=wait, name="lmtool-watchdog", daemon=True).start()
 

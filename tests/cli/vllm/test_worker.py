@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import signal
 import sys
@@ -13,11 +14,13 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from lmtool.cli.serving.replicas import VLLM_PROGRAM
 from lmtool.lmtp.client import LmtpClient
+from lmtool.lmtp.endpoint import CommandEndpoint
 from lmtool.ports import stream
 from lmtool.types import GenerateRequest, SamplingParams, TokenOutput
 from tests.cli.vllm.conftest import PYTHON, engine_of, gone, over_vllm_with, workers_of
-from tests.conftest import PATIENCE
+from tests.conftest import PATIENCE, STORIES
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess, StartServer
@@ -37,7 +40,7 @@ REASONS = (
 
 async def answered(client: LmtpClient) -> None:
     """Ask until a worker is up that answers."""
-    async with asyncio.timeout(3 * PATIENCE):  # vLLM itself takes half a minute to start, and more on a busy machine
+    async with asyncio.timeout(5 * PATIENCE):  # vLLM itself takes half a minute to start, and more on a busy machine
         while [output async for output in stream(client, SHORT)][-1].error is not None:
             await asyncio.sleep(0.1)
 
@@ -79,21 +82,48 @@ class TestStandIn:
         assert not [line for line in [*server.lines, *server.rest()] if "stand-in" in line]
 
     async def test_every_process_may_be_killed(self, stand_in: StartServer) -> None:
-        """The whole tree ends, streams end with an error, the log has the reason, and all is started again."""
+        """The whole tree ends, streams end with an error, the log has the reason, and all is started again.
+
+        An engine that dies while nobody asks for anything is noticed all the same.
+        """
         with stand_in() as server:
             server.expect("ready in")
             await every_process_may_be_killed(server)
+            (worker,) = workers_of(server)
+            engine_of(worker)[0].kill()
+            assert "EngineCore was killed by SIGKILL" in server.expect("worker 1 is down")
+            server.expect("worker 1 is up again")
+
+    async def test_a_worker_whose_engine_has_died(self, foreign_python: str) -> None:
+        """Ends as well, with the reason, whoever has started it."""
+        settings = {"model": str(STORIES), "name": "m", "options": {"behaviour": "good"}, "verbose": False}
+        words = (foreign_python, str(VLLM_PROGRAM), json.dumps(settings))
+        async with LmtpClient(CommandEndpoint(words, on_log=print)) as client, asyncio.timeout(PATIENCE):
+            await client.info()
+            (worker,) = [one for one in psutil.Process().children() if str(VLLM_PROGRAM) in one.cmdline()]
+            engine_of(worker)[0].kill()
+            while client.connected:
+                await asyncio.sleep(0.05)
+            assert client.loss is not None
+            assert client.loss.message == "vLLM's engine has ended: EngineCore was killed by SIGKILL"
+            assert gone([worker])
 
     @pytest.mark.parametrize("behaviour", ["good", "slow", "stuck"])
     def test_a_server_that_is_killed(self, stand_in: StartServer, behaviour: str) -> None:
-        """Takes everything with it: while serving, while the model loads, and if the engine hangs in a computation."""
+        """Takes everything with it: while serving, while the model loads, and if the engine hangs in a computation.
+
+        In the first case together with the worker, so that the engine's processes are on their own.
+        """
         with stand_in(behaviour=behaviour) as server:
             tree = tree_of(server)
+            if behaviour != "slow":
+                server.expect("ready in")
             server.process.kill()
+            if behaviour == "good":
+                tree[0].kill()
             assert gone(tree)
 
-    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-    @pytest.mark.parametrize("behaviour", ["good", "slow"])
+    @pytest.mark.parametrize(("behaviour", "number"), [("good", signal.SIGTERM), ("slow", signal.SIGINT)])
     def test_a_server_that_is_told_to_end(self, stand_in: StartServer, behaviour: str, number: int) -> None:
         """The same, whether the model is there or not."""
         with stand_in(behaviour=behaviour) as server:
@@ -123,6 +153,15 @@ class TestStandIn:
         assert "\n  say how much it may take for keys and values:  --kv-cache-bytes 6600000000" in said
         assert "stand-in" not in said
         assert "Traceback" not in said
+
+    def test_a_model_that_cannot_be_run(self, stand_in: StartServer) -> None:
+        """Though it can be loaded: found out before anybody is told that it is there."""
+        with stand_in(behaviour="wrong") as server:
+            assert server.wait() == 8
+            said = "\n".join(server.rest())
+        assert (
+            "error: vLLM does not run models whose attention heads are 8 wide, on this machine\n  lmtool's own" in said
+        )
 
     def test_verbose(self, stand_in: StartServer) -> None:
         """What vLLM prints is shown with -v."""
@@ -173,5 +212,6 @@ class TestVllm:
             shared = [path for path in paths if path.is_relative_to("/dev/shm")]
             assert shared
             server.process.kill()
+            worker.kill()
             assert gone(tree)
             assert not [path for path in shared if path.exists()]

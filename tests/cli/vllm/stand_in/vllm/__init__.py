@@ -12,6 +12,7 @@ import importlib
 import json
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 import time
@@ -119,8 +120,6 @@ def _core(pipe, extension, behaviour):
         sys.exit(1)
     pipe.send("ready")
     streams = {}
-    if behaviour == "stuck":
-        ctypes.PyDLL(None).pause()  # in C, with the interpreter's lock: no other thread of this process ever runs again
     while True:
         if worker.sentinel in wait([pipe, worker.sentinel], 0.01):
             sys.stderr.write(
@@ -128,10 +127,20 @@ def _core(pipe, extension, behaviour):
             )
             sys.exit(1)
         while pipe.poll():
-            name, prompt, count = pipe.recv()
+            try:
+                name, prompt, count = pipe.recv()
+            except EOFError:
+                threading.Event().wait()  # vLLM does not notice that nobody asks any more
+            if behaviour == "wrong":
+                why = "Unsupported CPU attention configuration: head_dim=8 isa=1 kv_cache_idx=0"
+                sys.stderr.write(f"RuntimeError: Worker failed with error '{why}', please check the stack trace\n")
+                sys.exit(1)
             streams[name] = [prompt, count]
         for name, (prompt, left) in tuple(streams.items()):
             pipe.send((name, prompt[left % len(prompt)]))
+            if behaviour == "stuck":  # in C, with the interpreter's lock: nothing else of this process runs again
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)  # vLLM has a handler, which could not run either
+                ctypes.PyDLL(None).pause()
             streams[name][1] -= 1
             if left == 1:
                 del streams[name]
