@@ -36,7 +36,7 @@ class PipeChannel:
         self._stdin = process.stdin
         self._stdout = process.stdout
         self._on_log = endpoint.on_log
-        self._last_words: list[str] = []
+        self._error_lines: list[str] = []
         self._logging = None if process.stderr is None else asyncio.create_task(self._read_log(process.stderr))
 
     @classmethod
@@ -121,8 +121,8 @@ class PipeChannel:
             return ConnectError(f"{self._name!r} has closed its input or output")
         if self._logging is not None:
             await asyncio.wait([self._logging], timeout=EXIT_SECONDS)
-        if self._last_words:
-            return ConnectError(*self._last_words)
+        if self._error_lines:
+            return ConnectError(*self._error_lines)
         status = self._process.returncode or 0
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"has ended with exit status {status}"
         return ConnectError(f"{self._name!r} {how}")
@@ -140,8 +140,8 @@ class PipeChannel:
         """Pass on a line of the server's stderr, unless it belongs to its last words: an error and its hints."""
         assert self._on_log is not None
         if line.startswith("error: "):
-            self._last_words = [line.removeprefix("error: ")]
-        elif self._last_words and line.startswith("  "):
-            self._last_words.append(line.strip())
+            self._error_lines = [line.removeprefix("error: ")]
+        elif self._error_lines and line.startswith("  "):
+            self._error_lines.append(line.strip())
         elif line:
             self._on_log(line.removeprefix("warning: ")[:LONGEST_LOG_LINE])

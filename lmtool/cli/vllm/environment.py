@@ -34,7 +34,7 @@ _PROGRAM = (
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProbeResult:
     """What a Python tells of itself."""
 
     version: tuple[int, ...]
@@ -44,7 +44,7 @@ class Answer:
 
 def check(python: str) -> None:
     """Raise `ResourceError` where this program is no Python, is too old, or lacks what a worker imports."""
-    found = ask(python)
+    found = probe(python)
     version = ".".join(map(str, found.version))
     if found.version < OLDEST:
         oldest = ".".join(map(str, OLDEST))
@@ -61,7 +61,7 @@ def check(python: str) -> None:
         )
 
 
-def ask(python: str) -> Answer:
+def probe(python: str) -> ProbeResult:
     """What this program tells. Raises `ResourceError` for one that is no Python."""
     try:
         done = subprocess.run(  # noqa: S603  # the program that the user names
@@ -72,7 +72,7 @@ def ask(python: str) -> Answer:
         raise ResourceError(
             f"--backend-python {python!r} does not run as a Python: {_reason(error)}", INSTALL
         ) from None
-    return Answer(tuple(version), missing)
+    return ProbeResult(tuple(version), missing)
 
 
 def _reason(error: Exception) -> str:

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 VERBOSE = "lmtool -v serve ... shows all that vLLM prints"
 _OTHER_ENGINE = "lmtool's own engine may run it: leave --backend vllm out"
-_SMALLER = (
+_LESS_MEMORY = (
     "--max-context N, --max-streams N or --dtype bfloat16 need less; --layout 1x2 shares a model out among two GPUs"
 )
-_KILLED = "where memory runs out the system kills processes: dmesg tells"
+_OOM_KILLER = "where memory runs out the system kills processes: dmesg tells"
 _NUMBER = r"([\d.]+)"
 _MEMORY = rf"\({_NUMBER}/{_NUMBER} GiB\) on startup.*utilization \({_NUMBER}, {_NUMBER} GiB"
 """Free and total memory, the part that is wanted, and how much that is."""
@@ -29,7 +29,7 @@ _EXCEPTION = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception|Exit|Interrupt): \S.
 _WRAPPED = re.compile(r"^\w+: Worker failed with error '(.*)', please check.*")
 _INVALID = re.compile(r"validation errors? for \w+\n(\S*)\s+(?:Value error, )?(.*?)(?: \[type=|\n|$)")
 """What pydantic says of one field."""
-_ECHOES = re.compile(r"initialization failed|EngineCore encountered|Executor failed|[Cc]ancelled")
+_GENERIC = re.compile(r"initialization failed|EngineCore encountered|Executor failed|[Cc]ancelled")
 """Says no more than that there was an error before."""
 
 
@@ -62,17 +62,17 @@ _RULES = (
     _Rule(
         rf"No available memory for the cache blocks|max seq len \((\d+)\), \({_NUMBER} GiB KV cache is needed",
         "vLLM has no memory left for keys and values",
-        ("give it more:  --kv-cache-bytes N, or --backend-option gpu_memory_utilization=0.95", _SMALLER),
+        ("give it more:  --kv-cache-bytes N, or --backend-option gpu_memory_utilization=0.95", _LESS_MEMORY),
     ),
     _Rule(
         r"OutOfMemoryError: (.*?\.)(?: |$)",
         "vLLM ran out of memory: {1}",
-        (_SMALLER, "or leave it some:  --backend-option gpu_memory_utilization=0.85"),
+        (_LESS_MEMORY, "or leave it some:  --backend-option gpu_memory_utilization=0.85"),
     ),
     _Rule(
         r"DefaultCPUAllocator: can't allocate memory|\bMemoryError",
         "vLLM ran out of this machine's memory",
-        (_SMALLER,),
+        (_LESS_MEMORY,),
     ),
     _Rule(
         r"operator torchvision::nms does not exist",
@@ -132,7 +132,7 @@ _RULES = (
     _Rule(
         r"Worker proc (\S+) died unexpectedly|Failed core proc\(s\): \{'(\w+)': -9",
         "{1}{2}, a process of vLLM's, died without a word",
-        (_KILLED, _SMALLER),
+        (_OOM_KILLER, _LESS_MEMORY),
     ),
 )
 
@@ -160,7 +160,7 @@ def import_failure(python: str, printed: str, raised: BaseException) -> Resource
 
 def load_failure(model: str, printed: str, raised: str) -> ResourceError:
     """Why a model was not loaded. printed: by vLLM's processes. raised: the error that the worker got."""
-    reason = raised if not _ECHOES.search(raised) else _cause(printed) or raised
+    reason = raised if not _GENERIC.search(raised) else _cause(printed) or raised
     if invalid := _INVALID.search(reason):
         reason = ": ".join(filter(None, invalid.groups()))
     fallback = ResourceError(f"vLLM cannot load {model}: {_short(reason)}", VERBOSE)
@@ -172,7 +172,7 @@ def engine_end(printed: str, exits: Mapping[str, int | None]) -> ConnectError:
     killed = [name for name, status in exits.items() if status == -signal.SIGKILL]
     cause = explain(printed)
     if killed:
-        cause = ResourceError(f"{killed[0]} was killed by SIGKILL", _KILLED)
+        cause = ResourceError(f"{killed[0]} was killed by SIGKILL", _OOM_KILLER)
     elif cause is None:
         cause = ResourceError(_short(_cause(printed) or f"its processes ended with {dict(exits)}"))
     return ConnectError(f"vLLM's engine has ended: {cause.message}", *cause.hints)
@@ -194,7 +194,7 @@ def _words(match: re.Match[str]) -> dict[str, str]:
 def _cause(printed: str) -> str | None:
     """The last error that was printed and says more than that there was one."""
     errors = [_WRAPPED.sub(r"\1", match[1].strip()) for match in _EXCEPTION.finditer(_PREFIX.sub("", printed))]
-    return next((error for error in reversed(errors) if not _ECHOES.search(error)), None)
+    return next((error for error in reversed(errors) if not _GENERIC.search(error)), None)
 
 
 def _short(text: str) -> str:

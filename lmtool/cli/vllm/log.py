@@ -18,7 +18,8 @@ class EngineLog:
         """folder: shared with the engine's processes. verbose: print to stderr all the same, and keep nothing."""
         self.wire: TextIO = os.fdopen(os.dup(1), "w", encoding="utf-8")
         """What stdout was: for the protocol alone."""
-        self._stderr = os.fdopen(os.dup(2), "w", encoding="utf-8")
+        self.stderr: TextIO = os.fdopen(os.dup(2), "w", encoding="utf-8")
+        """What stderr was: for the server, and whoever reads its log."""
         self._path = Path(os.devnull) if verbose else folder / "vllm.log"
         kept = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         if not verbose:
@@ -26,14 +27,10 @@ class EngineLog:
         os.dup2(2, 1)
         os.close(kept)
 
-    def tell(self, kind: str, message: str, *hints: str) -> None:
+    def report(self, kind: str, message: str, *hints: str) -> None:
         """Write a sentence to what stderr was. kind: `error` or `warning`."""
-        self._stderr.write("\n  ".join([f"{kind}: {message}", *hints]) + "\n")
-        self._stderr.flush()
-
-    def give_back(self) -> None:
-        """Let this process print to what stderr was again, such as the traceback of a mistake of ours."""
-        os.dup2(self._stderr.fileno(), 2)
+        self.stderr.write("\n  ".join([f"{kind}: {message}", *hints]) + "\n")
+        self.stderr.flush()
 
     def tail(self) -> str:
         """The last lines that were printed."""

@@ -26,7 +26,7 @@ _BACKLOG = 4096
 """Processes that can wait: connections stay in the queue, since nobody has to accept them."""
 
 
-class LifeSocket:
+class LivenessSocket:
     """The worker's end: a socket that listens as long as the process lives."""
 
     def __init__(self, folder: Path) -> None:
@@ -80,17 +80,17 @@ def end_with_worker(folder: Path) -> None:
     try:
         connection.connect(str(folder / _NAME))
     except OSError:
-        _follow(folder)
+        _exit(folder)
 
     def wait() -> None:
         with contextlib.suppress(OSError):
             connection.recv(1)
-        _follow(folder)
+        _exit(folder)
 
     threading.Thread(target=wait, name="lmtool-watchdog", daemon=True).start()
 
 
-def _follow(folder: Path) -> NoReturn:
+def _exit(folder: Path) -> NoReturn:
     """End at once: the process may hang in a computation, and what it would tidy up is nobody's any more."""
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)

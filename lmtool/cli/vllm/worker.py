@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from lmtool.cli.vllm.failures import engine_end, import_failure, load_failure
 from lmtool.cli.vllm.log import EngineLog
 from lmtool.cli.vllm.scratch import Scratch
-from lmtool.cli.vllm.watchdog import LifeSocket
+from lmtool.cli.vllm.watchdog import LivenessSocket
 from lmtool.errors import LmtoolError
 from lmtool.ports import stream
 from lmtool.types import GenerateRequest, ModelInfo, SamplingParams
@@ -31,26 +31,27 @@ CHECK_SECONDS = 0.5
 
 
 def main(words: list[str], folder: Path) -> None:
-    """Serve one client until it leaves; where that cannot be, tell why on stderr and exit with the error's status.
+    """Serve one client until it leaves, then exit; with an error's sentence and status where that cannot be.
 
     words: the settings as JSON: `model`, `name`, `options` for vLLM's engine, and whether to be `verbose`. folder:
     shared with the engine's processes.
     """
     settings = json.loads(words[0])
     log = EngineLog(folder, verbose=settings["verbose"])
-    alive = LifeSocket(folder)
-    alive.end_with_reader(log.wire.fileno())
-    signal.signal(signal.SIGTERM, lambda number, _frame: alive.end(128 + number))
+    liveness = LivenessSocket(folder)
+    liveness.end_with_reader(log.wire.fileno())
+    signal.signal(signal.SIGTERM, lambda number, _frame: liveness.end(128 + number))
     status = 0
     try:
         asyncio.run(_serve(settings, folder, log))
     except LmtoolError as problem:
-        log.tell("error", problem.message, *problem.hints)
+        log.report("error", problem.message, *problem.hints)
         status = problem.exit_code
-    except Exception:
-        log.give_back()
-        raise
-    alive.end(status)
+    except Exception as bug:  # noqa: BLE001  # the interpreter's own exit could wait for ever, see `end`
+        traceback.print_exc(file=log.stderr)
+        log.report("error", f"the worker failed: {type(bug).__name__}: {bug}", "this is a mistake of lmtool's own")
+        status = 70
+    liveness.end(status)
 
 
 async def _serve(settings: dict[str, Any], folder: Path, log: EngineLog) -> None:
@@ -65,7 +66,7 @@ async def _serve(settings: dict[str, Any], folder: Path, log: EngineLog) -> None
         scratch.describe(info, None if tokenizer is None else tokenizer.to_json())
         guides = RemoteGuides(engine, scratch.told) if _can_hold(settings) else None
         model = VllmModel(engine, info, guides, partial(_why_ended, engine, log))
-        await _try(model, settings, log)
+        await _warm_up(model, settings, log)
         log.trim(0)  # what loading printed explains nothing that happens later
         await _converse(model, model if tokenizer is None else TextModel(model, tokenizer), log)
     finally:
@@ -74,7 +75,7 @@ async def _serve(settings: dict[str, Any], folder: Path, log: EngineLog) -> None
         scratch.close()
 
 
-async def _try(model: VllmModel, settings: dict[str, Any], log: EngineLog) -> None:
+async def _warm_up(model: VllmModel, settings: dict[str, Any], log: EngineLog) -> None:
     """Compute a token: some models load, and end the engine with the first one. Raises `ResourceError`."""
     async for output in stream(model, GenerateRequest("first", (0,), SamplingParams(max_tokens=1))):
         if output.error is not None:
@@ -143,7 +144,7 @@ def _tokenizer(settings: dict[str, Any], log: EngineLog) -> TextTokenizer | None
     try:
         return load_tokenizer(settings["model"])
     except LmtoolError as problem:
-        log.tell("warning", f"served with token ids only: {problem.message}")
+        log.report("warning", f"served with token ids only: {problem.message}")
         return None
 
 

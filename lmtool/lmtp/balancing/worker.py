@@ -44,10 +44,10 @@ class Worker:
         """changed: called whenever `up` or `failure` has changed. Raises `UsageError` for no endpoint."""
         self.number = number
         self.endpoint = endpoint
-        where = parse(endpoint)
-        self.owned = isinstance(where, CommandEndpoint)
+        parsed = parse(endpoint)
+        self.owned = isinstance(parsed, CommandEndpoint)
         """Whether its process is ours."""
-        self._where = replace(where, on_log=self._log) if isinstance(where, CommandEndpoint) else where
+        self._endpoint = replace(parsed, on_log=self._log) if isinstance(parsed, CommandEndpoint) else parsed
         self.up = False
         self.info: ModelInfo | None = None
         """What it serves, as it told last."""
@@ -65,7 +65,7 @@ class Worker:
         self._vain = 0
         """How often it was asked in vain since it was up."""
         self._task: asyncio.Task[None] | None = None
-        self._ending: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
         """Closes the connection that was cut off last."""
 
     @property
@@ -89,7 +89,7 @@ class Worker:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await asyncio.gather(self._client.close(), *([] if self._ending is None else [self._ending]))
+        await asyncio.gather(self._client.close(), *([] if self._closing is None else [self._closing]))
 
     def submit(self, request: GenerateRequest | ScoreRequest, sink: Sink) -> StreamHandle:
         """Start a stream there; see `TokenModel.submit`."""
@@ -117,7 +117,7 @@ class Worker:
         self._down(ConnectError(reason) if reason else self._client.loss or ConnectError("its connection is lost"))
 
     def _connect(self) -> LmtpClient:
-        return LmtpClient(self._where, on_progress=self._on_progress)
+        return LmtpClient(self._endpoint, on_progress=self._on_progress)
 
     def _log(self, line: str) -> None:
         """Tell what a process of ours writes to stderr."""
@@ -150,8 +150,8 @@ class Worker:
         self._down(error)
         if was_up or self.owned:
             gone, self._client = self._client, self._connect()
-            self._ending = asyncio.create_task(gone.close())
-            await asyncio.shield(self._ending)
+            self._closing = asyncio.create_task(gone.close())
+            await asyncio.shield(self._closing)
 
     def _rise(self) -> None:
         self._vain = 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lmtool.cli.vllm.environment import ask, check
+from lmtool.cli.vllm.environment import check, probe
 from lmtool.errors import ResourceError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def program(path: Path, script: str) -> str:
 def test_one_that_has_everything(foreign_python: str) -> None:
     """Nothing is said, and vLLM is not imported for it; what lies in the working folder does not count."""
     check(foreign_python)
-    found = ask(foreign_python)
+    found = probe(foreign_python)
     assert (found.version[:2], found.missing) == (sys.version_info[:2], [])
 
 
@@ -35,7 +35,7 @@ def test_a_folder_of_that_name_is_no_vllm(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "vllm").mkdir()
     (tmp_path / "vllm" / "__init__.py").touch()
     monkeypatch.chdir(tmp_path)
-    assert "vllm" in ask(sys.executable).missing
+    assert "vllm" in probe(sys.executable).missing
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,7 @@ log.trim(9)
 print(len(log.tail()), file=log.wire)
 os.write(2, b"more")
 print(repr(log.tail()), file=log.wire, flush=True)
-log.tell("error", "no room", "make some")
-log.give_back()
-os.write(2, b"ours")
+log.report("error", "no room", "make some")
 """
 
 
@@ -34,12 +32,12 @@ def test_it_is_kept(tmp_path: Path) -> None:
     """Of all processes, and emptied when it has grown; stderr gets sentences only, stdout the protocol."""
     wire, stderr = run(tmp_path, "quiet")
     assert wire == [repr("printed\nby a child"), "0", repr("more")]
-    assert stderr == "error: no room\n  make some\nours"
+    assert stderr == "error: no room\n  make some\n"
 
 
 def test_it_is_shown(tmp_path: Path) -> None:
     """On stderr, and nothing is kept."""
     wire, stderr = run(tmp_path, "verbose")
     assert wire == ["''", "0", "''"]
-    assert stderr == "printed\nby a childmoreerror: no room\n  make some\nours"
+    assert stderr == "printed\nby a childmoreerror: no room\n  make some\n"
     assert not list(tmp_path.iterdir())

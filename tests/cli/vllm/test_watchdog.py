@@ -15,9 +15,9 @@ from tests.conftest import PATIENCE
 WORKER = """
 import os, signal, subprocess, sys
 from pathlib import Path
-from lmtool.cli.vllm.watchdog import LifeSocket
+from lmtool.cli.vllm.watchdog import LivenessSocket
 folder = Path(sys.argv[1])
-life = LifeSocket(folder)
+life = LivenessSocket(folder)
 life.end_with_reader(1)
 if sys.argv[2] == "forked":
     child = os.fork()

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import signal
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -162,6 +163,15 @@ class TestStandIn:
         assert (
             "error: vLLM does not run models whose attention heads are 8 wide, on this machine\n  lmtool's own" in said
         )
+
+    def test_a_mistake_of_ours(self, foreign_python: str) -> None:
+        """Ends the worker with a traceback for the server's log, and leaves nothing."""
+        done = subprocess.run(
+            [foreign_python, str(VLLM_PROGRAM), '{"verbose": false}'], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout) == (70, "")
+        assert done.stderr.startswith("Traceback")
+        assert "error: the worker failed: KeyError: 'options'" in done.stderr
 
     def test_verbose(self, stand_in: StartServer) -> None:
         """What vLLM prints is shown with -v."""
