@@ -129,7 +129,7 @@ def _core(pipe, extension, behaviour):
         while pipe.poll():
             try:
                 name, prompt, count = pipe.recv()
-            except EOFError:
+            except (EOFError, ConnectionError):
                 threading.Event().wait()  # vLLM does not notice that nobody asks any more
             if behaviour == "wrong":
                 why = "Unsupported CPU attention configuration: head_dim=8 isa=1 kv_cache_idx=0"
