@@ -40,8 +40,9 @@ class LivenessSocket:
     def end(self, status: int) -> NoReturn:
         """End the engine's processes, then this one with that exit status, and remove the folder.
 
-        At once: vLLM has threads for which the interpreter's own exit could wait for ever. Python's process that tracks
-        shared memory is left to give it back, which it does when all others have ended.
+        vLLM's own shutdown waits five seconds for processes that it then kills, and the interpreter's exit could wait
+        for its threads for ever. Python's process that tracks shared memory is left to give it back, which it does when
+        all others have ended.
         """
         self._socket.close()
         deadline = time.monotonic() + GRACE_SECONDS

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 CHECK_SECONDS = 0.5
 """Between two looks whether the engine lives."""
+_engines: list[Any] = []
+"""Keeps the engine from being collected: vLLM would shut it down then, see `LivenessSocket.end`."""
 
 
 def main(words: list[str], folder: Path) -> None:
@@ -41,13 +43,17 @@ def main(words: list[str], folder: Path) -> None:
     liveness = LivenessSocket(folder)
     liveness.end_with_reader(log.wire.fileno())
     signal.signal(signal.SIGTERM, lambda number, _frame: liveness.end(128 + number))
-    status = 0
+    asyncio.run(_live(settings, folder, log, liveness))
+
+
+async def _live(settings: dict[str, Any], folder: Path, log: EngineLog, liveness: LivenessSocket) -> None:
     try:
-        asyncio.run(_serve(settings, folder, log))
+        await _serve(settings, folder, log)
+        status = 0
     except LmtoolError as problem:
         log.report("error", problem.message, *problem.hints)
         status = problem.exit_code
-    except Exception as bug:  # noqa: BLE001  # the interpreter's own exit could wait for ever, see `end`
+    except Exception as bug:  # noqa: BLE001  # which would leave vLLM's processes to the interpreter's exit
         traceback.print_exc(file=log.stderr)
         log.report("error", f"the worker failed: {type(bug).__name__}: {bug}", "this is a mistake of lmtool's own")
         status = 70
@@ -59,20 +65,16 @@ async def _serve(settings: dict[str, Any], folder: Path, log: EngineLog) -> None
     from lmtool.cli.vllm.model import VllmModel
     from lmtool.text.text_model import TextModel
 
-    scratch, engine = Scratch(folder), None
-    try:
-        engine = _engine(settings, scratch, log)
-        info, tokenizer = describe(engine.model_config, settings), _tokenizer(settings, log)
-        scratch.describe(info, None if tokenizer is None else tokenizer.to_json())
-        guides = RemoteGuides(engine, scratch.told) if _can_hold(settings) else None
-        model = VllmModel(engine, info, guides, partial(_why_ended, engine, log))
-        await _warm_up(model, settings, log)
-        log.trim(0)  # what loading printed explains nothing that happens later
-        await _converse(model, model if tokenizer is None else TextModel(model, tokenizer), log)
-    finally:
-        if engine is not None:
-            engine.shutdown()
-        scratch.close()
+    scratch = Scratch(folder)
+    engine = _engine(settings, scratch, log)
+    _engines.append(engine)
+    info, tokenizer = describe(engine.model_config, settings), _tokenizer(settings, log)
+    scratch.describe(info, None if tokenizer is None else tokenizer.to_json())
+    guides = RemoteGuides(engine, scratch.told) if _can_hold(settings) else None
+    model = VllmModel(engine, info, guides, partial(_why_ended, engine, log))
+    await _warm_up(model, settings, log)
+    log.trim(0)  # what loading printed explains nothing that happens later
+    await _converse(model, model if tokenizer is None else TextModel(model, tokenizer), log)
 
 
 async def _warm_up(model: VllmModel, settings: dict[str, Any], log: EngineLog) -> None:

@@ -80,10 +80,10 @@ class AsyncLLM:
         """Exit status of each process that has ended, by name."""
         return {"EngineCore": self._core.exitcode} if self._core.exitcode is not None else {}
 
-    def shutdown(self):
-        """End the engine core."""
+    def __del__(self):
+        """End the engine core, as slowly as vLLM does."""
+        time.sleep(5)
         self._core.terminate()
-        self._core.join(5)
 
     def _read(self):
         try:
