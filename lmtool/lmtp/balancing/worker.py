@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from lmtool.errors import ConnectError, LmtoolError
 from lmtool.lmtp.client import LmtpClient
-from lmtool.lmtp.endpoint import CommandEndpoint, parse
+from lmtool.lmtp.endpoint import CommandEndpoint, SocketEndpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from lmtool.lmtp.endpoint import Endpoint
     from lmtool.ports import Sink, StreamHandle
     from lmtool.types import GenerateRequest, LoadProgress, ModelInfo, ScoreRequest, TokenOutput
 
@@ -34,20 +35,18 @@ class Worker:
     def __init__(
         self,
         number: int,
-        endpoint: str,
+        endpoint: Endpoint,
         changed: Callable[[Worker], None],
         on_progress: Callable[[LoadProgress], None],
         *,
         check_seconds: float = CHECK_SECONDS,
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
-        """changed: called whenever `up` or `failure` has changed. Raises `UsageError` for no endpoint."""
+        """changed: called whenever `up` or `failure` has changed."""
         self.number = number
-        self.endpoint = endpoint
-        parsed = parse(endpoint)
-        self.owned = isinstance(parsed, CommandEndpoint)
+        self.owned = isinstance(endpoint, CommandEndpoint)
         """Whether its process is ours."""
-        self._endpoint = replace(parsed, on_log=self._log) if isinstance(parsed, CommandEndpoint) else parsed
+        self.endpoint = replace(endpoint, on_log=self._log) if isinstance(endpoint, CommandEndpoint) else endpoint
         self.up = False
         self.info: ModelInfo | None = None
         """What it serves, as it told last."""
@@ -71,7 +70,8 @@ class Worker:
     @property
     def name(self) -> str:
         """How people are told of it: an address, or a number where the process is ours."""
-        return f"worker {self.number + 1}" if self.owned else f"worker {self.number + 1} ({self.endpoint})"
+        where = f" ({self.endpoint.url})" if isinstance(self.endpoint, SocketEndpoint) else ""
+        return f"worker {self.number + 1}{where}"
 
     @property
     def ready(self) -> bool:
@@ -117,7 +117,7 @@ class Worker:
         self._down(ConnectError(reason) if reason else self._client.loss or ConnectError("its connection is lost"))
 
     def _connect(self) -> LmtpClient:
-        return LmtpClient(self._endpoint, on_progress=self._on_progress)
+        return LmtpClient(self.endpoint, on_progress=self._on_progress)
 
     def _log(self, line: str) -> None:
         """Tell what a process of ours writes to stderr."""
