@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -81,8 +80,6 @@ class BackendConfig:
         python = self.backend_python
         if python is None:
             raise ResourceError("--backend vllm needs the Python of an environment that has vLLM", INSTALL)
-        if shutil.which(python) is None:
-            raise ResourceError(f"--backend-python {python!r} is no program", INSTALL)
         check(python)
 
 
