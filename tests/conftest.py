@@ -55,7 +55,7 @@ def _clean(home: Path) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "NO_COLOR": "1",
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": "",  # lmtool is installed
     }
 
 

@@ -80,7 +80,7 @@ def stand_in(start_server: StartServer, foreign_python: str) -> StartServer:
             "--backend-option",
             f"behaviour={behaviour}",
         )
-        return start_server(str(STORIES), *backend, *words, PYTHONPATH="")
+        return start_server(str(STORIES), *backend, *words)
 
     return start
 
@@ -110,7 +110,6 @@ def over_vllm_with(start_server: StartServer, folder: Path, **env: str) -> Itera
         pytest.skip(f"{VARIABLE} does not name the Python of an environment with vLLM")
     words = ("--backend", "vllm", "--backend-python", PYTHON, "--backend-option", "enforce_eager=true")
     more = ("--dtype", "float32", "--max-context", "1000", "--max-streams", "8")
-    alone = {"PYTHONPATH": "", "VLLM_CPU_KVCACHE_SPACE": "1", **env}  # lmtool is installed, and not beside it
-    with start_server(str(folder), *words, *more, **alone) as server:
+    with start_server(str(folder), *words, *more, VLLM_CPU_KVCACHE_SPACE="1", **env) as server:
         server.expect("ready in", 5 * PATIENCE)  # half a minute on a quiet machine
         yield server
