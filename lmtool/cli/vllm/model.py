@@ -63,6 +63,11 @@ class VllmModel:
         """Why nothing can be computed any more: the engine's processes have ended, and the worker has to as well."""
         return self._diagnose() if self._engine.errored else None
 
+    @property
+    def info_now(self) -> ModelInfo:
+        """What is served."""
+        return self._info
+
     async def info(self, model: str | None = None) -> ModelInfo:  # noqa: ARG002  # one model
         """What is served. Raises `ConnectError` when the engine has ended."""
         if failure := self.failure:
