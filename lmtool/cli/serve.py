@@ -287,7 +287,7 @@ async def serve(
     service = ServiceConfig(
         models, engine, ServerConfig(max_connections=max_connections), runs, access, carrier=carrier
     )
-    workers = commands(ReplicasConfig(replicas, layout), service, dict(os.environ))
+    workers = commands(ReplicasConfig(replicas, layout), service, dict(os.environ), verbose=bool(common.verbose))
     config = ServingConfig(
         listen,
         replace(service, workers=workers),

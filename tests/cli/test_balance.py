@@ -126,7 +126,7 @@ async def test_servers_at_addresses(start_server: StartServer, served: str) -> N
         (("serve", "--layout", "2by2"), 2, "--layout '2by2'"),
         (("serve", "--layout", "2x1"), 8, "needs 2 CUDA devices"),
         (("serve", "--backend", "nothing"), 2, "there is no backend 'nothing'"),
-        (("serve", *RANDOM, "--backend-option", "size=1", "--replicas", "2", "--port", "0"), 4, "no option 'size'"),
+        (("serve", *RANDOM, "--backend-option", "size=1", "--replicas", "2", "--port", "0"), 8, "no option 'size'"),
     ],
 )
 def test_what_cannot_be_balanced(lmtool: Run, words: tuple[str, ...], status: int, message: str) -> None:

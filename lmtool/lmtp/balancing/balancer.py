@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lmtool.errors import ConnectError, LmtoolError, UsageError
+from lmtool.errors import ConnectError, ResourceError, UsageError
 from lmtool.lmtp.balancing.choice import Prefixes, choose
 from lmtool.lmtp.balancing.worker import ANSWER_SECONDS, CHECK_SECONDS, Worker
 from lmtool.lmtp.endpoint import SocketEndpoint, parse
@@ -47,7 +47,7 @@ class Balancer:
         if len(set(addresses)) < len(addresses) or not endpoints:
             raise UsageError("each worker is named once, and there is one at least", f"given: {', '.join(addresses)}")
         self._changed = asyncio.Event()
-        self._progress = LoadProgress(f"{len(endpoints)} workers", "waiting")
+        self._progress = LoadProgress(f"{len(endpoints)} worker{'s' * (len(endpoints) > 1)}", "waiting")
         self._listeners: dict[object, Callable[[LoadProgress], None]] = {}
         self.longest_token_bytes: int | None = None
         """Bytes of the longest token of the workers' model, where its tokenizer is known here."""
@@ -107,8 +107,8 @@ class Balancer:
     async def info(self, model: str | None = None) -> ModelInfo:
         """What is served, as a worker tells it, once one is up; with the running streams of all.
 
-        Raises the worker's error for a name that it does not serve, the reason of a load that failed everywhere, and
-        `UsageError` where the workers serve different models.
+        Raises the worker's error for a name that it does not serve, `ResourceError` with the
+        reason where all of ours cannot start, and `UsageError` where the workers serve different models.
         """
         self.start()
         worker = await self._first()
@@ -130,7 +130,7 @@ class Balancer:
         await asyncio.gather(*(worker.close() for worker in self._workers))
 
     async def _first(self) -> Worker:
-        """The first worker that is up. Raises the error of workers of ours that cannot start at all."""
+        """The first worker that is up. Raises `ResourceError` with the reason where none of ours can start at all."""
         while True:
             self._changed.clear()
             for worker in self._workers:
@@ -138,7 +138,8 @@ class Balancer:
                     return worker
             failures = [worker.failure for worker in self._workers if worker.owned and worker.info is None]
             if len(failures) == len(self._workers) and all(failures):
-                raise _copy(failures[0])
+                assert failures[0] is not None
+                raise ResourceError(failures[0].message, *failures[0].hints)
             await self._changed.wait()
 
     def _check_same(self) -> None:
@@ -182,8 +183,3 @@ def _numerics(worker: Worker) -> str:
     info = worker.info
     told = () if info is None else (info.dtype, (info.device or "").partition(":")[0], info.kernels)
     return ", ".join(part or "unknown" for part in told)
-
-
-def _copy(error: LmtoolError | None) -> LmtoolError:
-    assert error is not None
-    return type(error)(error.message, *error.hints)

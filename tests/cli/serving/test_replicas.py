@@ -68,7 +68,7 @@ def test_all_workers_compute_alike(choice: str, monkeypatch: pytest.MonkeyPatch)
 def test_variables_are_not_read_again() -> None:
     """A worker that found `LMTOOL_REPLICAS` would have workers of its own."""
     line = words(commands(ReplicasConfig(2), ServiceConfig(), {"LMTOOL_REPLICAS": "2", "LMTOOL_RECORD": "x"})[0])
-    assert line[:5] == ["env", "-u", "LMTOOL_RECORD", "-u", "LMTOOL_REPLICAS"]
+    assert line[:4] == ["env", "-uLMTOOL_RECORD", "-uLMTOOL_REPLICAS", sys.executable]
 
 
 def test_a_layout_shares_out_the_devices() -> None:
@@ -88,7 +88,8 @@ def test_vllm_runs_in_its_own_environment() -> None:
     service = ServiceConfig(ModelsConfig("org/model"), EngineConfig(max_context=100, dtype="bfloat16"), backend=backend)
     (alone,) = commands(ReplicasConfig(), service, {})
     line = words(alone)
-    assert line[:3] == ["env", "their-python", "-c"]
+    assert line[:2] == ["env", "their-python"]
+    assert Path(line[2]).is_absolute()  # in vLLM's environment there is no lmtool, and in the working folder neither
     settings = json.loads(line[-1])
     assert (settings["model"], settings["name"]) == ("org/model", "org/model")
     assert settings["options"] == {
@@ -99,6 +100,9 @@ def test_vllm_runs_in_its_own_environment() -> None:
         "kv_transfer_config": {"a": 1},
         "q": "x",
     }
+    assert settings["verbose"] is False
+    (loud,) = commands(ReplicasConfig(), service, {}, verbose=True)
+    assert json.loads(words(loud)[-1])["verbose"] is True
     (pair,) = commands(ReplicasConfig(layout="1x2"), service, {"CUDA_VISIBLE_DEVICES": "0,1"})
     assert "CUDA_VISIBLE_DEVICES=0,1" in words(pair)
     assert json.loads(words(pair)[-1])["options"]["tensor_parallel_size"] == 2

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shlex
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
 
-from lmtool.errors import ConnectError, ServerError, UsageError
+from lmtool.errors import ConnectError, ResourceError, ServerError, UsageError
 from lmtool.lmtp.balancing.balancer import Balancer
 from lmtool.ports import stream
 from lmtool.prompt_limits import PromptLimits
@@ -141,11 +142,13 @@ async def test_no_worker_is_up() -> None:
 
 
 async def test_workers_of_ours_that_cannot_start_are_an_error() -> None:
-    """Starting them for ever would help nobody."""
-    balancer = Balancer([f"stdio:{sys.executable} -c 'raise SystemExit(8)'"] * 2, check_seconds=0.05)
+    """Starting them for ever would help nobody. Their own last words are the reason, with the hints."""
+    says = "import sys; sys.exit('error: no room\\n  make some')"
+    balancer = Balancer([f"stdio:{sys.executable} -c {shlex.quote(says)}"] * 2, check_seconds=0.05)
     async with asyncio.timeout(PATIENCE):
-        with pytest.raises(ConnectError, match="exit status 8"):
+        with pytest.raises(ResourceError) as failed:
             await balancer.info()
+    assert (failed.value.message, failed.value.hints) == ("no room", ("make some",))
     await balancer.close()
 
 
