@@ -26,6 +26,11 @@ def bits(logprob: float) -> float:
     return max(0.0, -logprob / math.log(2))
 
 
+def probability(logprob: float) -> float:
+    """The probability of a logprob; 1 for one above 0, which some servers send."""
+    return math.exp(min(logprob, 0.0))
+
+
 def format_probability(p: float) -> str:
     """`.326`, `1.00`; below a thousandth as `2e-5`."""
     if p >= 0.9995:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from lmtool.types import SamplingParams
+from lmtool.types import GenerateRequest, SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lmtool.types import LogprobsMode
+    from lmtool.types import LogprobsMode, ScoreRequest
 
 MEANINGS: Mapping[LogprobsMode, str] = {
     "raw": "the model's own",
@@ -31,6 +32,15 @@ def logprobs_mode(payload: Mapping[str, object], *, biased: bool) -> LogprobsMod
         return "processed"
     changed = biased or any(payload.get(name) for name in ("logit_bias", "constraint"))
     return "biased" if changed and asked != "raw" else "raw"
+
+
+def mode_of(request: GenerateRequest | ScoreRequest) -> LogprobsMode:
+    """The same of a request; SCORE has the model's own."""
+    if not isinstance(request, GenerateRequest):
+        return "raw"
+    payload = {field.name: getattr(request.sampling, field.name) for field in fields(SamplingParams)}
+    payload |= {"constraint": request.constraint, "logits_processors": request.logits_processors}
+    return logprobs_mode(payload, biased=bool(request.sampling.logit_bias))
 
 
 def _is_shaped(payload: Mapping[str, object]) -> bool:

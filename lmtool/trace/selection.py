@@ -6,9 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lmtool.logprobs.distribution import Distribution
 from lmtool.trace.conversation import Began
 
 if TYPE_CHECKING:
+    from lmtool.logprobs.distribution import Rank
     from lmtool.trace.conversation import Conversation, Produced, Step
     from lmtool.trace.filter import Filter
 
@@ -24,7 +26,7 @@ class StepFacts:
     state: str
     p: float | None = None
     bits: float | None = None
-    rank: int | None = None
+    rank: Rank | None = None
     gap: float | None = None
     tok: int | None = None
     text: str | None = None
@@ -36,6 +38,8 @@ class _Running:
     model: str | None
     last: float | None = None
     """When its last token came."""
+    top_asked: int | None = None
+    """Alternatives asked for; None where that is not known."""
     gap: float | None = None
     """Milliseconds between the last two times at which tokens came."""
 
@@ -59,7 +63,8 @@ class Selection:
 
     def _request(self, began: Began) -> StepFacts:
         kind = {"GENERATE": "gen", "SCORE": "score"}.get(began.kind, "chat" if "chat" in began.kind else "text")
-        self._running[began.stream] = _Running(kind, began.model)
+        asked = began.payload.get("top_logprobs", 1 if kind == "gen" else None)
+        self._running[began.stream] = _Running(kind, began.model, top_asked=asked if isinstance(asked, int) else None)
         return StepFacts(began.stream, _connection(began.stream), began.model, kind, "waiting")
 
     def _output(self, step: Produced) -> StepFacts:
@@ -83,7 +88,7 @@ class Selection:
             "error" if output.error is not None else output.finish_reason or "running",
             math.exp(min(logprob, 0.0)) if known and logprob is not None else None,
             -logprob / math.log(2) if known and logprob is not None else None,
-            _rank(step),
+            _rank(step, stream.top_asked),
             stream.gap,
             output.token,
             text,
@@ -95,7 +100,8 @@ def _connection(label: str) -> int:
     return int(number) if number.isdecimal() else 0
 
 
-def _rank(step: Produced) -> int | None:
-    """The token's place among the alternatives, from 1; None where it is not among them."""
-    found = sorted(step.output.top_logprobs or (), key=lambda one: -one[1])
-    return next((place for place, (token, _) in enumerate(found, 1) if token == step.output.token), None)
+def _rank(step: Produced, asked: int | None) -> Rank | None:
+    """Rank of the token; None where nothing is known of it."""
+    output = step.output
+    found = sorted(output.top_logprobs or (), key=lambda one: -one[1])
+    return Distribution.of(output.token, output.logprob, found, asked).rank if found else None

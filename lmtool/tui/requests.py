@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lmtool.logprobs.mode import logprobs_mode
 from lmtool.trace.blobs import reference
 from lmtool.tui.streams import Stream
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lmtool.trace.conversation import Began
+    from lmtool.types import LogprobsMode
 
 PROMPT_TOKENS = 256
 """Ids of a prompt's end that are kept."""
@@ -84,7 +86,21 @@ def stream_of(index: int, label: str, connection: int, began: Began, frame: int,
         biased=bias.size,
         ruled_out=bias.ruled_out,
         constraint=_constraint(payload),
+        top_asked=_top_asked(kind, payload),
+        mode=_mode(kind, payload, biased=bool(bias.size)),
     )
+
+
+def _top_asked(kind: str, payload: Mapping[str, object]) -> int | None:
+    asked = payload.get("logprobs") if kind == "TEXT" else payload.get("top_logprobs", 1 if kind == "GEN" else None)
+    return asked if type(asked) is int else None
+
+
+def _mode(kind: str, payload: Mapping[str, object], *, biased: bool) -> LogprobsMode | None:
+    """SCORE has the model's own; what HTTP servers have is their business."""
+    if kind == "GEN":
+        return logprobs_mode(payload, biased=biased)
+    return "raw" if kind == "SCORE" else None
 
 
 def _digest(payload: Mapping[str, object], name: str, blobs: Mapping[str, Digest]) -> Digest:

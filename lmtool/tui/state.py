@@ -72,6 +72,11 @@ class State:
         """Whether the trace's end record was seen."""
         self.model: str | None = None
         self.vocab_size: int | None = None
+        self.bos: int | None = None
+        """What an empty prompt begins with."""
+        self.eos: frozenset[int] = frozenset()
+        self.tokenizers: frozenset[str] = frozenset()
+        """Hashes of the tokenizers of what is served, as far as they were told."""
         self._conversation = Conversation()
         self._latest: dict[int, dict[int | str, Stream]] = {}
         """By connection and id."""
@@ -79,6 +84,8 @@ class State:
         """Requests that named the id of a stream that runs: refused, or next."""
         self._http = HttpAnswers(self)
         self._blobs: dict[str, Digest] = {}
+        self._unconditioned: set[int] = set()
+        """Streams that score after an empty prompt, and have no token yet."""
         if header is not None:
             self._learn(header.model)
 
@@ -150,7 +157,8 @@ class State:
                 for one in line.entries:
                     if one.stream_id not in latest.get(line.connection, ()):
                         label = f"{line.connection}/{name_of(one.stream_id)}"
-                        self._begin(Began(line.time, label, "GENERATE", {}), line.connection, one.stream_id, i)
+                        stream = self._begin(Began(line.time, label, "GENERATE", {}), line.connection, one.stream_id, i)
+                        stream.top_asked = stream.mode = None  # nobody knows what it asked for
             return self._owners(lines)
 
     def _frames(self, offsets: Sequence[int], lines: Sequence[TokenLine], counts: Sequence[int]) -> None:
@@ -169,11 +177,21 @@ class State:
         self.tokens.extend([owner.index for owner in owners], ids, logprobs, carriers)
         for row, owner in enumerate(owners, before):
             owner.rows.append(row)
+        if self._unconditioned:
+            self._forget_first(owners, before)
         texts = [one.text for one in entries]
         if texts.count(None) != len(texts):
             for row, text in enumerate(texts, before):
                 if text is not None and self.tokens.ids[row] >= 0:
                     self.texts.give(row, text)
+
+    def _forget_first(self, owners: Sequence[Stream], first: int) -> None:
+        """A scored token that has nothing before it has no logprob: 0 stands for that (LMTP, SCO-2)."""
+        for row, owner in enumerate(owners, first):
+            if owner.index in self._unconditioned:
+                self._unconditioned.discard(owner.index)
+                if self.tokens.logprobs[row] == 0:
+                    self.tokens.logprobs[row] = _NAN
 
     def put(self, stream: Stream, token: int, logprob: float, frame: int) -> None:
         """Add a token to a stream: an id, or a number that `texts.intern` gave. frame: what brought it."""
@@ -236,6 +254,8 @@ class State:
         """A stream begins. frame: the one that asked for it."""
         stream = stream_of(len(self.streams), label, connection, began, frame, self._blobs)
         stream.logprobs = self.tokens.logprobs
+        if stream.kind == "SCORE" and not stream.prompt and stream.prompt_tokens is None:
+            self._unconditioned.add(stream.index)
         self.streams.append(stream)
         self.model = self.model or stream.model
         return stream
@@ -275,7 +295,14 @@ class State:
         name = facts.get("name", facts.get("model"))
         size = facts.get("vocab_size")
         self.model = name if isinstance(name, str) else self.model
-        self.vocab_size = size if type(size) is int and size > 0 else self.vocab_size
+        if type(size) is int and size > 0:
+            self.vocab_size = max(size, self.vocab_size or 0)  # of several models: bounds must hold for each
+        bos, eos, tokenizer = facts.get("bos_token_id", facts.get("bos")), facts.get("eos"), facts.get("tokenizer")
+        self.bos = bos if type(bos) is int else self.bos
+        ends = facts.get("eos_token_ids", [eos])
+        self.eos |= {one for one in ends if type(one) is int} if isinstance(ends, list) else set()
+        if isinstance(tokenizer, dict) and isinstance(sha256 := tokenizer.get("sha256"), str):
+            self.tokenizers |= {sha256}
 
     # Looking at it.
 
@@ -291,6 +318,10 @@ class State:
         after = frame + 1
         last = self.frames.first_tokens[after] if after < len(self.frames) else len(self.tokens)
         return range(self.frames.first_tokens[frame], last)
+
+    def stream_of(self, row: int) -> Stream:
+        """The stream of a token."""
+        return self.streams[self.tokens.streams[row]]
 
     def find(self, label: str) -> Stream | None:
         """The latest stream of this label."""

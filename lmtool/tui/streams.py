@@ -9,11 +9,14 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from lmtool.logprobs.distribution import perplexity
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lmtool.tui.frames import FrameLog
     from lmtool.tui.tokens import TokenLog
+    from lmtool.types import LogprobsMode
 
 WINDOW = 500
 """Arrivals that the figures of time are taken from, the last ones before the moment."""
@@ -48,12 +51,16 @@ class Stream:
     """How many of them so that they cannot come."""
     constraint: str | None = None
     """What kind of constraint holds the stream, if one does."""
+    top_asked: int | None = None
+    """Alternatives that it asked for; None where that is not known."""
+    mode: LogprobsMode | None = None
+    """Which distribution its logprobs are of; None where that is the server's business, or the request is not known."""
     rows: array[int] = field(default_factory=lambda: array("i"))
     """Its tokens: rows of the token log."""
     ended: float | None = None
     finish_reason: str | None = None
     error: str | None = None
-    logprobs: array[float] = field(default_factory=lambda: array("f"))
+    logprobs: array[float] = field(default_factory=lambda: array("d"))
     """The column of the token log."""
     _sums: array[float] = field(default_factory=lambda: array("d", (0.0,)))
     """Sums of the logprobs of its first 0, 1, 2, ... tokens, as far as somebody asked; nan from one without on."""
@@ -77,15 +84,18 @@ class Stream:
         return reason if reason in ("stop", "length", "cancelled") else "unfinished"  # type: ignore[return-value] # one of them
 
     def perplexity(self, count: int) -> float | None:
-        """Perplexity of its first `count` tokens; None without logprobs."""
+        """Perplexity of its first `count` tokens; None without logprobs.
+
+        A scored token that has nothing before it has no logprob, and does not count.
+        """
         sums, logprobs = self._sums, self.logprobs
+        unknown = int(self.kind == "SCORE" and bool(self.rows) and math.isnan(logprobs[self.rows[0]]))
         if len(sums) <= count:
             new = [logprobs[row] for row in self.rows[len(sums) - 1 : count]]
+            if unknown and len(sums) == 1:
+                new[0] = 0.0
             sums.extend(list(accumulate(new, initial=sums[-1]))[1:])
-        if not count or math.isnan(sums[count]):
-            return None
-        mean = -sums[count] / count
-        return math.exp(mean) if mean < 700 else math.inf
+        return None if math.isnan(sums[count]) else perplexity(sums[count], count - unknown)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,24 @@ class Texts:
         piece = self.piece(token)
         return f"⟨{piece.hex(' ')}⟩" if isinstance(piece, bytes) and piece else piece or f"⟨#{token}⟩"
 
+    def spelling(self, token: int) -> bytes | None:
+        """The bytes that an id adds to a text; None where nobody told."""
+        if token >= NO_ID and token not in self._vocab:
+            return None
+        piece = self.piece(token)
+        return piece if isinstance(piece, bytes) else None if "\ufffd" in piece and token < NO_ID else piece.encode()
+
+    def quoted(self, token: int) -> str:
+        """What an id means, between quotes; what is no text, such as `⟨f0 9f⟩` and `⟨#7⟩`, stands without."""
+        piece = self.piece(token)
+        known = isinstance(piece, str) and piece and (token < NO_ID or token in self._vocab)
+        return repr(piece) if known else self.of_id(token)
+
+    def quoted_row(self, row: int) -> str:
+        """The same of a token of the log."""
+        given = self._given.get(row)
+        return repr(given) if given else self.quoted(self._tokens.ids[row])
+
     def of_row(self, row: int) -> str:
         """What a token of the log means on its own."""
         return self._given.get(row) or self.of_id(self._tokens.ids[row])

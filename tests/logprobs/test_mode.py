@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lmtool.logprobs.mode import MEANINGS, logprobs_mode
+from lmtool.logprobs.mode import MEANINGS, logprobs_mode, mode_of
+from lmtool.types import Constraint, GenerateRequest, SamplingParams, ScoreRequest
 
 
 @pytest.mark.parametrize(
@@ -31,3 +32,19 @@ def test_the_earliest_stage_with_the_same_numbers(payload: dict[str, object], bi
     """Logprobs are named after what really changed them (LMTP, LOG-2 to LOG-4)."""
     assert logprobs_mode(payload, biased=biased) == mode
     assert mode in MEANINGS
+
+
+@pytest.mark.parametrize(
+    ("request_", "mode"),
+    [
+        (GenerateRequest(1, (1,)), "raw"),
+        (GenerateRequest(1, (1,), SamplingParams(logit_bias={3: 1.0})), "biased"),
+        (GenerateRequest(1, (1,), constraint=Constraint("regex", "a")), "biased"),
+        (GenerateRequest(1, (1,), SamplingParams(temperature=2.0, logprobs_mode="processed")), "processed"),
+        (GenerateRequest(1, (1,), SamplingParams(logprobs_mode="processed")), "raw"),
+        (ScoreRequest(1, (1,), (2,)), "raw"),
+    ],
+)
+def test_of_a_request(request_: GenerateRequest | ScoreRequest, mode: str) -> None:
+    """The same of a request that is still an object; SCORE has the model's own (LMTP, LOG-3)."""
+    assert mode_of(request_) == mode

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from lmtool.errors import LmtoolError
 from lmtool.tui.actions.desk import Desk
 from lmtool.tui.documents.list import ListDocument
+from lmtool.tui.preamble import preamble
 from lmtool.tui.runs import Run
 from lmtool.tui.screens.main import PANES
 
@@ -38,7 +39,7 @@ class Keeping(Desk):
             return
         path = self._new_path(".lmtp.jsonl")
         try:
-            self.source.start_recording(path)
+            self.source.start_recording(path, preamble(self.lines))
         except LmtoolError as error:
             self.say("  ".join([error.message, *error.hints]), warning=True)
         else:

@@ -11,12 +11,13 @@ from lmtool.tui.sources.asking import Asking
 from lmtool.tui.sources.intake import Intake
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
     from lmtool.text.tokenizer import TextTokenizer
-    from lmtool.tui.sources.source import Feed, Recorded
-    from lmtool.types import GenerateRequest, ModelInfo, ScoreRequest
+    from lmtool.trace.events import Event
+    from lmtool.tui.sources.source import Feed, Recorded, TextToScore
+    from lmtool.types import GenerateRequest, ModelInfo
 
 SLICE = 0.008
 """Seconds of reading between two looks at the keyboard."""
@@ -43,8 +44,23 @@ class FileSource:
         self._intake = Intake(warn, at="client")
         self._loaded = asyncio.Event()
         self._asking = (
-            None if ask is None else Asking(ask, self._intake, self._next_number, find_tokenizer=find_tokenizer)
+            None
+            if ask is None
+            else Asking(ask, self._intake, self._next_number, find_tokenizer=find_tokenizer, check=self._check)
         )
+
+    def _check(self, info: ModelInfo) -> None:
+        """Raise `UsageError` where the server's ids are known to mean something else than the trace's."""
+        model = self.file.header.model
+        tokenizer, size = model.get("tokenizer"), model.get("vocab_size")
+        sha256 = tokenizer.get("sha256") if isinstance(tokenizer, dict) else None
+        ours, theirs = (sha256, info.tokenizer.sha256) if sha256 and info.tokenizer else (size, info.vocab_size)
+        if ours is not None and theirs is not None and ours != theirs:
+            raise UsageError(
+                f"{self.file.path.name} was made with another tokenizer than that of {info.model}: its ids mean other "
+                "tokens there",
+                "connect to a server of the same model",
+            )
 
     def _next_number(self) -> int:
         state = self.file.state
@@ -61,7 +77,7 @@ class FileSource:
         return None if self._asking is None else self._generate
 
     @property
-    def score(self) -> Callable[[ScoreRequest], Awaitable[str]] | None:
+    def score(self) -> Callable[[TextToScore], Awaitable[str]] | None:
         """Have a text scored there."""
         return None if self._asking is None else self._score
 
@@ -70,7 +86,7 @@ class FileSource:
         assert self._asking is not None
         return await self._asking.generate(request)
 
-    async def _score(self, request: ScoreRequest) -> str:
+    async def _score(self, request: TextToScore) -> str:
         await self._loaded.wait()
         assert self._asking is not None
         return await self._asking.score(request)
@@ -93,11 +109,11 @@ class FileSource:
         if ending is not None and ending.state != "complete":
             self._warn(f"{self.file.path.name} is {ending.state}: {ending.reason}")
 
-    def start_recording(self, path: Path) -> None:
+    def start_recording(self, path: Path, so_far: Sequence[Event] = ()) -> None:
         """Record branches from now on. Raises `UsageError` where there are none, `FileError`."""
         if self._asking is None:
             raise UsageError(f"{self.file.path.name} is a recording already", f"{path} would be the same file again")
-        self._intake.start_recording(path)
+        self._intake.start_recording(path, so_far)
 
     async def stop_recording(self) -> Recorded | None:
         """End the recording."""

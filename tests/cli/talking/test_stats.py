@@ -13,7 +13,6 @@ from lmtool.cli.talking.stats import (
     Record,
     as_json,
     percentile,
-    perplexity,
     stats_line,
     token_event,
 )
@@ -69,12 +68,6 @@ def test_percentile_is_nearest_rank(values: list[float], share: float) -> None:
     found = percentile(values, share)
     assert found in values
     assert sum(v <= found for v in values) >= share * len(values)
-
-
-def test_perplexity() -> None:
-    """It has no value without tokens and may be infinite."""
-    assert perplexity(0.0, 0) is None
-    assert perplexity(-1e6, 1) == math.inf
 
 
 def test_json() -> None:

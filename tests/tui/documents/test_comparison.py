@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lmtool.tui.compare import Side
+from lmtool.tui.alignment import Side
 from lmtool.tui.documents.comparison import ComparisonDocument
 from lmtool.tui.glyphs import UNICODE
 from lmtool.tui.view import View

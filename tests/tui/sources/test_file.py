@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from lmtool.errors import FileError, UsageError
+from lmtool.trace.header import Header
+from lmtool.trace.writer import TraceWriter
 from lmtool.tui.sources.file import FileSource
 from lmtool.types import GenerateRequest, SamplingParams
 from tests.lmtp.harness import serving
@@ -72,3 +74,15 @@ async def test_branches_of_a_file_run_on_a_server() -> None:
             assert label == "2/2"
             assert watch.tokens() == {label: tokens_of((5,), 3)}
             assert watch.events[0].time >= file.file.state.now > 0
+
+
+async def test_a_server_with_another_tokenizer(tmp_path: Path) -> None:
+    """The trace's ids would mean other tokens there: nothing is asked, and a sentence says why."""
+    writer = TraceWriter(tmp_path / "a.lmtp.jsonl", Header(model={"name": "m", "vocab_size": 7}))
+    writer.close(1.0)
+    async with (
+        serving(ScriptedModel()) as served,
+        watching(source(tmp_path / "a.lmtp.jsonl", ask=served.url)) as watch,
+    ):
+        with pytest.raises(UsageError, match="another tokenizer than that of scripted"):
+            await watch.source.generate(GenerateRequest(0, (5,), SamplingParams(max_tokens=3)))
