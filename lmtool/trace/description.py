@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from lmtool.lmtp import json_text
 from lmtool.lmtp.json_text import JsonTextError
+from lmtool.logprobs.distribution import format_probability, probability
 from lmtool.trace.conversation import Began, Conversation
 from lmtool.trace.events import (
     Blob,
@@ -92,7 +93,7 @@ def _output(step: Produced, conversation: Conversation) -> str:
     elif output.text:
         parts.append(_short(output.text))
     if output.logprob is not None and math.isfinite(output.logprob):
-        parts.append(f"p {math.exp(min(output.logprob, 0)):.3f}")
+        parts.append(f"p {format_probability(probability(output.logprob))}")
     if output.finish_reason is not None:
         parts.append(output.finish_reason)
     return " · ".join(parts) or "nothing"

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from lmtool.logprobs.distribution import perplexity
 from lmtool.trace.conversation import Began, Conversation
 from lmtool.trace.events import Close, Drop, Frame, Open, Piece, Request
 
@@ -59,6 +60,8 @@ class StreamFigures:
     logprob: float = 0.0
     """Sum over all tokens that had one, in nats."""
     with_logprob: int = 0
+    unconditioned: bool = False
+    """Whether its first token is scored with nothing before it: the 0 that stands there is no logprob (LMTP, SCO-2)."""
     finish_reason: str | None = None
     error: str | None = None
     gaps: Histogram = field(default_factory=Histogram)
@@ -72,19 +75,21 @@ class StreamFigures:
         if output.token is None and not output.text:
             return
         self.tokens += 1
+        unknown = self.unconditioned and self.tokens == 1 and output.logprob == 0
         if self.first is None:
             self.first = step.time
         elif self.last is not None and step.time > self.last:
             self.gaps.add(step.time - self.last)
         self.last = step.time
-        if output.logprob is not None and math.isfinite(output.logprob):
+        if output.logprob is not None and math.isfinite(output.logprob) and not unknown:
             self.logprob += output.logprob
             self.with_logprob += 1
 
     def as_json(self) -> dict[str, object]:
         """The figures as one object; what is not known is null, times are in milliseconds."""
         later = self.last - self.first if self.first is not None and self.last is not None else 0.0
-        mean = -self.logprob / self.with_logprob if self.with_logprob else None
+        known = self.with_logprob >= self.tokens - self.unconditioned
+        ppl = perplexity(self.logprob, self.with_logprob) if known else None
         return {
             "stream": self.stream,
             "kind": self.kind,
@@ -95,7 +100,7 @@ class StreamFigures:
             "tokens_per_second": round((self.tokens - 1) / later, 1) if later > 0 else None,
             "gap_p50_ms": _ms(self.gaps.percentile(0.5)),
             "gap_p99_ms": _ms(self.gaps.percentile(0.99)),
-            "perplexity": round(math.exp(mean), 3) if mean is not None and mean < 700 else None,
+            "perplexity": round(ppl, 3) if ppl is not None and math.isfinite(ppl) else None,
             "finish_reason": self.finish_reason,
             "error": self.error,
         }
@@ -137,6 +142,7 @@ class TraceFigures:
 
     def _begin(self, step: Began) -> None:
         figures = StreamFigures(step.stream, step.kind, step.model, step.prompt_length, step.time)
+        figures.unconditioned = step.kind == "SCORE" and step.payload.get("prompt") in ([], "")
         self.counts["streams"] += 1
         self._running[step.stream] = figures
         if len(self.streams) < MOST_STREAMS:
