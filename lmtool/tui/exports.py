@@ -270,7 +270,8 @@ def _html(view: View, stream: Stream) -> Iterator[str]:
 
 def _perplexity(view: View, stream: Stream) -> str:
     perplexity = stream.perplexity(stream.count(view.seen))
-    return "" if perplexity is None else f" · perplexity {short(perplexity)}"
+    mode = "" if stream.mode in (None, "raw") else f" ({stream.mode})"
+    return "" if perplexity is None else f" · perplexity {short(perplexity)}{mode}"
 
 
 def _escaped(text: str) -> str:

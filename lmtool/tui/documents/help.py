@@ -29,7 +29,7 @@ _ABOUT = {
         "Token: the one under the cursor, and what else could have come.",
         "Bars are probabilities; beside each stands the sum down to it. `other` is what the server did not send.",
         "Rank >5: tokens that were not sent may be likelier. No sum stands beside a token with such a rank.",
-        "Logprobs are raw (the model's own), biased (after logit_bias and constraint) or processed (what was drawn from).",
+        "Logprobs are raw (the model's own), biased (after logit_bias and constraint) or processed (as drawn from).",
         "Entropy is a range: the unseen rest in few large pieces, or spread over the whole vocabulary.",
     ),
     "frames": (
