@@ -99,20 +99,27 @@ class Distribution(Generic[Token]):
 
     @classmethod
     def of(
-        cls, chosen: Token, logprob: float | None, listed: Sequence[tuple[Token, float]], asked: int | None = None
+        cls,
+        chosen: Token,
+        logprob: float | None,
+        listed: Sequence[tuple[Token, float]],
+        asked: int | None = None,
+        *,
+        scaled: bool = False,
     ) -> Distribution[Token]:
         """Read a list of alternatives: the likeliest tokens, best first, and maybe the chosen one behind them.
 
         logprob: of the chosen token, None where it was not sent. asked: how many were asked for, None where that is
-        not known; a list of fewer tells nothing, because servers have limits of their own.
+        not known; a list of fewer tells nothing, because servers have limits of their own. scaled: whether the
+        logprobs are known to be no distribution's, only in its order.
         """
         own = dict(listed).get(chosen, logprob)
         if own is None:
-            return cls(tuple(listed), None, None, is_normalised(p for _, p in listed))
+            return cls(tuple(listed), None, None, not scaled and is_normalised(p for _, p in listed))
         others = tuple(one for one in listed if one[0] != chosen)
         place = 1 + sum(p > own for _, p in others)
         whole = [own, *(p for _, p in others)]
-        sound = is_normalised(whole)
+        sound = not scaled and is_normalised(whole)
         exact = place <= len(others) or len(others) + 1 == len(listed) == asked
         if not exact and sound:  # unless too little is left for a likelier one
             exact = 1.0 - math.fsum(map(math.exp, whole)) + ROUNDING < math.exp(own)

@@ -31,8 +31,8 @@ class Measures:
 
     def distribution(self, row: int) -> Distribution[int | str]:
         """What is known of the distribution that a token was chosen from."""
-        asked = self.state.stream_of(row).top_asked
-        return Distribution.of(self.name(row), self.state.tokens.logprob(row), self._listed(row), asked)
+        stream, logprob = self.state.stream_of(row), self.state.tokens.logprob(row)
+        return Distribution.of(self.name(row), logprob, self._listed(row), stream.top_asked, scaled=stream.scaled)
 
     def alternatives(self, row: int) -> tuple[Alternative, ...]:
         """A token and what it came beside, best first; empty where it came alone, or its frame cannot be read again."""

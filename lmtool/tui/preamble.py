@@ -33,7 +33,7 @@ def preamble(lines: Spool | TraceFile) -> list[Event]:
 
 
 def _is_announced(stream: Stream) -> bool:
-    return stream.mode is not None or _is_http(stream)
+    return stream.mode is not None or stream.scaled or _is_http(stream)
 
 
 def _is_http(stream: Stream) -> bool:

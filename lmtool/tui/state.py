@@ -84,6 +84,8 @@ class State:
         """Requests that named the id of a stream that runs: refused, or next."""
         self._http = HttpAnswers(self)
         self._blobs: dict[str, Digest] = {}
+        self._plain = False
+        """Whether the server is known to have LMTP without extensions, as LMQL's has."""
         self._unconditioned: set[int] = set()
         """Streams that score after an empty prompt, and have no token yet."""
         if header is not None:
@@ -254,6 +256,9 @@ class State:
         """A stream begins. frame: the one that asked for it."""
         stream = stream_of(len(self.streams), label, connection, began, frame, self._blobs)
         stream.logprobs = self.tokens.logprobs
+        temperature = stream.payload.get("temperature")
+        if self._plain and stream.kind == "GEN" and isinstance(temperature, int | float) and 0 < temperature != 1:
+            stream.scaled, stream.mode = True, None
         if stream.kind == "SCORE" and not stream.prompt and stream.prompt_tokens is None:
             self._unconditioned.add(stream.index)
         self.streams.append(stream)
@@ -280,6 +285,8 @@ class State:
             info = one.get("model_info", one)
             if isinstance(info, dict):
                 self._learn(info)
+            if info is not one:
+                self._plain = not isinstance(info, dict) or "lmtp" not in info
             if one.get("error") is not None:
                 self._refuse(event.connection, key_of(one.get("stream_id")), time, str(one["error"]))
 

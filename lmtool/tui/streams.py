@@ -55,6 +55,8 @@ class Stream:
     """Alternatives that it asked for; None where that is not known."""
     mode: LogprobsMode | None = None
     """Which distribution its logprobs are of; None where that is the server's business, or the request is not known."""
+    scaled: bool = False
+    """Whether its logprobs are divided by its temperature and no distribution's, as LMQL's server has them."""
     rows: array[int] = field(default_factory=lambda: array("i"))
     """Its tokens: rows of the token log."""
     ended: float | None = None
@@ -84,7 +86,7 @@ class Stream:
         return reason if reason in ("stop", "length", "cancelled") else "unfinished"  # type: ignore[return-value] # one of them
 
     def perplexity(self, count: int) -> float | None:
-        """Perplexity of its first `count` tokens; None without logprobs.
+        """Perplexity of its first `count` tokens; None without logprobs that are a distribution's.
 
         A scored token that has nothing before it has no logprob, and does not count.
         """
@@ -95,7 +97,7 @@ class Stream:
             if unknown and len(sums) == 1:
                 new[0] = 0.0
             sums.extend(list(accumulate(new, initial=sums[-1]))[1:])
-        return None if math.isnan(sums[count]) else perplexity(sums[count], count - unknown)
+        return None if self.scaled or math.isnan(sums[count]) else perplexity(sums[count], count - unknown)
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,6 +127,27 @@ def test_a_scored_token_with_nothing_before_it(prompt: object, known: bool) -> N
     assert made.state.streams[0].perplexity(1) == (1.0 if known else None)
 
 
+@pytest.mark.parametrize(
+    ("info", "temperature", "scaled"),
+    [
+        ({"model": "m"}, 0.5, True),
+        ({"model": "m"}, 1, False),
+        ({"model": "m"}, 0, False),
+        ({"model": "m", "lmtp": 1}, 0.5, False),
+        ("<unavailable>", 2, True),
+    ],
+)
+def test_a_server_that_divides_by_the_temperature(info: object, temperature: float, scaled: bool) -> None:
+    """LMQL's server does: what it sends then is no distribution, though it may look like one; the order is true."""
+    told = Frame(0.0, "<", 1, Parsed("MSG", [{"stream_id": 9, "model_info": info}], "py"))
+    answer = tokens(0.1, token(12, logprob=math.log(0.25), top_logprobs=TOP))
+    made = measures(told, generate(0.0, temperature=temperature, top_logprobs=3), answer)
+    found, stream = made.distribution(0), made.state.streams[0]
+    assert (found.is_normalised, stream.mode) == ((False, None) if scaled else (True, "raw"))
+    assert (made.entropy(0), stream.perplexity(1)) == ((None, None) if scaled else (made.entropy(0), pytest.approx(4)))
+    assert str(made.rank(0)) == "2"
+
+
 def test_texts_between_quotes() -> None:
     """A text is quoted; what is no text, such as a part of a character or an id that nobody spells, is not."""
     made = measures(
