@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lmtool.tui.tokens import NO_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from lmtool.tui.streams import Stream
     from lmtool.tui.tokens import TokenLog
@@ -63,6 +63,11 @@ class Texts:
             return None
         piece = self.piece(token)
         return piece if isinstance(piece, bytes) else None if "\ufffd" in piece and token < NO_ID else piece.encode()
+
+    def others(self, spell: Callable[[int], bytes]) -> dict[int, bool]:
+        """For each id that both spell whether it is otherwise; a special one, which adds no text, tells nothing."""
+        pieces = {token: piece.encode() if isinstance(piece, str) else piece for token, piece in self._vocab.items()}
+        return {token: other != piece for token, piece in pieces.items() if piece and (other := spell(token))}
 
     def quoted(self, token: int) -> str:
         """What an id means, between quotes; what is no text, such as `⟨f0 9f⟩` and `⟨#7⟩`, stands without."""

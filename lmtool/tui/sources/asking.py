@@ -43,13 +43,13 @@ class Asking:
         *,
         model: str | None = None,
         find_tokenizer: Callable[[ModelInfo], TextTokenizer | None],
-        check: Callable[[ModelInfo], None] = lambda _: None,
+        check: Callable[[ModelInfo, TextTokenizer | None], None] = lambda _, __: None,
     ) -> None:
         """Remember the server. Raises `UsageError` for a malformed endpoint.
 
         number: gives each connection its number. model: which of several served ones. find_tokenizer: finds the
         tokenizer of the served model on this machine, None where it is not here; may block. check: raises an
-        `LmtoolError` for a model that nothing may be asked of.
+        `LmtoolError` for a model, with its tokenizer, that nothing may be asked of.
         """
         self._check = check
         self._endpoint = parse(endpoint)
@@ -124,10 +124,13 @@ class Asking:
         except TimeoutError:
             raise TimeLimitError(f"no answer to MODEL_INFO within {INFO_LIMIT:g} s") from None
         info = model_info.from_wire(told, self._model)
-        self._check(info)
         if info.tokenizer is not None and (self.info is None or self.info.tokenizer != info.tokenizer):
-            self._tokenizer = await asyncio.to_thread(self._find_tokenizer, info)
-            self._intake.explain_by(None if self._tokenizer is None else self._tokenizer.piece)
+            tokenizer = await asyncio.to_thread(self._find_tokenizer, info)
+            self._check(info, tokenizer)
+            self._tokenizer = tokenizer
+            self._intake.explain_by(None if tokenizer is None else tokenizer.piece)
+        elif self.info is None:
+            self._check(info, None)
         self.info = info
         self._intake.model.update(_described(info))
 

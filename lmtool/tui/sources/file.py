@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from lmtool.errors import UsageError
+from lmtool.trace.events import Remark
 from lmtool.tui.lines import TraceFile
 from lmtool.tui.sources.asking import Asking
 from lmtool.tui.sources.intake import Intake
@@ -49,18 +50,28 @@ class FileSource:
             else Asking(ask, self._intake, self._next_number, find_tokenizer=find_tokenizer, check=self._check)
         )
 
-    def _check(self, info: ModelInfo) -> None:
-        """Raise `UsageError` where the server's ids are known to mean something else than the trace's."""
-        model = self.file.header.model
-        tokenizer, size = model.get("tokenizer"), model.get("vocab_size")
-        sha256 = tokenizer.get("sha256") if isinstance(tokenizer, dict) else None
-        ours, theirs = (sha256, info.tokenizer.sha256) if sha256 and info.tokenizer else (size, info.vocab_size)
-        if ours is not None and theirs is not None and ours != theirs:
+    def _check(self, info: ModelInfo, tokenizer: TextTokenizer | None) -> None:
+        """Raise `UsageError` where the trace's ids mean something else on the server; note where nothing tells that."""
+        same, name = self._means_the_same(info, tokenizer), self.file.path.name
+        if same is False:
             raise UsageError(
-                f"{self.file.path.name} was made with another tokenizer than that of {info.model}: its ids mean other "
-                "tokens there",
+                f"{name} was made with another tokenizer than that of {info.model}: its ids mean other tokens there",
                 "connect to a server of the same model",
             )
+        if same is None:
+            told = f"nothing says that the ids of {name} mean the same tokens to {info.model}"
+            self._intake.tell(0, [Remark(self._intake.clock(), "note", 0, told)])
+
+    def _means_the_same(self, info: ModelInfo, tokenizer: TextTokenizer | None) -> bool | None:
+        """Whether the trace's ids do, by the tokenizer's hash, else by what ids are spelled; None: not known."""
+        model = self.file.header.model
+        named, size = model.get("tokenizer"), model.get("vocab_size")
+        sha256 = named.get("sha256") if isinstance(named, dict) else None
+        if sha256 and info.tokenizer is not None:
+            return bool(sha256 == info.tokenizer.sha256)
+        if tokenizer is not None and (spelled := self.file.state.texts.others(tokenizer.piece)):
+            return not any(spelled.values())
+        return False if None not in (size, info.vocab_size) and size != info.vocab_size else None
 
     def _next_number(self) -> int:
         state = self.file.state
