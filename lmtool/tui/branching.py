@@ -57,7 +57,7 @@ def _continued(view: View, row: int, more: tuple[int, ...]) -> GenerateRequest:
     if reasons := [*(f"the field {name}" for name in message.ignored), *_held_by(view, asked, kept)]:
         raise UsageError(
             f"stream {stream.label} cannot be branched here: a branch would lose {' and '.join(reasons)}",
-            "x on its first token keeps everything: nothing stands before it" if kept else "",
+            *(["x on its first token keeps everything: nothing stands before it"] if kept else []),
         )
     if more and (ending := _ending(view, asked.sampling, more[0])):
         raise UsageError(f"nothing comes after {view.measures.quoted(more[0])}: {ending}")

@@ -43,7 +43,7 @@ class Asking(Watching):
         try:
             request = make(view, row, token)
         except LmtoolError as error:
-            self._tell(error)
+            self.say_error(error)
             return
 
         async def begin() -> None:
@@ -84,14 +84,11 @@ class Asking(Watching):
         try:
             label = await sending
         except LmtoolError as error:
-            self._tell(error)
+            self.say_error(error)
             return None
         self.wanted = label
         self.back_again()
         return label
-
-    def _tell(self, error: LmtoolError) -> None:
-        self.say("  ".join([error.message, *error.hints]), warning=True)
 
     def action_prompt(self) -> None:
         """Ask for a prompt and send it."""

@@ -41,7 +41,7 @@ class Keeping(Desk):
         try:
             self.source.start_recording(path, preamble(self.lines))
         except LmtoolError as error:
-            self.say("  ".join([error.message, *error.hints]), warning=True)
+            self.say_error(error)
         else:
             self.say(f"recording into {path}; {self.keys.sign('record')} stops it")
 
@@ -80,7 +80,7 @@ class Keeping(Desk):
             try:
                 path = exports.write(forms[target], self.view, self.options.folder)
             except LmtoolError as error:
-                self.say("  ".join([error.message, *error.hints]), warning=True)
+                self.say_error(error)
             else:
                 self.say(f"wrote {path}")
 
