@@ -88,8 +88,7 @@ class StreamFigures:
     def as_json(self) -> dict[str, object]:
         """The figures as one object; what is not known is null, times are in milliseconds."""
         later = self.last - self.first if self.first is not None and self.last is not None else 0.0
-        known = self.with_logprob >= self.tokens - self.unconditioned
-        ppl = perplexity(self.logprob, self.with_logprob) if known else None
+        ppl = perplexity(self.logprob, self.with_logprob)
         return {
             "stream": self.stream,
             "kind": self.kind,

@@ -6,12 +6,10 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lmtool.logprobs.distribution import perplexity, probability
 from lmtool.trace.conversation import Began, Conversation, StreamText
 from lmtool.trace.description import describe
 from lmtool.trace.events import Drop, Remark, Vocab
 from lmtool.trace.selection import Selection
-from lmtool.tui.numbers import figure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -113,7 +111,7 @@ class Sentences:
             told.logprobs.append(output.logprob)
             if told.least is None or output.logprob < told.least[0]:
                 named = self._conversation.text_of(output.token) if output.token is not None else text
-                told.least = (output.logprob, named or text, told.tokens - 1)
+                told.least = (output.logprob, named or text, told.tokens)
 
     def _dropped(self, event: Drop) -> None:
         for label in [label for label in self._running if label.partition("/")[0] == str(event.connection)]:
@@ -135,12 +133,11 @@ def _sentences(label: str, told: _Told, how: str, time: float | None) -> list[st
     said.append(f"{counted[0].upper()}{counted[1:]}{rate}.")
     if told.tokens:
         said.append(f"The first one came after {1000 * (told.first - told.began):.0f} milliseconds.")
-    ppl = perplexity(math.fsum(told.logprobs), told.tokens) if len(told.logprobs) == told.tokens else None
-    if ppl is not None:
-        said.append(f"Perplexity {figure(ppl)}.")
+    if told.logprobs:
+        said.append(f"Perplexity {math.exp(min(-sum(told.logprobs) / len(told.logprobs), 700)):.1f}.")
     if told.least is not None:
-        share = 100 * probability(told.least[0])
-        said.append(f"Least likely: token #{told.least[2]}, {told.least[1]!r}, with {share:.2g} percent.")
+        share = 100 * math.exp(min(told.least[0], 0.0))
+        said.append(f"Least likely: token {told.least[2]}, {told.least[1]!r}, with {share:.2g} percent.")
     text = "".join(told.pieces).strip()
     cut = text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]} (and more)"
     flat = " ".join(cut.split())

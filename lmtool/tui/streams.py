@@ -65,7 +65,9 @@ class Stream:
     logprobs: array[float] = field(default_factory=lambda: array("d"))
     """The column of the token log."""
     _sums: array[float] = field(default_factory=lambda: array("d", (0.0,)))
-    """Sums of the logprobs of its first 0, 1, 2, ... tokens, as far as somebody asked; nan from one without on."""
+    """Sums of the logprobs of its first 0, 1, 2, ... tokens, as far as somebody asked; tokens without one left out."""
+    _known: array[int] = field(default_factory=lambda: array("i", (0,)))
+    """How many of these tokens have one."""
 
     def end(self, time: float, reason: str | None, error: str | None) -> None:
         """The stream is over; what comes after the first ending is not believed."""
@@ -86,18 +88,13 @@ class Stream:
         return reason if reason in ("stop", "length", "cancelled") else "unfinished"  # type: ignore[return-value] # one of them
 
     def perplexity(self, count: int) -> float | None:
-        """Perplexity of its first `count` tokens; None without logprobs that are a distribution's.
-
-        A scored token that has nothing before it has no logprob, and does not count.
-        """
-        sums, logprobs = self._sums, self.logprobs
-        unknown = int(self.kind == "SCORE" and bool(self.rows) and math.isnan(logprobs[self.rows[0]]))
+        """Perplexity of its first `count` tokens, by those that have a logprob; None where none has."""
+        sums, known = self._sums, self._known
         if len(sums) <= count:
-            new = [logprobs[row] for row in self.rows[len(sums) - 1 : count]]
-            if unknown and len(sums) == 1:
-                new[0] = 0.0
-            sums.extend(list(accumulate(new, initial=sums[-1]))[1:])
-        return None if self.scaled or math.isnan(sums[count]) else perplexity(sums[count], count - unknown)
+            new = [self.logprobs[row] for row in self.rows[len(sums) - 1 : count]]
+            sums.extend(list(accumulate([0.0 if math.isnan(p) else p for p in new], initial=sums[-1]))[1:])
+            known.extend(list(accumulate([not math.isnan(p) for p in new], initial=known[-1]))[1:])
+        return None if self.scaled else perplexity(sums[count], known[count])
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ def test_tokens_of_one_frame_arrive_together() -> None:
 
 
 def test_infinite_logprobs_leave_figures_finite() -> None:
-    """A logprob of -Infinity leaves the perplexity unknown; what is printed is JSON."""
+    """A logprob of -Infinity is left out of the perplexity; what is printed is JSON."""
     found = figures(generate(0), Frame(1, "<", 1, 'TOKEN [{"token": 1, "stream_id": 1, "logprob": -Infinity}]'))
     text = json.dumps(found.as_json(), allow_nan=False)
     assert '"perplexity": null' in text
@@ -86,10 +86,10 @@ def test_any_trace_has_figures(some: list[object]) -> None:
     json.dumps(figures(*some, Frame(0, "<", 1, Parsed("TOKEN", [{"stream_id": 1}], "py"))).as_json(), allow_nan=False)
 
 
-def test_perplexity_is_of_all_tokens_or_not_told() -> None:
-    """A token without a logprob leaves it unknown; a scored one with nothing before it does not count."""
+def test_perplexity_is_of_the_tokens_that_have_a_logprob() -> None:
+    """One without a logprob does not count, nor does a scored one with nothing before it."""
     half = figures(generate(0), tokens(1, token(1, logprob=-1.0), token(2) | {"logprob": None}))
-    assert half.as_json()["listed"][0]["perplexity"] is None  # type: ignore[index]
+    assert half.as_json()["listed"][0]["perplexity"] == 2.718  # type: ignore[index]
     for prompt, ppl in (([], math.e**2), ("", math.e**2), ([5], math.e)):
         score = Frame(0, ">", 1, Parsed("SCORE", {"prompt": prompt, "scored": [1, 2], "stream_id": 1}, "py"))
         told = figures(score, tokens(1, token(1, logprob=0.0), token(2, logprob=-2.0)))

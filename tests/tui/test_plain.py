@@ -49,7 +49,7 @@ def test_sentences_at_the_end_of_a_stream() -> None:
     (line,) = said(Sentences)
     assert line.startswith("Stream 1/1, GENERATE, ended with length. 3 tokens, 10 a second.")
     assert "The first one came after 100 milliseconds." in line
-    assert "Least likely: token #1, ' cold', with 0.67 percent." in line
+    assert "Least likely: token 2, ' cold', with 0.67 percent." in line
     assert "Text: a cold" in line
 
 

@@ -9,7 +9,7 @@ from tests.cli.trace_runner import CONVERSATION, trace
 
 
 def test_table_and_json(tmp_path: Path) -> None:
-    """Sums and a row a stream; an infinite logprob leaves the perplexity unknown."""
+    """Sums and a row a stream; an infinite logprob is left out, not printed."""
     (tmp_path / "a").write_text(CONVERSATION)
     result = trace("stats", tmp_path / "a")
     assert result.exit_code == 0
@@ -19,4 +19,4 @@ def test_table_and_json(tmp_path: Path) -> None:
     assert "is cut" in result.stderr
     found = json.loads(trace("stats", tmp_path / "a", "--json").stdout)
     assert found["state"] == "cut"
-    assert found["listed"][0]["perplexity"] is None
+    assert found["listed"][0]["perplexity"] == 2.718
