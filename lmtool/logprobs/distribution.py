@@ -50,9 +50,9 @@ def perplexity(logprob: float | None, tokens: int) -> float | None:
 
 def probabilities(logprobs: Iterable[float]) -> list[float]:
     """Probabilities of some tokens of one distribution; brought down to a sum of 1 where they exceed it."""
-    found = [math.exp(min(logprob, 50.0)) for logprob in logprobs]
-    total = math.fsum(found)
-    return [p / total for p in found] if total > _TOO_MUCH else found
+    ps = [math.exp(min(logprob, 50.0)) for logprob in logprobs]
+    total = math.fsum(ps)
+    return [p / total for p in ps] if total > _TOO_MUCH else ps
 
 
 def is_normalised(logprobs: Iterable[float]) -> bool:
@@ -80,8 +80,8 @@ class Rank:
         if self.exact:
             return compare(self.place, limit)
         nearest = max(float(self.place), limit)
-        found = {compare(place, limit) for place in (self.place, nearest, nearest + 1)}
-        return found.pop() if len(found) == 1 else None
+        results = {compare(place, limit) for place in (self.place, nearest, nearest + 1)}
+        return results.pop() if len(results) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,32 +102,33 @@ class Distribution(Generic[Token]):
         cls,
         chosen: Token,
         logprob: float | None,
-        listed: Sequence[tuple[Token, float]],
-        asked: int | None = None,
+        alternatives: Sequence[tuple[Token, float]],
+        k: int | None = None,
         *,
-        scaled: bool = False,
+        unnormalised: bool = False,
     ) -> Distribution[Token]:
         """Read a list of alternatives: the likeliest tokens, best first, and maybe the chosen one behind them.
 
-        logprob: of the chosen token, None where it was not sent. asked: how many were asked for, None where that is
-        not known; a list of fewer tells nothing, because servers have limits of their own. scaled: whether the
-        logprobs are known to be no distribution's, only in its order.
+        logprob: of the chosen token, None where it was not sent. k: the request's `top_logprobs`, None where that is
+        not known; fewer alternatives than that tell nothing, because servers have limits of their own. unnormalised:
+        whether the logprobs are known to be no distribution's, only in its order.
         """
-        own = dict(listed).get(chosen, logprob)
+        own = dict(alternatives).get(chosen, logprob)
         if own is None:
-            return cls(tuple(listed), None, None, not scaled and is_normalised(p for _, p in listed))
-        others = tuple(one for one in listed if one[0] != chosen)
+            sound = not unnormalised and is_normalised(p for _, p in alternatives)
+            return cls(tuple(alternatives), None, None, sound)
+        others = tuple(one for one in alternatives if one[0] != chosen)
         place = 1 + sum(p > own for _, p in others)
         whole = [own, *(p for _, p in others)]
-        sound = not scaled and is_normalised(whole)
-        exact = place <= len(others) or len(others) + 1 == len(listed) == asked
+        sound = not unnormalised and is_normalised(whole)
+        exact = place <= len(others) or len(others) + 1 == len(alternatives) == k
         if not exact and sound:  # unless too little is left for a likelier one
             exact = 1.0 - math.fsum(map(math.exp, whole)) + ROUNDING < math.exp(own)
         rank = Rank(place, exact) if exact or place > 1 else None
         if not exact:
             return cls(others, (chosen, own), rank, sound)
-        if len(others) < len(listed):
-            return cls(tuple(listed), None, rank, sound)
+        if len(others) < len(alternatives):
+            return cls(tuple(alternatives), None, rank, sound)
         return cls((*others[: place - 1], (chosen, own), *others[place - 1 :]), None, rank, sound)
 
     @property
@@ -136,7 +137,7 @@ class Distribution(Generic[Token]):
         return min(1.0, math.fsum(math.exp(p) for _, p in self.top)) if self.is_normalised else None
 
     @property
-    def listed(self) -> tuple[tuple[Token, float], ...]:
+    def alternatives(self) -> tuple[tuple[Token, float], ...]:
         """All tokens that are known, the chosen one among them."""
         return self.top if self.beyond is None else (*self.top, self.beyond)
 
@@ -147,13 +148,13 @@ class Distribution(Generic[Token]):
         largest when it is spread evenly over all other ids. Where the size of the vocabulary is not known, it counts
         as `LARGEST_VOCABULARY`.
         """
-        listed = self.listed
-        if not listed or not self.is_normalised:
+        alternatives = self.alternatives
+        if not alternatives or not self.is_normalised:
             return None
-        seen = [math.exp(p) for _, p in listed]
-        known, rest = math.fsum(map(_weighted, seen)), 1.0 - math.fsum(seen)
+        ps = [math.exp(p) for _, p in alternatives]
+        known, rest = math.fsum(map(_weighted, ps)), 1.0 - math.fsum(ps)
         largest = math.exp(self.top[-1][1]) if self.top else 1.0
-        unseen = (vocab_size or LARGEST_VOCABULARY) - len(listed)
+        unseen = (vocab_size or LARGEST_VOCABULARY) - len(alternatives)
         if unseen <= 0:
             return known, known
         high = known + _spread(max(0.0, rest) + ROUNDING, unseen)
@@ -193,13 +194,13 @@ def _spread(mass: float, tokens: int) -> float:
     return mass * math.log2(tokens / mass)
 
 
-def merged(listed: Sequence[tuple[Token, float]]) -> Mapping[Token, float]:
+def sum_by_name(alternatives: Sequence[tuple[Token, float]]) -> Mapping[Token, float]:
     """Logprobs by name, those of one name added up: several ids may spell the same text."""
-    found: dict[Token, float] = {}
-    for name, logprob in listed:
-        before = found.get(name)
-        found[name] = logprob if before is None else _sum_of(before, logprob)
-    return found
+    sums: dict[Token, float] = {}
+    for name, logprob in alternatives:
+        before = sums.get(name)
+        sums[name] = logprob if before is None else _sum_of(before, logprob)
+    return sums
 
 
 def _sum_of(a: float, b: float) -> float:

@@ -38,7 +38,7 @@ class _Running:
     model: str | None
     last: float | None = None
     """When its last token came."""
-    top_asked: int | None = None
+    top_logprobs: int | None = None
     """Alternatives asked for; None where that is not known."""
     gap: float | None = None
     """Milliseconds between the last two times at which tokens came."""
@@ -64,7 +64,9 @@ class Selection:
     def _request(self, began: Began) -> StepFacts:
         kind = {"GENERATE": "gen", "SCORE": "score"}.get(began.kind, "chat" if "chat" in began.kind else "text")
         asked = began.payload.get("top_logprobs", 1 if kind == "gen" else None)
-        self._running[began.stream] = _Running(kind, began.model, top_asked=asked if isinstance(asked, int) else None)
+        self._running[began.stream] = _Running(
+            kind, began.model, top_logprobs=asked if isinstance(asked, int) else None
+        )
         return StepFacts(began.stream, _connection(began.stream), began.model, kind, "waiting")
 
     def _output(self, step: Produced) -> StepFacts:
@@ -88,7 +90,7 @@ class Selection:
             "error" if output.error is not None else output.finish_reason or "running",
             math.exp(min(logprob, 0.0)) if known and logprob is not None else None,
             -logprob / math.log(2) if known and logprob is not None else None,
-            _rank(step, stream.top_asked),
+            _rank(step, stream.top_logprobs),
             stream.gap,
             output.token,
             text,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from lmtool.logprobs.distribution import merged
-from lmtool.tui.recall import context_of
+from lmtool.logprobs.distribution import sum_by_name
+from lmtool.tui.recorded_request import context_of
 
 if TYPE_CHECKING:
     from array import array
@@ -61,8 +61,8 @@ class Side:
         listed = self.view.alternatives(row)
         if by_ids:
             intern = self.view.state.texts.intern
-            return merged([(one if isinstance(one, int) else intern(one), p) for one, p in listed])
-        return merged([(self.spelled(one), p) for one, p in listed])
+            return sum_by_name([(one if isinstance(one, int) else intern(one), p) for one, p in listed])
+        return sum_by_name([(self.spelled(one), p) for one, p in listed])
 
 
 @dataclass(frozen=True, slots=True)

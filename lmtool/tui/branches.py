@@ -60,7 +60,7 @@ class Branches:
             return []
         count = stream.count(view.seen)
         ppl = stream.perplexity(count)
-        mode = "" if stream.mode in (None, "raw") else f" {stream.mode}"
+        mode = "" if stream.logprobs_mode in (None, "raw") else f" {stream.logprobs_mode}"
         figure = "" if ppl is None else f"  ppl {ppl:.1f}{mode}"
         here = "cursor" if stream.index == view.stream else ""
         text = visible(view.state.text(stream, min(count, 200)))

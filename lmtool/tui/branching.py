@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lmtool.errors import UsageError
-from lmtool.tui.recall import ids_of, prompt_of, request_of
+from lmtool.tui.recorded_request import ids_of, prompt_of, request_of
 from lmtool.types import GenerateRequest, SamplingParams
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _continued(view: View, row: int, more: tuple[int, ...]) -> GenerateRequest:
             *(["x on its first token keeps everything: nothing stands before it"] if kept else []),
         )
     if more and (ending := _ending(view, asked.sampling, more[0])):
-        raise UsageError(f"nothing comes after {view.measures.quoted(more[0])}: {ending}")
+        raise UsageError(f"nothing comes after {view.measures.quote(more[0])}: {ending}")
     return replace(asked, prompt=(*ids, *kept), sampling=_left(asked.sampling, len(kept)), text=False)
 
 

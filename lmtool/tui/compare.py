@@ -79,7 +79,7 @@ def _worst(a: Side, b: Side, pairs: list[tuple[int, int]]) -> tuple[float | None
 
 def _modes(a: Side, b: Side) -> tuple[str, ...]:
     """What to say of logprobs that are of different distributions."""
-    modes = a.stream.mode, b.stream.mode
+    modes = a.stream.logprobs_mode, b.stream.logprobs_mode
     if modes[0] == modes[1]:
         return ()
     ours, theirs = ("as its server has them" if mode is None else f"{mode}, {MEANINGS[mode]}" for mode in modes)

@@ -12,7 +12,7 @@ from lmtool.trace.events import Frame, Open, Request, Response, Vocab, token_ent
 from lmtool.trace.header import Header
 from lmtool.trace.writer import TraceWriter
 from lmtool.tui.heat import COLORS, legend, short
-from lmtool.tui.preamble import alone
+from lmtool.tui.preamble import without_other_streams
 from lmtool.tui.runs import visible, width
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def events_of(view: View, stream: Stream) -> Iterator[Event]:
     yield asked
     for frame in _frames(view, stream):
         event = view.lines.event(frame)
-        found = alone(event, {stream.label})
+        found = without_other_streams(event, {stream.label})
         if token_entries(found) or not token_entries(event):
             yield found
 
@@ -133,7 +133,9 @@ def _frames(view: View, stream: Stream) -> list[int]:
             break
         if state.frames.connections[frame] == stream.connection and frame != stream.frame:
             event = view.lines.event(frame)
-            if token_entries(alone(event, {stream.label})) or not isinstance(event, Frame | Request | Response):
+            if token_entries(without_other_streams(event, {stream.label})) or not isinstance(
+                event, Frame | Request | Response
+            ):
                 found[frame] = None
     return sorted(found)
 
@@ -172,7 +174,7 @@ def _known(view: View, row: int) -> str:
         parts.append(f"p {probability(logprob):.3g}")
     if (rank := view.rank(row)) is not None:
         parts.append(f"rank {rank}")
-    top = [f"{view.measures.quoted(token)} {probability(p):.3g}" for token, p in view.alternatives(row)[:5]]
+    top = [f"{view.measures.quote(token)} {probability(p):.3g}" for token, p in view.alternatives(row)[:5]]
     return " · ".join([*parts, *top])
 
 
@@ -270,7 +272,7 @@ def _html(view: View, stream: Stream) -> Iterator[str]:
 
 def _perplexity(view: View, stream: Stream) -> str:
     perplexity = stream.perplexity(stream.count(view.seen))
-    mode = "" if stream.mode in (None, "raw") else f" ({stream.mode})"
+    mode = "" if stream.logprobs_mode in (None, "raw") else f" ({stream.logprobs_mode})"
     return "" if perplexity is None else f" · perplexity {short(perplexity)}{mode}"
 
 

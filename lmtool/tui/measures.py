@@ -32,7 +32,9 @@ class Measures:
     def distribution(self, row: int) -> Distribution[int | str]:
         """What is known of the distribution that a token was chosen from."""
         stream, logprob = self.state.stream_of(row), self.state.tokens.logprob(row)
-        return Distribution.of(self.name(row), logprob, self._listed(row), stream.top_asked, scaled=stream.scaled)
+        return Distribution.of(
+            self.name(row), logprob, self._listed(row), stream.top_logprobs, unnormalised=stream.divided_by_temperature
+        )
 
     def alternatives(self, row: int) -> tuple[Alternative, ...]:
         """A token and what it came beside, best first; empty where it came alone, or its frame cannot be read again."""
@@ -64,19 +66,19 @@ class Measures:
         token = self.state.tokens.ids[row]
         return token if token >= 0 else self.state.text_of(token)
 
-    def quoted(self, alternative: int | str) -> str:
+    def quote(self, alternative: int | str) -> str:
         """An alternative between quotes, harmless."""
-        return visible(self.state.texts.quoted(alternative) if isinstance(alternative, int) else repr(alternative))
+        return visible(self.state.texts.quote(alternative) if isinstance(alternative, int) else repr(alternative))
 
-    def quoted_token(self, row: int) -> str:
+    def quote_token(self, row: int) -> str:
         """A token between quotes, harmless."""
-        return visible(self.state.texts.quoted_row(row))
+        return visible(self.state.texts.quote_row(row))
 
-    def others(self, row: int, most: int) -> str:
+    def alternatives_text(self, row: int, most: int) -> str:
         """The first few alternatives of a token and their probabilities, without itself."""
         name = self.name(row)
         shown = [one for one in self.alternatives(row)[:most] if one[0] != name]
-        return "  ".join(f"{self.quoted(one)} {format_probability(probability(p))}" for one, p in shown)
+        return "  ".join(f"{self.quote(one)} {format_probability(probability(p))}" for one, p in shown)
 
     def entropy(self, row: int) -> tuple[float, float] | None:
         """Bounds of a token's entropy in bits; None where it came without alternatives, or they cannot be believed."""

@@ -29,11 +29,11 @@ def preamble(lines: Spool | TraceFile) -> list[Event]:
     ]
     frames = {frame for stream in running for frame in _frames(state, stream)}
     labels = {stream.label for stream in running}
-    return [alone(lines.whole(frame), labels) for frame in sorted(frames)]
+    return [without_other_streams(lines.whole(frame), labels) for frame in sorted(frames)]
 
 
 def _is_announced(stream: Stream) -> bool:
-    return stream.mode is not None or stream.scaled or _is_http(stream)
+    return stream.logprobs_mode is not None or stream.divided_by_temperature or _is_http(stream)
 
 
 def _is_http(stream: Stream) -> bool:
@@ -48,7 +48,7 @@ def _frames(state: State, stream: Stream) -> Iterable[int]:
     return (stream.frame, *(frame for frame in later if state.frames.connections[frame] == stream.connection))
 
 
-def alone(event: Event, labels: Collection[str]) -> Event:
+def without_other_streams(event: Event, labels: Collection[str]) -> Event:
     """A TOKEN frame without the entries of other streams; any other event as it is."""
     if not isinstance(event, Frame) or not isinstance(event.content, Parsed):
         return event

@@ -86,12 +86,12 @@ def stream_of(index: int, label: str, connection: int, began: Began, frame: int,
         biased=bias.size,
         ruled_out=bias.ruled_out,
         constraint=_constraint(payload),
-        top_asked=_top_asked(kind, payload),
-        mode=_mode(kind, payload, biased=bool(bias.size)),
+        top_logprobs=_top_logprobs(kind, payload),
+        logprobs_mode=_mode(kind, payload, biased=bool(bias.size)),
     )
 
 
-def _top_asked(kind: str, payload: Mapping[str, object]) -> int | None:
+def _top_logprobs(kind: str, payload: Mapping[str, object]) -> int | None:
     asked = payload.get("logprobs") if kind == "TEXT" else payload.get("top_logprobs", 1 if kind == "GEN" else None)
     return asked if type(asked) is int else None
 

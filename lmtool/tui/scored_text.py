@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from lmtool.tui.recall import ids_of, prompt_of, request_of
+from lmtool.tui.recorded_request import ids_of, prompt_of, request_of
 from lmtool.tui.runs import visible
 from lmtool.tui.sources.source import TextToScore
 
@@ -37,7 +37,7 @@ class EditableText:
         """All of it in one line, harmless."""
         return "".join(map(visible, "".join(self.texts)))
 
-    def edited(self, line: str) -> TextToScore:
+    def after_edit(self, line: str) -> TextToScore:
         """The tokens as they are where the line is; only what differs is left to be tokenized."""
         own = self.line
         if line == own:
@@ -64,7 +64,7 @@ class EditableText:
         return "".join(origins[begin:end])
 
 
-def editable(view: View, stream: Stream) -> EditableText:
+def editable_text(view: View, stream: Stream) -> EditableText:
     """A stream's tokens that are seen, after its own prompt. Raises `UsageError` where they cannot be asked again."""
     message, count = request_of(view, stream), stream.count(view.seen)
     ids, decoder, whole = ids_of(view, stream, count), codecs.getincrementaldecoder("utf-8")("replace"), []

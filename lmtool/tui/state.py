@@ -160,7 +160,7 @@ class State:
                     if one.stream_id not in latest.get(line.connection, ()):
                         label = f"{line.connection}/{name_of(one.stream_id)}"
                         stream = self._begin(Began(line.time, label, "GENERATE", {}), line.connection, one.stream_id, i)
-                        stream.top_asked = stream.mode = None  # nobody knows what it asked for
+                        stream.top_logprobs = stream.logprobs_mode = None  # nobody knows what it asked for
             return self._owners(lines)
 
     def _frames(self, offsets: Sequence[int], lines: Sequence[TokenLine], counts: Sequence[int]) -> None:
@@ -258,7 +258,7 @@ class State:
         stream.logprobs = self.tokens.logprobs
         temperature = stream.payload.get("temperature")
         if self._plain and stream.kind == "GEN" and isinstance(temperature, int | float) and 0 < temperature != 1:
-            stream.scaled, stream.mode = True, None
+            stream.divided_by_temperature, stream.logprobs_mode = True, None
         if stream.kind == "SCORE" and not stream.prompt and stream.prompt_tokens is None:
             self._unconditioned.add(stream.index)
         self.streams.append(stream)

@@ -51,11 +51,11 @@ class Stream:
     """How many of them so that they cannot come."""
     constraint: str | None = None
     """What kind of constraint holds the stream, if one does."""
-    top_asked: int | None = None
+    top_logprobs: int | None = None
     """Alternatives that it asked for; None where that is not known."""
-    mode: LogprobsMode | None = None
+    logprobs_mode: LogprobsMode | None = None
     """Which distribution its logprobs are of; None where that is the server's business, or the request is not known."""
-    scaled: bool = False
+    divided_by_temperature: bool = False
     """Whether its logprobs are divided by its temperature and no distribution's, as LMQL's server has them."""
     rows: array[int] = field(default_factory=lambda: array("i"))
     """Its tokens: rows of the token log."""
@@ -94,7 +94,7 @@ class Stream:
             new = [self.logprobs[row] for row in self.rows[len(sums) - 1 : count]]
             sums.extend(list(accumulate([0.0 if math.isnan(p) else p for p in new], initial=sums[-1]))[1:])
             known.extend(list(accumulate([not math.isnan(p) for p in new], initial=known[-1]))[1:])
-        return None if self.scaled else perplexity(sums[count], known[count])
+        return None if self.divided_by_temperature else perplexity(sums[count], known[count])
 
 
 @dataclass(frozen=True, slots=True)

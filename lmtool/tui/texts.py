@@ -64,21 +64,21 @@ class Texts:
         piece = self.piece(token)
         return piece if isinstance(piece, bytes) else None if "\ufffd" in piece and token < NO_ID else piece.encode()
 
-    def others(self, spell: Callable[[int], bytes]) -> dict[int, bool]:
+    def differences(self, spell: Callable[[int], bytes]) -> dict[int, bool]:
         """For each id that both spell whether it is otherwise; a special one, which adds no text, tells nothing."""
         pieces = {token: piece.encode() if isinstance(piece, str) else piece for token, piece in self._vocab.items()}
         return {token: other != piece for token, piece in pieces.items() if piece and (other := spell(token))}
 
-    def quoted(self, token: int) -> str:
+    def quote(self, token: int) -> str:
         """What an id means, between quotes; what is no text, such as `⟨f0 9f⟩` and `⟨#7⟩`, stands without."""
         piece = self.piece(token)
         known = isinstance(piece, str) and piece and (token < NO_ID or token in self._vocab)
         return repr(piece) if known else self.of_id(token)
 
-    def quoted_row(self, row: int) -> str:
+    def quote_row(self, row: int) -> str:
         """The same of a token of the log."""
         given = self._given.get(row)
-        return repr(given) if given else self.quoted(self._tokens.ids[row])
+        return repr(given) if given else self.quote(self._tokens.ids[row])
 
     def of_row(self, row: int) -> str:
         """What a token of the log means on its own."""

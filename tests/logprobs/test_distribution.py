@@ -17,9 +17,9 @@ from lmtool.logprobs.distribution import (
     format_probability,
     is_normalised,
     least_divergence,
-    merged,
     perplexity,
     probabilities,
+    sum_by_name,
 )
 
 if TYPE_CHECKING:
@@ -29,11 +29,9 @@ HALF, QUARTER, EIGHTH = math.log(0.5), math.log(0.25), math.log(0.125)
 LISTED = [(11, HALF), (12, QUARTER), (13, EIGHTH)]
 
 
-def of(
-    chosen: int, p: float, listed: Sequence[tuple[int, float]] = LISTED, asked: int | None = None
-) -> Distribution[int]:
+def of(chosen: int, p: float, listed: Sequence[tuple[int, float]] = LISTED, k: int | None = None) -> Distribution[int]:
     """A step of which a token of probability p was chosen."""
-    return Distribution.of(chosen, math.log(p), listed, asked)
+    return Distribution.of(chosen, math.log(p), listed, k)
 
 
 @st.composite
@@ -85,15 +83,15 @@ def test_entropy_and_mass_are_true(step: tuple[list[float], int, int, bool]) -> 
         (of(11, 0.5), "1"),
         (of(12, 0.25), "2"),
         (of(13, 0.125), ">2"),  # the third of three, or the chosen one behind the best two
-        (of(13, 0.125, asked=3), "3"),
-        (of(13, 0.125, asked=2), ">2"),
-        (of(99, 0.01, [*LISTED, (99, math.log(0.01))], asked=3), ">3"),
-        (of(99, 0.12, [*LISTED, (99, math.log(0.12))], asked=3), "4"),  # too little is left for a likelier one
+        (of(13, 0.125, k=3), "3"),
+        (of(13, 0.125, k=2), ">2"),
+        (of(99, 0.01, [*LISTED, (99, math.log(0.01))], k=3), ">3"),
+        (of(99, 0.12, [*LISTED, (99, math.log(0.12))], k=3), "4"),  # too little is left for a likelier one
         (of(99, 0.2), "3"),  # not listed itself
-        (of(1, 0.7, [(1, math.log(0.7))], asked=0), "1"),
-        (of(1, 0.2, [(1, math.log(0.2))], asked=1), "1"),
-        (of(1, 0.2, [(1, math.log(0.2))], asked=0), "None"),
-        (of(2, 0.3, [(1, math.log(0.3)), (2, math.log(0.3))], asked=1), "1"),  # equals share the better place
+        (of(1, 0.7, [(1, math.log(0.7))], k=0), "1"),
+        (of(1, 0.2, [(1, math.log(0.2))], k=1), "1"),
+        (of(1, 0.2, [(1, math.log(0.2))], k=0), "None"),
+        (of(2, 0.3, [(1, math.log(0.3)), (2, math.log(0.3))], k=1), "1"),  # equals share the better place
     ],
 )
 def test_ranks(made: Distribution[int], shown: str) -> None:
@@ -119,10 +117,14 @@ def test_comparing_ranks(rank: Rank, compare: object, limit: float, holds: bool 
 def test_alternatives_keep_their_order() -> None:
     """Those that were sent stay as they were; a chosen token that was not sent comes at its place."""
     tie = [(1, HALF), (2, HALF)]
-    assert of(2, 0.5, tie).listed == tuple(tie)
-    assert of(99, 0.2).listed == (*LISTED[:2], (99, math.log(0.2)), LISTED[2])
-    beyond = of(99, 0.01, asked=3)
-    assert (beyond.top, beyond.beyond, beyond.listed[-1]) == (tuple(LISTED), (99, math.log(0.01)), (99, math.log(0.01)))
+    assert of(2, 0.5, tie).alternatives == tuple(tie)
+    assert of(99, 0.2).alternatives == (*LISTED[:2], (99, math.log(0.2)), LISTED[2])
+    beyond = of(99, 0.01, k=3)
+    assert (beyond.top, beyond.beyond, beyond.alternatives[-1]) == (
+        tuple(LISTED),
+        (99, math.log(0.01)),
+        (99, math.log(0.01)),
+    )
 
 
 def test_a_token_without_a_logprob() -> None:
@@ -190,7 +192,7 @@ def test_divergence_of_what_is_no_distribution() -> None:
 
 def test_names_that_several_ids_have() -> None:
     """Their probabilities add up."""
-    assert merged([("a", QUARTER), ("b", HALF), ("a", QUARTER)]) == pytest.approx({"a": HALF, "b": HALF})
+    assert sum_by_name([("a", QUARTER), ("b", HALF), ("a", QUARTER)]) == pytest.approx({"a": HALF, "b": HALF})
 
 
 def test_bits() -> None:

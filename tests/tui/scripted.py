@@ -89,7 +89,7 @@ class Scripted:
         self.cancelled: list[str] = []
         self.closed = False
         self.recorded: Recorded | None = None
-        self.so_far: list[Event] = []
+        self.history: list[Event] = []
         """What a recording was begun with."""
 
     @property
@@ -132,9 +132,9 @@ class Scripted:
         if self._error is not None:
             raise self._error
 
-    def start_recording(self, path: Path, so_far: Sequence[Event] = ()) -> None:
+    def start_recording(self, path: Path, history: Sequence[Event] = ()) -> None:
         path.touch()
-        self.so_far = list(so_far)
+        self.history = list(history)
         self.recorded = Recorded(path, 3, 2, 1234)
 
     async def stop_recording(self) -> Recorded | None:

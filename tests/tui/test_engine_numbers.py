@@ -238,7 +238,7 @@ async def test_what_is_said_of_each_token(case: Case, embedded: str, engine: Eng
         stream, view = await seen.generate(request), seen.app.view
         own, prompt = seen.ids(stream), prompt_of(engine)
         assert len(own) == TOKENS
-        assert stream.mode == case.mode
+        assert stream.logprobs_mode == case.mode
         exact = engine.distributions(request, prompt, own, case.mode)
         asked = request.sampling.top_logprobs
         for row, token, true in zip(stream.rows, own, exact, strict=True):

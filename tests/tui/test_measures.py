@@ -51,7 +51,7 @@ def test_rank(asked: int, chosen: int, logprob: float, rank: str) -> None:
 def test_a_stream_that_nobody_announced() -> None:
     """Nobody knows what it asked for: the last of its alternatives may be the chosen one behind the best."""
     made = measures(tokens(0.1, token(13, logprob=math.log(0.125), top_logprobs=TOP)))
-    assert (str(made.rank(0)), made.state.streams[0].mode) == (">2", None)
+    assert (str(made.rank(0)), made.state.streams[0].logprobs_mode) == (">2", None)
 
 
 def test_ties_share_a_rank() -> None:
@@ -143,7 +143,7 @@ def test_a_server_that_divides_by_the_temperature(info: object, temperature: flo
     answer = tokens(0.1, token(12, logprob=math.log(0.25), top_logprobs=TOP))
     made = measures(told, generate(0.0, temperature=temperature, top_logprobs=3), answer)
     found, stream = made.distribution(0), made.state.streams[0]
-    assert (found.is_normalised, stream.mode) == ((False, None) if scaled else (True, "raw"))
+    assert (found.is_normalised, stream.logprobs_mode) == ((False, None) if scaled else (True, "raw"))
     assert (made.entropy(0), stream.perplexity(1)) == ((None, None) if scaled else (made.entropy(0), pytest.approx(4)))
     assert str(made.rank(0)) == "2"
 
@@ -155,7 +155,7 @@ def test_texts_between_quotes() -> None:
         generate(0.0),
         tokens(0.1, *[token(i) for i in range(1, 5)], token(5, text="b")),
     )
-    assert [made.quoted_token(row) for row in range(5)] == ["'a\\n'", "⟨f0 9f⟩", "⟨#3⟩", "⟨#4⟩", "'b'"]
-    assert [made.quoted(one) for one in (1, 4, "x\x1b")] == ["'a\\n'", "⟨#4⟩", "'x\\x1b'"]
+    assert [made.quote_token(row) for row in range(5)] == ["'a\\n'", "⟨f0 9f⟩", "⟨#3⟩", "⟨#4⟩", "'b'"]
+    assert [made.quote(one) for one in (1, 4, "x\x1b")] == ["'a\\n'", "⟨#4⟩", "'x\\x1b'"]
     spelling = made.state.texts.spelling
     assert [spelling(token) for token in range(1, 6)] == [b"a\n", b"\xf0\x9f", b"", None, None]

@@ -8,7 +8,7 @@ from lmtool.trace.events import Close, Frame, Open, Parsed
 from lmtool.trace.header import Header
 from lmtool.trace.writer import TraceWriter
 from lmtool.tui.lines import Spool, TraceFile
-from lmtool.tui.preamble import alone, preamble
+from lmtool.tui.preamble import preamble, without_other_streams
 from tests.trace.conftest import generate, token, tokens
 from tests.tui.folding import asked, chunk, sse
 
@@ -65,8 +65,8 @@ def test_a_file_runs_no_more(tmp_path: Path) -> None:
 def test_ids_of_every_kind() -> None:
     """The number 3 and the text "3" are two streams; a frame that has one stream only stays as it is."""
     frame = tokens(0.1, token(5, 3), token(6, "3"))  # type: ignore[arg-type] # any JSON value may be an id
-    assert alone(frame, {"1/3"}) == tokens(0.1, token(5, 3))
-    assert alone(frame, {'1/"3"'}) == tokens(0.1, token(6, "3"))  # type: ignore[arg-type] # as above
-    assert alone(frame, {"1/3", '1/"3"'}) is frame
+    assert without_other_streams(frame, {"1/3"}) == tokens(0.1, token(5, 3))
+    assert without_other_streams(frame, {'1/"3"'}) == tokens(0.1, token(6, "3"))  # type: ignore[arg-type] # as above
+    assert without_other_streams(frame, {"1/3", '1/"3"'}) is frame
     message = Frame(0.1, "<", 1, Parsed("MSG", [{"stream_id": 4}], "py"))
-    assert alone(message, {"1/3"}) is message
+    assert without_other_streams(message, {"1/3"}) is message

@@ -57,9 +57,9 @@ def measure(output: TokenOutput, mode: HeatMode, vocab_size: int | None = None) 
     return probability(output.logprob) if mode == "prob" else bits(output.logprob)
 
 
-def distribution(output: TokenOutput, asked: int | None = None) -> Distribution[int | None]:
-    """What is known of the distribution that a token was chosen from. asked: how many alternatives were asked for."""
-    return Distribution.of(output.token, output.logprob, output.top_logprobs or (), asked)
+def distribution(output: TokenOutput, k: int | None = None) -> Distribution[int | None]:
+    """What is known of the distribution that a token was chosen from. k: how many alternatives the request has."""
+    return Distribution.of(output.token, output.logprob, output.top_logprobs or (), k)
 
 
 def depth_of(environment: Mapping[str, str], *, color: bool, terminal: bool) -> Depth:

@@ -194,7 +194,7 @@ class TableView:
         self._counts[record.index] = place + 1
         whose = f"{record.index:>2}" if self.several else ""
         token = pad(shorten(self._token(output), 14), 14)
-        rank = heat.distribution(output, record.top_asked).rank
+        rank = heat.distribution(output, record.top_logprobs).rank
         p = "" if output.logprob is None else format_probability(probability(output.logprob))
         surprisal = "" if output.logprob is None else f"{bits(output.logprob):.1f}"
         figures = f"  {p:>5}  {surprisal:>5}  {'' if rank is None else str(rank):>4}  "

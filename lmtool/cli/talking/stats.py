@@ -21,9 +21,9 @@ class Record:
     """Place of the stream among those asked for together, from 1."""
     sent: float
     """When the request went out."""
-    top_asked: int | None = None
+    top_logprobs: int | None = None
     """Alternatives a token that were asked for; None where nobody asked."""
-    mode: LogprobsMode = "raw"
+    logprobs_mode: LogprobsMode = "raw"
     """Which distribution its logprobs are of."""
     text: str = ""
     tokens: list[tuple[float, TokenOutput]] = field(default_factory=list)
@@ -96,7 +96,8 @@ def stats_line(record: Record) -> str:
         p50, p99 = (percentile(gaps, share) * 1000 for share in (0.5, 0.99))
         parts.append(f"gap p50 {figure(p50)} p99 {figure(p99)} ms")
     if record.perplexity is not None:
-        parts.append(f"ppl {figure(record.perplexity)}{'' if record.mode == 'raw' else f' ({record.mode})'}")
+        mode = "" if record.logprobs_mode == "raw" else f" ({record.logprobs_mode})"
+        parts.append(f"ppl {figure(record.perplexity)}{mode}")
     return " · ".join(parts)
 
 
@@ -122,7 +123,7 @@ def as_json(record: Record, model: str | None) -> dict[str, Any]:
             "completion_tokens": len(record.tokens),
             "cached_tokens": usage.cached_tokens if usage else None,
         },
-        "logprobs_mode": record.mode,
+        "logprobs_mode": record.logprobs_mode,
         "logprob": _finite(record.logprob),
         "perplexity": _finite(record.perplexity),
         "timings": timings,

@@ -8,7 +8,7 @@ from lmtool.errors import LmtoolError
 from lmtool.tui import branching
 from lmtool.tui.actions.watching import Watching
 from lmtool.tui.prompting import request_of, score_of
-from lmtool.tui.scored_text import LINE_FEED, editable
+from lmtool.tui.scored_text import LINE_FEED, editable_text
 from lmtool.tui.screens.asking import LONGEST, AskScreen
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Asking(Watching):
             assert self.source.generate is not None
             label = await self._sent(self.source.generate(request))
             if label is not None:
-                self.branches.add(parent.label, position, label, f"{lead}{view.measures.quoted(token)}")
+                self.branches.add(parent.label, position, label, f"{lead}{view.measures.quote(token)}")
                 key = self.keys.sign("tree")
                 self.say(f"stream {label} goes on from {parent.label} at token #{position}; {key} shows the tree")
 
@@ -115,7 +115,7 @@ class Asking(Watching):
         hint = "PROMPT => TEXT gives each token of TEXT its logprob after PROMPT; without => the whole text is scored."
         if stream is not None:
             try:
-                own = editable(self.view, stream)
+                own = editable_text(self.view, stream)
             except LmtoolError as error:
                 hint = f"{error.message}. {hint}"
             else:
@@ -127,7 +127,7 @@ class Asking(Watching):
         """Have a stream's tokens scored after its own prompt; a person may edit their text before."""
         line = own.line
         if len(line) > LONGEST:
-            self._score(own.edited(line), stream.label)
+            self._score(own.after_edit(line), stream.label)
             return
         hint = (
             f"the tokens of {stream.label} after its own prompt, as they are; edit the text ({LINE_FEED} is a line "
@@ -135,7 +135,7 @@ class Asking(Watching):
         )
         self.push_screen(
             AskScreen("Score", hint, self.looks, value=line),
-            lambda text: self._score(None if text is None else own.edited(text), stream.label),
+            lambda text: self._score(None if text is None else own.after_edit(text), stream.label),
         )
 
     def _score(self, given: TextToScore | None, origin: str) -> None:

@@ -111,13 +111,13 @@ def peek(view: View, glyphs: Glyphs, columns: int) -> Line:
     if row is None:
         return [Run(" no token yet", "dim")]
     token, logprob = view.state.tokens.ids[row], view.state.tokens.logprob(row)
-    line: Line = [Run(" "), Run(view.measures.quoted_token(row), view.style(row) or "bold")]
+    line: Line = [Run(" "), Run(view.measures.quote_token(row), view.style(row) or "bold")]
     line.append(Run(f" id {token}" if token >= 0 else "", "dim"))
     if logprob is not None:
         rank = view.rank(row)
         line.append(Run(f"  p {format_probability(probability(logprob))} {bits(logprob):.1f}b"))
         line.append(Run("" if rank is None else f" rank {rank}"))
-    if others := view.measures.others(row, 4):
+    if others := view.measures.alternatives_text(row, 4):
         line += [Run(f" {glyphs.wall} ", "dim"), Run(others, "dim")]
     return fitted(line, columns)
 

@@ -122,9 +122,9 @@ class ComparisonDocument:
             p = "" if logprob is None else f" {format_probability(probability(logprob))}"
             given = place < 0
             if not given:
-                text = side.view.measures.quoted_token(side.rows[place])
+                text = side.view.measures.quote_token(side.rows[place])
             elif isinstance(name, int):
-                text = side.view.measures.quoted(name)
+                text = side.view.measures.quote(name)
             else:
                 text = "other text"
             inside = f" (in its prompt{f';{p} in {chr(66 - i)}' if p else ''})" if given else p

@@ -65,7 +65,7 @@ class DetailDocument:
         token, logprob = view.state.tokens.ids[row], view.state.tokens.logprob(row)
         lines = flow(
             [
-                Run(view.measures.quoted_token(row), f"{view.style(row)} bold"),
+                Run(view.measures.quote_token(row), f"{view.style(row)} bold"),
                 Run(f"id {token}" if token >= 0 else "no id", "dim"),
                 Run(_bytes(view.state.texts.spelling(token)), "dim"),
             ],
@@ -75,7 +75,7 @@ class DetailDocument:
             lines.append(self._pieces(row))
         if logprob is None:
             return [*lines, [Run(self._no_logprob(row), "dim")]]
-        rank, mode = view.rank(row), view.state.stream_of(row).mode
+        rank, mode = view.rank(row), view.state.stream_of(row).logprobs_mode
         phrases = [
             Run(f"p {format_probability(probability(logprob))}"),
             Run(f"logprob {logprob:.3f}{'' if mode is None else f' {mode}'}"),
@@ -122,7 +122,7 @@ class DetailDocument:
             return [[Run("no alternatives were sent", "dim")]]
         found, name = probabilities(p for _, p in top), view.name(row)
         whole = len(view.distribution(row).top)
-        texts = [view.measures.quoted(one) for one, _ in top]
+        texts = [view.measures.quote(one) for one, _ in top]
         wide = min(max(len("other"), *map(width, texts)), max(8, columns // 3))
         room = max(3, columns - wide - 15)
         lines: list[Line] = []
@@ -194,14 +194,14 @@ class DetailDocument:
             phrases.append(Run(f"{_ids(stream.biased)} biased", "accent"))
         if stream.ruled_out:
             phrases.append(Run(f"{_ids(stream.ruled_out)} forbidden", "accent"))
-        if row is not None and stream.mode == "biased" and self._is_forced(row, stream):
+        if row is not None and stream.logprobs_mode == "biased" and self._is_forced(row, stream):
             phrases.append(Run("forced: nothing else was allowed", "accent"))
         lines = flow(phrases, columns)
         return lines + ([[Run(visible(stream.error), "error")]] if stream.error else [])
 
     def _is_forced(self, row: int, stream: Stream) -> bool:
         """Whether no other token could come: alternatives were asked for, and there is none."""
-        alone = len(self._view.alternatives(row)) == 1 and (stream.top_asked or 0) > 1
+        alone = len(self._view.alternatives(row)) == 1 and (stream.top_logprobs or 0) > 1
         return alone and self._view.state.tokens.logprob(row) == 0
 
 

@@ -157,7 +157,7 @@ class _Shape:
                 numbers.milliseconds(timing.ttft),
                 numbers.milliseconds(timing.gap(0.99)),
                 numbers.figure(stream.perplexity(count)),
-                view.measures.quoted_token(stream.rows[count - 1]) if count else "-",
+                view.measures.quote_token(stream.rows[count - 1]) if count else "-",
             ),
             whole=whole,
         )

@@ -66,7 +66,7 @@ class TableDocument:
         p = "" if logprob is None else format_probability(probability(logprob))
         surprisal = "" if logprob is None else numbers.figure(bits(logprob))
         rank = view.rank(row)
-        text = visible(view.state.texts.quoted_row(row), blanks=view.invisible)
+        text = visible(view.state.texts.quote_row(row), blanks=view.invisible)
         lead = glyphs.cursor if here else " "
         return fitted(
             [
@@ -77,7 +77,7 @@ class TableDocument:
                     here,
                     row,
                 ),
-                Run(view.measures.others(row, 12), f"dim {here}", row),
+                Run(view.measures.alternatives_text(row, 12), f"dim {here}", row),
             ],
             columns,
         )

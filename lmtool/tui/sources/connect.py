@@ -79,9 +79,9 @@ class ConnectSource:
         if gone in done:
             gone.result()
 
-    def start_recording(self, path: Path, so_far: Sequence[Event] = ()) -> None:
+    def start_recording(self, path: Path, history: Sequence[Event] = ()) -> None:
         """Record from now on. Raises `FileError`, `UsageError`."""
-        self._intake.start_recording(path, so_far)
+        self._intake.start_recording(path, history)
 
     async def stop_recording(self) -> Recorded | None:
         """End the recording."""

@@ -98,12 +98,12 @@ class DemoSource:
             self._connected.start_recording(self._record)
         await self._connected.run(feed)
 
-    def start_recording(self, path: Path, so_far: Sequence[Event] = ()) -> None:
+    def start_recording(self, path: Path, history: Sequence[Event] = ()) -> None:
         """Record from now on, or from when the model is there. Raises `FileError`, `UsageError`."""
         if self._connected is None:
             self._record = path
         else:
-            self._connected.start_recording(path, so_far)
+            self._connected.start_recording(path, history)
 
     async def stop_recording(self) -> Recorded | None:
         """End the recording."""

@@ -52,7 +52,7 @@ class FileSource:
 
     def _check(self, info: ModelInfo, tokenizer: TextTokenizer | None) -> None:
         """Raise `UsageError` where the trace's ids mean something else on the server; note where nothing tells that."""
-        same, name = self._means_the_same(info, tokenizer), self.file.path.name
+        same, name = self._has_same_tokenizer(info, tokenizer), self.file.path.name
         if same is False:
             raise UsageError(
                 f"{name} was made with another tokenizer than that of {info.model}: its ids mean other tokens there",
@@ -62,14 +62,14 @@ class FileSource:
             told = f"nothing says that the ids of {name} mean the same tokens to {info.model}"
             self._intake.tell(0, [Remark(self._intake.clock(), "note", 0, told)])
 
-    def _means_the_same(self, info: ModelInfo, tokenizer: TextTokenizer | None) -> bool | None:
+    def _has_same_tokenizer(self, info: ModelInfo, tokenizer: TextTokenizer | None) -> bool | None:
         """Whether the trace's ids do, by the tokenizer's hash, else by what ids are spelled; None: not known."""
         model = self.file.header.model
         named, size = model.get("tokenizer"), model.get("vocab_size")
         sha256 = named.get("sha256") if isinstance(named, dict) else None
         if sha256 and info.tokenizer is not None:
             return bool(sha256 == info.tokenizer.sha256)
-        if tokenizer is not None and (spelled := self.file.state.texts.others(tokenizer.piece)):
+        if tokenizer is not None and (spelled := self.file.state.texts.differences(tokenizer.piece)):
             return not any(spelled.values())
         return False if None not in (size, info.vocab_size) and size != info.vocab_size else None
 
@@ -120,11 +120,11 @@ class FileSource:
         if ending is not None and ending.state != "complete":
             self._warn(f"{self.file.path.name} is {ending.state}: {ending.reason}")
 
-    def start_recording(self, path: Path, so_far: Sequence[Event] = ()) -> None:
+    def start_recording(self, path: Path, history: Sequence[Event] = ()) -> None:
         """Record branches from now on. Raises `UsageError` where there are none, `FileError`."""
         if self._asking is None:
             raise UsageError(f"{self.file.path.name} is a recording already", f"{path} would be the same file again")
-        self._intake.start_recording(path, so_far)
+        self._intake.start_recording(path, history)
 
     async def stop_recording(self) -> Recorded | None:
         """End the recording."""

@@ -120,7 +120,7 @@ class Intake:
         told = _explained(self._recorded_words, events)
         self._recording.tell(0, [replace(event, time=max(0.0, event.time - self._zero)) for event in told])
 
-    def start_recording(self, path: Path, so_far: Sequence[Event] = ()) -> None:
+    def start_recording(self, path: Path, history: Sequence[Event] = ()) -> None:
         """Record from now on, what was told of streams that still run first; the trace begins with the first of it.
 
         Raises `FileError`, and `UsageError` while a recording goes on.
@@ -128,7 +128,7 @@ class Intake:
         if self._recording is not None:
             raise UsageError(f"{self._path} is being recorded already", "stop that one first")
         now = self.clock()
-        zero = so_far[0].time if so_far else now
+        zero = history[0].time if history else now
         header = Header(
             created=(datetime.now(UTC) - timedelta(seconds=now - zero)).strftime("%Y-%m-%dT%H:%M:%SZ"),
             by="lmtool inspect",
@@ -144,7 +144,7 @@ class Intake:
         )
         self._path, self._zero = path, zero
         self._recorded_words = None if self._spell is None else Explainer(self._spell)
-        self._record([*(_opened(one, zero) for one in self._open.values()), *so_far])
+        self._record([*(_opened(one, zero) for one in self._open.values()), *history])
 
     async def stop_recording(self) -> Recorded | None:
         """End the recording with its end record."""

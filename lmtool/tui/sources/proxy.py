@@ -108,9 +108,9 @@ class ProxySource:
         """Put a note among the events."""
         self._intake.tell(0, [Remark(self._intake.clock(), "note", 0, sentence)])
 
-    def start_recording(self, path: Path, so_far: Sequence[Event] = ()) -> None:
+    def start_recording(self, path: Path, history: Sequence[Event] = ()) -> None:
         """Record from now on. Raises `FileError`, `UsageError`."""
-        self._intake.start_recording(path, so_far)
+        self._intake.start_recording(path, history)
 
     async def stop_recording(self) -> Recorded | None:
         """End the recording."""

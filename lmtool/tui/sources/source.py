@@ -81,10 +81,10 @@ class Source(Protocol):
     async def run(self, feed: Feed) -> None:
         """Feed what happens, until it is over. Raises `LmtoolError` when the remote cannot be reached or has gone."""
 
-    def start_recording(self, path: Path, so_far: Sequence[Event] = ()) -> None:
+    def start_recording(self, path: Path, history: Sequence[Event] = ()) -> None:
         """Write what comes from now on as a trace. Raises `FileError`, `UsageError`.
 
-        so_far: what was fed of streams that still run, which comes first; the trace begins with the first of it.
+        history: what was fed of streams that still run, which comes first; the trace begins with the first of it.
         """
 
     async def stop_recording(self) -> Recorded | None:

@@ -47,7 +47,7 @@ def test_perplexity_of_another_distribution() -> None:
     """What is no perplexity of the model's own says so, in the line and as JSON."""
     made = record((9.1, 0.5), (11.1, 0.5))
     assert as_json(made, "m")["logprobs_mode"] == "raw"
-    made.mode = "biased"
+    made.logprobs_mode = "biased"
     assert stats_line(made).endswith("ppl 2.0 (biased)")
     assert as_json(made, "m")["logprobs_mode"] == "biased"
 

@@ -92,7 +92,7 @@ async def test_a_record_knows_what_was_asked_for() -> None:
         (ScoreRequest(2, "a", "b", top_logprobs=2), 2, "raw"),
     ):
         record = talk.submit(Scripted(), request)
-        assert (record.top_asked, record.mode) == (asked, mode)
+        assert (record.top_logprobs, record.logprobs_mode) == (asked, mode)
 
 
 async def test_wind_down_waits_for_the_endings() -> None:

@@ -7,7 +7,7 @@ import pytest
 from lmtool.errors import UsageError
 from lmtool.trace.events import Frame, Parsed
 from lmtool.tui.lines import Spool
-from lmtool.tui.recall import context_of, ids_of, prompt_of, request_of
+from lmtool.tui.recorded_request import context_of, ids_of, prompt_of, request_of
 from lmtool.tui.view import View
 from lmtool.types import ChatMessage
 from tests.trace.conftest import generate, token, tokens
