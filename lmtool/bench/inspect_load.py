@@ -104,7 +104,7 @@ class LoadSource:
     def cancel(self, label: str) -> None:
         """Nothing can be cancelled."""
 
-    def start_recording(self, path: Path, so_far: Sequence[Event] = ()) -> None:
+    def start_recording(self, path: Path, history: Sequence[Event] = ()) -> None:
         """Nothing is recorded."""
 
     async def stop_recording(self) -> None:

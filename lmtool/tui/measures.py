@@ -38,7 +38,7 @@ class Measures:
 
     def alternatives(self, row: int) -> tuple[Alternative, ...]:
         """A token and what it came beside, best first; empty where it came alone, or its frame cannot be read again."""
-        return self.distribution(row).listed if self._listed(row) else ()
+        return self.distribution(row).alternatives if self._listed(row) else ()
 
     def _listed(self, row: int) -> tuple[Alternative, ...]:
         """What was sent of it; nothing for a scored token that nothing stands before."""
