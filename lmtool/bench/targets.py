@@ -14,13 +14,17 @@ from lmtool.access.outgoing import DENIED, as_headers, denied
 from lmtool.bench.processes import cpu_seconds
 from lmtool.bench.record import Record
 from lmtool.errors import ConnectError, ServerError, TimeLimitError
+from lmtool.providers.answer_events import AnswerFailed, TextDelta, TokenUsage
+from lmtool.providers.answer_reader import AnswerReader
+from lmtool.providers.body_parts import form_of
 from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from lmtool.bench.workload import Job
     from lmtool.ports import TokenModel
+    from lmtool.providers.answer_events import AnswerEvent
     from lmtool.types import TokenOutput
 
 OnToken: TypeAlias = "Callable[[Record], None]"
@@ -159,28 +163,24 @@ class OpenAITarget:
                     text = (await answer.aread()).decode("utf-8", "replace")
                     record.error = f"status {answer.status_code}: {text[:200]}"
                     return record
-                async for line in answer.aiter_lines():
-                    _take(record, line, on_token)
+                reader = AnswerReader("completions", form_of(answer.headers.get("content-type", "")))
+                async for data in answer.aiter_bytes():
+                    _take(record, reader.feed(data), on_token)
+                _take(record, reader.end(), on_token)
         except httpx.HTTPError as error:
             record.error = f"{type(error).__name__}: {error}"
         record.tokens = record.tokens or len(record.stamps)
         return record
 
 
-def _take(record: Record, line: str, on_token: OnToken | None) -> None:
-    """One line of the event stream into the record."""
-    if not line.startswith("data:") or line[5:].strip() == "[DONE]":
-        return
-    try:
-        event = json.loads(line[5:])
-    except ValueError:
-        record.error = f"an event that is no JSON: {line[:80]}"
-        return
-    if "error" in event:
-        record.error = str(event["error"])[:200]
-    if event.get("choices"):
-        record.stamps.append(time.perf_counter())
-        if on_token is not None:
-            on_token(record)
-    if event.get("usage"):
-        record.tokens = int(event["usage"]["completion_tokens"])
+def _take(record: Record, events: Iterable[AnswerEvent], on_token: OnToken | None) -> None:
+    """Put what an answer brings into the record."""
+    for event in events:
+        if isinstance(event, TextDelta):
+            record.stamps.append(time.perf_counter())
+            if on_token is not None:
+                on_token(record)
+        elif isinstance(event, AnswerFailed):
+            record.error = event.message[:200]
+        elif isinstance(event, TokenUsage):
+            record.tokens = event.completion_tokens or record.tokens

@@ -39,7 +39,7 @@ class Facts(Protocol):
 
     @property
     def state(self) -> str:
-        """`waiting`, `running`, `stop`, `length`, `cancelled`, `error`, `unfinished`."""
+        """`waiting`, `running`, `stop`, `length`, `cancelled`, `error`, `unfinished`: of the stream, as it ends."""
 
     @property
     def p(self) -> float | None:
@@ -51,11 +51,11 @@ class Facts(Protocol):
 
     @property
     def rank(self) -> Rank | None:
-        """Place among the alternatives."""
+        """Rank of the token, or the least that it can be."""
 
     @property
     def gap(self) -> float | None:
-        """Milliseconds since the frame before brought tokens of the stream."""
+        """Milliseconds since the stream's token before; tokens of one frame came together."""
 
     @property
     def tok(self) -> int | None:

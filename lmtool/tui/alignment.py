@@ -49,10 +49,10 @@ class Side:
         spelling = self.view.state.texts.spelling(self.view.state.tokens.ids[row])
         return self.view.state.token_text(row).encode() if spelling is None else spelling
 
-    def spelled(self, token: int | str) -> bytes:
+    def spelled(self, token: int | str | bytes) -> bytes:
         """The same of an id, or of a text that has none."""
-        if isinstance(token, str):
-            return token.encode()
+        if not isinstance(token, int):
+            return token if isinstance(token, bytes) else token.encode()
         spelling = self.view.state.texts.spelling(token)
         return self.view.state.text_of(token).encode() if spelling is None else spelling
 
@@ -60,8 +60,7 @@ class Side:
         """Logprobs of a token and its alternatives by name."""
         listed = self.view.alternatives(row)
         if by_ids:
-            intern = self.view.state.texts.intern
-            return sum_by_name([(one if isinstance(one, int) else intern(one), p) for one, p in listed])
+            return {one: p for one, p in listed if isinstance(one, int)}
         return sum_by_name([(self.spelled(one), p) for one, p in listed])
 
 
@@ -118,6 +117,8 @@ def _ids(context: object) -> tuple[int, ...] | None:
 
 def _tokenizers(a: Side, b: Side) -> tuple[bool, tuple[str, ...]]:
     """Whether ids mean the same on both sides, and what to say where that is not so."""
+    if any(token < 0 for side in (a, b) for token in side.ids):
+        return False, ("tokens without ids: aligned by text",)
     ours, theirs = a.view.state, b.view.state
     models = {side.stream.model or side.view.state.model for side in (a, b)}
     if ours is theirs and (len(models) == 1 or None in models):

@@ -122,7 +122,7 @@ def _frames(view: View, stream: Stream) -> list[int]:
     rows = stream.rows[:seen]
     found = dict.fromkeys(state.tokens.frames[row] for row in rows)
     last = next(reversed(found), stream.frame)
-    if stream.kind in {"CHAT", "TEXT"}:
+    if stream.api is not None:
         found |= dict.fromkeys(
             f for f in range(stream.frame + 1, last + 1) if state.frames.connections[f] == stream.connection
         )
@@ -150,11 +150,11 @@ def _words(view: View, stream: Stream) -> dict[int, str | bytes]:
 
 
 def _csv(view: View, stream: Stream) -> Iterator[str]:
-    yield from trace_exports.as_csv(Header(), events_of(view, stream))
+    yield from trace_exports.as_csv(Header(), events_of(view, stream), stream.choice)
 
 
 def _markdown(view: View, stream: Stream) -> Iterator[str]:
-    yield from trace_exports.as_markdown(Header(title=f"Stream {stream.label}"), events_of(view, stream))
+    yield from trace_exports.as_markdown(Header(title=f"Stream {stream.label}"), events_of(view, stream), stream.choice)
 
 
 def tokens_of(view: View, stream: Stream) -> list[Shown]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lmtool.trace.entries import key_of, name_of
+from lmtool.lmtp.frames import stream_key, stream_name
 from lmtool.trace.events import Frame, Parsed, token_entries
 
 if TYPE_CHECKING:
@@ -25,24 +25,16 @@ def preamble(lines: Spool | TraceFile) -> list[Event]:
     running = [
         stream
         for stream in state.streams
-        if stream.ended is None and stream.frame >= lines.live_from and _is_announced(stream)
+        if stream.ended is None and stream.frame >= lines.live_from and stream.has_request
     ]
     frames = {frame for stream in running for frame in _frames(state, stream)}
     labels = {stream.label for stream in running}
     return [without_other_streams(lines.whole(frame), labels) for frame in sorted(frames)]
 
 
-def _is_announced(stream: Stream) -> bool:
-    return stream.logprobs_mode is not None or stream.divided_by_temperature or _is_http(stream)
-
-
-def _is_http(stream: Stream) -> bool:
-    return stream.kind not in ("GEN", "SCORE")
-
-
 def _frames(state: State, stream: Stream) -> Iterable[int]:
     """Its request and what brought its tokens; of an HTTP answer all that came since."""
-    if not _is_http(stream):
+    if stream.api is None:
         return (stream.frame, *(state.tokens.frames[row] for row in stream.rows))
     later = range(stream.frame + 1, len(state.frames))
     return (stream.frame, *(frame for frame in later if state.frames.connections[frame] == stream.connection))
@@ -53,7 +45,7 @@ def without_other_streams(event: Event, labels: Collection[str]) -> Event:
     if not isinstance(event, Frame) or not isinstance(event.content, Parsed):
         return event
     entries = token_entries(event)
-    kept = [one for one in entries if f"{event.connection}/{name_of(key_of(one.get('stream_id')))}" in labels]
+    kept = [one for one in entries if f"{event.connection}/{stream_name(stream_key(one.get('stream_id')))}" in labels]
     if len(kept) == len(entries):
         return event
     return Frame(event.time, event.direction, event.connection, Parsed(event.content.lead, kept, event.content.style))

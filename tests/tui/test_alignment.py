@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lmtool.trace.events import Frame, Parsed
 from lmtool.tui.alignment import OTHER_PROMPTS, Side, align
+from lmtool.tui.lines import Spool
+from lmtool.tui.view import View
 from tests.trace.conftest import generate
 from tests.tui.folding import asked, chunk, sse
 from tests.tui.sequences import WORDS, plain, score, side, sides
@@ -82,7 +86,7 @@ def test_two_models_in_one_trace() -> None:
 
 
 def test_answers_over_http() -> None:
-    """Tokens without ids are compared as they are, after equal requests."""
+    """Tokens without ids are compared by their texts, after equal requests."""
     logprobs = {"tokens": [" b"], "token_logprobs": [-2.0], "top_logprobs": [{" a": -0.5, " b": -2.0}]}
     found = []
     for request in (asked(0.0), asked(0.0)):
@@ -90,9 +94,19 @@ def test_answers_over_http() -> None:
         made.view.lines.feed([sse(0.1, chunk(" b", logprobs=logprobs))])  # type: ignore[attr-defined] # a spool
         found.append(made)
     made = align(*found)
-    assert (made.same, made.characters, made.notes) == (1, 2, (UNKNOWN,))
-    assert found[0].top(0, by_ids=True).keys() == {found[0].ids[0], found[0].view.state.texts.intern(" a")}
+    assert (made.same, made.characters, made.notes) == (1, 2, ("tokens without ids: aligned by text",))
     assert found[0].top(0, by_ids=False) == {b" a": -0.5, b" b": -2.0}
+
+
+def test_pieces_of_text_over_http() -> None:
+    """Text that came in other pieces is the same text."""
+    spool = Spool()
+    for connection, pieces in ((1, ("a", "bc", "d")), (2, ("ab", "c", "x"))):
+        spool.feed([replace(asked(0.0), connection=connection)])
+        spool.feed([sse(0.1, chunk(piece), connection=connection) for piece in pieces])
+    view = View(spool.state, spool)
+    made = align(*(Side(view, stream) for stream in spool.state.streams))
+    assert (made.same, made.characters, made.parted, made.names) == (0, 3, True, (b"d", b"x"))
 
 
 @pytest.mark.parametrize(("ours", "theirs", "by_ids"), [("x", "x", True), ("x", "y", False), (None, "x", False)])

@@ -19,6 +19,7 @@ from lmtool.tui.lines import Spool
 from lmtool.tui.state import State
 from lmtool.tui.view import View
 from tests.trace.conftest import generate, token, tokens
+from tests.tui.folding import asked, chunk, sse
 
 WORDS = {5: "Say", 11: " <b>", 12: "\n", 13: "\x1b[2J", 14: " 日本"}
 TOP = {"11": -0.1, "14": -3.0}
@@ -189,3 +190,16 @@ def test_other_frames_stay_out(view: View) -> None:
         if isinstance(event, Frame) and event.command == "TOKEN":
             assert isinstance(event.content, Parsed)
             assert {entry["stream_id"] for entry in event.content.value} == {2}  # type: ignore[union-attr]
+
+
+def test_one_choice_of_an_http_answer(tmp_path: Path) -> None:
+    """A table and a document of a choice hold that choice alone; alternatives are named by their texts."""
+    logprobs = {"tokens": ["b"], "token_logprobs": [-0.5], "top_logprobs": [{"b": -0.5, " c:": -1.5}]}
+    events = [asked(0.0, n=2), sse(0.1, chunk("a")), sse(0.2, chunk("b", 1, logprobs=logprobs, finish_reason="stop"))]
+    with shown(events) as view:
+        view.choose_stream(1)
+        (row,) = csv.DictReader(io.StringIO(written("csv", view, tmp_path), newline=""))
+        assert (row["stream"], row["text"], row["finish_reason"]) == ("1/1.1", "b", "stop")
+        assert row["top_logprobs"] == '"b":-0.5 " c:":-1.5'
+        document = written("markdown", view, tmp_path)
+        assert ("```text\nb\n```" in document, document.count("## ")) == (True, 1)

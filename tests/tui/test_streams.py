@@ -15,7 +15,13 @@ from tests.tui.folding import fed
 
 @pytest.mark.parametrize(
     ("reason", "phase"),
-    [("stop", "stop"), ("length", "length"), ("cancelled", "cancelled"), ("content_filter", "unfinished")],
+    [
+        ("stop", "stop"),
+        ("length", "length"),
+        ("cancelled", "cancelled"),
+        ("content_filter", "stop"),
+        ("error", "error"),
+    ],
 )
 def test_phases(reason: str, phase: str) -> None:
     """Waiting until the first token, running until the end; then how it ended."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lmtool.cli.invocation import Common
     from lmtool.cli.serving.status import Event
     from lmtool.lmtp.request_log import RequestLog
-    from lmtool.trace.frame_tap import FrameTap
+    from lmtool.trace.server_tap import ServerTap
     from lmtool.types import ModelInfo
 
 AT_ONCE = 3.0
@@ -52,7 +52,7 @@ class ServingConfig:
     """Seconds that running streams get to end after the first Ctrl-C."""
     json_logs: bool = False
     record: str | None = None
-    """File, or folder, that keeps what goes over LMTP connections as traces."""
+    """File, or folder, that keeps what is said over LMTP and HTTP as traces."""
     inspect: bool = False
     """Show all traffic on an inspector's screen, in place of lines on stdout; then `record` names a file."""
 
@@ -104,7 +104,7 @@ class _Run:
         self.console.tell(Stopped())
 
     @contextlib.asynccontextmanager
-    async def _tap(self) -> AsyncIterator[FrameTap | None]:
+    async def _tap(self) -> AsyncIterator[ServerTap | None]:
         """What records, if anything does."""
         if self.config.record is None:
             yield None

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
     import uvicorn
 
-    from lmtool.lmtp.connection import Tap
     from lmtool.openai_api.server import OpenAIServer
     from lmtool.ports import TokenModel
     from lmtool.text.tokenizer import TextTokenizer
+    from lmtool.trace.server_tap import ServerTap
     from lmtool.types import LoadProgress, ModelInfo, TokenOutput
 
 
@@ -75,16 +75,17 @@ class Service:
     """
 
     def __init__(
-        self, config: ServiceConfig, log: Callable[[RequestLog], None] = silent, tap: Tap | None = None
+        self, config: ServiceConfig, log: Callable[[RequestLog], None] = silent, tap: ServerTap | None = None
     ) -> None:
         """Plug everything together; nothing is loaded or opened yet.
 
-        log: gets each request that ended. tap: is shown what goes over LMTP connections.
+        log: gets each request that ended. tap: is shown what clients and the server say.
         """
         from lmtool.lmtp.server import LmtpServer
 
         self._config = config
         self._log = log
+        self._tap = tap
         self._loader = Loader(config.engine, config.backend, models=config.models)
         self._host = (
             Balancer(config.workers, config.access.key) if config.workers else host(config.models, self._loader)
@@ -212,7 +213,9 @@ class Service:
 
         form = form_named(self._config.models.tool_call_parser)
         self._http = OpenAIServer(self._host, self._tokenizer, ApiConfig(form, violations, self._answered))
-        return Starlette(routes=[*self._server.routes(), *routes(self.health, self._numbers), *self._http.routes()])
+        handlers = [*self._server.routes(), *routes(self.health, self._numbers), *self._http.routes()]
+        application = Starlette(routes=handlers)
+        return application if self._tap is None else self._tap.around(application, leave_out=("/health", "/metrics"))
 
     def _tokenizer(self, name: str | None) -> TextTokenizer | None:
         """The tokenizer of the model that is served under this name."""

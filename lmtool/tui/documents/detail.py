@@ -85,6 +85,8 @@ class DetailDocument:
         return [*lines, *flow(phrases, columns), *self._entropy(row, columns)]
 
     def _no_logprob(self, row: int) -> str:
+        if self._view.state.texts.is_piece(self._view.state.tokens.ids[row]):
+            return "a piece of text: its tokens were not named"
         first = self._view.position(row) == 0 and self._view.state.stream_of(row).kind == "SCORE"
         return "no logprob: nothing stands before it" if first else "no logprob was sent"
 
