@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from msgspec import structs
 
 from lmtool.lmtp import frames
-from lmtool.providers.answer_events import AnswerFailed, ChoiceFinished, TextDelta, ToolCallDelta
+from lmtool.providers.answer_events import AnswerFailed, ChoiceFinished, TextDelta, ToolCallDelta, counted_tokens
 from lmtool.providers.answer_reader import AnswerReader, api_of
 from lmtool.providers.body_parts import form_of
 from lmtool.providers.server_sent_events import leads_data
@@ -260,14 +260,11 @@ def _read(reader: AnswerReader, piece: Piece) -> list[AnswerEvent]:
 
 
 def _token_outputs(time: float, stream: Stream, event: TextDelta | ToolCallDelta, named: set[int]) -> list[OutputEvent]:
-    """The tokens that an event names, or else its text as a piece; nothing of text whose tokens were named."""
-    if isinstance(event, TextDelta) and event.tokens:
-        named.add(event.choice)
-        return [OutputEvent(time, stream, None, token.piece, token.logprob, top=token) for token in event.tokens]
-    text = event.text if isinstance(event, TextDelta) else f"{event.name or ''}{event.arguments}"
-    if not text or event.choice in named:
-        return []
-    return [OutputEvent(time, stream, None, text, is_piece=True)]
+    is_piece = isinstance(event, ToolCallDelta) or not event.tokens
+    return [
+        OutputEvent(time, stream, None, token.piece, token.logprob, is_piece=is_piece, top=None if is_piece else token)
+        for token in counted_tokens(event, named)
+    ]
 
 
 def _finish(outputs: list[StreamEvent], ending: OutputEvent) -> None:

@@ -228,13 +228,12 @@ Event: TypeAlias = (
 )
 
 
-def token_entries(event: Event) -> list[Mapping[str, object]]:
+def token_entries(event: Event) -> list[Entry]:
     """The entries of a parsed TOKEN frame, one per event of a stream; empty for every other event."""
-    if not isinstance(event, Frame) or event.direction != "<" or event.command != "TOKEN":
+    if not isinstance(event, Frame) or not isinstance(event.content, Parsed):
         return []
-    assert isinstance(event.content, Parsed)
-    value = event.content.value
-    return [entry for entry in (value if isinstance(value, list) else [value]) if isinstance(entry, dict)]
+    command, entries = event.answer()
+    return entries if command == "TOKEN" else []
 
 
 def count_tokens(event: Event) -> int:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, TypeAlias
 from lmtool.errors import FileError, UsageError
 from lmtool.logprobs.distribution import probability
 from lmtool.trace import exports as trace_exports
-from lmtool.trace.events import Frame, Open, Request, Response, Vocab, token_entries
+from lmtool.trace.events import Frame, Open, Request, Response, Vocab
 from lmtool.trace.header import Header
 from lmtool.trace.writer import TraceWriter
 from lmtool.tui.heat import COLORS, legend, short
-from lmtool.tui.preamble import without_other_streams
+from lmtool.tui.preamble import own_entries, without_other_streams
 from lmtool.tui.runs import visible, width
 
 if TYPE_CHECKING:
@@ -111,9 +111,7 @@ def events_of(view: View, stream: Stream) -> Iterator[Event]:
     yield asked
     for frame in _frames(view, stream):
         event = view.lines.event(frame)
-        found = without_other_streams(event, {stream.label})
-        if token_entries(found) or not token_entries(event):
-            yield found
+        yield without_other_streams(event, {stream.label})
 
 
 def _frames(view: View, stream: Stream) -> list[int]:
@@ -133,9 +131,7 @@ def _frames(view: View, stream: Stream) -> list[int]:
             break
         if state.frames.connections[frame] == stream.connection and frame != stream.frame:
             event = view.lines.event(frame)
-            if token_entries(without_other_streams(event, {stream.label})) or not isinstance(
-                event, Frame | Request | Response
-            ):
+            if own_entries(event, {stream.label}) or not isinstance(event, Frame | Request | Response):
                 found[frame] = None
     return sorted(found)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lmtool.lmtp.frames import stream_key, stream_name
-from lmtool.trace.events import Frame, Parsed, token_entries
+from lmtool.trace.events import Frame, Parsed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
+    from lmtool.lmtp.frames import Entry
     from lmtool.trace.events import Event
     from lmtool.tui.lines import Spool, TraceFile
     from lmtool.tui.state import State
@@ -40,12 +43,24 @@ def _frames(state: State, stream: Stream) -> Iterable[int]:
     return (stream.frame, *(frame for frame in later if state.frames.connections[frame] == stream.connection))
 
 
+def own_entries(event: Event, labels: Collection[str]) -> list[Entry]:
+    """What a server's frame says of these streams, entry by entry."""
+    if not isinstance(event, Frame):
+        return []
+    return [one for one in event.answer()[1] if _label(event, one) in labels]
+
+
+def _label(frame: Frame, entry: Entry) -> str:
+    return f"{frame.connection}/{stream_name(stream_key(entry.get('stream_id')))}"
+
+
 def without_other_streams(event: Event, labels: Collection[str]) -> Event:
-    """A TOKEN frame without the entries of other streams; any other event as it is."""
-    if not isinstance(event, Frame) or not isinstance(event.content, Parsed):
+    """A server's frame without the entries of other streams; any other event as it is."""
+    if not isinstance(event, Frame):
         return event
-    entries = token_entries(event)
-    kept = [one for one in entries if f"{event.connection}/{stream_name(stream_key(one.get('stream_id')))}" in labels]
-    if len(kept) == len(entries):
+    (command, entries), own = event.answer(), own_entries(event, labels)
+    if len(own) == len(entries):
         return event
-    return Frame(event.time, event.direction, event.connection, Parsed(event.content.lead, kept, event.content.style))
+    if isinstance(event.content, Parsed):
+        return replace(event, content=replace(event.content, value=own))
+    return replace(event, content=f"{command} {json.dumps(own)}")  # with what JSON cannot say, such as -Infinity

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import json
+import math
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,6 +68,29 @@ def test_a_trace_of_one_stream(view: View, tmp_path: Path) -> None:
     assert state.streams[0].finish_reason == "stop"
     assert reader.ending is not None
     assert reader.ending.state == "complete"
+
+
+def test_frames_that_json_cannot_say(tmp_path: Path) -> None:
+    """A frame with -Infinity, and a refusal, are shared out as any other is."""
+    entries = [token(11, 1, top_logprobs={"14": -math.inf}), token(14, 2)]
+    refusals = [{"stream_id": of, "error": f"no {of}"} for of in (1, 2)]
+    events: list[Event] = [
+        Open(0.0, 1),
+        Vocab(0.0, 0, WORDS),
+        generate(0.1, 1),
+        generate(0.1, 2),
+        Frame(0.2, "<", 1, f"TOKEN {json.dumps(entries)}"),
+        Frame(0.3, "<", 1, Parsed("MSG", refusals, "py")),
+    ]
+    with shown(events) as view:
+        path = exports.write("trace", view, tmp_path)
+    state = State()
+    state.feed(list(TraceReader(path)))
+    assert [stream.label for stream in state.streams] == ["1/1"]
+    assert state.text(state.streams[0]) == " <b>"
+    text = path.read_text()
+    assert "Infinity" in text
+    assert "no 2" not in text
 
 
 def test_a_table(view: View, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lmtool.trace.events import Close, Frame, Open, Parsed
+from lmtool.trace.events import Close, Open
 from lmtool.trace.header import Header
 from lmtool.trace.writer import TraceWriter
 from lmtool.tui.lines import Spool, TraceFile
@@ -68,5 +68,3 @@ def test_ids_of_every_kind() -> None:
     assert without_other_streams(frame, {"1/3"}) == tokens(0.1, token(5, 3))
     assert without_other_streams(frame, {'1/"3"'}) == tokens(0.1, token(6, "3"))  # type: ignore[arg-type] # as above
     assert without_other_streams(frame, {"1/3", '1/"3"'}) is frame
-    message = Frame(0.1, "<", 1, Parsed("MSG", [{"stream_id": 4}], "py"))
-    assert without_other_streams(message, {"1/3"}) is message
