@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 from lmtool.logprobs.distribution import format_probability, probability
 from lmtool.tui import numbers
 from lmtool.tui.compare import compare
+from lmtool.tui.documents.flow import flow
 from lmtool.tui.documents.text import TextDocument
-from lmtool.tui.runs import Run, cut, fitted, length, visible
+from lmtool.tui.runs import Run, cut, length, visible, width
 
 if TYPE_CHECKING:
     from lmtool.tui.alignment import Side
     from lmtool.tui.compare import Comparison
     from lmtool.tui.glyphs import Glyphs
     from lmtool.tui.runs import Line
+
+LONGEST = 24
+"""Cells for what a side goes on with: over HTTP a whole answer may be one piece of text."""
+SPARK = 32
+"""Divergences that are drawn, the last ones."""
 
 
 class ComparisonDocument:
@@ -25,11 +32,15 @@ class ComparisonDocument:
         self._glyphs = glyphs
         self._texts = (TextDocument(a.view, glyphs, cursor=False), TextDocument(b.view, glyphs, cursor=False))
         self.result: Comparison = compare(a, b)
-        self._verdict = self._told()
-        """A sentence or two on what they have in common."""
+        self._verdict = self._phrases()
+        """What they have in common: paragraphs of phrases."""
+        self._columns = 0
+        self._head: list[Line] = []
+        """The verdict in so many columns."""
 
     def height(self, columns: int) -> int:
         """Verdict, headings, and the longer text."""
+        self._fit(columns)
         each = self._each(columns)
         texts = zip(self._texts, self._sides, strict=True)
         return self.heads + max(text.lines(side.stream, each) for text, side in texts)
@@ -37,10 +48,11 @@ class ComparisonDocument:
     @property
     def heads(self) -> int:
         """Lines at the top that stay in sight: the verdict and whose texts these are."""
-        return len(self._verdict) + 1
+        return len(self._head) + 1
 
     def anchor(self, columns: int) -> int | None:
         """The line where the streams part; the first one where they do not."""
+        self._fit(columns)
         found = self.result.alignment
         for side, text, place in zip(self._sides, self._texts, found.places, strict=True):
             if found.parted and 0 < place < len(side.rows):
@@ -53,14 +65,23 @@ class ComparisonDocument:
     def move(self, rows: int) -> None:
         """Nothing to move."""
 
+    def _fit(self, columns: int) -> None:
+        """Lay the verdict out."""
+        if columns == self._columns:
+            return
+        self._columns, room = columns, max(1, columns - 1)
+        parts = ([piece for phrase in part for piece in _wrapped(phrase, room)] for part in self._verdict)
+        self._head = [[Run(" "), *line] for part in parts for line in flow(part, room)]
+
     def _each(self, columns: int) -> int:
         return max(4, columns // 2 - 1)
 
     def line(self, y: int, columns: int) -> Line:
         """One line over both."""
-        if y < len(self._verdict):
-            return fitted(self._verdict[y], columns)
-        y -= len(self._verdict)
+        self._fit(columns)
+        if y < len(self._head):
+            return self._head[y]
+        y -= len(self._head)
         each = self._each(columns)
         parts = [self._heading(i, each) if y == 0 else self._part(i, y - 1, each) for i in (0, 1)]
         left = parts[0]
@@ -84,34 +105,32 @@ class ComparisonDocument:
                 line.append(Run(text, style if after is not None and row is not None and row > after else "dim", row))
         return line
 
-    def _told(self) -> list[Line]:
+    def _phrases(self) -> list[Line]:
         result, (a, b) = self.result, self._sides
         found = result.alignment
-        same = f" same {_counted(found.same, 'token')}"
+        same = f"same {_counted(found.same, 'token')}"
         if found.characters is not None:
-            same = f" same {_counted(found.characters, 'character')}, {_counted(found.same, 'token')} cut alike"
+            same = f"same {_counted(found.characters, 'character')}, {_counted(found.same, 'token')} cut alike"
         if not found.parted:
             left = [len(side.rows) - place for side, place in zip((a, b), found.places, strict=True)]
             tail = "and nothing more" if left[0] == left[1] else f"then {'A' if left[0] < left[1] else 'B'} ends"
             lines: list[Line] = [[Run(f"{same}, {tail}", "title")]]
         else:
-            lines = [[Run(f"{same}, then  ", "title"), *self._candidates()]]
-        lines += [[Run(f" {note}", "accent")] for note in result.notes]
+            lines = [[Run(f"{same}, then", "title"), *self._candidates()]]
+        lines += [[Run(note, "accent")] for note in result.notes]
         if result.worst is not None and result.worst_at is not None:
             ours, theirs = (side.view.position(row) for side, row in zip((a, b), result.worst_at, strict=True))
             where = f"#{ours}" if ours == theirs else f"A #{ours}, B #{theirs}"
-            lines.append(
-                [Run(f" largest difference of logprobs before that: {result.worst:.4f} nats at {where}", "dim")]
-            )
+            lines.append([Run(f"their logprobs differ by at most {result.worst:.4f} nats, at {where}", "dim")])
         known = [value for value in result.divergences if value is not None]
         if known:
             top = max([*known, 1e-6])
             spark = "".join(
                 " " if value is None else self._glyphs.spark[min(7, int(value / top * 8))]
-                for value in result.divergences[-60:]
+                for value in result.divergences[-SPARK:]
             )
-            told = f" KL of B from A by alternatives of both, at least; largest {_nats(max(known))} nats: "
-            lines.append([Run(told, "dim"), Run(spark, "spark")])
+            least = f"least KL of B from A by the alternatives of both: up to {_nats(max(known))} nats"
+            lines.append([Run(least, "dim"), Run(spark, "spark")])
         return lines
 
     def _candidates(self) -> Line:
@@ -128,11 +147,18 @@ class ComparisonDocument:
             else:
                 text = "other text"
             inside = f" (in its prompt{f';{p} in {chr(66 - i)}' if p else ''})" if given else p
-            line.append(Run(f"{'AB'[i]} {text}{inside}   "))
+            line.append(Run(f"{'AB'[i]} {cut(text, LONGEST)}{inside}"))
         if result.near_tie:
             margin = min(abs(m) for m in result.margins if m is not None)
             line.append(Run(f"near tie (Δ {margin:.3f} nats)", "accent"))
         return line
+
+
+def _wrapped(phrase: Run, columns: int) -> list[Run]:
+    """A phrase in pieces that fit, cut between words."""
+    if width(phrase.text) <= columns or phrase.style == "spark":
+        return [phrase]
+    return [Run(text, phrase.style) for text in textwrap.wrap(phrase.text, columns)]
 
 
 def _counted(number: int, what: str) -> str:
