@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from lmtool.bench.targets import OpenAITarget
@@ -25,7 +25,7 @@ from lmtool.trace.comparison import compare
 from lmtool.trace.conformance.seen import Message, Seen
 from lmtool.trace.description import describe, line_of
 from lmtool.trace.diff import Tolerance
-from lmtool.trace.events import Close, Drop, Frame, Open, Parsed, Request, Response, Vocab
+from lmtool.trace.events import Close, Drop, Frame, Open, Parsed, Piece, Request, Response, Vocab
 from lmtool.trace.exchanges import LmtpExchange, exchanges
 from lmtool.trace.exports import as_csv
 from lmtool.trace.filter import parse
@@ -80,14 +80,16 @@ FILTERS = (
     "p<.5",
     "rank>1",
     "gap>1ms",
-    "err",
-    "run",
+    "state:error",
+    "state:running",
     "state:stop | state:unfinished",
     "bits>1 !err",
     '"e"',
     "kind:gen",
     "tok:5",
 )
+OF_THE_MOMENT = ("state:running", "bits>1 !err")
+"""Filters that hold while a stream runs and no longer at its end: who tells live tells more by them."""
 
 Tokens = dict[tuple[str, int], list[tuple[object, float | None]]]
 """By label, and number of the stream of this label: id, or text where there is none, and logprob of each token."""
@@ -175,6 +177,15 @@ def token_lines(events: Sequence[Event]) -> list[str]:
     ]
 
 
+def endings(events: Sequence[Event]) -> list[str]:
+    """How the stream of each token ends."""
+    answers = Answers(stream_of)
+    steps = [step for event in events for step in answers.follow(event)]
+    return [
+        step.stream.phase_at(math.inf, produced=True) for step in steps if isinstance(step, OutputEvent) and step.counts
+    ]
+
+
 def csv_rows(events: Sequence[Event]) -> dict[str, int]:
     """Rows of the table with a token or text, by label."""
     rows = csv.DictReader(io.StringIO("".join(as_csv(Header(), events)), newline=""))
@@ -186,21 +197,25 @@ def hold_together(events: Sequence[Event], path: Path) -> Tokens:
     """Every reader of a trace, held to the same answer."""
     truth = in_outputs(events)
     live, file = Spool(), TraceFile(path)
-    live.feed(events)
+    sieves = {expression: Sieve(parse(expression), None, Measures(live.state, live)) for expression in FILTERS}
+    for part in (events[: len(events) // 2], events[len(events) // 2 :]):
+        live.feed(part)
+        for sieve in sieves.values():
+            while sieve.go_on():
+                pass
     file.load(math.inf)
     assert same(in_the_inspector(live), truth)
     assert same(in_the_inspector(file), truth)
     assert phases(live) == phases(file)
     assert counts(events) == by_label(truth) == csv_rows(events)
-    tokens = token_lines(events)
+    tokens, states = token_lines(events), endings(events)
     for expression in FILTERS:
         chosen = parse(expression)
         measures = Measures(file.state, file)
         rows = [row for row in range(len(file.state.tokens)) if chosen.token(TokenFacts(measures, row))]
-        sieve = Sieve(chosen, None, Measures(live.state, live))
-        while sieve.go_on():
-            pass
-        assert sieve.rows(len(live.state.tokens)).tolist() == rows, expression
+        assert sieves[expression].rows(len(live.state.tokens)).tolist() == rows, expression
+        if expression.startswith("state:"):
+            assert rows == [row for row, state in enumerate(states) if f"state:{state}" in expression], expression
         shown, plain = list(filtered(events, path, expression)), list[str]()
         with load_selection(path, chosen) as selection:
             printer = PlainLines(plain.append, selection=selection)
@@ -208,7 +223,9 @@ def hold_together(events: Sequence[Event], path: Path) -> Tokens:
         assert plain == shown, expression
         told_live: list[str] = []
         printer = PlainLines(told_live.append, chosen)
-        printer.feed(events)
+        parts = [events] if expression in OF_THE_MOMENT else [(event,) for event in events]
+        for some in parts:
+            printer.feed(some)
         printer.finish()
         assert sorted(told_live) == sorted(shown), expression
         of_tokens = Counter(shown) & Counter(tokens)
@@ -263,7 +280,16 @@ def test_every_recording(path: Path) -> None:
     assert not [finding for finding in findings if finding.level in ("ids", "numbers") and finding.verdict == "fail"]
 
 
+AN_ID_CHANGES_HANDS: list[Event] = [
+    generate(0.0, 1),
+    generate(0.1, 1),
+    tokens(0.2, token(5, 1), token(7, 1) | {"finish_reason": "stop"}, token(5, 1)),
+    tokens(0.3, token(7, 1)),
+]
+
+
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@example(AN_ID_CHANGES_HANDS)
 @given(talk)
 def test_every_conversation_over_lmtp(events: list[Event]) -> None:
     """Ids used again and while they run, refusals, odd entries, several tokens a frame, connections that end."""
@@ -287,8 +313,8 @@ def announced(events: Sequence[Event], label: str) -> bool:
     return any(step.stream.label == label and step.stream.has_request for step in steps)
 
 
-def recorded(answer: Written, cuts: list[int]) -> list[Event]:
-    """An answer as a proxy records it, its body in chunks of any size."""
+def recorded(answer: Written, cuts: list[int], *, in_pieces: bool = False) -> list[Event]:
+    """An answer as a proxy records it, its body in chunks of any size. in_pieces: each an event, as of a large body."""
     payload = {"model": "m", "prompt": "Once", "n": len(answer.choices), "stream": answer.streamed}
     head = Head(b"", ("HTTP/1.1", "200", "OK"), (("content-type", CONTENT_TYPES[answer.form]),))
     recorder = ResponseRecorder(head, 1, "py")
@@ -298,7 +324,8 @@ def recorded(answer: Written, cuts: list[int]) -> list[Event]:
         Response(0.2, 1, 200, "OK", {"content-type": CONTENT_TYPES[answer.form]}),
     ]
     for number, (start, end) in enumerate(zip([0, *cuts], [*cuts, len(answer.body)], strict=True)):
-        events += recorder.add(0.3 + number / 100, answer.body[start:end])
+        time, data = 0.3 + number / 100, answer.body[start:end]
+        events += [Piece(time, "body", 1, data)] if in_pieces else recorder.add(time, data)
     return [*events, *recorder.finish(1.0)]
 
 
@@ -307,7 +334,14 @@ def recorded(answer: Written, cuts: list[int]) -> list[Event]:
 def test_every_answer_over_http(answer: Written, data: st.DataObject) -> None:
     """Any API, whole or streamed, cut anywhere, of several choices, with several tokens a chunk, and with U+2028."""
     cuts = sorted(data.draw(st.lists(st.integers(0, len(answer.body)), max_size=4)))
-    events = recorded(answer, cuts)
+    as_one = recorded(answer, cuts)
+    halves = [] if answer.streamed else recorded(answer, [len(answer.body) // 2], in_pieces=True)
+    for events in filter(None, (as_one, halves)):
+        hold_answer_together(answer, events)
+
+
+def hold_answer_together(answer: Written, events: Sequence[Event]) -> None:
+    """Every reader of a recorded answer, held to what was written."""
     with tempfile.TemporaryDirectory() as folder:
         path = written_to(Path(folder), events)
         truth = hold_together(events, path)

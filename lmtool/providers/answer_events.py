@@ -88,16 +88,16 @@ class ToolCallDelta:
     """More of the arguments' JSON text."""
 
 
-def counted_tokens(event: TextDelta | ToolCallDelta, named: set[int]) -> tuple[ChunkToken, ...]:
+def counted_tokens(event: TextDelta | ToolCallDelta, choices_with_tokens: set[int]) -> tuple[ChunkToken, ...]:
     """The tokens that an event brings: those it names, or else its text as a piece of unknown tokens.
 
-    named: the choices whose tokens were named before, which this adds to; further text of theirs is text of these.
+    choices_with_tokens: those whose tokens were named before, which this adds to; further text of theirs is of these.
     """
     if isinstance(event, TextDelta) and event.tokens:
-        named.add(event.choice)
+        choices_with_tokens.add(event.choice)
         return event.tokens
     text = event.text if isinstance(event, TextDelta) else f"{event.name or ''}{event.arguments}"
-    return (ChunkToken(text),) if text and event.choice not in named else ()
+    return (ChunkToken(text),) if text and event.choice not in choices_with_tokens else ()
 
 
 @dataclass(frozen=True, slots=True)

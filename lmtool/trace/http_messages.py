@@ -35,7 +35,7 @@ class RequestRecorder:
         self._head = head
         self._body = bytearray()
         self._size = 0
-        self._told = False
+        self._emitted = False
 
     def add(self, data: bytes) -> None:
         """More of the body."""
@@ -43,11 +43,11 @@ class RequestRecorder:
         if self._size <= LARGEST_REQUEST:
             self._body += data
 
-    def tell(self, time: float, number: int, style: Style, *, even_upgrade: bool = False) -> Iterator[Event]:
+    def emit(self, time: float, number: int, style: Style, *, even_upgrade: bool = False) -> Iterator[Event]:
         """The request, once; a WebSocket handshake only if it was refused."""
-        if self._told or (self.upgrade and not even_upgrade):
+        if self._emitted or (self.upgrade and not even_upgrade):
             return
-        self._told = True
+        self._emitted = True
         method, path, _ = self._head.start
         body = body_content(bytes(self._body), style) if self._body else None
         yield Request(time, number, method, path, joined_headers(self._head), body)

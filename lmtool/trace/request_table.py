@@ -61,8 +61,8 @@ class RequestTable(Generic[T]):
             failed = entry.get("error") is not None
             if failed and key in self._queued:
                 return self._next(key)
-            asked = questions is not None and key not in self._answered_ids
-            if questions is not None and (entry.get("model_info") is not None or (failed and asked)):
+            unanswered = questions is not None and key not in self._answered_ids
+            if questions is not None and (entry.get("model_info") is not None or (failed and unanswered)):
                 return self._answer(key, questions)
         return self.holders.get(key, questions[0] if questions else None)
 

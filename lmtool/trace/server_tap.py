@@ -104,7 +104,7 @@ class _Exchange:
         self._tell([Open(now, number, facts)])
         if head.get("content-length") in ("", "0") and not head.get("transfer-encoding"):  # nobody will ask for a body
             self._request.complete = True
-            self._tell(self._request.tell(now, number, style))
+            self._tell(self._request.emit(now, number, style))
 
     def _tell(self, events: Iterable[Event]) -> None:
         self._tell_events(self._number, events)
@@ -118,7 +118,7 @@ class _Exchange:
                 self._request.add(message.get("body", b""))
                 if not message.get("more_body", False):
                     self._request.complete = True
-                    self._tell(self._request.tell(self._clock(), self._number, self._style))
+                    self._tell(self._request.emit(self._clock(), self._number, self._style))
             return message
 
         return record_request
@@ -138,7 +138,7 @@ class _Exchange:
 
     def _begin(self, message: Message) -> list[Event]:
         now, number = self._clock(), self._number
-        events = list(self._request.tell(now, number, self._style))
+        events = list(self._request.emit(now, number, self._style))
         if not self._request.complete:
             events.append(Remark(now, "note", number, "answered before the request was complete"))
         status = message["status"]
@@ -149,7 +149,7 @@ class _Exchange:
     def end(self) -> None:
         """The application has returned, or failed."""
         now = self._clock()
-        events = [] if self._response is not None else list(self._request.tell(now, self._number, self._style))
+        events = [] if self._response is not None else list(self._request.emit(now, self._number, self._style))
         ending = Close(now, self._number, "client") if self._complete else Drop(now, self._number, {"by": self._by})
         self._tell([*events, ending])
 

@@ -57,7 +57,7 @@ class ConnectionTap:
                 self._pending[-1].add(part.body)
             elif isinstance(part, Last) and self._pending:
                 self._pending[-1].complete = True
-                yield from self._pending[-1].tell(time, self._number, self._style)
+                yield from self._pending[-1].emit(time, self._number, self._style)
             elif isinstance(part, Opaque) and self.upgraded:
                 yield from self.frames(time, ">", part.raw)
         yield from self._unfollowed(time, self.requests, "client")
@@ -100,7 +100,7 @@ class ConnectionTap:
             self._upgrade(head)
             return
         if asked is not None:
-            yield from asked.tell(time, self._number, self._style, even_upgrade=True)
+            yield from asked.emit(time, self._number, self._style, even_upgrade=True)
             if asked.upgrade:
                 self.requests.resume()
             if not asked.complete:

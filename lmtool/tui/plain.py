@@ -10,6 +10,7 @@ from lmtool.trace.answers import Answers, StreamText
 from lmtool.trace.description import describe, line_of
 from lmtool.trace.events import Remark, Vocab
 from lmtool.trace.stream_events import RequestStarted, Stream, new_stream, stream_of
+from lmtool.tui.facts import StreamFacts
 from lmtool.tui.lines import Spool
 from lmtool.tui.measures import Measures
 from lmtool.tui.sieve import Selection
@@ -56,7 +57,7 @@ class PlainLines(_FilteredOutput):
         """
         super().__init__(put, chosen, selection)
         self._answers = Answers(stream_of)
-        self._held: dict[int, list[tuple[Facts, str]]] = {}
+        self._undecided: dict[int, list[tuple[Facts, str]]] = {}
         """Lines of running streams, that their ends decide about."""
 
     def feed(self, events: Sequence[Event]) -> None:
@@ -71,7 +72,7 @@ class PlainLines(_FilteredOutput):
             else:
                 for line in describe(event, self._answers):
                     self._put(line)
-        if self._held:
+        if self._undecided:
             self._tell_ended()
 
     def _tell(self, selection: Selection, step: StreamEvent) -> None:
@@ -80,14 +81,15 @@ class PlainLines(_FilteredOutput):
         if selection.filter.token(facts):
             self._put(line)
         elif self._spool is not None and "state" in selection.filter.names and index >= 0:
-            self._held.setdefault(index, []).append((facts, line))
+            self._undecided.setdefault(index, []).append((facts, line))
 
     def _tell_ended(self) -> None:
         assert self._selection is not None
         streams = self._selection.measures.state.streams
-        for index in [index for index in self._held if streams[index].ended is not None]:
-            for facts, line in self._held.pop(index):
-                if self._selection.filter.token(facts):
+        for index in [index for index in self._undecided if streams[index].ended is not None]:
+            of_stream = self._selection.of_stream(index)
+            for facts, line in self._undecided.pop(index):
+                if self._selection.filter.token(of_stream if isinstance(facts, StreamFacts) else facts):
                     self._put(line)
 
     def finish(self) -> None:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from lmtool.providers.answer_events import AnswerFailed, ChunkToken, TokenUsage, piece_of
+from lmtool.providers.answer_events import (
+    AnswerFailed,
+    ChunkToken,
+    TextDelta,
+    TokenUsage,
+    ToolCallDelta,
+    counted_tokens,
+    piece_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -65,3 +73,15 @@ def test_usage() -> None:
 def test_failures(value: dict[str, object], failure: AnswerFailed | None) -> None:
     """Servers tell errors in several forms; each is found, and nothing else is."""
     assert AnswerFailed.of(value) == failure
+
+
+def test_what_counts_as_a_token() -> None:
+    """Each token that is named; text alone is one piece, unless it is text of tokens that the choice named before."""
+    choices: set[int] = set()
+    assert counted_tokens(TextDelta(0, "ab"), choices) == (ChunkToken("ab"),)
+    assert counted_tokens(ToolCallDelta(0, 0, name="f", arguments="{"), choices) == (ChunkToken("f{"),)
+    assert counted_tokens(TextDelta(0, ""), choices) == ()
+    named = (ChunkToken("a", -0.5), ChunkToken("b", -0.5))
+    assert counted_tokens(TextDelta(0, "a", named), choices) == named
+    assert counted_tokens(TextDelta(0, "b"), choices) == ()
+    assert counted_tokens(TextDelta(1, "b"), choices) == (ChunkToken("b"),)

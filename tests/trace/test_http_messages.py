@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lmtool.access.credentials import key_protocol
 from lmtool.trace.events import Done, Parsed, Piece, Remark, Request
 from lmtool.trace.http_messages import RequestRecorder, ResponseRecorder, joined_headers
 from lmtool.trace.http_stream import Head
@@ -31,18 +32,30 @@ def contents(events: Iterable[Event]) -> list[object]:
     return [event.content for event in events if isinstance(event, Piece)]
 
 
-def test_a_request_is_told_once() -> None:
+def test_a_request_is_emitted_once() -> None:
     """Whole, with the headers of one name joined; a handshake only where it was refused."""
     recorder = RequestRecorder(POST)
     recorder.add(b'{"a": ')
     recorder.add(b"1}")
-    (told,) = recorder.tell(0.5, 1, "py")
-    assert told == Request(0.5, 1, "POST", "/v1/x", {"accept": "a, b"}, Parsed("", {"a": 1}, "py"))
-    assert list(recorder.tell(0.6, 1, "py")) == []
+    (request,) = recorder.emit(0.5, 1, "py")
+    assert request == Request(0.5, 1, "POST", "/v1/x", {"accept": "a, b"}, Parsed("", {"a": 1}, "py"))
+    assert list(recorder.emit(0.6, 1, "py")) == []
     upgrade = Head(b"", ("GET", "/", "HTTP/1.1"), (("upgrade", "websocket"), ("connection", "Upgrade")))
-    assert list(RequestRecorder(upgrade).tell(0.0, 1, "py")) == []
-    assert len(list(RequestRecorder(upgrade).tell(0.0, 1, "py", even_upgrade=True))) == 1
+    assert list(RequestRecorder(upgrade).emit(0.0, 1, "py")) == []
+    assert len(list(RequestRecorder(upgrade).emit(0.0, 1, "py", even_upgrade=True))) == 1
     assert joined_headers(POST) == {"accept": "a, b"}
+
+
+def test_credentials_are_not_emitted() -> None:
+    """Of a request and of a response, wherever they stand."""
+    secret = tuple((name, "secret") for name in ("authorization", "x-api-key", "cookie", "set-cookie"))
+    head = Head(
+        b"", POST.start, (*POST.headers, *secret, ("sec-websocket-protocol", f"lmtp, {key_protocol('secret')}"))
+    )
+    assert joined_headers(head) == {"accept": "a, b", "sec-websocket-protocol": "lmtp"}
+    (request,) = RequestRecorder(head).emit(0.5, 1, "py")
+    assert isinstance(request, Request)
+    assert "secret" not in str(request.headers)
 
 
 def test_bodies_by_their_kind() -> None:
@@ -76,4 +89,4 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = RequestRecorder(POST)
     recorder.add(b"x" * 3)
     recorder.add(b"y" * 5)
-    assert list(recorder.tell(0.0, 1, "py"))[1] == Remark(0.0, "note", 1, "> 5 bytes of this body were not recorded")
+    assert list(recorder.emit(0.0, 1, "py"))[1] == Remark(0.0, "note", 1, "> 5 bytes of this body were not recorded")
