@@ -43,9 +43,9 @@ def ruled_out(view: View, row: int, token: int) -> GenerateRequest:
 def _continued(view: View, row: int, more: tuple[int, ...]) -> GenerateRequest:
     stream, position = view.state.stream_of(row), view.position(row)
     message = request_of(view, stream)
-    asked = message.request
-    if not isinstance(asked, GenerateRequest):
-        asked = GenerateRequest(0, asked.prompt, model=asked.model)
+    request = message.request
+    if not isinstance(request, GenerateRequest):
+        request = GenerateRequest(0, request.prompt, model=request.model)
     prompt = prompt_of(view, message)
     ids = tuple(one for one in prompt if isinstance(one, int))
     if isinstance(prompt, str) or len(ids) != len(prompt):
@@ -54,24 +54,24 @@ def _continued(view: View, row: int, more: tuple[int, ...]) -> GenerateRequest:
             "prompts typed here are sent as ids",
         )
     kept = (*ids_of(view, stream, position), *more)
-    if reasons := [*(f"the field {name}" for name in message.ignored), *_held_by(view, asked, kept)]:
+    if reasons := [*(f"the field {name}" for name in message.ignored), *_stateful_parts(view, request, kept)]:
         raise UsageError(
             f"stream {stream.label} cannot be branched here: a branch would lose {' and '.join(reasons)}",
             *(["x on its first token keeps everything: nothing stands before it"] if kept else []),
         )
-    if more and (ending := _ending(view, asked.sampling, more[0])):
+    if more and (ending := _ending(view, request.sampling, more[0])):
         raise UsageError(f"nothing comes after {view.measures.quote(more[0])}: {ending}")
-    return replace(asked, prompt=(*ids, *kept), sampling=_left(asked.sampling, len(kept)), text=False)
+    return replace(request, prompt=(*ids, *kept), sampling=_remaining(request.sampling, len(kept)), text=False)
 
 
-def _held_by(view: View, asked: GenerateRequest, kept: tuple[int, ...]) -> list[str]:
+def _stateful_parts(view: View, request: GenerateRequest, kept: tuple[int, ...]) -> list[str]:
     """What of a request depends on the tokens that were generated, and would not know of those that are kept."""
     if not kept:
         return []
-    sampling = asked.sampling
+    sampling = request.sampling
     reasons = {
-        "its constraint": asked.constraint is not None,
-        "its logits_processors": bool(asked.logits_processors),
+        "its constraint": request.constraint is not None,
+        "its logits_processors": bool(request.logits_processors),
         "its presence_penalty": sampling.presence_penalty != 0,
         "its frequency_penalty": sampling.frequency_penalty != 0,
         "a stop text that may have begun": _may_have_begun(view, sampling.stop, kept),
@@ -98,7 +98,7 @@ def _ending(view: View, sampling: SamplingParams, token: int) -> str:
     return "it ends the text" if token in view.state.eos and not sampling.ignore_eos else ""
 
 
-def _left(sampling: SamplingParams, used: int) -> SamplingParams:
+def _remaining(sampling: SamplingParams, used: int) -> SamplingParams:
     """The parameters for what comes after `used` tokens. A repetition penalty counts the prompt as well: it stays."""
     return replace(
         sampling,

@@ -148,12 +148,12 @@ class Asking(Watching):
             label = await self._sent(scoring)
             if label is None:
                 return
-            told = f"stream {label}"
+            sentence = f"stream {label}"
             if origin:
                 self.branches.scores[label] = origin
                 new = ", the rest cut anew" if given.text else ""
-                told += f" scores {kept} tokens of {origin} as they are{new}; {self.keys.sign('compare')} compares"
-            self.say(told)
+                sentence += f" scores {kept} tokens of {origin} as they are{new}; {self.keys.sign('compare')} compares"
+            self.say(sentence)
 
         self.run_worker(begin())
 
