@@ -88,7 +88,7 @@ def token_entries(entries: Sequence[Entry]) -> list[TokenEntry]:
     """What the entries of a TOKEN mean."""
     try:
         found = msgspec.convert(entries, list[TokenEntry])
-        if all(map(math.isfinite, [one.logprob for one in found if one.logprob is not None])):
+        if math.isfinite(sum([one.logprob or 0.0 for one in found])):  # an infinity or NaN stays one in a sum
             return found
     except (msgspec.ValidationError, RecursionError):
         pass
