@@ -37,6 +37,13 @@ if TYPE_CHECKING:
 
 AT_ONCE = 3.0
 """Seconds that the second Ctrl-C leaves for saying goodbye."""
+SWITCH_SECONDS = 0.0001
+"""After which a thread that is busy in Python lets another one on.
+
+The engine lets go of the interpreter with each kernel that it calls, some dozens of times a step. With Python's own
+5 ms, one busy thread (such as one that renders a long conversation) makes the 99th percentile of 16 streams' gaps
+200 ms in place of 9; with this, 16. Where no thread is busy for so long, nothing changes.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,7 @@ async def run(config: ServingConfig, common: Common) -> None:
 
     A signal while the model loads ends the process at once with 128 + its number: a load cannot be stopped otherwise.
     """
+    sys.setswitchinterval(SWITCH_SECONDS)
     console = make_console(config, common)
     ready_file = ReadyFile(config.ready_file)
     try:

@@ -19,6 +19,7 @@ from lmtool.errors import LmtoolError, UsageError
 from lmtool.lmtp.balancing.balancer import Balancer
 from lmtool.lmtp.config import ServerConfig
 from lmtool.lmtp.request_log import RequestLog, silent
+from lmtool.prompt_limits import limits_of
 from lmtool.types import Usage
 
 if TYPE_CHECKING:
@@ -153,6 +154,9 @@ class Service:
         except LmtoolError:
             return  # a model from elsewhere: what needs its tokenizer is refused by name
         if info.tokenizer is not None and info.tokenizer.sha256 == tokenizer.info.sha256:
+            assert isinstance(self._host, Balancer), "it has workers"
+            self._host.longest_token_bytes = tokenizer.longest_token_bytes
+            tokenizer.limits = limits_of(None, self._host.limits)
             self._loader.known_tokenizers[source] = tokenizer
 
     async def ended(self) -> None:
