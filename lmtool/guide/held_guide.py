@@ -68,13 +68,6 @@ class HeldGuide(ABC):
             ahead.advance(token)
         return plain + ahead.may_end()
 
-    def rollback(self, tokens: int) -> None:
-        """Go back by so many advanced tokens."""
-        ends = min(self._ends, tokens)
-        self._ends -= ends
-        if tokens > ends and not self._back(tokens - ends):
-            self._error = self._error or ServerError(f"the constraint cannot go back {tokens} tokens")
-
     def fork(self) -> Self:
         """Return an independent guide at the same place."""
         copy = self._copy()
@@ -109,10 +102,6 @@ class HeldGuide(ABC):
     @abstractmethod
     def _legal(self, tokens: list[int]) -> int:
         """How many of these are legal, from the start; none ends the text, and the matcher stays where it is."""
-
-    @abstractmethod
-    def _back(self, tokens: int) -> bool:
-        """Go back by so many tokens taken; whether that is possible."""
 
     @abstractmethod
     def _copy(self) -> Self:

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 
 from lmtool.errors import ConstraintError, ConstraintTooComplexError, LmtoolError, ResourceError, ServerError
@@ -14,13 +15,14 @@ from lmtool.guide.config import GuideConfig
 from lmtool.guide.grammar import first_grammar, is_quick, noun, other_grammars, refusal
 from lmtool.guide.guide import MatcherGuide
 from lmtool.guide.held_guide import too_complex
+from lmtool.guide.json_cursor import JsonCursor
+from lmtool.guide.unique_names import NameTokens, UniqueNames
 from lmtool.helpers.pool import Pool
 from lmtool.helpers.process import CrashError, TimeOverError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from lmtool.guide.grammar import Grammar
@@ -51,10 +53,13 @@ class Template:
     eos: frozenset[int]
     slow: bool = False
     """Whether its first mask takes long, see `HeldGuide.slow`."""
+    names: UniqueNames | None = None
+    """None where no name can come twice."""
 
     def guide(self) -> MatcherGuide:
         """Return a fresh guide at the constraint's start."""
-        made = MatcherGuide(self.matcher.deep_copy(), self.eos, self.warnings)
+        names = None if self.names is None else self.names.copy()
+        made = MatcherGuide(self.matcher.deep_copy(), self.eos, self.warnings, names)
         made.slow = self.slow
         return made
 
@@ -73,6 +78,7 @@ class Templates:
         self._limit = config.deadline
         self._late = config.late_seconds
         self.tokenizer = read_tokenizer(tokenizer_json, vocab_size, eos_ids)
+        self._name_tokens = NameTokens(self.tokenizer, vocab_size)
 
     def ready(self) -> None:
         """Nothing need be waited for."""
@@ -92,6 +98,9 @@ class Templates:
         """Fill masks, see `library.Library.compute`."""
         matchers = [(guide.matcher, row) for guide, row in rows if isinstance(guide, MatcherGuide)]
         self._executor.unsafe_compute_mask_ptr(matchers, mask.ctypes.data, mask.strides[0], len(mask))
+        for guide, row in rows:
+            if isinstance(guide, MatcherGuide):
+                guide.strike(mask[row].view(np.uint32))
 
     def close(self) -> None:
         """End the helpers."""
@@ -124,7 +133,10 @@ class Templates:
             raise ConstraintError(f"no text matches the {noun(constraint)}", "look for parts that exclude each other")
         size = _BASE_BYTES + _BYTES_PER_CHARACTER * len(grammar.text)
         warnings = (*grammar.warnings, *matcher.get_grammar_warnings())
-        return Template(matcher, tuple(dict.fromkeys(warnings)), size, self._eos, self._is_slow(matcher))
+        names = None
+        if grammar.names.any:
+            names = UniqueNames(self._name_tokens, JsonCursor(grammar.markers), patterned=grammar.names.patterned)
+        return Template(matcher, tuple(dict.fromkeys(warnings)), size, self._eos, self._is_slow(matcher), names)
 
     def _is_slow(self, matcher: LLMatcher) -> bool:
         """Whether a first mask takes long also where one was made before: much of what it needs is kept."""

@@ -38,10 +38,6 @@ class CountingGuide(HeldGuide):
             (at for at, (token, own) in enumerate(pairs) if token != own), min(len(tokens), len(self.ids) - self.at)
         )
 
-    def _back(self, tokens: int) -> bool:
-        self.at -= tokens
-        return self.at >= 0
-
     def _copy(self) -> CountingGuide:
         return CountingGuide(self.ids, self.at)
 

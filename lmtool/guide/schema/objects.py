@@ -15,6 +15,7 @@ from lmtool.guide.schema.document import (
     schemas,
     significant,
 )
+from lmtool.guide.schema.name_patterns import lacks_names
 
 _MAX_CHOICES = 60
 
@@ -61,6 +62,8 @@ def _only_named(node: dict[str, object], allowed: list[str]) -> list[Schema]:
 
 def write_property_counts(node: dict[str, object], document: Document) -> list[Schema]:
     """Take `minProperties` and `maxProperties` out of a node where only some properties are required."""
+    if lacks_names(node):
+        return [False]
     properties = named_schemas(node.get("properties", {}), "properties")
     required = names(node.get("required", []), "required")
     optional = [name for name in properties if name not in required and properties[name] is not False]

@@ -42,14 +42,6 @@ class XgrammarGuide(HeldGuide):
         ahead = self.matcher.fork()
         return next((at for at, token in enumerate(tokens) if not ahead.accept_token(token)), len(tokens))
 
-    def _back(self, tokens: int) -> bool:
-        self._row = None
-        try:
-            self.matcher.rollback(tokens)
-        except (RuntimeError, ValueError):
-            return False
-        return True
-
     def _copy(self) -> XgrammarGuide:
         return XgrammarGuide(self.matcher.fork(), self._vocab_size, self._eos, self._warnings)
 

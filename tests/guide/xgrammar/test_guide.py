@@ -61,17 +61,6 @@ def test_wrong_tokens(begin: Callable[..., XgrammarGuide]) -> None:
     assert "broke" in str(broken.error())
 
 
-def test_going_back(begin: Callable[..., XgrammarGuide]) -> None:
-    """By tokens taken; further back is an error."""
-    guide = begin("yes", "yellow")
-    for token in b"ye":
-        guide.advance(token)
-    guide.rollback(1)
-    assert guide.accepts(list(b"es")) == 2
-    guide.rollback(5)
-    assert "cannot go back" in str(guide.error())
-
-
 def test_drafts(begin: Callable[..., XgrammarGuide]) -> None:
     """Tokens of a draft are tried on a copy."""
     guide = begin("yes")
