@@ -43,6 +43,12 @@ class ServerError(LmtoolError):
     code = "server"
 
 
+class InvalidAnswerError(ServerError):
+    """A finished answer is not valid under the schema that it was strictly held to."""
+
+    code = "invalid_answer"
+
+
 class RemoteProtocolError(LmtoolError):
     """The peer broke the protocol."""
 

@@ -17,7 +17,7 @@ from lmtool.errors import LmtoolError
 from lmtool.openai_api import completions, conversation, errors, requests
 from lmtool.openai_api.anthropic.server import MessagesRoutes
 from lmtool.openai_api.errors import ApiError
-from lmtool.openai_api.generation import Check, Generation, Served
+from lmtool.openai_api.generation import Generation, Served
 from lmtool.openai_api.http import asked, server_sent, unless_gone
 from lmtool.openai_api.in_flight import InFlight
 from lmtool.openai_api.members import Members
@@ -55,8 +55,6 @@ class ApiConfig:
     """What clients must show; None: nothing."""
     calls_form: Form | None = None
     """How models write calls of tools; None: as their chat templates teach."""
-    check: Check | None = None
-    """Finds what in an answer a lenient schema does not allow."""
     counted: Counted | None = None
     """Is told of each stream that ended."""
 
@@ -118,7 +116,7 @@ class OpenAIServer:
         info = await self._model.info(model)
         config = self._config
         spelling, counted = self._tokenizer(model), config.counted or _uncounted
-        return Served(self._model, info, spelling, config.check, config.calls_form, self._scored, counted)
+        return Served(self._model, info, spelling, config.calls_form, self._scored, counted)
 
     def _guarded(self, handler: Handler, refusal: Callable[[ApiError], Response] = _refusal) -> Handler:
         """The handler behind the key, with errors in the API's form."""

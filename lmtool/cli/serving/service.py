@@ -196,6 +196,7 @@ class Service:
                 output_tokens=used.completion_tokens,
                 end=last.finish_reason,
                 error=last.error,
+                error_code=last.error_code,
                 cached_tokens=used.cached_tokens,
             )
         )
@@ -203,14 +204,11 @@ class Service:
     def _application(self) -> Any:
         from starlette.applications import Starlette
 
-        from lmtool.guide.check import violations
         from lmtool.openai_api.generation import form_named
         from lmtool.openai_api.server import ApiConfig, OpenAIServer
 
         form = form_named(self._config.models.tool_call_parser)
-        self._http = OpenAIServer(
-            self._host, self._tokenizer, ApiConfig(self._config.api_key, form, violations, self._answered)
-        )
+        self._http = OpenAIServer(self._host, self._tokenizer, ApiConfig(self._config.api_key, form, self._answered))
         return Starlette(routes=[*self._server.routes(), *routes(self.health, self._numbers), *self._http.routes()])
 
     def _tokenizer(self, name: str | None) -> TextTokenizer | None:

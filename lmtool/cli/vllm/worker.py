@@ -83,6 +83,7 @@ def _with_text(engine: Any, settings: dict[str, Any], scratch: Scratch) -> Token
     """The engine as a model that speaks text, or ids only where there is no tokenizer."""
     from lmtool.cli.vllm.guides import RemoteGuides
     from lmtool.cli.vllm.model import VllmModel
+    from lmtool.guide.answer_check import JsonAnswerCheck
     from lmtool.text.text_model import TextModel
     from lmtool.text.tokenizer import load_tokenizer
 
@@ -94,7 +95,7 @@ def _with_text(engine: Any, settings: dict[str, Any], scratch: Scratch) -> Token
     scratch.describe(info, None if tokenizer is None else tokenizer.to_json())
     guides = RemoteGuides(engine, scratch.told) if _can_hold(settings) else None
     model = VllmModel(engine, info, guides)
-    return model if tokenizer is None else TextModel(model, tokenizer)
+    return model if tokenizer is None else TextModel(model, tokenizer, JsonAnswerCheck())
 
 
 def describe(config: Any, settings: dict[str, Any]) -> ModelInfo:
