@@ -12,6 +12,8 @@ import httpx
 import pytest
 
 import lmtool
+from lmtool.cli.serving.listening import ListenConfig, bind, url
+from lmtool.cli.serving.service import Service, ServiceConfig
 from lmtool.errors import LmtoolError
 from lmtool.guide.unique_names import UniqueNames
 from tests.cli.serving.faulty_server import break_names
@@ -106,10 +108,10 @@ async def said(model: lmtool.Model, prompt: object, **how: object) -> tuple[str,
     return text, None, warnings
 
 
-async def counted(url: str) -> int:
+async def counted(address: str) -> int:
     """The alarms so far."""
     async with httpx.AsyncClient() as http:
-        told = (await http.get(url.replace("ws", "http", 1) + "metrics")).text
+        told = (await http.get(address.replace("ws", "http", 1) + "metrics")).text
     [line] = [line for line in told.splitlines() if line.startswith("lmtool_invalid_answers_total ")]
     return int(line.rpartition(" ")[2])
 
@@ -164,6 +166,20 @@ async def test_stdio() -> None:
     async with lmtool.connect(command, open_timeout=120) as model:
         _, problem, _ = await said(model, "Hi", constraint={"json": ONE_NAME})
     assert "occurs twice" in str(problem)
+
+
+async def test_behind_a_balancer() -> None:
+    """A worker's alarm is counted where its server is asked."""
+    service = Service(ServiceConfig(workers=(f"stdio:{sys.executable} {FAULTY} -q serve --stdio --threads 1",)))
+    listen = ListenConfig(port=0)
+    sockets = bind(listen)
+    service.listen(sockets)
+    await service.ready(lambda _: None)
+    async with lmtool.connect(url(listen, sockets)) as model:
+        _, problem, _ = await said(model, "Hi", constraint={"json": ONE_NAME})
+    assert "occurs twice" in str(problem)
+    assert await counted(url(listen, sockets)) == 1
+    await service.close()
 
 
 @pytest.mark.parametrize("prompt", ["Hi", [5, 6]])
