@@ -155,7 +155,7 @@ class Guide(Protocol):
         """Return why the stream cannot go on, if so; it must be ended with this error."""
 
 
-class Checked(NamedTuple):
+class Verdict(NamedTuple):
     """What came of validating a finished answer."""
 
     error: LmtoolError | None = None
@@ -167,10 +167,10 @@ class Checked(NamedTuple):
 class AnswerCheck(Protocol):
     """Validates what streams have written under constraints. Safe from any thread."""
 
-    def wanted(self, constraint: Constraint) -> bool:
+    def applies_to(self, constraint: Constraint) -> bool:
         """Whether there is anything to validate under a constraint."""
 
-    def begin(self, constraint: Constraint, text: str, warnings: Sequence[str]) -> Future[Checked]:
+    def begin(self, constraint: Constraint, text: str, warnings: Sequence[str]) -> Future[Verdict]:
         """Begin to validate the text of a stream that its constraint has ended; done within a bounded time.
 
         warnings: what of the constraint was not held.

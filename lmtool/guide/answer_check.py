@@ -14,7 +14,7 @@ from lmtool.guide.tag_format import captured_format
 from lmtool.guide.tag_parts import as_format
 from lmtool.helpers.pool import LONG, Pool
 from lmtool.helpers.process import CrashError, TimeOverError
-from lmtool.ports import Checked
+from lmtool.ports import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lmtool.guide.schema.document import Schema
     from lmtool.types import Constraint
 
-    _Work = Callable[[Future[Checked], Constraint, str], None]
+    _Work = Callable[[Future[Verdict], Constraint, str], None]
 
 SECONDS = 10.0
 """What validating one answer may take."""
@@ -42,18 +42,23 @@ class JsonAnswerCheck:
         self._slow = ThreadPoolExecutor(_THREADS, "lmtool-slow-answers")
         self._helpers = Pool(_THREADS)
 
-    def wanted(self, constraint: Constraint) -> bool:
+    def applies_to(self, constraint: Constraint) -> bool:
         """Whether answers under a constraint have JSON of a schema."""
         return constraint.kind in {"json_schema", "structural_tag"}
 
-    def begin(self, constraint: Constraint, text: str, warnings: Sequence[str]) -> Future[Checked]:
+    def begin(self, constraint: Constraint, text: str, warnings: Sequence[str]) -> Future[Verdict]:
         """Begin to validate an answer, see `ports.AnswerCheck.begin`."""
-        answer: Future[Checked] = Future()
+        answer: Future[Verdict] = Future()
         if not constraint.strict and not warnings:  # all of it was held, and nothing promised
-            answer.set_result(Checked())
+            answer.set_result(Verdict())
             return answer
         short = len(text) + len(constraint.text) < LONG
-        self._submit(*(self._quick, self._here) if short else (self._slow, self._beside), answer, constraint, text)
+        self._submit(
+            *(self._quick, self._validate_here) if short else (self._slow, self._validate_beside),
+            answer,
+            constraint,
+            text,
+        )
         return answer
 
     def close(self) -> None:
@@ -63,24 +68,24 @@ class JsonAnswerCheck:
         self._slow.shutdown(wait=False)
 
     def _submit(
-        self, threads: ThreadPoolExecutor, work: _Work, answer: Future[Checked], constraint: Constraint, text: str
+        self, threads: ThreadPoolExecutor, work: _Work, answer: Future[Verdict], constraint: Constraint, text: str
     ) -> None:
         try:
             threads.submit(work, answer, constraint, text)
         except RuntimeError:  # they have ended
-            answer.set_result(Checked(ServerError("the server stopped before the answer was validated")))
+            answer.set_result(Verdict(ServerError("the server stopped before the answer was validated")))
 
-    def _here(self, answer: Future[Checked], constraint: Constraint, text: str) -> None:
+    def _validate_here(self, answer: Future[Verdict], constraint: Constraint, text: str) -> None:
         try:
-            answer.set_result(judge(constraint, text, _QUICK_STEPS))
+            answer.set_result(validate(constraint, text, _QUICK_STEPS))
         except TooManyStepsError:
-            self._submit(self._slow, self._beside, answer, constraint, text)
+            self._submit(self._slow, self._validate_beside, answer, constraint, text)
         except BaseException as problem:  # noqa: BLE001  # told to who waits
             answer.set_exception(problem)
 
-    def _beside(self, answer: Future[Checked], constraint: Constraint, text: str) -> None:
+    def _validate_beside(self, answer: Future[Verdict], constraint: Constraint, text: str) -> None:
         try:
-            answer.set_result(self._helpers.call(self._seconds, judge, constraint, text, _ALL_STEPS))
+            answer.set_result(self._helpers.call(self._seconds, validate, constraint, text, _ALL_STEPS))
         except TimeOverError:
             sentence = f"validating the answer takes more than {self._seconds:g} s"
             answer.set_result(_unsure(constraint, ConstraintTooComplexError(sentence, "make the schema simpler")))
@@ -91,20 +96,20 @@ class JsonAnswerCheck:
             answer.set_exception(problem)
 
 
-def judge(constraint: Constraint, text: str, steps: int) -> Checked:
+def validate(constraint: Constraint, text: str, steps: int) -> Verdict:
     """What validating a finished answer brings. Raises `TooManyStepsError` where it takes more than so many steps."""
     try:
         found = tuple(_violations(constraint, text, steps))
     except TooManyStepsError:
         raise
     except (UncheckedError, RecursionError) as problem:
-        return Checked(warnings=(f"the answer was not validated: {problem}",))
+        return Verdict(warnings=(f"the answer was not validated: {problem}",))
     if not constraint.strict:
-        return Checked(warnings=tuple(f"the answer is not valid: {sentence}" for sentence in found))
+        return Verdict(warnings=tuple(f"the answer is not valid: {sentence}" for sentence in found))
     if not found:
-        return Checked()
+        return Verdict()
     hint = "do not use it; this is a fault of the server, please report it with the schema"
-    return Checked(InvalidAnswerError(f"the finished answer is not valid under its schema: {found[0]}", hint))
+    return Verdict(InvalidAnswerError(f"the finished answer is not valid under its schema: {found[0]}", hint))
 
 
 def _violations(constraint: Constraint, text: str, steps: int) -> Iterator[str]:
@@ -139,5 +144,5 @@ def _json_of(tag: dict[str, object], text: str) -> tuple[dict[str, list[int]] | 
     return values, schemas
 
 
-def _unsure(constraint: Constraint, problem: LmtoolError) -> Checked:
-    return Checked(problem) if constraint.strict else Checked(warnings=(f"not validated: {problem.message}",))
+def _unsure(constraint: Constraint, problem: LmtoolError) -> Verdict:
+    return Verdict(problem) if constraint.strict else Verdict(warnings=(f"not validated: {problem.message}",))

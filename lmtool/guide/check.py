@@ -15,9 +15,10 @@ from typing import Any, TypeAlias
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, UnknownType, ValidationError
 from jsonschema.validators import extend, validator_for
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from referencing import Registry
 from referencing.exceptions import Unresolvable
+
+from lmtool.guide.schema.name_patterns import PatternError, matches
 
 MAX_KEYWORDS = 50_000
 """Most keywords that `violations` looks at: schemas of nested alternatives take exponential time otherwise."""
@@ -200,29 +201,10 @@ _OWN: Mapping[str, Keyword] = {
 
 
 def _found(pattern: str, text: str) -> bool:
-    matcher = _searcher(pattern).deep_copy()
     try:
-        tokens = list(json.dumps(text, ensure_ascii=False).encode())
-    except UnicodeEncodeError:
-        raise UncheckedError("half a surrogate pair is no character that a pattern could match") from None
-    found = matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
-    if not found and "satisfy" not in (problem := matcher.get_error()) and problem:
-        raise UncheckedError(f"{pattern!r}: {problem.splitlines()[0]}")
-    return found
-
-
-@lru_cache(maxsize=64)
-def _searcher(pattern: str) -> LLMatcher:
-    schema = json.dumps({"type": "string", "pattern": pattern})
-    matcher = LLMatcher(
-        LLTokenizer("byte"),
-        LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_flexible": False}),
-        log_level=0,
-        limits=LLParserLimits(verbose_errors=False),
-    )
-    if matcher.is_error():
-        raise UncheckedError(f"the pattern {pattern!r} is not supported")
-    return matcher
+        return matches(pattern, text)
+    except PatternError as problem:
+        raise UncheckedError(str(problem)) from None
 
 
 def _short(text: str) -> str:

@@ -98,7 +98,7 @@ def _structural_tag(constraint: Constraint) -> Grammars:
     text = LLMatcher.grammar_from_lark(tag_format(form))
     parts = json_parts(form)
     found = [open_names(part.schema) for part in parts]
-    names = OpenNames(any(one.any for one in found), any(one.patterned for one in found))
+    names = OpenNames(any(one.any for one in found), any(one.may_run_out for one in found))
     if any(one.any and not part.markers for one, part in zip(found, parts, strict=True)):
         raise ConstraintError(
             "the structural tag has a JSON Schema with names that it does not list, and no constant text before it",

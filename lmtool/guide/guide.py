@@ -39,11 +39,11 @@ class MatcherGuide(HeldGuide):
         self._names = names
         self._looks = True
 
-    def strike(self, row: NDArray[np.uint32]) -> None:
+    def forbid_repeats(self, row: NDArray[np.uint32]) -> None:
         """Forbid what would write a name twice. row: [ceil(V / 32)], what the matcher allows; changed in place."""
         if self._names is None or self.matcher.is_error():
             return
-        self._names.strike(row, self.matcher)
+        self._names.forbid_repeats(row, self.matcher)
         if not row.any():
             problem = "the object has every name already that the constraint allows it, and needs another"
             self.fail(ConstraintError(problem, "ask for fewer properties, or allow more names"))
@@ -55,7 +55,7 @@ class MatcherGuide(HeldGuide):
         began = time.thread_time()
         found = [token for token in self.matcher.compute_ff_tokens() if token not in self._eos]
         self._looks = time.thread_time() - began < _LONG_LOOK
-        return found
+        return found if self._names is None else found[: self._names.legal(found, forced=True)]
 
     def check(self) -> LmtoolError | None:
         """Ask the matcher whether the last mask went wrong, and return the error."""

@@ -27,7 +27,7 @@ def json_grammars(constraint: Constraint) -> Iterator[tuple[str, tuple[str, ...]
         raise ConstraintError("no text matches the schema false", "send true, or a schema that allows something")
     schema = json.loads(text)
     names = open_names(schema)
-    if not names.lacking:
+    if not names.too_few:
         yield _grammar(text, constraint), (), names
     try:
         rewritten = rewrite(schema)
@@ -36,7 +36,8 @@ def json_grammars(constraint: Constraint) -> Iterator[tuple[str, tuple[str, ...]
             raise ConstraintError(f"the JSON Schema cannot be held: {problem}", LENIENT_HINT) from None
         rewritten = None
     if rewritten is not None and rewritten.schema is False:
-        raise ConstraintError("no text matches the JSON Schema", "look for parts that exclude each other")
+        hints = rewritten.impossible or ("look for parts that exclude each other",)
+        raise ConstraintError("no text matches the JSON Schema", *hints[:1])
     if rewritten is not None:
         plain = {} if rewritten.schema is True else rewritten.schema
         yield _grammar(json.dumps(plain, ensure_ascii=False), constraint), rewritten.narrowed, open_names(plain)

@@ -100,7 +100,7 @@ class Templates:
         self._executor.unsafe_compute_mask_ptr(matchers, mask.ctypes.data, mask.strides[0], len(mask))
         for guide, row in rows:
             if isinstance(guide, MatcherGuide):
-                guide.strike(mask[row].view(np.uint32))
+                guide.forbid_repeats(mask[row].view(np.uint32))
 
     def close(self) -> None:
         """End the helpers."""
@@ -135,7 +135,7 @@ class Templates:
         warnings = (*grammar.warnings, *matcher.get_grammar_warnings())
         names = None
         if grammar.names.any:
-            names = UniqueNames(self._name_tokens, JsonCursor(grammar.markers), patterned=grammar.names.patterned)
+            names = UniqueNames(self._name_tokens, JsonCursor(grammar.markers), may_run_out=grammar.names.may_run_out)
         return Template(matcher, tuple(dict.fromkeys(warnings)), size, self._eos, self._is_slow(matcher), names)
 
     def _is_slow(self, matcher: LLMatcher) -> bool:

@@ -115,47 +115,50 @@ def _allowed(row: Row, tokens: NDArray[np.int64]) -> list[int]:
 class UniqueNames:
     """The names in one stream's JSON. Belongs to its guide."""
 
-    __slots__ = ("_alive", "_cursor", "_patterned", "_tokens")
+    __slots__ = ("_alive", "_cursor", "_may_run_out", "_tokens")
 
-    def __init__(self, tokens: NameTokens, cursor: JsonCursor, *, patterned: bool) -> None:
-        """patterned: whether the schema says which names there may be, so that none may be left."""
+    def __init__(self, tokens: NameTokens, cursor: JsonCursor, *, may_run_out: bool) -> None:
+        """may_run_out: whether the schema says which names there may be, so that none may be left."""
         self._tokens = tokens
         self._cursor = cursor
-        self._patterned = patterned
-        if patterned:
+        self._may_run_out = may_run_out
+        if may_run_out:
             tokens.by_bytes  # noqa: B018  # made now, and not while a step waits for a mask
         self._alive: tuple[object, set[tuple[int, bytes]]] = (None, set())
         """Beginnings behind which a name of the current object is left, and that object."""
 
     def copy(self) -> UniqueNames:
         """Return independent names at the same place."""
-        return UniqueNames(self._tokens, self._cursor.copy(), patterned=self._patterned)
+        return UniqueNames(self._tokens, self._cursor.copy(), may_run_out=self._may_run_out)
 
     def take(self, token: int) -> bool:
         """Follow a token; False where it writes a name for the second time."""
         return self._cursor.feed(self._tokens.bytes_of(token))
 
-    def legal(self, draft: list[int]) -> int:
-        """How many tokens of a draft may be taken, as far as that is known without a mask."""
-        cursor = self._cursor.copy()
-        for count, token in enumerate(draft):
-            if not cursor.feed(self._tokens.bytes_of(token)) or (self._patterned and _may_repeat(cursor)):
-                return count
-        return len(draft)
+    def legal(self, tokens: list[int], *, forced: bool = False) -> int:
+        """How many tokens may be taken one after the other, as far as that is known without a mask.
 
-    def strike(self, row: Row, matcher: LLMatcher) -> None:
+        forced: whether the grammar allows no others, so that none of them can lead astray.
+        """
+        cursor, doubtful = self._cursor.copy(), self._may_run_out and not forced
+        for count, token in enumerate(tokens):
+            if not cursor.feed(self._tokens.bytes_of(token)) or (doubtful and _may_repeat(cursor)):
+                return count
+        return len(tokens)
+
+    def forbid_repeats(self, row: Row, matcher: LLMatcher) -> None:
         """Forbid what would repeat a name, now or inevitably later. matcher: at this place; it stays there."""
-        self._strike(row, self._cursor)
+        self._forbid(row, self._cursor)
         frame = self._cursor.frame
-        if not self._patterned or frame is None:
+        if not self._may_run_out or frame is None:
             return
         if self._alive[0] is not frame:
             self._alive = (frame, set())
         suspects = self._suspects(row, self._cursor)
-        dead = [token for token, after in suspects if not self._name_left(token, after, matcher, set())]
+        dead = [token for token, after in suspects if not self._leaves_name(token, after, matcher, set())]
         _clear(row, dead)
 
-    def _strike(self, row: Row, cursor: JsonCursor) -> None:
+    def _forbid(self, row: Row, cursor: JsonCursor) -> None:
         """Forbid the tokens that themselves repeat or misspell a name."""
         tokens = self._tokens
         quotes = 4
@@ -181,7 +184,7 @@ class UniqueNames:
     def _suspects(self, row: Row, cursor: JsonCursor) -> list[tuple[int, JsonCursor]]:
         """Tokens behind which all names may be used, and where they lead; those that write most of a name first."""
         found = []
-        for token in dict.fromkeys(self._leading(row, cursor)):
+        for token in dict.fromkeys(self._candidates(row, cursor)):
             after = cursor.copy()
             after.feed(self._tokens.bytes_of(token))
             moved = (after.state, after.name, after.frame) != (cursor.state, cursor.name, cursor.frame)
@@ -189,7 +192,7 @@ class UniqueNames:
                 found.append((token, after))
         return sorted(found, key=lambda entry: -len(entry[1].name))
 
-    def _leading(self, row: Row, cursor: JsonCursor) -> Iterator[int]:
+    def _candidates(self, row: Row, cursor: JsonCursor) -> Iterator[int]:
         """Allowed tokens that may lead to a name, or further into one."""
         tokens = self._tokens
         yield from _allowed(row, tokens.closing_commas if cursor.state in {NAME, STRING} else tokens.commas)
@@ -205,27 +208,27 @@ class UniqueNames:
         elif cursor.state == MEMBER:
             yield from _allowed(row, tokens.quoted[1])
 
-    def _name_left(self, token: int, after: JsonCursor, matcher: LLMatcher, seen: set[tuple[int, bytes]]) -> bool:
+    def _leaves_name(self, token: int, after: JsonCursor, matcher: LLMatcher, visited: set[tuple[int, bytes]]) -> bool:
         """Whether behind a token a name is left that the object has not.
 
-        seen: places that were looked at, and where none is left.
+        visited: places that were looked at, and where none is left.
         """
         place = (after.state, after.name)
         ours = after.frame is self._alive[0]
         if ours and any(state == after.state and name.startswith(after.name) for state, name in self._alive[1]):
             return True
-        if place in seen:
+        if place in visited:
             return False
-        seen.add(place)
+        visited.add(place)
         ahead = matcher.deep_copy()
         if not ahead.consume_token(token):
             return False
         row = np.frombuffer(ahead.compute_bitmask(), np.uint32)[: len(self._tokens.well_spelled)].copy()
-        self._strike(row, after)
+        self._forbid(row, after)
         suspects = self._suspects(row, after)
         _clear(row, [token for token, _ in suspects])
         free = bool(_allowed(row, self._tokens.quoted[1])) if after.state == MEMBER else bool(row.any())  # no blanks
-        left = free or any(self._name_left(token, then, ahead, seen) for token, then in suspects)
+        left = free or any(self._leaves_name(token, then, ahead, visited) for token, then in suspects)
         if left and ours:
             self._alive[1].add(place)
         return left

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
-    from lmtool.ports import AnswerCheck, Checked, Detokenizer, Sink, StreamHandle, Tokenizer, TokenModel
+    from lmtool.ports import AnswerCheck, Detokenizer, Sink, StreamHandle, Tokenizer, TokenModel, Verdict
     from lmtool.types import ModelInfo, Prompt, ScoreRequest, StreamId
 
 Request: TypeAlias = "GenerateRequest | ScoreRequest"
@@ -102,7 +102,7 @@ class TextModel:
     def _check_of(self, request: Request) -> AnswerCheck | None:
         """What validates a request's answer."""
         constraint = request.constraint if isinstance(request, GenerateRequest) else None
-        wanted = constraint is not None and self._check is not None and self._check.wanted(constraint)
+        wanted = constraint is not None and self._check is not None and self._check.applies_to(constraint)
         return self._check if wanted else None
 
     def _start(self, prepared: _Prepared, sink: Sink) -> StreamHandle:
@@ -189,22 +189,22 @@ class _Channel:
         for output in outputs:
             stream = self._streams[output.stream_id]
             if not stream.ended:
-                told = stream.show(output)
+                event = stream.show(output)
                 if stream.checking is not None:
-                    self._await(output.stream_id, stream.checking, told)
+                    self._await(output.stream_id, stream.checking, event)
                     continue
-                shown.append(told)
+                shown.append(event)
             if output.last:
                 del self._streams[output.stream_id]
         self._hand_on(shown)
 
-    def _await(self, inner_id: StreamId, checking: Future[Checked], last: TokenOutput) -> None:
+    def _await(self, inner_id: StreamId, checking: Future[Verdict], last: TokenOutput) -> None:
         """Keep a stream's last output back until it is known whether its text is valid."""
         work = asyncio.wrap_future(checking)
         self._at_work.add(work)
         work.add_done_callback(partial(self._checked, inner_id, last))
 
-    def _checked(self, inner_id: StreamId, last: TokenOutput, work: asyncio.Future[Checked]) -> None:
+    def _checked(self, inner_id: StreamId, last: TokenOutput, work: asyncio.Future[Verdict]) -> None:
         self._at_work.discard(work)
         stream = self._streams.pop(inner_id)
         if stream.cancelled:
@@ -221,7 +221,7 @@ class _Channel:
             self._on_empty()
 
 
-def _problem(work: asyncio.Future[Checked]) -> LmtoolError | None:
+def _problem(work: asyncio.Future[Verdict]) -> LmtoolError | None:
     """Why a stream cannot end as it would."""
     bug = None if work.cancelled() else work.exception()
     if work.cancelled() or bug is not None:
@@ -257,7 +257,7 @@ class _Stream:
         self._tokens = 0
         self._written: list[str] = []
         """The text so far, where it will be validated."""
-        self.checking: Future[Checked] | None = None
+        self.checking: Future[Verdict] | None = None
         """The validation of its text, once that has ended."""
         self.cancelled = False
         self.ended = False

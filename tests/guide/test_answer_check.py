@@ -9,8 +9,8 @@ import pytest
 
 from lmtool import constraint
 from lmtool.errors import ConstraintTooComplexError, InvalidAnswerError, ServerError
-from lmtool.guide.answer_check import JsonAnswerCheck, judge
-from lmtool.ports import Checked
+from lmtool.guide.answer_check import JsonAnswerCheck, validate
+from lmtool.ports import Verdict
 from tests.guide.test_tag_parts import either, sequence, word
 
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -40,7 +40,7 @@ def checked(check, wanted, text, warnings=()):
 def test_strict_answers(check):
     """A valid one passes; one that is not, or has a name twice, brings the error that ends its stream."""
     wanted = constraint.json_schema(NUMBER)
-    assert checked(check, wanted, '{"n":1}') == Checked()
+    assert checked(check, wanted, '{"n":1}') == Verdict()
     for text, why in (
         ('{"n":"1"}', "not of type 'integer'"),
         ('{"n":1,"n":2}', "'n' occurs twice"),
@@ -55,11 +55,11 @@ def test_strict_answers(check):
 def test_lenient_answers(check):
     """What does not hold is told in warnings, where something was left out; else nothing is looked at."""
     wanted = constraint.json_schema(NUMBER, strict=False)
-    assert checked(check, wanted, '{"n":"1"}') == Checked()
+    assert checked(check, wanted, '{"n":"1"}') == Verdict()
     found = checked(check, wanted, '{"n":"1"}', ("'x' was left out",))
     assert found.error is None
     assert found.warnings == ("the answer is not valid: at $.n: '1' is not of type 'integer'",)
-    assert checked(check, wanted, '{"n":1}', ("'x' was left out",)) == Checked()
+    assert checked(check, wanted, '{"n":1}', ("'x' was left out",)) == Verdict()
 
 
 @pytest.mark.parametrize(
@@ -101,13 +101,13 @@ def test_tags_without_a_begin(text, valid):
     ways = (sequence(word("a"), number), sequence(word("b"), text_), sequence(word("b"), flag), word("banana"))
     special = sequence({"type": "token", "token": 5}, word("c"), {"type": "json_schema", "json_schema": NUMBER})
     form = either(number, *ways, special)
-    assert (judge(constraint.structural_tag({"format": form}), text, 1000).error is None) == valid
+    assert (validate(constraint.structural_tag({"format": form}), text, 1000).error is None) == valid
 
 
 def test_a_lenient_part_of_a_tag():
     """It promises nothing."""
     form = {"type": "json_schema", "json_schema": {"type": "array", "uniqueItems": True}, "strict": False}
-    assert judge(constraint.structural_tag({"format": form}), "[1,1]", 1000) == Checked()
+    assert validate(constraint.structural_tag({"format": form}), "[1,1]", 1000) == Verdict()
 
 
 def test_what_cannot_be_judged(check):
@@ -121,9 +121,9 @@ def test_what_cannot_be_judged(check):
 def test_other_constraints_have_no_json(check):
     """Only schemas are judged."""
     kinds = (constraint.regex("a"), constraint.choice(["a"]), constraint.grammar('start: "a"'))
-    assert not any(map(check.wanted, kinds))
-    assert check.wanted(constraint.json_schema({}))
-    assert check.wanted(constraint.structural_tag(TAG))
+    assert not any(map(check.applies_to, kinds))
+    assert check.applies_to(constraint.json_schema({}))
+    assert check.applies_to(constraint.structural_tag(TAG))
 
 
 def test_long_answers():
@@ -133,7 +133,7 @@ def test_long_answers():
     good = [{"n": at} for at in range(12_000)]
     text = json.dumps(good)
     assert len(text) > 100_000
-    assert checked(check, constraint.json_schema(schema), text) == Checked()
+    assert checked(check, constraint.json_schema(schema), text) == Verdict()
     bad = checked(check, constraint.json_schema(schema), json.dumps([*good, {"n": None}]))
     assert isinstance(bad.error, InvalidAnswerError)
     assert "[12000].n" in bad.error.message
@@ -145,7 +145,7 @@ def test_hostile_schemas_are_bounded(check):
     began = time.monotonic()
     slow = [check.begin(constraint.json_schema(SLOW), DEEP, ()) for _ in range(2)]
     lenient = check.begin(constraint.json_schema(SLOW, strict=False), DEEP, ("something was left out",))
-    assert checked(check, constraint.json_schema(NUMBER), '{"n":1}') == Checked()
+    assert checked(check, constraint.json_schema(NUMBER), '{"n":1}') == Verdict()
     assert not any(one.done() for one in slow)
     assert all(isinstance(one.result(60).error, ConstraintTooComplexError) for one in slow)
     found = lenient.result(60)

@@ -99,6 +99,7 @@ def test_objects_that_need_more_names_than_there_are(templates):
     problem = schema_template(templates, {"type": "object", **two})
     assert isinstance(problem, ConstraintError)
     assert "no text matches" in problem.message
+    assert "'minProperties' is 2" in problem.hints[0]
     template = schema_template(templates, {"anyOf": [{"type": "object", **two}, {"type": "null"}]})
     assert not isinstance(template, LmtoolError)
     assert accepts(templates, template, "null")

@@ -99,6 +99,17 @@ def test_an_object_that_needs_another_name(templates):
     assert "every name already" in str(guide.error())
 
 
+def test_what_is_forced(templates):
+    """Tokens that must follow are told up to the one that would repeat a name."""
+    schema = {"allOf": [{**FEW, "patternProperties": {"^a$": {"const": 1}}}, {"minProperties": 2}]}
+    guide = begun(templates, schema, '{"')
+    forced = guide.forced()
+    assert b"".join(piece(templates, token) for token in forced) in {b'a":1,"', b'a":1,"a'}
+    for token in forced:
+        guide.advance(token)
+    assert guide.error() is None
+
+
 def test_what_is_drawn_beside_the_mask(templates):
     """A token that repeats a name is an error of its stream, in a draft it is where the legal part ends."""
     guide = begun(templates, OPEN, '{"a":1,')

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
-from lmtool.ports import Checked, Sink, StreamHandle
+from lmtool.ports import Sink, StreamHandle, Verdict
 from lmtool.text.tokenizer import TextTokenizer
 from lmtool.types import (
     Constraint,
@@ -116,17 +116,17 @@ class ScriptedModel:
 class ScriptedCheck:
     """Validates answers as a test says, when it says so."""
 
-    def __init__(self, outcome: Checked | None = None, kind: str = "json_schema") -> None:
+    def __init__(self, outcome: Verdict | None = None, kind: str = "json_schema") -> None:
         self.outcome = outcome
         self.kind = kind
         self.begun: list[tuple[str, tuple[str, ...]]] = []
-        self.futures: list[Future[Checked]] = []
+        self.futures: list[Future[Verdict]] = []
         self.closed = False
 
-    def wanted(self, constraint: Constraint) -> bool:
+    def applies_to(self, constraint: Constraint) -> bool:
         return constraint.kind == self.kind
 
-    def begin(self, constraint: Constraint, text: str, warnings: Sequence[str]) -> Future[Checked]:
+    def begin(self, constraint: Constraint, text: str, warnings: Sequence[str]) -> Future[Verdict]:
         self.begun.append((text, tuple(warnings)))
         self.futures.append(Future())
         if self.outcome is not None:

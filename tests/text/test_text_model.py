@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmtool.errors import InvalidAnswerError, RequestError
-from lmtool.ports import Checked, stream
+from lmtool.ports import Verdict, stream
 from lmtool.text.text_model import TextModel
 from lmtool.text.tokenizer import TextTokenizer
 from lmtool.types import (
@@ -363,7 +363,7 @@ class TestCheckedAnswers:
         inner.run()
         assert check.begun == [('{"a":"\u00e9"}', ())]
         assert not sink.of(1)[-1].last
-        check.futures[0].set_result(Checked(warnings=("not judged",)))
+        check.futures[0].set_result(Verdict(warnings=("not judged",)))
         await settled()
         last = sink.of(1)[-1]
         assert (last.finish_reason, last.warnings, last.token) == ("stop", ("not judged",), END)
@@ -373,7 +373,7 @@ class TestCheckedAnswers:
     async def test_invalid(self, byte_level: TextTokenizer) -> None:
         """The stream ends with the error in place of `stop`; its neighbour goes on."""
         inner, sink = said(byte_level, "{}"), Collector()
-        model = TextModel(inner, byte_level, ScriptedCheck(Checked(InvalidAnswerError("it is wrong", "report it"))))
+        model = TextModel(inner, byte_level, ScriptedCheck(Verdict(InvalidAnswerError("it is wrong", "report it"))))
         model.submit(held(), sink)
         model.submit(generate(2), sink)
         inner.run()
@@ -385,11 +385,11 @@ class TestCheckedAnswers:
 
     async def test_what_has_not_ended_is_not_judged(self, byte_level: TextTokenizer) -> None:
         """Neither a text that was cut, nor one of another kind; an eos id in `stop_token_ids` cuts nothing."""
-        check = ScriptedCheck(Checked())
+        check = ScriptedCheck(Verdict())
         cut, whole, sink = ScriptedModel(byte_level.encode("{}")), said(byte_level, "{}"), Collector()
         TextModel(cut, byte_level, check).submit(held(), sink)
         cut.run()
-        TextModel(whole, byte_level, ScriptedCheck(Checked(), "regex")).submit(held(2), sink)
+        TextModel(whole, byte_level, ScriptedCheck(Verdict(), "regex")).submit(held(2), sink)
         TextModel(whole, byte_level, check).submit(held(3, stop=("}",)), sink)
         whole.run()
         assert [sink.of(stream)[-1].finish_reason for stream in (1, 2, 3)] == ["length", "stop", "stop"]
@@ -416,7 +416,7 @@ class TestCheckedAnswers:
         handle = TextModel(inner, byte_level, check).submit(held(), sink)
         inner.run()
         handle.cancel()
-        check.futures[0].set_result(Checked())
+        check.futures[0].set_result(Verdict())
         await settled()
         assert [output.finish_reason for output in sink.of(1) if output.last] == ["cancelled"]
 
@@ -429,7 +429,7 @@ class TestCheckedAnswers:
         assert await model.drain(0.0) == 1
         draining = asyncio.create_task(model.drain(60.0))
         await settled()
-        check.futures[0].set_result(Checked())
+        check.futures[0].set_result(Verdict())
         assert await draining == 0
         assert sink.of(1)[-1].finish_reason == "stop"
         model.close()

@@ -1,9 +1,10 @@
-"""Which patterns match few names, or leave few for some beginning."""
+"""Patterns of names: what they match, and whether that may be little."""
 
 from __future__ import annotations
 
 import json
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -18,7 +19,35 @@ _LONGEST = 32
 _TRIES = 2000
 
 
-def lacks_names(node: Mapping[str, object]) -> bool:
+class PatternError(ValueError):
+    """A pattern, or a text for it, that the library cannot take."""
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Whether a pattern is found in a text, without backtracking. Raises `PatternError`."""
+    matcher = _searcher(pattern).deep_copy()
+    try:
+        tokens = list(json.dumps(text, ensure_ascii=False).encode())
+    except UnicodeEncodeError:
+        raise PatternError("half a surrogate pair is no character that a pattern could match") from None
+    found = matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+    if not found and "satisfy" not in (problem := matcher.get_error()) and problem:
+        raise PatternError(f"{pattern!r}: {problem.splitlines()[0]}")
+    return found
+
+
+@lru_cache(maxsize=64)
+def _searcher(pattern: str) -> LLMatcher:
+    """A matcher, by bytes, of the JSON strings in which a pattern is found."""
+    schema = json.dumps({"type": "string", "pattern": pattern})
+    grammar = LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_flexible": False})
+    matcher = LLMatcher(LLTokenizer("byte"), grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
+    if matcher.is_error():
+        raise PatternError(f"the pattern {pattern!r} is not supported")
+    return matcher
+
+
+def has_too_few_names(node: Mapping[str, object]) -> bool:
     """Whether a node needs more properties than it names, and than its patterns match."""
     patterns, properties, least = (node.get(name) for name in ("patternProperties", "properties", "minProperties"))
     if node.get("additionalProperties") is not False or not isinstance(patterns, dict) or not isinstance(least, int):
@@ -83,9 +112,7 @@ class _Search:
     """Tries the beginnings of names, byte by byte."""
 
     def __init__(self, pattern: str, enough: int, longest: int) -> None:
-        schema = json.dumps({"type": "string", "pattern": pattern})
-        grammar = LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_flexible": False})
-        self._start = LLMatcher(LLTokenizer("byte"), grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
+        self._pattern = pattern
         self._enough = enough
         self._longest = longest
         self._tries = _TRIES
@@ -95,9 +122,10 @@ class _Search:
 
     def run(self) -> bool:
         """Whether all was tried, or enough found."""
-        if self._start.is_error():
+        try:
+            self._try(_searcher(self._pattern), b"")
+        except PatternError:
             return False
-        self._try(self._start, b"")
         return self._tries > 0
 
     def _try(self, at: LLMatcher, text: bytes) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lmtool.guide.schema.document import Document, Schema, UnsupportedError, types_of
-from lmtool.guide.schema.name_patterns import is_endless, lacks_names
+from lmtool.guide.schema.name_patterns import has_too_few_names, is_endless
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,9 +21,9 @@ class OpenNames:
 
     any: bool = False
     """Whether an object may have names that are not listed, or only by a pattern."""
-    patterned: bool = False
+    may_run_out: bool = False
     """Whether there are patterns that say which, and after some beginning of a name leave few."""
-    lacking: bool = False
+    too_few: bool = False
     """Whether an object needs more of them than its patterns match."""
 
 
@@ -37,8 +37,8 @@ def open_names(schema: Schema) -> OpenNames:
     try:
         walk.visit(schema)
     except UnsupportedError:
-        return OpenNames(any=True, patterned=True, lacking=walk.lacking)
-    return OpenNames(walk.open, walk.patterned, walk.lacking)
+        return OpenNames(any=True, may_run_out=True, too_few=walk.too_few)
+    return OpenNames(walk.open, walk.may_run_out, walk.too_few)
 
 
 class _Walk:
@@ -48,8 +48,8 @@ class _Walk:
         self._document = document
         self._visited: set[int] = set()
         self.open = False
-        self.patterned = False
-        self.lacking = False
+        self.may_run_out = False
+        self.too_few = False
 
     def visit(self, schema: Schema) -> None:
         waiting = [schema]
@@ -60,8 +60,8 @@ class _Walk:
             self._visited.add(id(node))
             self.open = self.open or not self._shut(node, "object") or not self._shut(node, "array")
             for part in self._parts(node):
-                self.patterned = self.patterned or not all(map(is_endless, _patterns(part)))
-                self.lacking = self.lacking or lacks_names(part)
+                self.may_run_out = self.may_run_out or not all(map(is_endless, _patterns(part)))
+                self.too_few = self.too_few or has_too_few_names(part)
                 waiting += _within(part)
 
     def _shut(self, node: Schema, kind: str, depth: int = 0) -> bool:

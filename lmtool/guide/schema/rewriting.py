@@ -44,6 +44,8 @@ class Rewritten:
     schema: Schema
     narrowed: tuple[str, ...]
     """In which ways it allows fewer texts than the original; never more."""
+    impossible: tuple[str, ...] = ()
+    """Why parts of it match nothing."""
 
 
 def rewrite(schema: Schema) -> Rewritten:
@@ -52,7 +54,8 @@ def rewrite(schema: Schema) -> Rewritten:
     Raises `UnsupportedError`, which names the keyword, where that cannot be done.
     """
     document = Document(schema)
-    return Rewritten(_rewrite(schema, document), tuple(document.narrowed))
+    written = _rewrite(schema, document)
+    return Rewritten(written, tuple(document.narrowed), tuple(document.impossibilities))
 
 
 def _rewrite(schema: Schema, document: Document) -> Schema:

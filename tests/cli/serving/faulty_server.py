@@ -7,7 +7,7 @@ from lmtool.guide.unique_names import UniqueNames
 
 def break_names() -> None:
     """Let this process hold nothing to names that come once."""
-    setattr(UniqueNames, "strike", lambda *_: None)  # noqa: B010  # what it is would be checked else
+    setattr(UniqueNames, "forbid_repeats", lambda *_: None)  # noqa: B010  # what it is would be checked else
     setattr(UniqueNames, "take", lambda *_: True)  # noqa: B010
 
 

@@ -148,7 +148,7 @@ async def test_http(faulty: str, kind: str, streamed: bool) -> None:
 
 async def test_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a socket too, and in the JSON of a structural tag."""
-    for name in ("strike", "take"):
+    for name in ("forbid_repeats", "take"):
         monkeypatch.setattr(UniqueNames, name, getattr(UniqueNames, name))
     break_names()
     parts = [{"type": "const_string", "value": "so "}, {"type": "json_schema", "json_schema": ONE_NAME}]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lmtool.guide.schema.name_patterns import is_endless, lacks_names, names_of
+from lmtool.guide.schema.name_patterns import has_too_few_names, is_endless, names_of
 
 
 @pytest.mark.parametrize(
@@ -69,5 +69,5 @@ def test_names_of(pattern, names):
 )
 def test_lacks_names(node, lacks):
     """An object may need more properties than there are names for it, where no others are allowed."""
-    assert lacks_names({**node, "additionalProperties": False}) == lacks
-    assert not lacks_names(node)
+    assert has_too_few_names({**node, "additionalProperties": False}) == lacks
+    assert not has_too_few_names(node)

@@ -62,15 +62,15 @@ def test_open(schema):
 @pytest.mark.parametrize("schema", [{"$ref": "https://example.org"}, {"$ref": "#a"}, {"allOf": [{"$ref": "#/x"}]}])
 def test_not_certain(schema):
     """What cannot be followed may be open in any way."""
-    assert open_names(schema) == OpenNames(any=True, patterned=True)
+    assert open_names(schema) == OpenNames(any=True, may_run_out=True)
 
 
 def test_patterns_that_leave_few():
     """They are told, and where they are too few."""
     few = {"type": "object", "patternProperties": {"^[ab]$": NUMBER}, "additionalProperties": False}
-    assert open_names({**CLOSED, "properties": {"a": few}}) == OpenNames(any=True, patterned=True)
-    assert open_names({"items": {**few, "minProperties": 3}, "type": "array"}).lacking
-    assert not open_names({**few, "minProperties": 2}).lacking
+    assert open_names({**CLOSED, "properties": {"a": few}}) == OpenNames(any=True, may_run_out=True)
+    assert open_names({"items": {**few, "minProperties": 3}, "type": "array"}).too_few
+    assert not open_names({**few, "minProperties": 2}).too_few
 
 
 def test_many_parts_end():
