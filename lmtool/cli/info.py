@@ -33,7 +33,7 @@ async def info(
     from lmtool.cli.output import Output
 
     out = Output.of(common)
-    told, seconds = await _ask(common.url, model, wait=wait, out=out)
+    told, seconds = await _ask(common, model, wait=wait, out=out)
     if json:
         import json as codec
 
@@ -45,7 +45,9 @@ async def info(
         out.line(line)
 
 
-async def _ask(url: str, model: str | None, *, wait: bool, out: Output) -> tuple[Mapping[str, object] | str, float]:
+async def _ask(
+    common: Common, model: str | None, *, wait: bool, out: Output
+) -> tuple[Mapping[str, object] | str, float]:
     """The server's `model_info` as it is, and the seconds that a round trip takes."""
     import time
 
@@ -55,7 +57,7 @@ async def _ask(url: str, model: str | None, *, wait: bool, out: Output) -> tuple
 
     waiting = Waiting(out)
     last: list[LoadProgress] = []
-    client = connect(url, on_progress=waiting.progress if wait else last.append)
+    client = connect(common.address, api_key=common.api_key, on_progress=waiting.progress if wait else last.append)
     try:
         async with client:
             if wait:

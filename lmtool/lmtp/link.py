@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Literal
 
-from lmtool.errors import ConnectError, LmtoolError, RemoteProtocolError, ServerError
+from lmtool.errors import AccessDeniedError, ConnectError, LmtoolError, RemoteProtocolError, ServerError
 from lmtool.lmtp.channel import open_channel
 from lmtool.lmtp.messages import FieldsIgnored, ModelInfoAnswer, Progress, RequestFailed
 from lmtool.lmtp.session import BrokenFrame, ClientSession, StreamsAdvanced
@@ -253,6 +253,5 @@ def _closed() -> ConnectError:
 
 
 def _error(event: RequestFailed) -> LmtoolError:
-    if event.error_code == ConnectError.code:
-        return ConnectError(event.error)
-    return ServerError(event.error)
+    kinds = {ConnectError.code: ConnectError, AccessDeniedError.code: AccessDeniedError}
+    return kinds.get(event.error_code or "", ServerError)(event.error)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from lmtool.access.policy import AccessPolicy
 from lmtool.cli.backends import BackendConfig
 from lmtool.cli.serving.health import Health, routes
 from lmtool.cli.wiring import AUTO, Loader, ModelsConfig, host, served
@@ -60,10 +61,10 @@ class ServiceConfig:
     engine: EngineConfig = field(default_factory=EngineConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     backend: BackendConfig = field(default_factory=BackendConfig)
-    api_key: str | None = field(default=None, repr=False)
-    """What clients of the OpenAI API must show; None: nothing."""
-    workers: tuple[str, ...] = ()
-    """Endpoints of servers that do the work, in place of models in this process."""
+    access: AccessPolicy = field(default_factory=AccessPolicy)
+    """Which requests are let in."""
+    workers: tuple[str, ...] = field(default=(), repr=False)
+    """Endpoints of servers that do the work, in place of models in this process; they are shown the same key."""
     carrier: CarrierConfig = field(default_factory=CarrierConfig)
 
 
@@ -85,7 +86,9 @@ class Service:
         self._config = config
         self._log = log
         self._loader = Loader(config.engine, config.backend, models=config.models)
-        self._host = Balancer(config.workers) if config.workers else host(config.models, self._loader)
+        self._host = (
+            Balancer(config.workers, config.access.key) if config.workers else host(config.models, self._loader)
+        )
         self._server = LmtpServer(self._host, config=config.server, progress=self._host, log=self._ended, tap=tap)
         self._carrier: uvicorn.Server | None = None
         self._http: OpenAIServer | None = None
@@ -105,7 +108,7 @@ class Service:
 
     def listen(self, sockets: list[socket.socket]) -> None:
         """Answer on sockets that are bound and listening, from now on; requests wait while the model loads."""
-        self._carrier = carrier(self._application(), self._config.server, self._config.carrier)
+        self._carrier = carrier(self._application(), self._config.access, self._config.server, self._config.carrier)
         self._tasks.append(asyncio.create_task(self._carrier.serve(sockets)))
 
     def talk(self) -> None:
@@ -208,7 +211,7 @@ class Service:
         from lmtool.openai_api.server import ApiConfig, OpenAIServer
 
         form = form_named(self._config.models.tool_call_parser)
-        self._http = OpenAIServer(self._host, self._tokenizer, ApiConfig(self._config.api_key, form, self._answered))
+        self._http = OpenAIServer(self._host, self._tokenizer, ApiConfig(form, self._answered))
         return Starlette(routes=[*self._server.routes(), *routes(self.health, self._numbers), *self._http.routes()])
 
     def _tokenizer(self, name: str | None) -> TextTokenizer | None:
@@ -247,11 +250,18 @@ def _wire() -> TextIO:
     return wire
 
 
-def carrier(application: Any, config: ServerConfig, how: CarrierConfig | None = None) -> uvicorn.Server:
-    """The server that carries HTTP and WebSocket to an ASGI application; leaves signals and logs to the program."""
+def carrier(
+    application: Any, access: AccessPolicy, config: ServerConfig, how: CarrierConfig | None = None
+) -> uvicorn.Server:
+    """The server that carries HTTP and WebSocket through the door to an application, whatever routes it has.
+
+    Leaves signals and logs to the program.
+    """
     import uvicorn
 
+    from lmtool.access.asgi import Door
     from lmtool.lmtp.server import uvicorn_options
+    from lmtool.openai_api.refusals import refused
 
     class Carrier(uvicorn.Server):
         def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override] # as ours is
@@ -259,7 +269,8 @@ def carrier(application: Any, config: ServerConfig, how: CarrierConfig | None = 
 
     how = how or CarrierConfig()
     options = uvicorn_options(config) | {"log_level": how.uvicorn_log_level}
-    placed = _below(how.root_path, application) if how.root_path else application
+    guarded = Door(application, access, refused)
+    placed = _below(how.root_path, guarded) if how.root_path else guarded
     return Carrier(uvicorn.Config(placed, **options, lifespan="off", log_config=None, access_log=False))
 
 

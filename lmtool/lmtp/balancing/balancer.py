@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from lmtool.errors import ConnectError, LmtoolError, UsageError
 from lmtool.lmtp.balancing.choice import Prefixes, choose
 from lmtool.lmtp.balancing.worker import ANSWER_SECONDS, CHECK_SECONDS, Worker
+from lmtool.lmtp.endpoint import SocketEndpoint, parse
 from lmtool.ports import refuse
 from lmtool.types import LoadProgress
 
@@ -28,12 +29,18 @@ class Balancer:
     """
 
     def __init__(
-        self, endpoints: Sequence[str], *, check_seconds: float = CHECK_SECONDS, answer_seconds: float = ANSWER_SECONDS
+        self,
+        endpoints: Sequence[str],
+        api_key: str | None = None,
+        *,
+        check_seconds: float = CHECK_SECONDS,
+        answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
-        """endpoints: as for `LmtpClient`. Raises `UsageError` for one that is none, or the same one twice."""
-        addresses = [endpoint for endpoint in endpoints if not endpoint.startswith("stdio:")]
+        """endpoints, api_key: as for `LmtpClient`. Raises `UsageError` for one that is none, or the same one twice."""
+        parsed = [parse(endpoint, api_key) for endpoint in endpoints]
+        addresses = [endpoint.url for endpoint in parsed if isinstance(endpoint, SocketEndpoint)]
         if len(set(addresses)) < len(addresses) or not endpoints:
-            raise UsageError("each worker is named once, and there is one at least", f"given: {', '.join(endpoints)}")
+            raise UsageError("each worker is named once, and there is one at least", f"given: {', '.join(addresses)}")
         self._changed = asyncio.Event()
         self._progress = LoadProgress(f"{len(endpoints)} workers", "waiting")
         self._listeners: dict[object, Callable[[LoadProgress], None]] = {}
@@ -47,7 +54,7 @@ class Balancer:
                 check_seconds=check_seconds,
                 answer_seconds=answer_seconds,
             )
-            for number, endpoint in enumerate(endpoints)
+            for number, endpoint in enumerate(parsed)
         ]
         self._order = list(range(len(self._workers)))
         """Numbers of the workers, the one chosen longest ago first."""
