@@ -13,9 +13,9 @@ from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
 from lmtool.errors import ConstraintError
 from lmtool.guide.json_grammar import LENIENT_HINT, json_grammars, without_place
-from lmtool.guide.schema.open_names import LISTED, OpenNames, open_names
+from lmtool.guide.schema.open_names import LISTED, OpenNames
 from lmtool.guide.tag_format import quoted, tag_format
-from lmtool.guide.tag_parts import as_format, json_parts
+from lmtool.guide.tag_parts import as_format, open_names_in
 from lmtool.helpers.pool import LONG
 
 if TYPE_CHECKING:
@@ -95,16 +95,7 @@ def _grammar(constraint: Constraint) -> Grammars:
 
 def _structural_tag(constraint: Constraint) -> Grammars:
     form = as_format(json.loads(constraint.text))
-    text = LLMatcher.grammar_from_lark(tag_format(form))
-    parts = json_parts(form)
-    found = [open_names(part.schema) for part in parts]
-    names = OpenNames(any(one.any for one in found), any(one.may_run_out for one in found))
-    if any(one.any and not part.markers for one, part in zip(found, parts, strict=True)):
-        raise ConstraintError(
-            "the structural tag has a JSON Schema with names that it does not list, and no constant text before it",
-            "put a const_string before it, or list the names and set additionalProperties to false",
-        )
-    yield Grammar(text, (), names, tuple({marker.encode(): None for part in parts for marker in part.markers}))
+    yield Grammar(LLMatcher.grammar_from_lark(tag_format(form)), (), *open_names_in(form))
 
 
 _WRITERS: Mapping[str, Callable[[Constraint], Grammars]] = {

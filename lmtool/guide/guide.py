@@ -9,9 +9,7 @@ from lmtool.errors import ConstraintError, LmtoolError, ServerError
 from lmtool.guide.held_guide import HeldGuide, too_complex
 
 if TYPE_CHECKING:
-    import numpy as np
     from llguidance import LLMatcher
-    from numpy.typing import NDArray
 
     from lmtool.guide.unique_names import UniqueNames
 
@@ -24,7 +22,7 @@ _LONG_LOOK = 0.005
 class MatcherGuide(HeldGuide):
     """A guide over one matcher of llguidance."""
 
-    __slots__ = ("_looks", "_names", "matcher")
+    __slots__ = ("_looks", "matcher")
 
     def __init__(
         self,
@@ -34,19 +32,9 @@ class MatcherGuide(HeldGuide):
         names: UniqueNames | None = None,
     ) -> None:
         """matcher: at its start, without error. eos: the model's ids that end a text. names: None: none can repeat."""
-        super().__init__(eos, warnings)
+        super().__init__(eos, warnings, names)
         self.matcher = matcher
-        self._names = names
         self._looks = True
-
-    def forbid_repeats(self, row: NDArray[np.uint32]) -> None:
-        """Forbid what would write a name twice. row: [ceil(V / 32)], what the matcher allows; changed in place."""
-        if self._names is None or self.matcher.is_error():
-            return
-        self._names.forbid_repeats(row, self.matcher)
-        if not row.any():
-            problem = "the object has every name already that the constraint allows it, and needs another"
-            self.fail(ConstraintError(problem, "ask for fewer properties, or allow more names"))
 
     def forced(self) -> list[int]:
         """Return the tokens that must follow now; they are not taken yet. None where it takes too long to find out."""
@@ -64,19 +52,16 @@ class MatcherGuide(HeldGuide):
         return self._error
 
     def _take(self, token: int) -> LmtoolError | None:
-        if not self.matcher.consume_token(token):
-            return self._matcher_error()
-        if self._names is not None and not self._names.take(token):
-            return ServerError("a token was picked that writes a name for the second time")
-        return None
+        return None if self.matcher.consume_token(token) else self._matcher_error()
 
     def _legal(self, tokens: list[int]) -> int:
-        legal = self.matcher.validate_tokens(tokens)
-        return legal if self._names is None else self._names.legal(tokens[:legal])
+        return self.matcher.validate_tokens(tokens)
+
+    def _lookahead(self) -> LLMatcher:
+        return self.matcher
 
     def _copy(self) -> MatcherGuide:
-        names = None if self._names is None else self._names.copy()
-        copy = MatcherGuide(self.matcher.deep_copy(), self._eos, self._warnings, names)
+        copy = MatcherGuide(self.matcher.deep_copy(), self._eos, self._warnings)
         copy._looks = self._looks
         return copy
 

@@ -86,10 +86,10 @@ class JsonCursor:
         elif byte in _OPENING:
             self.frame = Frame(frozenset() if byte == ord("{") else None, self.frame)
             self.state = _OPENING[byte]
-        elif self.frame is None:
+        elif self.frame is None:  # a part of a number or a word, or what stands behind it
             if byte not in _BARE:
                 self.state = OUTSIDE
-                self._outside(byte)
+            self._outside(byte)
         elif byte in _CLOSING:
             self.frame = self.frame.outer
             self.state = VALUE if self.frame is not None else OUTSIDE

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from lmtool.errors import ConstraintError
+from lmtool.guide.schema.open_names import OpenNames, open_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -48,6 +49,22 @@ def _tag(entry: object, where: str, triggers: list[object]) -> Node:
     return {"begin": begin, "content": {"type": "json_schema", "json_schema": held}, "end": end}
 
 
+def open_names_in(form: object) -> tuple[OpenNames, tuple[bytes, ...]]:
+    """Whether names could come twice in the JSON of a format, and the texts behind which this JSON begins.
+
+    Raises `ConstraintError` where they could, and no text says that JSON begins.
+    """
+    parts = json_parts(form)
+    found = [open_names(part.schema) for part in parts]
+    if any(names.any and not part.markers for names, part in zip(found, parts, strict=True)):
+        raise ConstraintError(
+            "the structural tag has a JSON Schema with names that it does not list, and no constant text before it",
+            "put a const_string before it, or list the names and set additionalProperties to false",
+        )
+    names = OpenNames(any(names.any for names in found), any(names.may_run_out for names in found))
+    return names, tuple({marker.encode(): None for part in parts for marker in part.markers})
+
+
 def json_parts(form: object) -> list[JsonPart]:
     """The places of JSON in a format that `tag_format` takes."""
     found: list[JsonPart] = []
@@ -59,7 +76,7 @@ def _walk(node: Node, before: tuple[str, ...], found: list[JsonPart]) -> tuple[s
     """Collect the parts of a node. before, and what is returned: constant texts that may stand at its start and end."""
     match node.get("type"):
         case "const_string":
-            return (str(node["value"]),)
+            return (str(node["value"]),) if node["value"] else before
         case "json_schema":
             schema = {} if node["json_schema"] is True else node["json_schema"]
             found.append(JsonPart(before, cast("Schema", schema), node.get("strict") is not False))
@@ -74,9 +91,9 @@ def _walk(node: Node, before: tuple[str, ...], found: list[JsonPart]) -> tuple[s
         case "triggered_tags":
             _either(_in_tag(tag, before, found) for tag in _nodes(node, "tags"))
         case "tags_with_separator":
-            separator = str(node.get("separator") or "")
-            starts = (*before, separator) if separator and before else ()
-            return _either(_walk(tag, starts, found) for tag in _nodes(node, "tags"))
+            return _separated(node, before, found)
+        case "optional" | "plus" | "star":  # how often it stands there, and so what stands before it, is left open
+            _walk(cast("Node", node["content"]), (), found)
     return ()
 
 
@@ -84,6 +101,13 @@ def _in_tag(tag: Node, before: tuple[str, ...], found: list[JsonPart]) -> tuple[
     begin, end = str(tag["begin"]), str(tag["end"])
     after = _walk(cast("Node", tag["content"]), (begin,) if begin else before, found)
     return (end,) if end else after
+
+
+def _separated(node: Node, before: tuple[str, ...], found: list[JsonPart]) -> tuple[str, ...]:
+    separator = str(node.get("separator") or "")
+    starts = (*before, separator) if separator and before else ()
+    ends = [_walk(tag, starts, found) for tag in _nodes(node, "tags")]
+    return _either(iter(ends if node.get("at_least_one") else [before, *ends]))
 
 
 def _nodes(node: Node, name: str) -> list[Node]:

@@ -7,7 +7,6 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 
 from lmtool.errors import ConstraintError, ConstraintTooComplexError, LmtoolError, ResourceError, ServerError
@@ -15,18 +14,19 @@ from lmtool.guide.config import GuideConfig
 from lmtool.guide.grammar import first_grammar, is_quick, noun, other_grammars, refusal
 from lmtool.guide.guide import MatcherGuide
 from lmtool.guide.held_guide import too_complex
-from lmtool.guide.json_cursor import JsonCursor
-from lmtool.guide.unique_names import NameTokens, UniqueNames
+from lmtool.guide.unique_names import NameTokens
 from lmtool.helpers.pool import Pool
 from lmtool.helpers.process import CrashError, TimeOverError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from lmtool.guide.grammar import Grammar
     from lmtool.guide.held_guide import HeldGuide
+    from lmtool.guide.unique_names import UniqueNames
     from lmtool.types import Constraint
 
 T = TypeVar("T")
@@ -98,9 +98,6 @@ class Templates:
         """Fill masks, see `library.Library.compute`."""
         matchers = [(guide.matcher, row) for guide, row in rows if isinstance(guide, MatcherGuide)]
         self._executor.unsafe_compute_mask_ptr(matchers, mask.ctypes.data, mask.strides[0], len(mask))
-        for guide, row in rows:
-            if isinstance(guide, MatcherGuide):
-                guide.forbid_repeats(mask[row].view(np.uint32))
 
     def close(self) -> None:
         """End the helpers."""
@@ -133,9 +130,7 @@ class Templates:
             raise ConstraintError(f"no text matches the {noun(constraint)}", "look for parts that exclude each other")
         size = _BASE_BYTES + _BYTES_PER_CHARACTER * len(grammar.text)
         warnings = (*grammar.warnings, *matcher.get_grammar_warnings())
-        names = None
-        if grammar.names.any:
-            names = UniqueNames(self._name_tokens, JsonCursor(grammar.markers), may_run_out=grammar.names.may_run_out)
+        names = self._name_tokens.unique(grammar.names, grammar.markers)
         return Template(matcher, tuple(dict.fromkeys(warnings)), size, self._eos, self._is_slow(matcher), names)
 
     def _is_slow(self, matcher: LLMatcher) -> bool:

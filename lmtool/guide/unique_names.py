@@ -4,21 +4,38 @@ from __future__ import annotations
 
 from collections import defaultdict
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from lmtool.guide.json_cursor import MEMBER, NAME, STRING, JsonCursor
+from lmtool.guide.json_cursor import MEMBER, NAME, STRING, Frame, JsonCursor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import TypeAlias
 
-    from llguidance import LLMatcher, LLTokenizer
+    from llguidance import LLTokenizer
     from numpy.typing import NDArray
+
+    from lmtool.guide.schema.open_names import OpenNames
 
     Row: TypeAlias = NDArray[np.uint32]
     """[ceil(V / 32)]: a bit for each token that may come next; changed in place."""
+    Visited: TypeAlias = dict[tuple[int, bytes, int], Frame | None]
+    """Places behind which no name is left, or that are being looked at; with their objects, so that ids stay theirs."""
+
+
+class Matcher(Protocol):
+    """What follows a stream's text, as far as names ask it; llguidance's `LLMatcher` is one."""
+
+    def deep_copy(self) -> Matcher:
+        """Return another one at the same place."""
+
+    def consume_token(self, token: int) -> bool:
+        """Follow a token; False where it is not allowed."""
+
+    def compute_bitmask(self) -> bytes:
+        """Return which tokens may come next: bit i of word i // 32 is token i."""
 
 
 class NameTokens:
@@ -74,6 +91,12 @@ class NameTokens:
             found[data].append(token)
         return dict(found)
 
+    def unique(self, names: OpenNames, markers: tuple[bytes, ...]) -> UniqueNames | None:
+        """What keeps a stream's names unique; None where they are so by the grammar. markers: see `JsonCursor`."""
+        if not names.any:
+            return None
+        return UniqueNames(self, JsonCursor(markers), may_run_out=names.may_run_out)
+
     def bytes_of(self, token: int) -> bytes:
         """The bytes that a token adds to a text; none for a special one."""
         return b"" if self._tokenizer.is_special_token(token) else self._tokenizer.decode_bytes([token])
@@ -112,6 +135,10 @@ def _allowed(row: Row, tokens: NDArray[np.int64]) -> list[int]:
     return found
 
 
+_MOST_LOOKS = 200
+"""Places looked at for one mask; beyond, a name is taken to be left: where none is, the stream ends with an error."""
+
+
 class UniqueNames:
     """The names in one stream's JSON. Belongs to its guide."""
 
@@ -146,7 +173,7 @@ class UniqueNames:
                 return count
         return len(tokens)
 
-    def forbid_repeats(self, row: Row, matcher: LLMatcher) -> None:
+    def forbid_repeats(self, row: Row, matcher: Matcher) -> None:
         """Forbid what would repeat a name, now or inevitably later. matcher: at this place; it stays there."""
         self._forbid(row, self._cursor)
         frame = self._cursor.frame
@@ -155,7 +182,8 @@ class UniqueNames:
         if self._alive[0] is not frame:
             self._alive = (frame, set())
         suspects = self._suspects(row, self._cursor)
-        dead = [token for token, after in suspects if not self._leaves_name(token, after, matcher, set())]
+        visited: Visited = {}
+        dead = [token for token, after in suspects if not self._leaves_name(token, after, matcher, visited)]
         _clear(row, dead)
 
     def _forbid(self, row: Row, cursor: JsonCursor) -> None:
@@ -208,18 +236,15 @@ class UniqueNames:
         elif cursor.state == MEMBER:
             yield from _allowed(row, tokens.quoted[1])
 
-    def _leaves_name(self, token: int, after: JsonCursor, matcher: LLMatcher, visited: set[tuple[int, bytes]]) -> bool:
-        """Whether behind a token a name is left that the object has not.
-
-        visited: places that were looked at, and where none is left.
-        """
-        place = (after.state, after.name)
+    def _leaves_name(self, token: int, after: JsonCursor, matcher: Matcher, visited: Visited) -> bool:
+        """Whether behind a token a name is left that the object has not, as far as that is looked for."""
+        place = (after.state, after.name, id(after.frame))
         ours = after.frame is self._alive[0]
         if ours and any(state == after.state and name.startswith(after.name) for state, name in self._alive[1]):
             return True
-        if place in visited:
-            return False
-        visited.add(place)
+        if place in visited or len(visited) >= _MOST_LOOKS:
+            return place not in visited
+        visited[place] = after.frame
         ahead = matcher.deep_copy()
         if not ahead.consume_token(token):
             return False
@@ -229,8 +254,8 @@ class UniqueNames:
         _clear(row, [token for token, _ in suspects])
         free = bool(_allowed(row, self._tokens.quoted[1])) if after.state == MEMBER else bool(row.any())  # no blanks
         left = free or any(self._leaves_name(token, then, ahead, visited) for token, then in suspects)
-        if left and ours:
-            self._alive[1].add(place)
+        if left and ours and len(visited) < _MOST_LOOKS:
+            self._alive[1].add((after.state, after.name))
         return left
 
 

@@ -58,6 +58,7 @@ class Walker:
         mask = np.zeros((1, (self._size + 31) // 32), np.int32)
         for _ in range(most):
             self._templates.compute([(guide, 0)], mask)
+            guide.forbid_repeats(mask[0].view(np.uint32))
             if isinstance(problem := guide.check(), LmtoolError):
                 raise problem
             bits = np.unpackbits(mask.view(np.uint8), bitorder="little")[: self._size].astype(bool)

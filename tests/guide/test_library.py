@@ -14,6 +14,7 @@ from lmtool.errors import ConstraintError, LmtoolError, ServerError
 from lmtool.guide.compiler import MatcherCompiler
 from lmtool.guide.config import GuideConfig
 from lmtool.guide.held_guide import HeldGuide
+from lmtool.guide.unique_names import Matcher
 from lmtool.types import Constraint
 
 VOCAB, EOS = 40, (0,)
@@ -37,6 +38,9 @@ class CountingGuide(HeldGuide):
         return next(
             (at for at, (token, own) in enumerate(pairs) if token != own), min(len(tokens), len(self.ids) - self.at)
         )
+
+    def _lookahead(self) -> Matcher:
+        raise NotImplementedError("its texts have no names")
 
     def _copy(self) -> CountingGuide:
         return CountingGuide(self.ids, self.at)

@@ -52,6 +52,11 @@ def separated(*tags, separator=","):
         (separated({**TAG, "begin": ""}), [("", ",")]),
         (separated({**TAG, "begin": ""}, separator=""), [()]),
         (separated(sequence(word("a"), TAG)), [("<f>",)]),
+        (sequence(word("a"), separated(TAG), JSON), [("<f>",), ("a", "</f>")]),
+        (sequence(word("a"), {**separated(TAG), "at_least_one": True}, JSON), [("<f>",), ("</f>",)]),
+        (sequence(word("a"), word(""), JSON), [("a",)]),
+        ({"type": "star", "content": sequence(word("a"), JSON)}, [("a",)]),
+        (sequence(word("a"), {"type": "optional", "content": JSON}), [()]),
         (FREE, []),
     ],
 )

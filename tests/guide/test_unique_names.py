@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -41,6 +43,7 @@ def pieces(templates, guide):
     mask = np.zeros((2, (size + 31) // 32), np.int32)
     mask[0] = np.frombuffer(guide.matcher.compute_bitmask(), np.int32)[: mask.shape[1]]
     templates.compute([(guide, 1)], mask)
+    guide.forbid_repeats(mask[1].view(np.uint32))
     bits = np.unpackbits(mask.view(np.uint8), axis=1, bitorder="little")[:, :size]
     return [{piece(templates, token) for token in np.flatnonzero(row)} for row in bits]
 
@@ -96,6 +99,21 @@ def test_an_object_that_needs_another_name(templates):
     guide = begun(templates, schema, '{"a":1')
     pieces(templates, guide)
     assert isinstance(guide.error(), ConstraintError)
+    assert "every name already" in str(guide.error())
+
+
+def test_long_names_cost_little(templates):
+    """However long a name is and however many there are, few places are looked at; what that misses is an error."""
+    schema = {"type": "object", "patternProperties": {"^[ab]{1500}$": {"const": 1}}, "additionalProperties": False}
+    names = ["a" * 1499 + last for last in "ab"]
+    guide = begun(templates, schema, '{"' + names[0] + '":1')
+    began = time.process_time()
+    _, after = pieces(templates, guide)
+    assert b"," in after
+    assert time.process_time() - began < 2
+    one = {"type": "object", "patternProperties": {"^a{1500}$": {"const": 1}}, "additionalProperties": False}
+    guide = begun(templates, one, '{"' + names[0] + '":1,"' + names[0])
+    pieces(templates, guide)
     assert "every name already" in str(guide.error())
 
 

@@ -38,7 +38,7 @@ def matches(pattern: str, text: str) -> bool:
 
 @lru_cache(maxsize=64)
 def _searcher(pattern: str) -> LLMatcher:
-    """A matcher, by bytes, of the JSON strings in which a pattern is found."""
+    """A matcher, by bytes, of the JSON strings in which a pattern is found; shared by threads, so only copies move."""
     schema = json.dumps({"type": "string", "pattern": pattern})
     grammar = LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_flexible": False})
     matcher = LLMatcher(LLTokenizer("byte"), grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
@@ -123,7 +123,7 @@ class _Search:
     def run(self) -> bool:
         """Whether all was tried, or enough found."""
         try:
-            self._try(_searcher(self._pattern), b"")
+            self._try(_searcher(self._pattern).deep_copy(), b"")
         except PatternError:
             return False
         return self._tries > 0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
-from lmtool.guide.schema.name_patterns import has_too_few_names, is_endless, names_of
+from lmtool.guide.schema.name_patterns import has_too_few_names, is_endless, matches, names_of
 
 
 @pytest.mark.parametrize(
@@ -71,3 +73,12 @@ def test_lacks_names(node, lacks):
     """An object may need more properties than there are names for it, where no others are allowed."""
     assert has_too_few_names({**node, "additionalProperties": False}) == lacks
     assert not has_too_few_names(node)
+
+
+def test_from_several_threads():
+    """Answers are validated in threads while other schemas are compiled: what is kept of a pattern is never moved."""
+    with ThreadPoolExecutor(4) as threads:
+        found = [threads.submit(names_of, "^[a-z]{1,3}$", 2000) for _ in range(4)]
+        judged = [threads.submit(matches, "^[a-z]{1,3}$", "abc") for _ in range(4000)]
+        assert all(one.result() for one in judged)
+        assert all(one.result() is None for one in found)
