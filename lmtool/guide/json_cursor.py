@@ -28,6 +28,8 @@ class Frame(NamedTuple):
     names: frozenset[bytes] | None
     """Spellings of the names written so far; None for an array."""
     outer: Frame | None
+    identity: object
+    """Stays the same while names are added."""
 
 
 class JsonCursor:
@@ -84,7 +86,7 @@ class JsonCursor:
         if byte == _QUOTE:
             self.state = NAME if self.state == MEMBER else STRING
         elif byte in _OPENING:
-            self.frame = Frame(frozenset() if byte == ord("{") else None, self.frame)
+            self.frame = Frame(frozenset() if byte == ord("{") else None, self.frame, object())
             self.state = _OPENING[byte]
         elif self.frame is None:  # a part of a number or a word, or what stands behind it
             if byte not in _BARE:
@@ -120,7 +122,7 @@ class JsonCursor:
         assert self.frame.names is not None, "an array has no names"
         if self.name in self.frame.names:
             return False
-        self.frame = Frame(self.frame.names | {self.name}, self.frame.outer)
+        self.frame = self.frame._replace(names=self.frame.names | {self.name})
         self.state, self.name = VALUE, b""
         return True
 

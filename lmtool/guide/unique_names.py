@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
-from functools import cached_property
+from functools import cached_property, lru_cache
+from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -11,7 +13,7 @@ import numpy as np
 from lmtool.guide.json_cursor import MEMBER, NAME, STRING, Frame, JsonCursor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import TypeAlias
 
     from llguidance import LLTokenizer
@@ -21,8 +23,8 @@ if TYPE_CHECKING:
 
     Row: TypeAlias = NDArray[np.uint32]
     """[ceil(V / 32)]: a bit for each token that may come next; changed in place."""
-    Visited: TypeAlias = dict[tuple[int, bytes, int], Frame | None]
-    """Places behind which no name is left, or that are being looked at; with their objects, so that ids stay theirs."""
+    Visited: TypeAlias = dict[tuple[int, bytes, int], tuple[bool, Frame | None]]
+    """Whether a name is left behind a place, as far as looked; and the place's object, so that its id stays its own."""
 
 
 class Matcher(Protocol):
@@ -142,7 +144,7 @@ _MOST_LOOKS = 200
 class UniqueNames:
     """The names in one stream's JSON. Belongs to its guide."""
 
-    __slots__ = ("_alive", "_cursor", "_may_run_out", "_tokens")
+    __slots__ = ("_alive", "_cursor", "_dead", "_may_run_out", "_tokens")
 
     def __init__(self, tokens: NameTokens, cursor: JsonCursor, *, may_run_out: bool) -> None:
         """may_run_out: whether the schema says which names there may be, so that none may be left."""
@@ -152,7 +154,9 @@ class UniqueNames:
         if may_run_out:
             tokens.by_bytes  # noqa: B018  # made now, and not while a step waits for a mask
         self._alive: tuple[object, set[tuple[int, bytes]]] = (None, set())
-        """Beginnings behind which a name of the current object is left, and that object."""
+        """Beginnings behind which a name of the current object is left, and that object with its names."""
+        self._dead: tuple[object, set[tuple[int, bytes]]] = (None, set())
+        """Beginnings behind which none is left, which stays so however many names are added, and the object."""
 
     def copy(self) -> UniqueNames:
         """Return independent names at the same place."""
@@ -181,6 +185,8 @@ class UniqueNames:
             return
         if self._alive[0] is not frame:
             self._alive = (frame, set())
+        if self._dead[0] is not frame.identity:
+            self._dead = (frame.identity, set())
         suspects = self._suspects(row, self._cursor)
         visited: Visited = {}
         dead = [token for token, after in suspects if not self._leaves_name(token, after, matcher, visited)]
@@ -197,9 +203,8 @@ class UniqueNames:
             quotes = 3
             row &= tokens.well_spelled
             assert cursor.frame is not None
-            for name in cursor.frame.names or ():
-                if name.startswith(cursor.name):
-                    _clear(row, tokens.closing.get(name[len(cursor.name) :], ()))
+            for name in _beginning_with(cursor.name, cursor.frame):
+                _clear(row, tokens.closing.get(name[len(cursor.name) :], ()))
         elif cursor.state == STRING:
             quotes = 3
         elif cursor.frame is not None:
@@ -210,15 +215,15 @@ class UniqueNames:
         _clear(row, [token for token in tokens if not cursor.copy().feed(self._tokens.bytes_of(token))])
 
     def _suspects(self, row: Row, cursor: JsonCursor) -> list[tuple[int, JsonCursor]]:
-        """Tokens behind which all names may be used, and where they lead; those that write most of a name first."""
+        """Tokens behind which all names may be used, and where they lead; where the fewest names begin first."""
         found = []
         for token in dict.fromkeys(self._candidates(row, cursor)):
             after = cursor.copy()
             after.feed(self._tokens.bytes_of(token))
             moved = (after.state, after.name, after.frame) != (cursor.state, cursor.name, cursor.frame)
             if moved and _may_repeat(after):
-                found.append((token, after))
-        return sorted(found, key=lambda entry: -len(entry[1].name))
+                found.append((len(_beginning_with(after.name, after.frame)), token, after))
+        return [(token, after) for _, token, after in sorted(found, key=itemgetter(0))]
 
     def _candidates(self, row: Row, cursor: JsonCursor) -> Iterator[int]:
         """Allowed tokens that may lead to a name, or further into one."""
@@ -227,8 +232,7 @@ class UniqueNames:
         if cursor.state == NAME and cursor.escape:
             yield from _tokens_of(row)
         elif cursor.state == NAME:
-            assert cursor.frame is not None
-            rests = {name[len(cursor.name) :] for name in cursor.frame.names or () if name.startswith(cursor.name)}
+            rests = [name[len(cursor.name) :] for name in _beginning_with(cursor.name, cursor.frame)]
             for part in {rest[:end] for rest in rests for end in range(1, len(rest) + 1)}:
                 for token in tokens.by_bytes.get(part, ()):
                     if int(row[token >> 5]) >> (token & 31) & 1:
@@ -238,13 +242,17 @@ class UniqueNames:
 
     def _leaves_name(self, token: int, after: JsonCursor, matcher: Matcher, visited: Visited) -> bool:
         """Whether behind a token a name is left that the object has not, as far as that is looked for."""
-        place = (after.state, after.name, id(after.frame))
-        ours = after.frame is self._alive[0]
+        spot, ours = (after.state, after.name), after.frame is self._alive[0]
+        place = (*spot, id(after.frame))
         if ours and any(state == after.state and name.startswith(after.name) for state, name in self._alive[1]):
             return True
-        if place in visited or len(visited) >= _MOST_LOOKS:
-            return place not in visited
-        visited[place] = after.frame
+        if place in visited:
+            return visited[place][0]
+        if ours and spot in self._dead[1]:
+            return False
+        if len(visited) >= _MOST_LOOKS:
+            return True
+        visited[place] = False, after.frame
         ahead = matcher.deep_copy()
         if not ahead.consume_token(token):
             return False
@@ -254,16 +262,28 @@ class UniqueNames:
         _clear(row, [token for token, _ in suspects])
         free = bool(_allowed(row, self._tokens.quoted[1])) if after.state == MEMBER else bool(row.any())  # no blanks
         left = free or any(self._leaves_name(token, then, ahead, visited) for token, then in suspects)
-        if left and ours and len(visited) < _MOST_LOOKS:
-            self._alive[1].add((after.state, after.name))
+        visited[place] = left, after.frame
+        if ours and (not left or len(visited) < _MOST_LOOKS):
+            (self._alive if left else self._dead)[1].add(spot)
         return left
 
 
 def _may_repeat(cursor: JsonCursor) -> bool:
     """Whether the object may be about to get a name that it has."""
-    if cursor.state not in {MEMBER, NAME} or cursor.frame is None or not cursor.frame.names:
-        return False
-    return cursor.state == MEMBER or any(name.startswith(cursor.name) for name in cursor.frame.names)
+    return cursor.state in {MEMBER, NAME} and bool(_beginning_with(cursor.name, cursor.frame))
+
+
+def _beginning_with(text: bytes, frame: Frame | None) -> Sequence[bytes]:
+    """The names of an object that begin with a text."""
+    if frame is None or not frame.names:
+        return ()
+    ordered = _ordered(frame.names)
+    return ordered[bisect_left(ordered, text) : bisect_left(ordered, text + b"\xff")]
+
+
+@lru_cache(maxsize=64)
+def _ordered(names: frozenset[bytes]) -> list[bytes]:
+    return sorted(names)
 
 
 def _tokens_of(row: Row) -> list[int]:
