@@ -43,6 +43,12 @@ class ServerError(LmtoolError):
     code = "server"
 
 
+class InvalidAnswerError(ServerError):
+    """A finished answer is not valid under the schema that it was strictly held to."""
+
+    code = "invalid_answer"
+
+
 class AccessDeniedError(ServerError):
     """The server does not let this client in: it wants a key, or does not know the name that it was asked under."""
 

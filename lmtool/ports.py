@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from lmtool.prompt_limits import PromptLimits
 from lmtool.types import (
@@ -177,9 +177,6 @@ class Guide(Protocol):
     def accepts(self, draft: Sequence[int]) -> int:
         """Return how many tokens of a draft are legal, from its start; the guide stays where it is."""
 
-    def rollback(self, tokens: int) -> None:
-        """Go back by so many advanced tokens."""
-
     def fork(self) -> Guide:
         """Return an independent guide at the same place."""
 
@@ -191,6 +188,31 @@ class Guide(Protocol):
 
     def error(self) -> LmtoolError | None:
         """Return why the stream cannot go on, if so; it must be ended with this error."""
+
+
+class Verdict(NamedTuple):
+    """What came of validating a finished answer."""
+
+    error: LmtoolError | None = None
+    """Ends the stream in place of `stop`."""
+    warnings: tuple[str, ...] = ()
+    """To be told with the stream's end."""
+
+
+class AnswerCheck(Protocol):
+    """Validates what streams have written under constraints. Safe from any thread."""
+
+    def applies_to(self, constraint: Constraint) -> bool:
+        """Whether there is anything to validate under a constraint."""
+
+    def begin(self, constraint: Constraint, text: str, warnings: Sequence[str]) -> Future[Verdict]:
+        """Begin to validate the text of a stream that its constraint has ended; done within a bounded time.
+
+        warnings: what of the constraint was not held.
+        """
+
+    def close(self) -> None:
+        """Give everything back; what is being validated ends with an error."""
 
 
 class LogitsProcessor(Protocol):

@@ -186,8 +186,8 @@ class TokenOutput:
     """The machine-readable kind of `error`: `LmtoolError.code`."""
     warnings: tuple[str, ...] = ()
     """On the last event: what of the request's constraint was not held, or more narrowly than it says."""
-    stopped_by: str | None = None
-    """On the last event: the stop string that ended the text, where that is known."""
+    stopped_by: str | int | None = None
+    """On the last event: the stop string, or the stop id that is no eos id, that ended the text, where it is known."""
 
     @property
     def last(self) -> bool:

@@ -148,16 +148,21 @@ class ServerProcess:
 def start_server(tmp_path_factory: pytest.TempPathFactory) -> StartServer:
     """Start `lmtool serve WORDS...`, or another `command`, on a free port; a context manager that ends it.
 
-    `expect("ready")` waits for it. `python`: the Python of another environment.
+    `expect("ready")` waits for it. `python`: the Python of another environment. `program`: what stands for lmtool.
     """
 
     @contextlib.contextmanager
     def start(
-        *words: str, port: str = "0", command: str = "serve", python: str = sys.executable, **env: str
+        *words: str,
+        port: str = "0",
+        command: str = "serve",
+        python: str = sys.executable,
+        program: tuple[str, ...] = ("-m", "lmtool"),
+        **env: str,
     ) -> Iterator[ServerProcess]:
         home = tmp_path_factory.mktemp("server")
         process = subprocess.Popen(
-            [python, "-m", "lmtool", command, *words, "--port", port],
+            [python, *program, command, *words, "--port", port],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

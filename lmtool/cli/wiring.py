@@ -126,6 +126,7 @@ class Loader:
 
         source: a local folder or a hub name. Raises `ModelLoadError`, `ResourceError` or `OutOfMemoryError`.
         """
+        from lmtool.guide.answer_check import JsonAnswerCheck
         from lmtool.text.text_model import TextModel
         from lmtool.text.tokenizer import load_tokenizer
 
@@ -153,7 +154,7 @@ class Loader:
             guides = open_compiler(held_by, tokenizer.to_json(), info.vocab_size, info.eos_token_ids)
             self.guides.add(guides)
             engine.guide_by(guides)
-        return TextModel(engine, tokenizer)
+        return TextModel(engine, tokenizer, JsonAnswerCheck())
 
     def _converted(self, source: str) -> tokenizers.Tokenizer:
         """The tokenizer of a model without tokenizer.json, by transformers, which the model needs anyway."""

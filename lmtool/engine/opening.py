@@ -45,15 +45,14 @@ class Opening:
         context = self._info.context_length or len(prompt) + sampling.max_tokens
         processors = Processors(request.logits_processors) if request.logits_processors else None
         compiling = self._compile(request)
-        stop_ids = {*self._info.eos_token_ids}
-        if compiling is None:  # else the constraint alone says where the text ends
-            stop_ids = {*sampling.stop_token_ids} | (set() if sampling.ignore_eos else stop_ids)
+        eos_ends = compiling is not None or not sampling.ignore_eos  # a constraint allows eos where its text may end
+        eos = frozenset(self._info.eos_token_ids)
         sequence = Sequence(
             number=next(self._numbers),
             tokens=prompt,
             prompt_length=len(prompt),
             max_length=min(len(prompt) + sampling.max_tokens, context),
-            stop_ids=frozenset(stop_ids),
+            stop_ids=eos.union(sampling.stop_token_ids) if eos_ends else frozenset(sampling.stop_token_ids),
             priority=request.priority,
             client=sink,
             held=compiling is not None,
@@ -61,6 +60,7 @@ class Opening:
         top, seed = sampling.top_logprobs, draw_seed(sampling.seed)
         bias = Bias.of(sampling.logit_bias, self._device)
         stream = Stream(request.stream_id, sink, loop, sequence, sampling, top, seed, bias, compiling=compiling)
+        stream.eos = eos
         stream.jumps = self._jumps
         stream.processors = processors
         stream.drafter = Drafter() if self._drafts and stream.can_be_drafted else None

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from lmtool.engine.drawing import Choice
 from lmtool.engine.sampler import Bias, Row
 from lmtool.errors import ConstraintError, ServerError
@@ -53,6 +55,8 @@ class Stream:
     """That mask on its way, for ever after too; None where none was."""
     processors: Processors | None = None
     """Change its logits before it draws; None where the request names none."""
+    eos: frozenset[int] = frozenset()
+    """The model's ids that end a text."""
     jumps: bool = True
     """Whether ids that must follow by the constraint are taken without being drawn."""
     ahead: list[int] = field(default_factory=list)
@@ -84,7 +88,7 @@ class Stream:
             top_logprobs=self.top_logprobs,
             seed=self.seed,
             position=index,
-            barred=self._barred(self.sent + index - len(sequence.tokens) + sequence.forced),
+            barred=self._barred(self.sent + index - len(sequence.tokens) + sequence.forced, allowed),
             seen=set(sequence.tokens) if params.repetition_penalty != 1 else (),
             counts=Counter(self.counts) + Counter(pending) if self._counts and pending else self.counts,
             output=sequence.tokens[sequence.prompt_length : index] if self.processors is not None else (),
@@ -96,13 +100,17 @@ class Stream:
     def _counts(self) -> bool:
         return self.sampling.presence_penalty != 0 or self.sampling.frequency_penalty != 0
 
-    def _barred(self, before: int) -> frozenset[int]:
-        """Ids that may not be drawn after so many tokens. A constraint that only eos can go on from is stronger."""
-        early = before < self.sampling.min_tokens
-        if self.guide is None:
-            return self.sequence.stop_ids if early else frozenset()
-        bars = (early or self.sampling.ignore_eos) and not self.guide.ended()
-        return self.sequence.stop_ids if bars else frozenset()
+    def _barred(self, before: int, allowed: Tensor | None) -> frozenset[int]:
+        """Ids that may not be drawn after so many tokens. A constraint that only they can go on from is stronger."""
+        barred = self.eos if self.guide is not None and self.sampling.ignore_eos else frozenset()
+        if before < self.sampling.min_tokens:
+            barred = self.sequence.stop_ids
+        if self.guide is None or allowed is None or not barred:
+            return barred
+        left = allowed.numpy().view(np.uint32).copy()
+        for token in barred:
+            left[token // 32] &= ~np.uint32(1 << token % 32)
+        return barred if left.any() else frozenset()
 
     @property
     def can_be_drafted(self) -> bool:
@@ -165,7 +173,8 @@ class Stream:
             self.guide.advance(token)
             if problem := self.guide.error():
                 return good[:place], problem
-            self.ahead = self.guide.forced() if self.jumps else []
+            forced_next = self.guide.forced() if self.jumps else []
+            self.ahead = list(takewhile(lambda ahead: ahead not in self.sequence.stop_ids, forced_next))
         return good, None
 
     def jump(self) -> list[TokenOutput]:
@@ -202,7 +211,12 @@ class Stream:
             finish_reason=reason,
             usage=None if reason is None else self.usage(),
             warnings=() if reason is None or self.guide is None else self.guide.warnings,
+            stopped_by=choice.token if reason == "stop" and self._stops(choice.token) else None,
         )
+
+    def _stops(self, token: int) -> bool:
+        """Whether a token ends the stream because the request says so."""
+        return token not in self.eos and token in self.sampling.stop_token_ids
 
     def ending(self, reason: FinishReason) -> TokenOutput:
         """An ending without a token."""

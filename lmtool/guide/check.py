@@ -1,27 +1,43 @@
-"""Whether finished JSON is valid, also in what of its schema could not be held while it was generated."""
+"""Whether finished JSON is valid under a schema, by another implementation than the one that holds streams to it."""
 
 from __future__ import annotations
 
 import json
+import re
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
+from fractions import Fraction
 from functools import lru_cache
+from itertools import islice
 from typing import Any, TypeAlias
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, UnknownType, ValidationError
 from jsonschema.validators import extend, validator_for
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
+from lmtool.guide.schema.name_patterns import PatternError, matches
+
 MAX_KEYWORDS = 50_000
-"""Most keywords that one check may look at: schemas of nested alternatives take exponential time otherwise."""
+"""Most keywords that `violations` looks at: schemas of nested alternatives take exponential time otherwise."""
+_MOST_SENTENCES = 10
+_MOST_EXPONENT = 5000
+_CACHED_CHARACTERS = 16 * 1024
 
 Keyword: TypeAlias = Callable[[Any, Any, Any, Any], "Iterator[ValidationError] | None"]
 
+_work = threading.local()
+"""Of the check that a thread is at, `left`: how many keywords it may still look at."""
 
-class _UncheckedError(Exception):
+
+class UncheckedError(Exception):
     """Something that cannot be checked."""
+
+
+class TooManyStepsError(UncheckedError):
+    """Something that takes more steps than it may."""
 
 
 def violations(schema_text: str, text: str) -> tuple[str, ...]:
@@ -31,29 +47,105 @@ def violations(schema_text: str, text: str) -> tuple[str, ...]:
     are searched without backtracking, references beyond the schema are not followed, and the work is counted.
     """
     try:
-        schema, value = json.loads(schema_text), json.loads(text)
-        return tuple(f"at {error.json_path}: {_short(error.message)}" for error in _errors(schema, value))
-    except (ValueError, RecursionError) as error:
+        return examine(schema_text, text, MAX_KEYWORDS)
+    except UncheckedError as problem:
+        return (f"the result was not checked: {problem}",)
+
+
+def examine(schema_text: str, text: str, steps: int) -> tuple[str, ...]:
+    """Return why a text is not valid under a JSON Schema, or not the only way to read it; nothing where it is valid.
+
+    steps: how many keywords may be looked at. Raises `TooManyStepsError` beyond that, and `UncheckedError` for what
+    this cannot judge.
+    """
+    try:
+        value = _read(text)
+    except ValueError as error:
         return (f"the text is no JSON that can be read: {_short(str(error))}",)
-    except (_UncheckedError, SchemaError, UnknownType, Unresolvable) as error:
-        return (f"the result was not checked: {_short(str(error))}",)
+    except RecursionError:
+        raise UncheckedError("it is nested too deeply") from None
+    _work.left = steps
+    validator = (_kept if len(schema_text) < _CACHED_CHARACTERS else _validator)(schema_text)
+    try:
+        found = list(islice(validator.iter_errors(value), _MOST_SENTENCES))
+    except (UnknownType, Unresolvable, RecursionError, ArithmeticError, TypeError, ValueError) as error:
+        raise UncheckedError(_short(str(error))) from None
+    return tuple(f"at {error.json_path}: {_short(_NUMBER.sub(_shown, error.message))}" for error in found)
 
 
-def _errors(schema: Any, value: Any) -> list[ValidationError]:  # noqa: ANN401  # any JSON
-    kind = validator_for(schema, default=Draft202012Validator)
-    kind.check_schema(schema)
-    left = [MAX_KEYWORDS]
+_NUMBER = re.compile(r"Decimal\('([^']*)'\)")
+
+
+def _shown(number: re.Match[str]) -> str:
+    return number[1]
+
+
+def _validator(schema_text: str) -> Any:  # noqa: ANN401  # jsonschema's classes are made as they are needed
+    try:
+        kind: Any = validator_for(json.loads(schema_text), default=Draft202012Validator)
+        kind.check_schema(json.loads(schema_text))
+        schema = json.loads(schema_text, parse_float=Decimal)
+    except (ValueError, RecursionError, SchemaError, UnknownType) as error:
+        raise UncheckedError(_short(str(error))) from None
     keywords = {**kind.VALIDATORS, **_OWN}
-    counted = {name: _counted(keyword, left) for name, keyword in keywords.items()}
-    counting = extend(kind, counted)  # type: ignore[no-untyped-call]  # its stubs say nothing
-    return list(counting(schema, registry=Registry()).iter_errors(value))
+    counted = {name: _counted(keyword) for name, keyword in keywords.items()}
+    types = kind.TYPE_CHECKER.redefine("integer", _is_integer)
+    return extend(kind, counted, type_checker=types)(schema, registry=Registry())  # type: ignore[no-untyped-call]
 
 
-def _counted(keyword: Keyword, left: list[int]) -> Keyword:
+_kept = lru_cache(maxsize=64)(_validator)
+
+
+def _read(text: str) -> Any:  # noqa: ANN401  # any JSON
+    """A JSON text as a value; numbers are exact. Raises `ValueError` also where a name occurs twice."""
+    return json.loads(
+        text, parse_int=_integer, parse_float=_decimal, parse_constant=_constant, object_pairs_hook=_object
+    )
+
+
+def _integer(digits: str) -> int:
+    try:
+        return int(digits)
+    except ValueError:  # more digits than Python reads at once
+        sign, digits = (-1, digits[1:]) if digits[0] == "-" else (1, digits)
+        value = 0
+        for start in range(0, len(digits), 4000):
+            part = digits[start : start + 4000]
+            value = value * 10 ** len(part) + int(part)
+        return sign * value
+
+
+def _decimal(text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except ArithmeticError:
+        raise UncheckedError(f"{_short(text)} is beyond all bounds") from None
+
+
+def _constant(word: str) -> object:
+    raise ValueError(f"{word} is no JSON")
+
+
+def _object(members: list[tuple[str, object]]) -> dict[str, object]:
+    made = dict(members)
+    if len(made) < len(members):
+        names = [name for name, _ in members]
+        twice = next(name for name in made if names.count(name) > 1)
+        raise ValueError(f"the name {_short(twice)!r} occurs twice in one object")
+    return made
+
+
+def _is_integer(_: Any, value: Any) -> bool:  # noqa: ANN401  # any JSON
+    if isinstance(value, Decimal):
+        return value == value.to_integral_value()
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _counted(keyword: Keyword) -> Keyword:
     def counting(validator: Any, setting: Any, value: Any, schema: Any) -> Iterator[ValidationError]:  # noqa: ANN401
-        left[0] -= 1
-        if left[0] < 0:
-            raise _UncheckedError(f"it takes more than {MAX_KEYWORDS} steps")
+        _work.left -= 1
+        if _work.left < 0:
+            raise TooManyStepsError("it takes too many steps")
         yield from keyword(validator, setting, value, schema) or ()
 
     return counting
@@ -85,40 +177,34 @@ def _additional(validator: Any, held: Any, value: Any, schema: Any) -> Iterator[
                 yield from validator.descend(value[name], held, path=name)
 
 
+def _multiple_of(_: Any, unit: Any, value: Any, __: Any) -> Iterator[ValidationError]:  # noqa: ANN401
+    if isinstance(value, bool) or not isinstance(value, int | Decimal):
+        return
+    if isinstance(value, Decimal) and abs(value.adjusted()) > _MOST_EXPONENT:
+        raise UncheckedError(f"{_short(str(value))} is beyond all bounds")
+    if Fraction(value) % Fraction(unit):
+        yield ValidationError(f"{_short(str(value))} is not a multiple of {unit}")
+
+
 def _unevaluated(_: Any, __: Any, ___: Any, ____: Any) -> Iterator[ValidationError]:  # noqa: ANN401
-    raise _UncheckedError("unevaluatedProperties is not supported")
+    raise UncheckedError("unevaluatedProperties is not supported")
 
 
 _OWN: Mapping[str, Keyword] = {
     "pattern": _pattern,
     "patternProperties": _pattern_properties,
     "additionalProperties": _additional,
+    "multipleOf": _multiple_of,
     "unevaluatedProperties": _unevaluated,
 }
-"""Keywords for which jsonschema would search with Python's `re`, which may take forever."""
+"""Keywords for which jsonschema would search with Python's `re`, which may take forever, or reckon in floats."""
 
 
 def _found(pattern: str, text: str) -> bool:
-    matcher = _searcher(pattern).deep_copy()
-    tokens = list(json.dumps(text, ensure_ascii=False).encode())
-    found = matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
-    if not found and "satisfy" not in (problem := matcher.get_error()) and problem:
-        raise _UncheckedError(f"{pattern!r}: {problem.splitlines()[0]}")
-    return found
-
-
-@lru_cache(maxsize=64)
-def _searcher(pattern: str) -> LLMatcher:
-    schema = json.dumps({"type": "string", "pattern": pattern})
-    matcher = LLMatcher(
-        LLTokenizer("byte"),
-        LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_flexible": False}),
-        log_level=0,
-        limits=LLParserLimits(verbose_errors=False),
-    )
-    if matcher.is_error():
-        raise _UncheckedError(f"the pattern {pattern!r} is not supported")
-    return matcher
+    try:
+        return matches(pattern, text)
+    except PatternError as problem:
+        raise UncheckedError(str(problem)) from None
 
 
 def _short(text: str) -> str:

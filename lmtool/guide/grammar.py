@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from llguidance import LLMatcher, StructTag
+from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
 from lmtool.errors import ConstraintError
-from lmtool.guide.json_grammar import LENIENT_HINT, is_copied, json_grammars, without_place
+from lmtool.guide.json_grammar import LENIENT_HINT, json_grammars, without_place
+from lmtool.guide.schema.open_names import LISTED, OpenNames
 from lmtool.guide.tag_format import quoted, tag_format
+from lmtool.guide.tag_parts import as_format, open_names_in
 from lmtool.helpers.pool import LONG
 
 if TYPE_CHECKING:
@@ -30,6 +32,10 @@ class Grammar:
     """What `LLMatcher` takes."""
     warnings: tuple[str, ...] = ()
     """What of the constraint this way does not hold."""
+    names: OpenNames = LISTED
+    """Of the JSON in it, whether names could come twice."""
+    markers: tuple[bytes, ...] = (b"",)
+    """Behind which texts this JSON begins, see `JsonCursor`."""
 
 
 Grammars: TypeAlias = Iterator[Grammar]
@@ -48,7 +54,7 @@ def first_grammar(constraint: Constraint) -> Grammar:
 
 def is_quick(constraint: Constraint) -> bool:
     """Whether `first_grammar` takes no more than a millisecond."""
-    return len(constraint.text) < LONG or (constraint.kind == "json_schema" and is_copied(constraint.text))
+    return len(constraint.text) < LONG
 
 
 def other_grammars(constraint: Constraint) -> tuple[list[Grammar], ConstraintError | None]:
@@ -64,8 +70,8 @@ def other_grammars(constraint: Constraint) -> tuple[list[Grammar], ConstraintErr
 
 
 def _json_schema(constraint: Constraint) -> Grammars:
-    for text, warnings in json_grammars(constraint):
-        yield Grammar(text, warnings)
+    for text, warnings, names in json_grammars(constraint):
+        yield Grammar(text, warnings, names)
 
 
 def _regex(constraint: Constraint) -> Grammars:
@@ -88,33 +94,8 @@ def _grammar(constraint: Constraint) -> Grammars:
 
 
 def _structural_tag(constraint: Constraint) -> Grammars:
-    tag = json.loads(constraint.text)
-    if "format" in tag:
-        yield Grammar(LLMatcher.grammar_from_lark(tag_format(tag["format"])))
-        return
-    structures, triggers = tag.get("structures"), tag.get("triggers")
-    if not isinstance(structures, list) or not structures or not isinstance(triggers, list) or not triggers:
-        raise ConstraintError('the structural tag needs "structures" and "triggers", arrays of at least one entry')
-    tags = [_tag(entry, f"structures[{at}]", triggers) for at, entry in enumerate(structures)]
-    yield Grammar(StructTag.to_grammar(tags, assume_special=False))
-
-
-def _tag(entry: object, where: str, triggers: list[object]) -> StructTag:
-    if not isinstance(entry, dict) or not isinstance(entry.get("begin"), str) or "schema" not in entry:
-        raise ConstraintError(f'{where} needs "begin" and "end", strings, and "schema", a JSON Schema')
-    begin, end, schema = entry["begin"], entry.get("end", ""), entry["schema"]
-    trigger = next((text for text in triggers if isinstance(text, str) and text and begin.startswith(text)), None)
-    if trigger is None:
-        raise ConstraintError(f"{where}.begin is {begin!r}; expected a text that begins with one of triggers")
-    if not isinstance(schema, dict | bool) or not isinstance(end, str):
-        raise ConstraintError(f'{where} needs "schema", an object or a boolean, and "end", a string')
-    strict = {"whitespace_flexible": False, "coerce_one_of": False, "lenient": False}
-    body = {"x-guidance": strict} if schema is True else {**_plain(schema), "x-guidance": strict}
-    return StructTag(trigger=trigger, begin=begin, grammar=body, end=end)
-
-
-def _plain(schema: dict[str, object] | bool) -> dict[str, object]:
-    return {"not": {}} if isinstance(schema, bool) else schema
+    form = as_format(json.loads(constraint.text))
+    yield Grammar(LLMatcher.grammar_from_lark(tag_format(form)), (), *open_names_in(form))
 
 
 _WRITERS: Mapping[str, Callable[[Constraint], Grammars]] = {

@@ -11,6 +11,8 @@ from lmtool.guide.held_guide import HeldGuide, too_complex
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
+    from lmtool.guide.unique_names import UniqueNames
+
 _NO_TEXT = "NoExtension"
 _REFUSED = ("doesn't satisfy the grammar", "out of range")
 _LONG_LOOK = 0.005
@@ -22,9 +24,15 @@ class MatcherGuide(HeldGuide):
 
     __slots__ = ("_looks", "matcher")
 
-    def __init__(self, matcher: LLMatcher, eos: frozenset[int], warnings: tuple[str, ...] = ()) -> None:
-        """matcher: at its start, without error. eos: the model's ids that end a text."""
-        super().__init__(eos, warnings)
+    def __init__(
+        self,
+        matcher: LLMatcher,
+        eos: frozenset[int],
+        warnings: tuple[str, ...] = (),
+        names: UniqueNames | None = None,
+    ) -> None:
+        """matcher: at its start, without error. eos: the model's ids that end a text. names: None: none can repeat."""
+        super().__init__(eos, warnings, names)
         self.matcher = matcher
         self._looks = True
 
@@ -35,7 +43,7 @@ class MatcherGuide(HeldGuide):
         began = time.thread_time()
         found = [token for token in self.matcher.compute_ff_tokens() if token not in self._eos]
         self._looks = time.thread_time() - began < _LONG_LOOK
-        return found
+        return found if self._names is None else found[: self._names.legal(found, forced=True)]
 
     def check(self) -> LmtoolError | None:
         """Ask the matcher whether the last mask went wrong, and return the error."""
@@ -49,8 +57,8 @@ class MatcherGuide(HeldGuide):
     def _legal(self, tokens: list[int]) -> int:
         return self.matcher.validate_tokens(tokens)
 
-    def _back(self, tokens: int) -> bool:
-        return self.matcher.rollback(tokens)
+    def _lookahead(self) -> LLMatcher:
+        return self.matcher
 
     def _copy(self) -> MatcherGuide:
         copy = MatcherGuide(self.matcher.deep_copy(), self._eos, self._warnings)

@@ -5,11 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from lmtool.errors import ConstraintTooComplexError, LmtoolError, ServerError
+from lmtool.errors import ConstraintError, ConstraintTooComplexError, LmtoolError, ServerError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Self
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from lmtool.guide.unique_names import Matcher, UniqueNames
 
 _SIMPLIFY = "make the constraint simpler: fewer alternatives, fewer nested or large repetitions"
 
@@ -20,16 +25,17 @@ class HeldGuide(ABC):
     Made by a `library.Template`; nothing else may use its matcher.
     """
 
-    __slots__ = ("_ends", "_eos", "_error", "_warnings", "slow", "slow_steps")
+    __slots__ = ("_ends", "_eos", "_error", "_names", "_warnings", "slow", "slow_steps")
 
-    def __init__(self, eos: frozenset[int], warnings: tuple[str, ...] = ()) -> None:
-        """eos: the model's ids that end a text."""
+    def __init__(self, eos: frozenset[int], warnings: tuple[str, ...] = (), names: UniqueNames | None = None) -> None:
+        """eos: the model's ids that end a text. names: None where no object's names can repeat."""
         self.slow = False
         """Whether its last mask took so long that no other stream should wait for the next one."""
         self.slow_steps = 0
         """Steps so far in which its mask took too long."""
         self._eos = eos
         self._warnings = warnings
+        self._names = names
         self._ends = 0
         self._error: LmtoolError | None = None
 
@@ -50,6 +56,17 @@ class HeldGuide(ABC):
             self._error = ServerError(f"token {token} was picked behind the end of the constraint's text")
         else:
             self._error = self._take(token)
+            if self._error is None and self._names is not None and not self._names.take(token):
+                self._error = ServerError("a token was picked that writes a name for the second time")
+
+    def forbid_repeats(self, row: NDArray[np.uint32]) -> None:
+        """Forbid what would write a name twice. row: [ceil(V / 32)], what the matcher allows; changed in place."""
+        if self._names is None or self.check() is not None:
+            return
+        self._names.forbid_repeats(row, self._lookahead())
+        if not row.any():
+            problem = "the object has every name already that the constraint allows it, and needs another"
+            self.fail(ConstraintError(problem, "ask for fewer properties, or allow more names"))
 
     def forced(self) -> list[int]:
         """Return the tokens that must follow now; they are not taken yet."""
@@ -61,6 +78,8 @@ class HeldGuide(ABC):
             return 0
         plain = next((at for at, token in enumerate(draft) if token in self._eos), len(draft))
         legal = self._legal(list(draft[:plain])) if plain else 0
+        if self._names is not None:
+            legal = self._names.legal(list(draft[:legal]))
         if legal < plain or plain == len(draft):
             return legal
         ahead = self.fork()
@@ -68,17 +87,11 @@ class HeldGuide(ABC):
             ahead.advance(token)
         return plain + ahead.may_end()
 
-    def rollback(self, tokens: int) -> None:
-        """Go back by so many advanced tokens."""
-        ends = min(self._ends, tokens)
-        self._ends -= ends
-        if tokens > ends and not self._back(tokens - ends):
-            self._error = self._error or ServerError(f"the constraint cannot go back {tokens} tokens")
-
     def fork(self) -> Self:
         """Return an independent guide at the same place."""
         copy = self._copy()
         copy._ends, copy._error = self._ends, self._error  # noqa: SLF001  # one of our own
+        copy._names = None if self._names is None else self._names.copy()  # noqa: SLF001
         copy.slow = self.slow
         return copy
 
@@ -111,8 +124,8 @@ class HeldGuide(ABC):
         """How many of these are legal, from the start; none ends the text, and the matcher stays where it is."""
 
     @abstractmethod
-    def _back(self, tokens: int) -> bool:
-        """Go back by so many tokens taken; whether that is possible."""
+    def _lookahead(self) -> Matcher:
+        """The matcher, for copies of it to be tried."""
 
     @abstractmethod
     def _copy(self) -> Self:

@@ -7,24 +7,28 @@ from typing import TYPE_CHECKING
 
 from lmtool.errors import ConstraintError
 from lmtool.guide.schema.document import UnsupportedError
+from lmtool.guide.schema.open_names import open_names
 from lmtool.guide.schema.rewriting import rewrite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from lmtool.guide.schema.open_names import OpenNames
     from lmtool.types import Constraint
 
 
-def json_grammars(constraint: Constraint) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield (grammar, warnings): the schema as it is, rewritten, and last, unless it is strict, with less held.
+def json_grammars(constraint: Constraint) -> Iterator[tuple[str, tuple[str, ...], OpenNames]]:
+    """Yield (grammar, warnings, names): the schema as it is, rewritten, and last, unless it is strict, with less held.
 
     Raises `ConstraintError`, which names the keyword, for a strict schema that cannot be rewritten.
     """
     text = _without_options("{}" if constraint.text == "true" else constraint.text)
     if text == "false":
         raise ConstraintError("no text matches the schema false", "send true, or a schema that allows something")
-    yield _grammar(text, constraint), ()
     schema = json.loads(text)
+    names = open_names(schema)
+    if not names.too_few:
+        yield _grammar(text, constraint), (), names
     try:
         rewritten = rewrite(schema)
     except UnsupportedError as problem:
@@ -32,21 +36,17 @@ def json_grammars(constraint: Constraint) -> Iterator[tuple[str, tuple[str, ...]
             raise ConstraintError(f"the JSON Schema cannot be held: {problem}", LENIENT_HINT) from None
         rewritten = None
     if rewritten is not None and rewritten.schema is False:
-        raise ConstraintError("no text matches the JSON Schema", "look for parts that exclude each other")
+        hints = rewritten.impossible or ("look for parts that exclude each other",)
+        raise ConstraintError("no text matches the JSON Schema", *hints[:1])
     if rewritten is not None:
         plain = {} if rewritten.schema is True else rewritten.schema
-        yield _grammar(json.dumps(plain, ensure_ascii=False), constraint), rewritten.narrowed
+        yield _grammar(json.dumps(plain, ensure_ascii=False), constraint), rewritten.narrowed, open_names(plain)
     if not constraint.strict:
-        yield _grammar(text, constraint, coerce_one_of=True), ()
-        yield _grammar(text, constraint, coerce_one_of=True, lenient=True), ()
+        yield _grammar(text, constraint, coerce_one_of=True), (), names
+        yield _grammar(text, constraint, coerce_one_of=True, lenient=True), (), names
 
 
 LENIENT_HINT = 'leave it out, or send "strict": false to have it ignored with a warning'
-
-
-def is_copied(schema: str) -> bool:
-    """Whether a schema goes into its first grammar as it is written."""
-    return _OPTIONS not in schema
 
 
 def without_place(message: str) -> str:
@@ -56,7 +56,7 @@ def without_place(message: str) -> str:
 
 def _without_options(text: str) -> str:
     """The schema's text without the library's own options, which are ours to choose."""
-    if is_copied(text):
+    if _OPTIONS not in text:
         return text
     schema = json.loads(text)
     schema.pop("x-guidance", None)

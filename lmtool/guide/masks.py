@@ -39,6 +39,11 @@ class Masks:
         for eos in eos_ids:
             self._eos_row[eos // 32] |= np.uint32(1 << eos % 32)
 
+    def _fill(self, rows: list[tuple[HeldGuide, int]], mask: NDArray[np.int32]) -> None:
+        self._compute(rows, mask)
+        for guide, row in rows:
+            guide.forbid_repeats(mask[row].view(np.uint32))
+
     def fill(self, rows: Sequence[tuple[HeldGuide, int]], mask: NDArray[np.int32]) -> None:
         """Write which tokens may follow into each guide's row; see `ports.GuideCompiler.fill`."""
         self._check(mask)
@@ -49,7 +54,7 @@ class Masks:
                 self._fill_one(entry, mask)
         elif going:
             started = time.perf_counter()
-            self._compute(going, mask)
+            self._fill(going, mask)
             if time.perf_counter() - started > self._config.late_seconds + _ROW_SECONDS * len(going):
                 self._watched = _WATCHED_STEPS
         for guide, row in going:
@@ -83,7 +88,7 @@ class Masks:
 
     def _fill_one(self, entry: tuple[HeldGuide, int], mask: NDArray[np.int32]) -> None:
         started = time.thread_time()  # where nobody waits for it, the thread may have to wait for others
-        self._compute([entry], mask)
+        self._fill([entry], mask)
         guide, row = entry
         seconds = time.thread_time() - started
         guide.slow = seconds > self._config.late_seconds

@@ -11,6 +11,8 @@ from lmtool.errors import ConstraintError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from lmtool.guide.schema.document import Schema
+
 _UNSPOKEN = re.compile("[\x7f-\x9f\u2028\u2029]")
 """Characters that Lark's strings cannot have as they are, beside those that JSON's cannot."""
 
@@ -29,15 +31,26 @@ def tag_format(node: object) -> str:
     return _Writer().written(node)
 
 
+def captured_format(node: object) -> tuple[str, list[Schema | None]]:
+    """The grammar of a format that captures its JSON, and the schemas by the numbers of the captures.
+
+    A schema is None where it is not strict. Special tokens are left out: they are no part of a text.
+    """
+    writer = _Writer(captures=True)
+    return writer.written(node), writer.schemas
+
+
 class _Writer:
     """Writes a rule for each part."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, captures: bool = False) -> None:
+        self.schemas: list[Schema | None] = []
+        self._captures = captures
         self._rules: list[str] = []
         self._kinds: Mapping[str, Callable[[dict[str, object], str, bool], str]] = {
             "const_string": lambda node, where, _: quoted(_text(node, "value", where)),
-            "json_schema": lambda node, where, _: _json(node, where),
-            "token": lambda node, where, _: _token(node.get("token"), f"{where}.token"),
+            "json_schema": lambda node, where, _: self._json(node, where),
+            "token": lambda node, where, _: '""' if captures else _token(node.get("token"), f"{where}.token"),
             "regex": self._regex,
             "any_text": self._any_text,
             "sequence": self._sequence,
@@ -63,6 +76,17 @@ class _Writer:
         name = f"part_{len(self._rules)}"
         self._rules.append(f"{name}{attributes}: {body}")
         return name
+
+    def _json(self, node: dict[str, object], where: str) -> str:
+        """A schema; with `strict` false what of it cannot be held is left out."""
+        schema = {} if node.get("json_schema") is True else node.get("json_schema")
+        if not isinstance(schema, dict):
+            raise ConstraintError(f"{where}.json_schema is {schema!r:.60}; expected a JSON Schema: an object or true")
+        lenient = node.get("strict") is False
+        options = {"whitespace_flexible": False, "coerce_one_of": lenient, "lenient": lenient}
+        body = "%json " + json.dumps({**schema, "x-guidance": options})
+        self.schemas.append(None if lenient else schema)
+        return self._rule(body, f'[capture="{len(self.schemas) - 1}"]') if self._captures else body
 
     def _regex(self, node: dict[str, object], where: str, _: bool) -> str:
         return self._rule("/" + re.sub(r"(?<!\\)((?:\\\\)*)/", r"\1\\/", _text(node, "pattern", where)) + "/")
@@ -126,16 +150,6 @@ class _Writer:
 
 def _misplaced(where: str) -> str:
     raise ConstraintError(f"{where} is free text with something behind it", "put it at the end, or alone into a tag")
-
-
-def _json(node: dict[str, object], where: str) -> str:
-    """A schema; with `strict` false what of it cannot be held is left out."""
-    schema = {} if node.get("json_schema") is True else node.get("json_schema")
-    if not isinstance(schema, dict):
-        raise ConstraintError(f"{where}.json_schema is {schema!r:.60}; expected a JSON Schema: an object or true")
-    lenient = node.get("strict") is False
-    options = {"whitespace_flexible": False, "coerce_one_of": lenient, "lenient": lenient}
-    return "%json " + json.dumps({**schema, "x-guidance": options})
 
 
 def _token(number: object, where: str) -> str:

@@ -14,6 +14,7 @@ from lmtool.guide.config import GuideConfig
 from lmtool.guide.grammar import first_grammar, is_quick, noun, other_grammars, refusal
 from lmtool.guide.guide import MatcherGuide
 from lmtool.guide.held_guide import too_complex
+from lmtool.guide.unique_names import NameTokens
 from lmtool.helpers.pool import Pool
 from lmtool.helpers.process import CrashError, TimeOverError
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from lmtool.guide.grammar import Grammar
     from lmtool.guide.held_guide import HeldGuide
+    from lmtool.guide.unique_names import UniqueNames
     from lmtool.types import Constraint
 
 T = TypeVar("T")
@@ -51,10 +53,13 @@ class Template:
     eos: frozenset[int]
     slow: bool = False
     """Whether its first mask takes long, see `HeldGuide.slow`."""
+    names: UniqueNames | None = None
+    """None where no name can come twice."""
 
     def guide(self) -> MatcherGuide:
         """Return a fresh guide at the constraint's start."""
-        made = MatcherGuide(self.matcher.deep_copy(), self.eos, self.warnings)
+        names = None if self.names is None else self.names.copy()
+        made = MatcherGuide(self.matcher.deep_copy(), self.eos, self.warnings, names)
         made.slow = self.slow
         return made
 
@@ -73,6 +78,7 @@ class Templates:
         self._limit = config.deadline
         self._late = config.late_seconds
         self.tokenizer = read_tokenizer(tokenizer_json, vocab_size, eos_ids)
+        self._name_tokens = NameTokens(self.tokenizer, vocab_size)
 
     def ready(self) -> None:
         """Nothing need be waited for."""
@@ -124,7 +130,8 @@ class Templates:
             raise ConstraintError(f"no text matches the {noun(constraint)}", "look for parts that exclude each other")
         size = _BASE_BYTES + _BYTES_PER_CHARACTER * len(grammar.text)
         warnings = (*grammar.warnings, *matcher.get_grammar_warnings())
-        return Template(matcher, tuple(dict.fromkeys(warnings)), size, self._eos, self._is_slow(matcher))
+        names = self._name_tokens.unique(grammar.names, grammar.markers)
+        return Template(matcher, tuple(dict.fromkeys(warnings)), size, self._eos, self._is_slow(matcher), names)
 
     def _is_slow(self, matcher: LLMatcher) -> bool:
         """Whether a first mask takes long also where one was made before: much of what it needs is kept."""

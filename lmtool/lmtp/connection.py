@@ -201,7 +201,8 @@ class Connection:
             if record is not None:
                 record.add(output, now)
                 if output.last:
-                    self._log(record.log(now, end=output.finish_reason, error=output.error))
+                    ending = {"end": output.finish_reason, "error": output.error, "error_code": output.error_code}
+                    self._log(record.log(now, **ending))
         for stream_id in self._session.outputs(outputs):
             self._end(stream_id)
         self._changed()

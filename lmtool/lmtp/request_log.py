@@ -38,6 +38,8 @@ class RequestLog:
     """Fields of the request that had no effect."""
     cached_tokens: int = 0
     """Of the prompt's, those that were not computed again."""
+    error_code: str | None = None
+    """The kind of `error` where a stream ended with it: `LmtoolError.code`."""
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -67,7 +69,9 @@ class StreamRecord:
             self._output_tokens += 1
             self._first = self._first or now
 
-    def log(self, now: float, *, end: str | None = None, error: str | None = None) -> RequestLog:
+    def log(
+        self, now: float, *, end: str | None = None, error: str | None = None, error_code: str | None = None
+    ) -> RequestLog:
         """The finished record."""
         request = self._message.request
         prompt_tokens = self._usage.prompt_tokens if self._usage else None
@@ -86,6 +90,7 @@ class StreamRecord:
             error,
             self._message.ignored,
             self._usage.cached_tokens if self._usage else 0,
+            error_code,
         )
 
 

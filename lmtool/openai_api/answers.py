@@ -56,7 +56,7 @@ class Answer:
     """`stop`, `length` or `cancelled`."""
     usage: Usage | None = None
     warnings: tuple[str, ...] = ()
-    stopped_by: str | None = None
+    stopped_by: str | int | None = None
 
     @property
     def finish_reason(self) -> str | None:

@@ -14,6 +14,7 @@ _STATUS = {
     "overloaded": 503,
     "connection": 503,
     "server": 500,
+    "invalid_answer": 500,
     "out_of_memory": 500,
     "error": 500,
 }

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from lmtool.ports import TokenModel
     from lmtool.types import Constraint, ModelInfo, Prompt
 
-Check: TypeAlias = "Callable[[str, str], Sequence[str]]"
-"""Why a text is not valid under a JSON Schema, both as texts, one sentence each."""
-
 Counted: TypeAlias = "Callable[[TokenOutput | None, int], None]"
 """Is told of each stream that ended: its last output, None where the client left before, and its tokens."""
 
@@ -68,7 +65,6 @@ class Served:
     info: ModelInfo
     spelling: Spelling | None
     """None where this process does not have its tokenizer."""
-    check: Check | None = None
     form: Form | None = None
     """How it writes calls; None: as its chat template teaches."""
     scored: ScoredPrompts = field(default_factory=ScoredPrompts)
@@ -157,10 +153,10 @@ class Generation:
     def _calls_held(self, tools: ToolUse) -> Constraint | None:
         """Calls that nothing forces are held to strict tools' schemas, where the model's form allows it.
 
-        Not beside stop strings, which have no effect under a constraint; not where the mark is a special token.
+        Not where the mark is a special token.
         """
         form, known = self.served.calls_form, self.served.spelling is not None
-        if not known or form.name != "hermes" or self.call.sampling.stop:
+        if not known or form.name != "hermes":
             return None
         opening, closing = form.marks
         return None if opening in self._special_marks else tools.held(opening, closing)
@@ -193,19 +189,9 @@ class Generation:
             async for index, output in outputs:
                 answer = self.answers[index]
                 added = answer.add(output)
-                if output.finish_reason is not None:
-                    answer.warnings += await self._more_warnings(answer)
+                if output.finish_reason is not None and self.call.tools is not None and not self.served.knows_tools:
+                    answer.warnings += (NO_TEMPLATE,)
                 yield answer, output, added
-
-    async def _more_warnings(self, answer: Answer) -> tuple[str, ...]:
-        """What an answer is short of: tools nobody told the model of, and what of a lenient schema does not hold."""
-        tools, constraint = self.call.tools, self.call.constraint
-        warnings = () if tools is None or self.served.knows_tools else (NO_TEMPLATE,)
-        held = constraint is None or constraint.strict or constraint.kind != "json_schema" or not answer.warnings
-        if held or self.served.check is None or constraint is None or answer.ended != "stop":
-            return warnings
-        found = await asyncio.to_thread(self.served.check, constraint.text, answer.written)
-        return (*warnings, *(f"the answer is not valid: {sentence}" for sentence in found))
 
     async def finish(self) -> None:
         """Take all that comes; afterwards the answers are whole, the best ones where there is a choice."""

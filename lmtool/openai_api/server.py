@@ -16,7 +16,7 @@ from lmtool.errors import LmtoolError
 from lmtool.openai_api import completions, errors, requests
 from lmtool.openai_api.anthropic.server import MessagesRoutes
 from lmtool.openai_api.errors import ApiError
-from lmtool.openai_api.generation import Check, Generation, Served
+from lmtool.openai_api.generation import Generation, Served
 from lmtool.openai_api.http import asked, server_sent, unless_gone
 from lmtool.openai_api.in_flight import InFlight
 from lmtool.openai_api.members import Members
@@ -54,8 +54,6 @@ class ApiConfig:
 
     calls_form: Form | None = None
     """How models write calls of tools; None: as their chat templates teach."""
-    check: Check | None = None
-    """Finds what in an answer a lenient schema does not allow."""
     counted: Counted | None = None
     """Is told of each stream that ended."""
 
@@ -117,7 +115,7 @@ class OpenAIServer:
         info = await self._model.info(model)
         config = self._config
         spelling, counted = self._tokenizer(model), config.counted or _uncounted
-        return Served(self._model, info, spelling, config.check, config.calls_form, self._scored, counted)
+        return Served(self._model, info, spelling, config.calls_form, self._scored, counted)
 
     def _limits(self) -> LimitsByModel:
         return current_limits(self._model)

@@ -9,17 +9,18 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from lmtool.errors import LmtoolError, ResourceError
-from lmtool.ports import DeferredHandle, LoadedModel, current_limits, refuse
+from lmtool.errors import LmtoolError, ResourceError, ServerError
+from lmtool.ports import DeferredHandle, LoadedModel, current_limits, failure, refuse
 from lmtool.prompt_limits import limits_of
 from lmtool.text.stop_strings import StopStrings
 from lmtool.text.worker import LONG, prompt_size, run_in_worker
-from lmtool.types import ChatMessage, GenerateRequest, TokenOutput, Usage
+from lmtool.types import ChatMessage, GenerateRequest, SamplingParams, TokenOutput, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
 
-    from lmtool.ports import Detokenizer, Sink, StreamHandle, Tokenizer, TokenModel
+    from lmtool.ports import AnswerCheck, Detokenizer, Sink, StreamHandle, Tokenizer, TokenModel, Verdict
     from lmtool.prompt_limits import LimitsByModel
     from lmtool.types import ModelInfo, Prompt, ScoreRequest, StreamId
 
@@ -32,36 +33,41 @@ class TextModel:
     Strings and messages become ids; `scored` strings are tokenized as what follows the prompt. With `text`, each
     output carries the whole characters that its token completes; special tokens add none. A stop string ends its
     stream with `stop`: the token that completes it is the last output, with the text before the match; the inner
-    stream is cancelled. Without `text`, stop strings work the same and no text is sent. Under a constraint they have no
-    effect: cut there, the text would not match. Streams of ids that ask for neither go straight to the inner model,
-    sink and all.
+    stream is cancelled. Without `text`, stop strings work the same and no text is sent. A stream that a stop string, or
+    a stop id, cuts before its constraint has ended it says so in its warnings. One that its constraint has ended is
+    validated before its last output is handed on. Streams of ids that need none of this go straight to the inner
+    model, sink and all.
 
     `usage` where a stop string cuts counts prompt and completion; `cached_tokens`, which only the inner model's own
     last output could tell, is 0 there.
     """
 
-    def __init__(self, inner: TokenModel, tokenizer: Tokenizer) -> None:
+    def __init__(self, inner: TokenModel, tokenizer: Tokenizer, check: AnswerCheck | None = None) -> None:
+        """check: validates finished answers, and is closed with the model; None validates nothing."""
         self._inner = inner
         self._tokenizer = tokenizer
         limits = limits_of(None, current_limits(inner))
         if limits is not None:
             tokenizer.limits = limits.with_text_limit(tokenizer.longest_token_bytes)
+        self._check = check
         self._channels: dict[Sink, _Channel] = {}
-        self._at_work: set[asyncio.Future[_Prepared | None]] = set()
+        self._tokenizing: set[asyncio.Future[_Prepared | None]] = set()
+        self._validating: set[asyncio.Future[Verdict]] = set()
         if tokenizer.has_chat_template:  # Jinja takes a tenth of a second to import: now, not while streams run
             importlib.import_module("lmtool.text.chat_template")
 
     def submit(self, request: Request, sink: Sink) -> StreamHandle:
         """Start a stream, see `ports.TokenModel.submit`; equal sinks count as one."""
-        if _plain(request):
+        check = self._check_of(request)
+        if check is None and _plain(request):
             return self._inner.submit(request, sink)
         try:
             if self._tokenizer.limits is not None:
                 self._tokenizer.limits.check(request)
             size = _text_size(request)
             if size >= LONG:
-                return self._submit_later(request, sink, size)
-            return self._start(_Prepared(request, self._tokenizer), sink)
+                return self._submit_later(request, sink, size, check)
+            return self._start(_Prepared(request, self._tokenizer, check), sink)
         except LmtoolError as error:
             return refuse(request.stream_id, sink, error)
 
@@ -76,44 +82,61 @@ class TextModel:
         return replace(info, tokenizer=self._tokenizer.info, chat_template=self._tokenizer.has_chat_template)
 
     async def drain(self, seconds: float) -> int:
-        """Wait for prompts being tokenized and for the inner model's streams, see `ports.LoadedModel.drain`."""
+        """Wait for prompts being tokenized and for the inner model's streams, see `ports.LoadedModel.drain`.
+
+        Waits also for the answers that are being validated.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        if self._at_work:
-            await asyncio.wait(self._at_work, timeout=seconds)
-        if not isinstance(self._inner, LoadedModel):
-            return len(self._at_work)
-        return len(self._at_work) + await self._inner.drain(max(0.0, deadline - loop.time()))
+        running = 0
+        await self._wait_for_work(seconds)
+        if isinstance(self._inner, LoadedModel):
+            running = await self._inner.drain(max(0.0, deadline - loop.time()))
+            await self._wait_for_work(deadline - loop.time())
+        return len(self._tokenizing) + len(self._validating) + running
+
+    async def _wait_for_work(self, seconds: float) -> None:
+        if work := self._tokenizing | self._validating:
+            await asyncio.wait(work, timeout=max(0.0, seconds))
 
     def close(self) -> None:
         """Close the inner model, see `ports.LoadedModel.close`; prompts that wait are not tokenized any more."""
-        for work in self._at_work:
+        for work in self._tokenizing:
             work.cancel()
         if isinstance(self._inner, LoadedModel):
             self._inner.close()
+        if self._check is not None:
+            self._check.close()
+
+    def _check_of(self, request: Request) -> AnswerCheck | None:
+        """What validates a request's answer."""
+        constraint = request.constraint if isinstance(request, GenerateRequest) else None
+        wanted = constraint is not None and self._check is not None and self._check.applies_to(constraint)
+        return self._check if wanted else None
 
     def _start(self, prepared: _Prepared, sink: Sink) -> StreamHandle:
         if prepared.detokenizer is None:
             return self._inner.submit(prepared.request, sink)
         channel = self._channels.get(sink)
         if channel is None:
-            channel = self._channels[sink] = _Channel(sink, on_empty=partial(self._channels.pop, sink, None))
+            on_empty = partial(self._channels.pop, sink, None)
+            channel = self._channels[sink] = _Channel(sink, on_empty, self._validating)
         return channel.start(prepared, prepared.detokenizer, self._inner)
 
-    def _submit_later(self, request: Request, sink: Sink, size: int) -> StreamHandle:
+    def _submit_later(self, request: Request, sink: Sink, size: int, check: AnswerCheck | None) -> StreamHandle:
         """Tokenize in the worker thread, so that one long text does not stop everybody's streams."""
         handle = DeferredHandle(request.stream_id, sink)
-        work = run_in_worker(size, self._prepare, request, handle)
-        self._at_work.add(work)
+        work = run_in_worker(size, self._prepare, request, handle, check)
+        self._tokenizing.add(work)
         work.add_done_callback(partial(self._tokenized, handle, sink))
         return handle
 
-    def _prepare(self, request: Request, handle: DeferredHandle) -> _Prepared | None:
+    def _prepare(self, request: Request, handle: DeferredHandle, check: AnswerCheck | None) -> _Prepared | None:
         """Tokenize; None where nobody waits for it any more."""
-        return None if handle.ended else _Prepared(request, self._tokenizer)
+        return None if handle.ended else _Prepared(request, self._tokenizer, check)
 
     def _tokenized(self, handle: DeferredHandle, sink: Sink, work: asyncio.Future[_Prepared | None]) -> None:
-        self._at_work.discard(work)
+        self._tokenizing.discard(work)
         if work.cancelled():
             handle.fail(ResourceError("the model was closed before the prompt was read"))
             return
@@ -129,11 +152,18 @@ class TextModel:
 class _Prepared:
     """A request with ids in place of texts, and what turns its outputs back into text."""
 
-    __slots__ = ("detokenizer", "request", "shows_text", "stops")
+    __slots__ = ("check", "constraint", "detokenizer", "request", "shows_text", "stop_ids", "stops")
 
-    def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
-        """Tokenize. Raises `RequestError` for messages without a template, or refused by it, and for bad stops."""
-        stops = () if _constrained(request) else _stops(request)
+    def __init__(self, request: Request, tokenizer: Tokenizer, check: AnswerCheck | None) -> None:
+        """Tokenize. Raises `RequestError` for messages without a template, or refused by it, and for bad stops.
+
+        check: validates the answer.
+        """
+        sampling = request.sampling if isinstance(request, GenerateRequest) else SamplingParams()
+        stops = sampling.stop
+        self.stop_ids = sampling.stop_token_ids
+        self.constraint = request.constraint if isinstance(request, GenerateRequest) else None
+        self.check = check
         self.shows_text = request.text
         self.stops = StopStrings(stops) if stops else None
         prompt = _prompt_ids(request.prompt, tokenizer)
@@ -144,15 +174,17 @@ class _Prepared:
             scored = request.scored
             ids = tuple(tokenizer.encode_continuation(scored)) if isinstance(scored, str) else scored
             self.request = replace(request, prompt=prompt, scored=ids, text=False)
-        self.detokenizer = tokenizer.detokenizer(prompt) if self.shows_text or stops else None
+        self.detokenizer = tokenizer.detokenizer(prompt) if self.shows_text or stops or check else None
 
 
 class _Channel:
     """The streams of one sink: one call of it for each call by the inner model."""
 
-    def __init__(self, sink: Sink, on_empty: Callable[[], object]) -> None:
+    def __init__(self, sink: Sink, on_empty: Callable[[], object], validating: set[asyncio.Future[Verdict]]) -> None:
+        """validating: where answers are noted that are being validated."""
         self._sink = sink
         self._on_empty = on_empty
+        self._validating = validating
         # Ids of our own: once a stop string cut a stream, its id may be used again before the inner stream is gone.
         self._inner_ids = count()
         self._streams: dict[StreamId, _Stream] = {}
@@ -167,31 +199,83 @@ class _Channel:
     def _take(self, outputs: Sequence[TokenOutput]) -> None:
         shown = []
         for output in outputs:
-            stream = self._streams.pop(output.stream_id) if output.last else self._streams[output.stream_id]
+            stream = self._streams[output.stream_id]
             if not stream.ended:
-                shown.append(stream.show(output))
+                event = stream.show(output)
+                if stream.checking is not None:
+                    self._await(output.stream_id, stream.checking, event)
+                    continue
+                shown.append(event)
+            if output.last:
+                del self._streams[output.stream_id]
+        self._hand_on(shown)
+
+    def _await(self, inner_id: StreamId, checking: Future[Verdict], last: TokenOutput) -> None:
+        """Keep a stream's last output back until it is known whether its text is valid."""
+        work = asyncio.wrap_future(checking)
+        self._validating.add(work)
+        work.add_done_callback(partial(self._checked, inner_id, last))
+
+    def _checked(self, inner_id: StreamId, last: TokenOutput, work: asyncio.Future[Verdict]) -> None:
+        self._validating.discard(work)
+        stream = self._streams.pop(inner_id)
+        if stream.cancelled:
+            self._hand_on([TokenOutput(last.stream_id, finish_reason="cancelled", usage=last.usage)])
+        elif (problem := _problem(work)) is not None:
+            self._hand_on([failure(last.stream_id, problem)])
+        else:
+            self._hand_on([replace(last, warnings=last.warnings + work.result().warnings)])
+
+    def _hand_on(self, shown: Sequence[TokenOutput]) -> None:
         if shown:
             self._sink(shown)
         if not self._streams:
             self._on_empty()
 
 
+def _problem(work: asyncio.Future[Verdict]) -> LmtoolError | None:
+    """Why a stream cannot end as it would."""
+    bug = None if work.cancelled() else work.exception()
+    if work.cancelled() or bug is not None:
+        asyncio.get_running_loop().call_exception_handler({"message": "an answer was not validated", "exception": bug})
+        return ServerError("the answer could not be validated", "see the server's log")
+    return work.result().error
+
+
 class _Stream:
     """One stream on its way from ids to text; its submitter's handle as well."""
 
-    __slots__ = ("_detokenizer", "_handle", "_prompt_tokens", "_shows_text", "_stops", "_stream_id", "_tokens", "ended")
+    __slots__ = (
+        "_detokenizer",
+        "_handle",
+        "_prepared",
+        "_prompt_tokens",
+        "_stops",
+        "_stream_id",
+        "_tokens",
+        "_written",
+        "cancelled",
+        "checking",
+        "ended",
+    )
 
     def __init__(self, prepared: _Prepared, detokenizer: Detokenizer, handle: StreamHandle) -> None:
+        self._prepared = prepared
         self._stream_id = prepared.request.stream_id
         self._prompt_tokens = len(prepared.request.prompt)
-        self._shows_text = prepared.shows_text
         self._stops = prepared.stops
         self._detokenizer = detokenizer
         self._handle = handle
         self._tokens = 0
+        self._written: list[str] = []
+        """The text so far, where it will be validated."""
+        self.checking: Future[Verdict] | None = None
+        """The validation of its text, once that has ended."""
+        self.cancelled = False
         self.ended = False
 
     def cancel(self) -> None:
+        self.cancelled = True
         if not self.ended:
             self._handle.cancel()
 
@@ -204,47 +288,73 @@ class _Stream:
             self._handle.resume()
 
     def show(self, output: TokenOutput) -> TokenOutput:
-        """Return the submitter's view of the inner stream's next output; may end the stream."""
+        """Return the submitter's view of the inner stream's next output; may end the stream.
+
+        Once `checking`, what is returned is the last output if that finds nothing.
+        """
         if output.error is not None:
             self.ended = True
             return replace(output, stream_id=self._stream_id)
-        text = ""
-        if output.token is not None:
-            self._tokens += 1
-            text = self._detokenizer.push(output.token)
-        if output.last:
-            text += self._detokenizer.finish()
-        finish_reason, usage = output.finish_reason, output.usage
-        if self._stops is not None:
-            text = self._stops.push(text)
-            if self._stops.matched is None:
-                text += self._stops.flush() if output.last else ""
-            elif finish_reason != "cancelled":
-                finish_reason = "stop"
+        text = self._text(output)
+        finish_reason, usage, stopped_by = output.finish_reason, output.usage, output.stopped_by
+        if self._stops is not None and self._stops.matched is not None and finish_reason != "cancelled":
+            finish_reason, stopped_by = "stop", self._stops.matched
         self.ended = finish_reason is not None
         if self.ended and not output.last:
             usage = Usage(self._prompt_tokens, self._tokens)
             self._handle.cancel()
+        warnings = output.warnings
+        if self._prepared.constraint is not None and stopped_by is not None:
+            warnings += (_cut(stopped_by),)
+        elif self._prepared.check is not None:
+            self._written.append(text)
+            if self._ends_constraint(output):
+                self._begin_check(output.warnings)
         return TokenOutput(
             self._stream_id,
             output.token,
             output.logprob,
             output.top_logprobs,
-            text if self._shows_text else None,
+            text if self._prepared.shows_text else None,
             finish_reason,
             usage,
-            warnings=output.warnings,
-            stopped_by=self._stops.matched if self._stops is not None and finish_reason == "stop" else None,
+            warnings=warnings,
+            stopped_by=stopped_by,
         )
 
+    def _text(self, output: TokenOutput) -> str:
+        """The text that an output completes, up to a stop string."""
+        text = ""
+        if output.token is not None:
+            self._tokens += 1
+            text = "" if self._ends_constraint(output) else self._detokenizer.push(output.token)
+        if output.last:
+            text += self._detokenizer.finish()
+        if self._stops is None:
+            return text
+        text = self._stops.push(text)
+        return text + self._stops.flush() if output.last and self._stops.matched is None else text
 
-def _stops(request: Request) -> tuple[str, ...]:
-    return request.sampling.stop if isinstance(request, GenerateRequest) else ()
+    def _ends_constraint(self, output: TokenOutput) -> bool:
+        """Whether an output ends the stream because its constraint is met: by an eos id that is no part of the text.
+
+        A server elsewhere does not say which id it stopped at.
+        """
+        prepared = self._prepared
+        if prepared.constraint is None or output.finish_reason != "stop" or output.stopped_by is not None:
+            return False
+        return prepared.check is not None or output.token not in prepared.stop_ids
+
+    def _begin_check(self, warnings: Sequence[str]) -> None:
+        prepared = self._prepared
+        assert prepared.check is not None, "the text was kept to be validated"
+        assert prepared.constraint is not None, "there is something to validate by"
+        self.checking = prepared.check.begin(prepared.constraint, "".join(self._written), warnings)
 
 
-def _constrained(request: Request) -> bool:
-    """Whether a constraint decides where the stream's text ends: cut before, it would not match."""
-    return isinstance(request, GenerateRequest) and request.constraint is not None
+def _cut(stopped_by: str | int) -> str:
+    what = f"the stop string {stopped_by!r}" if isinstance(stopped_by, str) else f"the stop id {stopped_by}"
+    return f"the answer was cut at {what}, before its constraint had ended it"
 
 
 def _plain(request: Request) -> bool:

@@ -39,9 +39,6 @@ class StepGuide:
         fits = [token in step for token, step in zip(draft, ahead, strict=False)]
         return [*fits, False].index(False)
 
-    def rollback(self, tokens):
-        self.at -= tokens
-
     def fork(self):
         return StepGuide(self.steps, self.eos, self.at, sluggish=self.sluggish)
 

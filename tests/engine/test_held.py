@@ -162,4 +162,6 @@ def test_no_answer_violates_its_constraint(models, asked):
             if last.error is None:
                 assert last.finish_reason in {"stop", "length"}
                 assert len(outputs) <= sampling["max_tokens"]
-                judge(kind, wanted, text, whole=last.finish_reason == "stop")
+                cut = bool(last.warnings) and "before its constraint had ended it" in last.warnings[-1]
+                assert cut == (last.stopped_by is not None)
+                judge(kind, wanted, text, whole=last.finish_reason == "stop" and not cut)

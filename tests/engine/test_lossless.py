@@ -200,7 +200,8 @@ def test_any_traffic(shapes, seed, guesses, pair, run, random_ids, runner, monke
         else:
             assert own == other
         if request.constraint is not None:
-            assert legal(request.constraint.text, ids, own[-1].finish_reason == "stop")
+            whole = own[-1].finish_reason == "stop" and own[-1].stopped_by is None
+            assert legal(request.constraint.text, ids, whole)
     scheduler = drafting._scheduler
     assert (scheduler.running, scheduler.waiting, scheduler._free) == (0, 0, scheduler._allocator.total)
 

@@ -56,7 +56,7 @@ def ids(outputs):
         replace(TEN, temperature=2.0, seed=3, top_p=0.5, repetition_penalty=3.0),
         replace(TEN, min_tokens=8, ignore_eos=True),
         replace(TEN, logit_bias={50: 100.0, 7: -5.0}),
-        replace(TEN, stop_token_ids=(8, 40)),
+        replace(TEN, stop_token_ids=(50,)),
         replace(TEN, logprobs_mode="raw"),
     ],
     ids=["greedy", "sampled", "no eos", "bias", "stop ids", "raw"],
@@ -74,6 +74,17 @@ async def test_nothing_escapes_the_mask(guided, run, sampling):
     assert outputs[-1].warnings == ("a warning",)
     if sampling.logprobs_mode == "biased":
         assert outputs[2].logprob == 0.0
+
+
+async def test_stop_ids_cut(guided, run):
+    """A stop id within the constraint ends the stream, which says so; before `min_tokens` only if no other may come."""
+    engine = guided(StepCompiler(EOS))
+    for least, held, expected in ((0, "7;8;9", [7, 8]), (2, "7,8;9", [7, 9, EOS]), (2, "8;9", [8])):
+        sampling = replace(TEN, stop_token_ids=(8,), min_tokens=least)
+        outputs = (await run(engine, GenerateRequest(0, (3,), sampling, constraint=steps(held))))[0]
+        assert ids(outputs) == expected
+        assert outputs[-1].finish_reason == "stop"
+        assert outputs[-1].stopped_by == (8 if expected[-1] == 8 else None)
 
 
 async def test_cut_short(guided, run):
@@ -108,9 +119,9 @@ async def test_a_bad_constraint_ends_its_own_stream(guided, run):
 
 
 async def test_the_mask_is_stronger_than_a_bias(guided, run):
-    """A bias against everything that is allowed changes nothing; nor do stop ids that the text needs."""
+    """A bias against everything that is allowed changes nothing."""
     engine = guided(StepCompiler(EOS))
-    sampling = replace(TEN, logit_bias={7: float("-inf")}, stop_token_ids=(7,))
+    sampling = replace(TEN, logit_bias={7: float("-inf")})
     outputs = (await run(engine, GenerateRequest(0, (3,), sampling, constraint=steps("7;8"))))[0]
     assert ids(outputs) == [7, 8, EOS]
 

@@ -49,10 +49,10 @@ def test_score(opened):
 
 
 def test_constraint(opened):
-    """A constrained stream is held until its constraint is there, and ends with eos alone."""
+    """A constrained stream is held until its constraint is there, and ends with eos or a stop id."""
     request = GenerateRequest("s", (3,), SamplingParams(stop_token_ids=(7,), ignore_eos=True), constraint=steps("7"))
     stream = opened(request, guides=StepCompiler(2, at_once=False), jumps=False)
-    assert (stream.sequence.held, stream.sequence.stop_ids, stream.jumps) == (True, {2}, False)
+    assert (stream.sequence.held, stream.sequence.stop_ids, stream.jumps) == (True, {2, 7}, False)
     with pytest.raises(ConstraintError, match="cannot hold"):
         opened(request)
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
+import numpy as np
 import pytest
+import torch
 
 from lmtool.engine.drawing import Choice
 from lmtool.engine.sequence import Sequence
 from lmtool.engine.stream import Stream, draw_seed, failure
 from lmtool.errors import ContextOverflowError
 from lmtool.types import SamplingParams, Usage
+from tests.engine.guiding import StepGuide
 
 
 @pytest.fixture
@@ -45,6 +48,48 @@ def test_min_tokens(make):
     assert set(stream.rows(range(2, 3))[0].barred) == {2}
     stream.output(Choice(8, -1.0, None), None)
     assert not stream.rows(range(2, 3))[0].barred
+
+
+@pytest.mark.parametrize(
+    ("allowed", "sampling", "barred"),
+    [
+        ({2, 3, 8}, {"min_tokens": 1}, {2, 3}),
+        ({3, 31, 40}, {"min_tokens": 1}, {2, 3}),
+        ({2, 3}, {"min_tokens": 1}, set()),
+        ({2, 3, 8}, {"ignore_eos": True}, {2}),
+        ({2}, {"ignore_eos": True}, set()),
+        ({2, 3, 8}, {}, set()),
+    ],
+)
+def test_what_a_constraint_forces(make, allowed, sampling, barred):
+    """Eos under `ignore_eos`, and stop ids too before `min_tokens`, are barred where the constraint allows others."""
+    stream = make(stop_token_ids=(3,), **sampling)
+    stream.eos, stream.sequence.stop_ids = frozenset({2}), frozenset({2, 3})
+    stream.guide = StepGuide([allowed], 2)
+    mask = np.zeros((1, 2), np.uint32)
+    for token in allowed:
+        mask[0, token // 32] |= np.uint32(1 << token % 32)
+    [row] = stream.rows(range(2, 3), torch.from_numpy(mask.view(np.int32)))
+    assert set(row.barred) == barred
+
+
+def test_what_stopped_it(make):
+    """The request's own stop id is told, an eos id is not, even where it is both."""
+    stream = make(stop_token_ids=(3, 2))
+    stream.eos = frozenset({2})
+    endings = [(3, "stop"), (2, "stop"), (3, "length"), (3, None)]
+    told = [stream.output(Choice(token, -1.0, None), reason).stopped_by for token, reason in endings]
+    assert told == [3, None, None, None]
+
+
+def test_a_stop_id_is_not_jumped_over(make):
+    """What a constraint forces is taken up to a stop id, which is drawn: it ends the stream."""
+    stream = make(stop_token_ids=(9,))
+    stream.sequence.stop_ids = frozenset({2, 9})
+    stream.guide = StepGuide([{7}, {8}, {9}, {10}], 2)
+    stream.guide.forced = lambda: [8, 9, 10]
+    stream.take([Choice(7, -1.0, None)], "m")
+    assert stream.ahead == [8]
 
 
 def test_counts(make):

@@ -26,9 +26,10 @@ WORDS = (VOCAB + 31) // 32
 
 def accepts(templates: Templates, template: Template, text: str) -> bool:
     """Whether a text is a whole match."""
-    matcher = template.matcher.deep_copy()
-    tokens = templates.tokenizer.tokenize_str(text)
-    return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+    guide = template.guide()
+    for token in templates.tokenizer.tokenize_str(text):
+        guide.advance(token)
+    return guide.may_end()
 
 
 def compact(value: object) -> str:

@@ -17,6 +17,7 @@ from lmtool.constraint import json_schema
 from lmtool.errors import LmtoolError
 from lmtool.guide.templates import Template, Templates
 from lmtool.tiny.path import MODEL_DIR
+from tests.guide.following import accepts
 
 
 @dataclass
@@ -41,13 +42,6 @@ class Figures:
             f"invalid instances refused: {self.refused[False]}, accepted: {self.accepted[False]}; "
             f"{self.seconds:.1f} s of CPU for compiling, {self.longest:.2f} s for the longest"
         )
-
-
-def accepts(templates: Templates, template: Template, text: str) -> bool:
-    """Whether a text is a whole match of a compiled constraint."""
-    matcher = template.matcher.deep_copy()
-    tokens = templates.tokenizer.tokenize_str(text)
-    return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
 
 
 def measure(files: list[Path], templates: Templates, *, strict: bool) -> Figures:

@@ -69,10 +69,29 @@ async def test_schema(loaded: LoadedModel, temperature: float) -> None:
 
 @pytest.mark.parametrize("pattern", [r"\d{3}-\d{4}", r"(yes|no)\.", "[a-z]{1,12}( [a-z]{1,12}){2}"])
 async def test_regex(loaded: LoadedModel, pattern: str) -> None:
-    """An answer held to a regular expression matches as a whole, also under a stop text and with high temperature."""
-    text, last = await answer(loaded, constraint.regex(pattern), temperature=2.0, seed=1, stop=("1", "e"))
-    assert last.finish_reason == "stop"
+    """An answer held to a regular expression matches as a whole, also with high temperature."""
+    text, last = await answer(loaded, constraint.regex(pattern), temperature=2.0, seed=1)
+    assert (last.finish_reason, last.warnings) == ("stop", ())
     assert re.fullmatch(pattern, text)
+
+
+async def test_stop_string(loaded: LoadedModel) -> None:
+    """A stop string cuts the text, in the middle of what must match too, and that is said."""
+    text, last = await answer(loaded, constraint.regex("ab{3}c{3}"), stop=("cc",))
+    assert (text, last.finish_reason, last.stopped_by) == ("abbb", "stop", "cc")
+    assert last.warnings == ("the answer was cut at the stop string 'cc', before its constraint had ended it",)
+
+
+async def test_stop_id(loaded: LoadedModel) -> None:
+    """So does a stop id, once sent; also one that nothing else could come in place of, and before `min_tokens`."""
+    held = constraint.regex("xyzzy")
+    ids = [output.token async for output in stream(loaded, GenerateRequest(0, ASKED, constraint=held))]
+    for at, token in enumerate(ids[:-1]):
+        params = SamplingParams(stop_token_ids=(token,), min_tokens=at % 2 * 9)
+        request = GenerateRequest(0, ASKED, params, constraint=held)
+        outputs = [output async for output in stream(loaded, request)]
+        assert [output.token for output in outputs] == ids[: ids.index(token) + 1]
+        assert (outputs[-1].finish_reason, outputs[-1].stopped_by) == ("stop", token)
 
 
 async def test_choice(loaded: LoadedModel) -> None:

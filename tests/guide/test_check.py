@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from lmtool.guide.check import violations
+from lmtool.guide.check import TooManyStepsError, examine, violations
 
 SCHEMA = {
     "type": "object",
@@ -27,12 +27,48 @@ SCHEMA = {
         ({"x": 1}, "null"),
         ({"other": 1}, "other"),
         ([], "object"),
+        ('{"x":null,"x":null}', "'x' occurs twice"),
+        ('{"a":[{"b":1,"c":2,"b":1}]}', "'b' occurs twice"),
+        ('{"a":[NaN]}', "NaN is no JSON"),
     ],
 )
 def test_found(value, sentence):
     """Each violation is a sentence; a valid text has none."""
-    found = violations(json.dumps(SCHEMA), json.dumps(value))
+    found = violations(json.dumps(SCHEMA), value if isinstance(value, str) else json.dumps(value))
     assert (sentence is None and found == ()) or sentence in found[0]
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "valid"),
+    [
+        ({"multipleOf": 0.01}, "1.13", True),
+        ({"multipleOf": 0.01}, "1.131", False),
+        ({"multipleOf": 3}, "9" * 6000, True),
+        ({"multipleOf": 7}, "1e300", False),
+        ({"exclusiveMaximum": 5}, "4.99999999999999999999999", True),
+        ({"maximum": 5}, "5.00000000000000000000001", False),
+        ({"type": "integer"}, "-" + "7" * 10_000, True),
+        ({"type": "integer"}, "1.0", True),
+        ({"type": "integer"}, "1.5", False),
+        ({"type": "integer"}, "true", False),
+        ({"type": "number"}, "1e999", True),
+        ({"enum": [2.5]}, "2.50", True),
+        ({"enum": [2.5]}, "2.51", False),
+    ],
+)
+def test_numbers_are_exact(schema, text, valid):
+    """They are taken as they are written, and not as the nearest float."""
+    found = violations(json.dumps(schema), text)
+    assert (found == ()) == valid, found
+    assert "Decimal" not in str(found)
+
+
+def test_work_is_counted():
+    """A check that takes more steps than it may is given up, and says so."""
+    schema = json.dumps({"items": {"type": "integer"}})
+    assert examine(schema, "[1,2,3]", 10) == ()
+    with pytest.raises(TooManyStepsError):
+        examine(schema, "[1,2,3]", 2)
 
 
 def test_drafts():
@@ -51,6 +87,8 @@ def test_drafts():
         ({"type": "nothing"}, "1"),
         ({"pattern": "(?=a)"}, '"a"'),
         ({"unevaluatedProperties": False}, "{}"),
+        ({"pattern": "a"}, '"\\ud800"'),
+        ({"multipleOf": 3}, "1e999999999"),
         ({}, "{"),
         ({}, "[" * 100_000),
     ],

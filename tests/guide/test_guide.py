@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from lmtool import constraint
 from lmtool.errors import ServerError
 from lmtool.guide.held_guide import too_complex
@@ -64,20 +62,6 @@ def test_wrong_token(compiler, templates):
     assert guide.error() is problem
     assert (guide.may_end(), guide.ended(), guide.forced(), guide.accepts([5])) == (False, False, [], 0)
     assert other.error() is None
-
-
-@pytest.mark.parametrize("further", ["", "c"])
-def test_rollback(compiler, templates, further):
-    """Going back over tokens and eos restores what was allowed."""
-    guide = compiled(compiler, constraint.regex("a[bc]*"))
-    before = mask_of(compiler, guide)
-    path = [*(ids(templates, letter)[0] for letter in "a" + further), EOS[0]]
-    for token in path:
-        guide.advance(token)
-    guide.rollback(len(path))
-    assert guide.error() is None
-    assert not guide.ended()
-    assert (mask_of(compiler, guide) == before).all()
 
 
 def test_accepts(compiler, templates):

@@ -93,6 +93,19 @@ def test_lenient_is_exact_where_it_can_be(templates):
     assert not accepts(templates, template, '"x"')
 
 
+def test_objects_that_need_more_names_than_there_are(templates):
+    """A part that no object matches, since names come once, is left out; where nothing is left, that is said."""
+    two = {"minProperties": 2, "patternProperties": {"^a$": {"const": 1}}, "additionalProperties": False}
+    problem = schema_template(templates, {"type": "object", **two})
+    assert isinstance(problem, ConstraintError)
+    assert "no text matches" in problem.message
+    assert "'minProperties' is 2" in problem.hints[0]
+    template = schema_template(templates, {"anyOf": [{"type": "object", **two}, {"type": "null"}]})
+    assert not isinstance(template, LmtoolError)
+    assert accepts(templates, template, "null")
+    assert not accepts(templates, template, '{"a":1,"a":1}')
+
+
 def test_options_in_a_schema_have_no_effect(templates):
     """A schema cannot switch the library's own options: what is strict stays so."""
     problem = schema_template(templates, {"x-guidance": {"lenient": True}, **UNHELD})
@@ -107,6 +120,6 @@ def test_the_librarys_own_form(schema):
     plain = {} if schema is True else {name: part for name, part in schema.items() if name != "x-guidance"}
     options = {"whitespace_flexible": False, "coerce_one_of": False, "lenient": False}
     expected = json.loads(LLMatcher.grammar_from_json_schema(json.dumps(plain), overrides=options))
-    text, warnings = next(json_grammars(constraint.json_schema(schema)))
+    text, warnings, _ = next(json_grammars(constraint.json_schema(schema)))
     assert json.loads(text.removeprefix("start: %json ")) == expected["grammars"][0]["json_schema"]
     assert warnings == ()

@@ -14,6 +14,7 @@ from lmtool.errors import ConstraintError, LmtoolError, ServerError
 from lmtool.guide.compiler import MatcherCompiler
 from lmtool.guide.config import GuideConfig
 from lmtool.guide.held_guide import HeldGuide
+from lmtool.guide.unique_names import Matcher
 from lmtool.types import Constraint
 
 VOCAB, EOS = 40, (0,)
@@ -38,9 +39,8 @@ class CountingGuide(HeldGuide):
             (at for at, (token, own) in enumerate(pairs) if token != own), min(len(tokens), len(self.ids) - self.at)
         )
 
-    def _back(self, tokens: int) -> bool:
-        self.at -= tokens
-        return self.at >= 0
+    def _lookahead(self) -> Matcher:
+        raise NotImplementedError("its texts have no names")
 
     def _copy(self) -> CountingGuide:
         return CountingGuide(self.ids, self.at)

@@ -20,7 +20,8 @@ def test_times_and_counts():
 def test_text_prompts_are_counted_by_the_model():
     """The length of a text says nothing about tokens; the model's own count does."""
     record = StreamRecord(1, Score(ScoreRequest("7", "some text", "more", text=True)), 0.0)
-    assert record.log(1.0, error="no").prompt_tokens is None
+    assert record.log(1.0, error="no", error_code="server").prompt_tokens is None
+    assert record.log(1.0, error="no", error_code="server").error_code == "server"
     record.add(TokenOutput("7", finish_reason="stop", usage=Usage(4, 0, 3)), 1.0)
     log = record.log(1.0, end="stop")
     assert (log.command, log.prompt_tokens, log.output_tokens, log.ttft) == ("SCORE", 4, 0, None)

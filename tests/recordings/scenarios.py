@@ -588,6 +588,16 @@ async def constraints_refused(client: Talk) -> None:
     await client.ended("free")
 
 
+@alone("a stop text or a stop id cuts what a constraint holds, and that is told", "GEN-11 GEN-13 TOK-2 EXT-2")
+async def constraints_cut(client: Talk) -> None:
+    held = {"regex": "a little girl( and a dog){2}"}
+    await client.generate(1, ONCE, max_tokens=30, constraint=held, text=True, lmtp=1)
+    await client.ended(1)
+    for number, stop in enumerate((" and", 421), start=2):
+        await client.generate(number, ONCE, max_tokens=30, constraint=held, stop=stop, text=True)
+        await client.ended(number)
+
+
 @alone("a priority is an integer; another one ends its own stream with an error", "GEN-14 ERR-4")
 async def priorities(client: Talk) -> None:
     for number, priority in enumerate((-1, 2, "high", 2**31)):

@@ -52,14 +52,12 @@ def stories() -> Iterator[TokenModel]:
     """The stories model: a Llama with 512 tokens, bos and eos 1, that computes in float32."""
     import torch
 
-    from lmtool.engine.backends import load_engine
+    from lmtool.cli.wiring import Loader
     from lmtool.engine.config import EngineConfig
-    from lmtool.text.text_model import TextModel
-    from lmtool.text.tokenizer import load_tokenizer
 
     threads = torch.get_num_threads()
-    engine = load_engine(str(STORIES), EngineConfig(device="cpu", dtype="float32", threads=1), lambda _: None)
-    model = TextModel(engine, load_tokenizer(str(STORIES)))
+    loader = Loader(EngineConfig(device="cpu", dtype="float32", threads=1))
+    model = loader.load(str(STORIES), lambda _: None)
     yield model
     model.close()
     torch.set_num_threads(threads)

@@ -215,6 +215,49 @@ async def test_bad_constraints(client, scripted, given):
     assert scripted.requests == []
 
 
+@pytest.mark.parametrize(
+    ("stop", "text", "said"),
+    [
+        (None, "a little girl and a dog", None),
+        (" and", "a little girl", "the stop string ' and'"),
+        (421, "a little girl", "the stop id 421"),
+    ],
+)
+async def test_stops_within_constraints(real, stop, text, said):
+    """GEN-13, GEN-11: a stop text and a stop id cut a stream that a constraint holds, which its last entry says."""
+    held = {"choice": ["a little girl and a dog"]}
+    entries = await generate(real, prompt="Once", max_tokens=30, constraint=held, stop=stop, lmtp=1)
+    assert "".join(entry["text"] for entry in entries) == text
+    assert entries[-1]["finish_reason"] == "stop"
+    if said is None:
+        assert "warnings" not in entries[-1]
+    else:
+        assert entries[-1]["warnings"] == [f"the answer was cut at {said}, before its constraint had ended it"]
+
+
+async def test_names_come_once(real):
+    """GEN-13: in an object no name comes twice; what can only be an object that repeats one is an error."""
+    few = {"type": "object", "patternProperties": {"^[ab]$": {"const": 1}}, "additionalProperties": False}
+    for seed in range(8):
+        held = {"json": {**few, "minProperties": 2}}
+        entries = await generate(real, prompt="Once", max_tokens=30, constraint=held, seed=seed, temperature=1)
+        assert "".join(entry["text"] for entry in entries) in {'{"a":1,"b":1}', '{"b":1,"a":1}'}
+        assert entries[-1]["finish_reason"] == "stop"
+    (entry,) = await generate(real, constraint={"json": {**few, "minProperties": 3}}, lmtp=1)
+    assert entry["error_code"] == "invalid_constraint"
+
+
+async def test_finished_answers_are_validated(real, monkeypatch):
+    """GEN-13: what is whole and not valid ends with an error after its tokens, and never with `stop`."""
+    monkeypatch.setattr("lmtool.guide.check._object", lambda members: {"a": len(members)})
+    held = {"json": {"type": "object", "properties": {"a": {"const": 5}}, "required": ["a"]}}
+    held["json"]["additionalProperties"] = False
+    entries = await generate(real, prompt="Once", max_tokens=30, constraint=held, lmtp=1)
+    assert "".join(entry.get("text", "") for entry in entries) == '{"a":5}'
+    assert entries[-1]["error_code"] == "invalid_answer"
+    assert not any(entry.get("finish_reason") for entry in entries)
+
+
 async def test_logits_processors(client, scripted):
     """GEN-15: they reach the model in order; null and an empty list are none."""
     await generate(client, logits_processors=[{"name": "a", "args": {"x": 1}}, {"name": "b"}])

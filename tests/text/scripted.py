@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 
-from lmtool.ports import Sink, StreamHandle
+from lmtool.ports import Sink, StreamHandle, Verdict
 from lmtool.text.tokenizer import TextTokenizer
 from lmtool.types import (
+    Constraint,
     GenerateRequest,
     ModelInfo,
     SamplingParams,
@@ -109,6 +111,30 @@ class ScriptedModel:
             if not self.streams:
                 return
             self.step()
+
+
+class ScriptedCheck:
+    """Validates answers as a test says, when it says so."""
+
+    def __init__(self, outcome: Verdict | None = None, kind: str = "json_schema") -> None:
+        self.outcome = outcome
+        self.kind = kind
+        self.begun: list[tuple[str, tuple[str, ...]]] = []
+        self.futures: list[Future[Verdict]] = []
+        self.closed = False
+
+    def applies_to(self, constraint: Constraint) -> bool:
+        return constraint.kind == self.kind
+
+    def begin(self, constraint: Constraint, text: str, warnings: Sequence[str]) -> Future[Verdict]:
+        self.begun.append((text, tuple(warnings)))
+        self.futures.append(Future())
+        if self.outcome is not None:
+            self.futures[-1].set_result(self.outcome)
+        return self.futures[-1]
+
+    def close(self) -> None:
+        self.closed = True
 
 
 class Collector:

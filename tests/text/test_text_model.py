@@ -5,28 +5,31 @@ from __future__ import annotations
 import asyncio
 import threading
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmtool.errors import RequestError
+from lmtool.errors import InvalidAnswerError, RequestError
 from lmtool.helpers.work_queue import WorkQueue
-from lmtool.ports import stream
+from lmtool.ports import Verdict, stream
 from lmtool.prompt_limits import LimitsByModel, PromptLimits
 from lmtool.text import worker
 from lmtool.text.text_model import TextModel
 from lmtool.text.tokenizer import TextTokenizer, load_tokenizer
 from lmtool.types import (
     ChatMessage,
+    Constraint,
     GenerateRequest,
     SamplingParams,
     ScoreRequest,
+    StreamId,
     TokenOutput,
     Usage,
 )
 from tests.text.conftest import STORIES
-from tests.text.scripted import END, Collector, ScriptedModel, generate, said
+from tests.text.scripted import END, Collector, ScriptedCheck, ScriptedModel, generate, said
 
 
 @pytest.fixture
@@ -398,6 +401,16 @@ class TestStopStrings:
         assert [output.finish_reason for output in sink.of(1) if output.last] == ["stop", "stop"]
         assert not model._channels
 
+    async def test_under_a_constraint(self, byte_level: TextTokenizer) -> None:
+        """The stream ends there as well, and says that its constraint had not ended it."""
+        inner, sink = ScriptedModel(byte_level.encode("one.END two")), Collector()
+        held = replace(generate(stop=("END",)), constraint=Constraint("regex", "one.END two"))
+        TextModel(inner, byte_level, ScriptedCheck()).submit(held, sink)
+        inner.run()
+        assert (sink.text(1), sink.of(1)[-1].finish_reason, sink.of(1)[-1].stopped_by) == ("one.", "stop", "END")
+        [warning] = sink.of(1)[-1].warnings
+        assert warning == "the answer was cut at the stop string 'END', before its constraint had ended it"
+
     @given(text=st.text("ab🙂 ", max_size=20), stop=st.text("ab🙂 ", min_size=1, max_size=3), step=st.integers(1, 5))
     async def test_text_is_cut_at_the_first_match(
         self, byte_level: TextTokenizer, text: str, stop: str, step: int
@@ -410,3 +423,99 @@ class TestStopStrings:
         assert sink.text(1) == text.partition(stop)[0]
         assert [output.last for output in sink.of(1)].count(True) == 1
         assert sink.of(1)[-1].usage.completion_tokens == len(sink.of(1))
+
+
+def held(stream_id: StreamId = 1, *, text: bool = True, **sampling: Any) -> GenerateRequest:
+    request = generate(stream_id, (5,), text=text, **sampling)
+    return replace(request, constraint=Constraint("json_schema", "{}"))
+
+
+async def settled() -> None:
+    """Wait until what is done has been handed on."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+class TestCheckedAnswers:
+    """Streams that their constraint has ended."""
+
+    @pytest.mark.parametrize("text", [True, False])
+    async def test_valid(self, byte_level: TextTokenizer, text: bool) -> None:
+        """The last output comes once the text is found valid, and says what that brought."""
+        check = ScriptedCheck()
+        inner, sink = said(byte_level, '{"a":"\u00e9"}'), Collector()
+        TextModel(inner, byte_level, check).submit(held(text=text, stop=("}}",)), sink)
+        inner.run()
+        assert check.begun == [('{"a":"\u00e9"}', ())]
+        assert not sink.of(1)[-1].last
+        check.futures[0].set_result(Verdict(warnings=("not judged",)))
+        await settled()
+        last = sink.of(1)[-1]
+        assert (last.finish_reason, last.warnings, last.token) == ("stop", ("not judged",), END)
+        assert last.usage == Usage(1, len(sink.of(1)), 1)
+        assert sink.text(1) == ('{"a":"\u00e9"}' if text else "")
+
+    async def test_invalid(self, byte_level: TextTokenizer) -> None:
+        """The stream ends with the error in place of `stop`; its neighbour goes on."""
+        inner, sink = said(byte_level, "{}"), Collector()
+        model = TextModel(inner, byte_level, ScriptedCheck(Verdict(InvalidAnswerError("it is wrong", "report it"))))
+        model.submit(held(), sink)
+        model.submit(generate(2), sink)
+        inner.run()
+        await settled()
+        last = sink.of(1)[-1]
+        assert (last.finish_reason, last.error, last.error_code) == (None, "it is wrong; report it", "invalid_answer")
+        assert sink.of(2)[-1].finish_reason == "stop"
+        assert not model._channels
+
+    async def test_what_has_not_ended_is_not_judged(self, byte_level: TextTokenizer) -> None:
+        """Neither a text that was cut, nor one of another kind; an eos id in `stop_token_ids` cuts nothing."""
+        check = ScriptedCheck(Verdict())
+        cut, whole, sink = ScriptedModel(byte_level.encode("{}")), said(byte_level, "{}"), Collector()
+        TextModel(cut, byte_level, check).submit(held(), sink)
+        cut.run()
+        TextModel(whole, byte_level, ScriptedCheck(Verdict(), "regex")).submit(held(2), sink)
+        TextModel(whole, byte_level, check).submit(held(3, stop=("}",)), sink)
+        whole.run()
+        assert [sink.of(stream)[-1].finish_reason for stream in (1, 2, 3)] == ["length", "stop", "stop"]
+        assert check.begun == []
+        TextModel(whole, byte_level, check).submit(held(4, stop_token_ids=(END,)), sink)
+        whole.run()
+        assert check.begun == [("{}", ())]
+
+    async def test_a_broken_check(self, byte_level: TextTokenizer) -> None:
+        """Is an error of the stream, and told to whoever runs the server."""
+        told: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        check, inner, sink = ScriptedCheck(), said(byte_level, "{}"), Collector()
+        TextModel(inner, byte_level, check).submit(held(), sink)
+        inner.run()
+        check.futures[0].set_exception(ZeroDivisionError("bug"))
+        await settled()
+        assert sink.of(1)[-1].error_code == "server"
+        assert "bug" in str(told[0]["exception"])
+
+    async def test_cancelled_meanwhile(self, byte_level: TextTokenizer) -> None:
+        """A stream that is cancelled while its text is judged ends as cancelled."""
+        check, inner, sink = ScriptedCheck(), said(byte_level, "{}"), Collector()
+        handle = TextModel(inner, byte_level, check).submit(held(), sink)
+        inner.run()
+        handle.cancel()
+        check.futures[0].set_result(Verdict())
+        await settled()
+        assert [output.finish_reason for output in sink.of(1) if output.last] == ["cancelled"]
+
+    async def test_drain_waits(self, byte_level: TextTokenizer) -> None:
+        """What is being judged still runs; the check ends with its model."""
+        check, inner, sink = ScriptedCheck(), said(byte_level, "{}"), Collector()
+        model = TextModel(inner, byte_level, check)
+        model.submit(held(), sink)
+        inner.run()
+        assert await model.drain(0.0) == 1
+        draining = asyncio.create_task(model.drain(60.0))
+        await settled()
+        check.futures[0].set_result(Verdict())
+        assert await draining == 0
+        assert sink.of(1)[-1].finish_reason == "stop"
+        model.close()
+        assert check.closed

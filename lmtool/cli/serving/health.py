@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from lmtool.errors import InvalidAnswerError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -35,6 +37,8 @@ class Health:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    invalid_answers: int = 0
+    """Finished strict answers that were not valid, and did not reach `stop`."""
 
     def count(self, entry: RequestLog) -> None:
         """Count one ended request."""
@@ -43,6 +47,7 @@ class Health:
         self.prompt_tokens += entry.prompt_tokens or 0
         self.cached_tokens += entry.cached_tokens
         self.output_tokens += entry.output_tokens
+        self.invalid_answers += entry.error_code == InvalidAnswerError.code
 
     def report(self) -> dict[str, Any]:
         """What `/health` says."""
@@ -102,6 +107,12 @@ def metrics(
             "counter",
             "Tokens generated or scored by ended requests.",
             [("", health.output_tokens)],
+        ),
+        (
+            "invalid_answers_total",
+            "counter",
+            "Strict answers that were not valid under their schema once finished: a fault of the server.",
+            [("", health.invalid_answers)],
         ),
     ]
     if workers_up is not None:

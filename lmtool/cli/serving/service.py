@@ -204,6 +204,7 @@ class Service:
                 output_tokens=used.completion_tokens,
                 end=last.finish_reason,
                 error=last.error,
+                error_code=last.error_code,
                 cached_tokens=used.cached_tokens,
             )
         )
@@ -211,12 +212,11 @@ class Service:
     def _application(self) -> Any:
         from starlette.applications import Starlette
 
-        from lmtool.guide.check import violations
         from lmtool.openai_api.generation import form_named
         from lmtool.openai_api.server import ApiConfig, OpenAIServer
 
         form = form_named(self._config.models.tool_call_parser)
-        self._http = OpenAIServer(self._host, self._tokenizer, ApiConfig(form, violations, self._answered))
+        self._http = OpenAIServer(self._host, self._tokenizer, ApiConfig(form, self._answered))
         handlers = [*self._server.routes(), *routes(self.health, self._numbers), *self._http.routes()]
         application = Starlette(routes=handlers)
         return application if self._tap is None else self._tap.around(application, leave_out=("/health", "/metrics"))

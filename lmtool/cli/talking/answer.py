@@ -95,9 +95,12 @@ async def _show(talk: Talk, records: Sequence[Record], view: View, explain: Call
 
 
 def _explain(showing: Showing, info: ModelInfo, records: Sequence[Record], out: Output) -> None:
-    """Put the legend and the figures on stderr."""
+    """Put warnings, the legend and the figures on stderr."""
     from lmtool.cli.talking.render import Ink, Tint, stats_lines
 
+    for record in records:
+        for warning in record.warnings:
+            out.warn(warning if len(records) == 1 else f"{record.index}│ {warning}")
     if out.quiet:
         return
     ink = Ink.of(out)

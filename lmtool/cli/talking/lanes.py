@@ -59,7 +59,7 @@ class Lanes:
             self._lanes[lane].pieces.append((text, style))
 
     def close(self, lane: Hashable, *tail: Piece) -> None:
-        """End a lane; `tail` follows on a line of its own."""
+        """End a lane; each piece of `tail` follows on a line of its own."""
         self._lanes[lane].ended = True
         self._lanes[lane].tail = list(tail)
 
@@ -162,9 +162,9 @@ class Lanes:
         if self.column:
             out.append(("\n", ""))
             self.column = 0
-        if lane.tail:
+        for line in lane.tail:
             self._begin_line(lane, out)
-            out += [*lane.tail, ("\n", "")]
+            out += [line, ("\n", "")]
             self.column = 0
         self._owner = None
         del self._lanes[name]

@@ -185,13 +185,14 @@ class Repl:
         """Return what stands behind an answer."""
         if record.error is not None:
             return [(f"✗ {record.error.error}", "31")]
+        tail = [(f"warning: {warning}", "33") for warning in record.warnings]
         if self._conversation.showing.stats:
-            return [(stats_line(record), "2")]
-        if record.finish_reason == "cancelled":
-            return [("✗ cancelled", "2")]
-        if record.finish_reason == "length":
-            return [(f"(cut at {turn.sampling.max_tokens} tokens; /set max_tokens N)", "2")]
-        return []
+            tail.append((stats_line(record), "2"))
+        elif record.finish_reason == "cancelled":
+            tail.append(("✗ cancelled", "2"))
+        elif record.finish_reason == "length":
+            tail.append((f"(cut at {turn.sampling.max_tokens} tokens; /set max_tokens N)", "2"))
+        return tail
 
     # What is shown.
 

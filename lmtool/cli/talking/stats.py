@@ -32,6 +32,8 @@ class Record:
     usage: Usage | None = None
     error: TokenOutput | None = None
     """The output that reported a failure."""
+    warnings: tuple[str, ...] = ()
+    """What of the request's constraint the server did not hold."""
     ended: float | None = None
 
     def add(self, time: float, output: TokenOutput) -> None:
@@ -43,6 +45,7 @@ class Record:
         if output.last:
             self.finish_reason, self.ended = output.finish_reason, time
             self.error = output if output.error is not None else None
+            self.warnings = output.warnings
 
     @property
     def ttft(self) -> float | None:
@@ -117,6 +120,7 @@ def as_json(record: Record, model: str | None) -> dict[str, Any]:
         "text": record.text,
         "finish_reason": record.finish_reason,
         **({"error": record.error.error, "error_code": record.error.error_code} if record.error else {}),
+        **({"warnings": record.warnings} if record.warnings else {}),
         "tokens": [token_event(record, time, output) for time, output in record.tokens],
         "usage": {
             "prompt_tokens": usage.prompt_tokens if usage else None,
@@ -142,6 +146,8 @@ def token_event(record: Record, time: float, output: TokenOutput) -> dict[str, A
     event["finish_reason"] = output.finish_reason
     if output.top_logprobs is not None:
         event["top_logprobs"] = {str(token): _finite(logprob) for token, logprob in output.top_logprobs}
+    if output.warnings:
+        event["warnings"] = output.warnings
     return event
 
 

@@ -37,6 +37,8 @@ class HeldRow:
     processors: Processors | None = None
     bias: Mapping[int, float] = field(default_factory=dict)
     min_tokens: int = 0
+    stop_ids: Sequence[int] = ()
+    """Ids that end the stream beside eos: like these, they are not picked before `min_tokens`."""
     ignore_eos: bool = False
     best: int | None = None
     """Alternatives to tell of under bias and constraint; None tells no logprobs."""
@@ -50,11 +52,13 @@ class HeldRow:
             self.guide.advance(self.output[self.followed])
             self.followed += 1
 
-    @property
-    def bars_eos(self) -> bool:
-        """Whether eos may not be picked now, although the constraint would let it."""
-        early = len(self.output) < self.min_tokens or self.ignore_eos
-        return early and self.guide is not None and self.guide.error() is None and not self.guide.ended()
+    def barred(self, eos: Sequence[int]) -> Sequence[int]:
+        """Ids that may not be picked now, although the constraint would let them, where it lets others."""
+        if self.guide is None or self.guide.error() is not None or self.guide.ended():
+            return ()
+        if len(self.output) < self.min_tokens:
+            return (*eos, *self.stop_ids)
+        return eos if self.ignore_eos else ()
 
     def error(self) -> LmtoolError | None:
         """Why the stream cannot go on."""
@@ -69,12 +73,13 @@ def arguments(
     constraint: str | None,
     processors: list[dict[str, object]],
     min_tokens: int,
+    stop_ids: Sequence[int],
     ignore_eos: bool,
     best: int | None,
 ) -> str:
     """What `HeldRow`s are made from, as the text that goes with a request through vLLM."""
     words = {"name": name, "constraint": constraint, "processors": processors, "best": best}
-    return json.dumps({**words, "min_tokens": min_tokens, "ignore_eos": ignore_eos})
+    return json.dumps({**words, "min_tokens": min_tokens, "stop_ids": [*stop_ids], "ignore_eos": ignore_eos})
 
 
 class HeldRows:
@@ -84,6 +89,7 @@ class HeldRows:
         """teller: None where another process tells the same (tensor parallel)."""
         self.rows: dict[int, HeldRow] = {}
         self._words = -(-vocab_size // 32)
+        self._eos_ids = eos_ids
         self._eos = np.zeros(self._words, np.uint32)
         for eos in eos_ids:
             self._eos[eos // 32] |= np.uint32(1 << eos % 32)
@@ -135,8 +141,12 @@ class HeldRows:
         for at, (_, row) in enumerate(rows):
             if row.error() is not None:
                 bits[at] = self._eos
-            elif row.bars_eos:
-                bits[at] &= ~self._eos
+                continue
+            left = bits[at].copy()
+            for token in row.barred(self._eos_ids):
+                left[token // 32] &= ~np.uint32(1 << token % 32)
+            if left.any():
+                bits[at] = left
 
     def _forbidden(self, logits: Any, mask: NDArray[np.int32]) -> Any:
         """[n, V] float32 on the logits' device: 0 or -inf."""

@@ -140,9 +140,24 @@ class VllmModel:
                     output = TokenOutput(request.stream_id, token, own, best)
                     cached = getattr(answer, "num_cached_tokens", 0) or 0
                     usage = Usage(len(prompt), count, cached)
-                    stream.put(_last(output, part.finish_reason, usage, warnings) if ended else output)
+                    stream.put(self._last(request, output, part.finish_reason, usage, warnings) if ended else output)
                 if part.finish_reason is not None and not part.token_ids:
-                    stream.put(_last(TokenOutput(request.stream_id), part.finish_reason, None, warnings))
+                    last = TokenOutput(request.stream_id)
+                    stream.put(self._last(request, last, part.finish_reason, None, warnings))
+
+    def _last(
+        self,
+        request: GenerateRequest,
+        output: TokenOutput,
+        finish_reason: str,
+        usage: Usage | None,
+        warnings: tuple[str, ...],
+    ) -> TokenOutput:
+        """An output as the one that ends its stream."""
+        reason: FinishReason = "length" if finish_reason == "length" else "stop"
+        own = output.token in request.sampling.stop_token_ids and output.token not in self._info.eos_token_ids
+        stopped_by = output.token if own and reason == "stop" else None
+        return replace(output, finish_reason=reason, usage=usage, warnings=warnings, stopped_by=stopped_by)
 
     @contextlib.asynccontextmanager
     async def _held(self, request: GenerateRequest, name: str) -> AsyncIterator[tuple[str, ...]]:
@@ -188,14 +203,6 @@ class VllmModel:
 
 def _alternatives(token: int, told: Any) -> Alternatives:
     return Alternatives(token, {other: min(0.0, entry.logprob) for other, entry in told.items()})
-
-
-def _last(output: TokenOutput, finish_reason: str, usage: Usage | None, warnings: tuple[str, ...]) -> TokenOutput:
-    return replace(output, finish_reason=_reason(finish_reason), usage=usage, warnings=warnings)
-
-
-def _reason(finish_reason: str) -> FinishReason:
-    return "length" if finish_reason == "length" else "stop"
 
 
 @dataclass(eq=False)

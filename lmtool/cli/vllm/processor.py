@@ -64,6 +64,7 @@ class GuideProcessor(LogitsProcessor):  # type: ignore[misc]  # vLLM is not in t
             output,
             bias=params.logit_bias or {},
             min_tokens=told["min_tokens"],
+            stop_ids=told["stop_ids"],
             ignore_eos=told["ignore_eos"],
             best=told["best"],
         )

@@ -73,6 +73,7 @@ def holding(request: GenerateRequest, name: str) -> dict[str, Any]:
         constraint=constraint_text(request.constraint) if request.constraint is not None else None,
         processors=processors.written(request.logits_processors),
         min_tokens=params.min_tokens if constrained else 0,
+        stop_ids=params.stop_token_ids if constrained else (),
         ignore_eos=params.ignore_eos and constrained,
         best=params.top_logprobs if constrained and params.logprobs_mode == "biased" else None,
     )
@@ -96,10 +97,9 @@ def constrained_logprobs(
 
 
 def _stop_ids(request: GenerateRequest, eos: Iterable[int]) -> set[int]:
-    if request.constraint is not None:  # it alone says where the text ends
-        return set(eos)
     params = request.sampling
-    return {*params.stop_token_ids, *(() if params.ignore_eos else eos)}
+    eos_ends = request.constraint is not None or not params.ignore_eos  # it allows eos where its text may end
+    return {*params.stop_token_ids, *(eos if eos_ends else ())}
 
 
 def _told_biased(params: SamplingParams) -> bool:

@@ -63,6 +63,7 @@ async def _live(settings: dict[str, Any], folder: Path, log: EngineLog, liveness
 async def _serve(settings: dict[str, Any], folder: Path, log: EngineLog) -> None:
     from lmtool.cli.vllm.guides import RemoteGuides
     from lmtool.cli.vllm.model import VllmModel
+    from lmtool.guide.answer_check import JsonAnswerCheck
     from lmtool.text.text_model import TextModel
 
     scratch = Scratch(folder)
@@ -74,7 +75,8 @@ async def _serve(settings: dict[str, Any], folder: Path, log: EngineLog) -> None
     model = VllmModel(engine, info, guides, partial(_why_ended, engine, log))
     await _warm_up(model, settings, log)
     log.trim(0)  # what loading printed explains nothing that happens later
-    await _converse(model, model if tokenizer is None else TextModel(model, tokenizer), log)
+    texts = model if tokenizer is None else TextModel(model, tokenizer, JsonAnswerCheck())
+    await _converse(model, texts, log)
 
 
 async def _warm_up(model: VllmModel, settings: dict[str, Any], log: EngineLog) -> None:

@@ -31,6 +31,8 @@ class Document:
         self.root = root
         self.narrowed: dict[str, None] = {}
         """One sentence for each way in which fewer texts are allowed than the schema allows; in order."""
+        self.impossibilities: list[str] = []
+        """Why parts of it match nothing."""
         self._nodes = 0
 
     def count(self, nodes: int = 1) -> None:
@@ -42,6 +44,10 @@ class Document:
     def narrow(self, sentence: str) -> None:
         """Remember that fewer texts are allowed than the schema allows."""
         self.narrowed[sentence] = None
+
+    def impossible(self, sentence: str) -> None:
+        """Remember that a part matches nothing."""
+        self.impossibilities.append(sentence)
 
     def target(self, schema: Schema) -> Schema:
         """Return what a schema refers to, if it is nothing but a reference within the document; else itself."""

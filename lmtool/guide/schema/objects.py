@@ -15,8 +15,11 @@ from lmtool.guide.schema.document import (
     schemas,
     significant,
 )
+from lmtool.guide.schema.name_patterns import PatternError, has_too_few_names, matches
 
 _MAX_CHOICES = 60
+_MOST_OPTIONAL = 4
+"""Optional properties beside others that are counted with them: each may be there or not."""
 
 
 def write_property_names(node: dict[str, object], document: Document) -> list[Schema]:
@@ -30,10 +33,23 @@ def write_property_names(node: dict[str, object], document: Document) -> list[Sc
     patterned = _names_pattern(allowed)
     if isinstance(patterned, list):
         return _only_named(node, patterned)
-    if node.keys() & {"properties", "patternProperties"}:
-        raise UnsupportedError("propertyNames", "beside properties is supported as a list of names only")
+    if "patternProperties" in node:
+        raise UnsupportedError("propertyNames", "beside patternProperties is not supported")
+    properties = named_schemas(node.get("properties", {}), "properties")
+    if properties:
+        node["properties"] = {name: _if_matched(patterned, name, properties[name]) for name in properties}
     held = node.pop("additionalProperties", True)
-    return [{"patternProperties": {patterned: held}, "additionalProperties": False}]
+    further: dict[str, object] = {} if held is False else {"patternProperties": {patterned: held}}
+    node |= {**further, "additionalProperties": False}
+    return []
+
+
+def _if_matched(pattern: str, name: str, schema: Schema) -> Schema:
+    """The schema of a property whose name must match, which is none where it does not."""
+    try:
+        return schema if matches(pattern, name) else False
+    except PatternError as problem:
+        raise UnsupportedError("propertyNames", f"has a pattern that is not supported: {problem}") from None
 
 
 def _names_pattern(allowed: dict[str, object]) -> str | list[str]:
@@ -61,6 +77,9 @@ def _only_named(node: dict[str, object], allowed: list[str]) -> list[Schema]:
 
 def write_property_counts(node: dict[str, object], document: Document) -> list[Schema]:
     """Take `minProperties` and `maxProperties` out of a node where only some properties are required."""
+    if has_too_few_names(node):
+        document.impossible(f"'minProperties' is {node['minProperties']}, and there are not as many names")
+        return [False]
     properties = named_schemas(node.get("properties", {}), "properties")
     required = names(node.get("required", []), "required")
     optional = [name for name in properties if name not in required and properties[name] is not False]
@@ -73,17 +92,27 @@ def write_property_counts(node: dict[str, object], document: Document) -> list[S
         if most is None and least <= len(required):
             node.pop("minProperties", None)
             return []
-        _close(node, document)
+        if "patternProperties" in node or least > len(optional) + len(required):
+            return [_beside_others(optional)]
+        document.narrow("where properties are counted, only those that the schema names are used")
+        node["additionalProperties"] = False
     node.pop("minProperties", None)
     node.pop("maxProperties", None)
     return [*_at_least(optional, least - len(required)), *_at_most(optional, required, most)]
 
 
-def _close(node: dict[str, object], document: Document) -> None:
-    if "patternProperties" in node:
-        raise UnsupportedError("minProperties", "beside patternProperties is not supported")
-    document.narrow("where properties are counted, only those that the schema names are used")
-    node["additionalProperties"] = False
+def _beside_others(optional: list[str]) -> Schema:
+    """Each of the optional properties is there or not: the library counts others beside properties that must be."""
+    if len(optional) > _MOST_OPTIONAL:
+        why = f"where others are counted with more than {_MOST_OPTIONAL} optional properties is not supported"
+        raise UnsupportedError("minProperties", why)
+    chosen = [some for count in range(len(optional) + 1) for some in combinations(optional, count)]
+    return any_of(
+        [
+            {"required": list(some), "properties": {name: False for name in optional if name not in some}}
+            for some in chosen
+        ]
+    )
 
 
 def _at_least(optional: list[str], count: int) -> list[Schema]:

@@ -18,6 +18,12 @@ _MAPS = ("properties", "patternProperties", "$defs", "definitions")
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _SINGLE = ("items", "additionalProperties", "additionalItems", "contains")
 
+_TOGETHER = (
+    {"properties", "patternProperties", "additionalProperties"},
+    {"items", "prefixItems", "additionalItems"},
+)
+"""Keywords that mean something else with one another than each for itself."""
+
 _WRITERS: tuple[tuple[frozenset[str], Callable[[dict[str, object], Document], list[Schema]]], ...] = (
     (frozenset({"dependencies", "dependentRequired", "dependentSchemas"}), write_dependencies),
     (frozenset({"if"}), write_if),
@@ -38,6 +44,8 @@ class Rewritten:
     schema: Schema
     narrowed: tuple[str, ...]
     """In which ways it allows fewer texts than the original; never more."""
+    impossible: tuple[str, ...] = ()
+    """Why parts of it match nothing."""
 
 
 def rewrite(schema: Schema) -> Rewritten:
@@ -46,7 +54,8 @@ def rewrite(schema: Schema) -> Rewritten:
     Raises `UnsupportedError`, which names the keyword, where that cannot be done.
     """
     document = Document(schema)
-    return Rewritten(_rewrite(schema, document), tuple(document.narrowed))
+    written = _rewrite(schema, document)
+    return Rewritten(written, tuple(document.narrowed), tuple(document.impossibilities))
 
 
 def _rewrite(schema: Schema, document: Document) -> Schema:
@@ -69,10 +78,15 @@ def _joined(node: dict[str, object], parts: list[Schema]) -> Schema:
     if any(part is False for part in parts):
         return False
     [first, *others] = parts
-    if not others and isinstance(first, dict) and not first.keys() & node.keys():
+    if not others and isinstance(first, dict) and not _meet(first, node):
         return {**node, **first}
     already = node.get("allOf")
     return {**node, "allOf": [*(already if isinstance(already, list) else []), *parts]}
+
+
+def _meet(one: dict[str, object], other: dict[str, object]) -> bool:
+    """Whether two nodes say something of the same, so that they cannot be written as one."""
+    return bool(one.keys() & other.keys()) or any(one.keys() & of and other.keys() & of for of in _TOGETHER)
 
 
 def _inside(node: dict[str, object], document: Document) -> dict[str, object]:

@@ -113,7 +113,7 @@ def _key(pattern: str, keyword: str) -> str | None:
 
 
 def _unnamed(node: Mapping[str, object], further: str | None, rules: JsonRules) -> str | None:
-    """The expression of all members where none is named. A name may come twice, which makes one property of two."""
+    """The expression of all members where none is named; that none comes twice is seen to by `UniqueNames`."""
     least, most = count(node, "minProperties") or 0, count(node, "maxProperties")
     if least > 1:
         raise UnsupportedError("minProperties", "above 1 is supported only where properties are named")

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from lmtool.errors import ConstraintError
 from lmtool.guide.schema.document import Schema, UnsupportedError
+from lmtool.guide.schema.open_names import LISTED, OpenNames, open_names
 from lmtool.guide.schema.rewriting import rewrite
+from lmtool.guide.tag_parts import as_format, open_names_in
 from lmtool.guide.xgrammar import matching, notation
 from lmtool.guide.xgrammar.notation import Rules
 from lmtool.guide.xgrammar.pattern import PatternError
@@ -34,6 +36,10 @@ class Source:
     text: str
     warnings: tuple[str, ...] = ()
     """What of the constraint it does not hold, or more narrowly than it says."""
+    names: OpenNames = LISTED
+    """Of the JSON in it, whether names could come twice."""
+    markers: tuple[bytes, ...] = (b"",)
+    """Behind which texts this JSON begins, see `JsonCursor`."""
 
 
 def source(constraint: Constraint) -> Source:
@@ -42,8 +48,9 @@ def source(constraint: Constraint) -> Source:
 
 
 def _json_schema(constraint: Constraint) -> Source:
-    text, warnings = _schema_grammar(json.loads(constraint.text), constraint, "the JSON Schema")
-    return Source("grammar", text, warnings)
+    schema = json.loads(constraint.text)
+    text, warnings = _schema_grammar(schema, constraint, "the JSON Schema")
+    return Source("grammar", text, warnings, open_names(schema))
 
 
 def _schema_grammar(schema: Schema, constraint: Constraint, what: str) -> tuple[str, tuple[str, ...]]:
@@ -107,8 +114,10 @@ def _structural_tag(constraint: Constraint) -> Source:
     def pattern(given: str, where: str) -> str:
         return _pattern_grammar(given, f"{where} of the structural tag")
 
-    written = TagWriter(schema, pattern).written(json.loads(constraint.text))
-    return Source("structural_tag", json.dumps(written, ensure_ascii=False), tuple(warnings))
+    tag = json.loads(constraint.text)
+    written = TagWriter(schema, pattern).written(tag)
+    text = json.dumps(written, ensure_ascii=False)
+    return Source("structural_tag", text, tuple(warnings), *open_names_in(as_format(tag)))
 
 
 _WRITERS: Mapping[str, Callable[[Constraint], Source]] = {

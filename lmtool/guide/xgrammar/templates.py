@@ -13,6 +13,7 @@ from lmtool.errors import ConstraintError, ResourceError, ServerError
 from lmtool.guide.grammar import noun
 from lmtool.guide.held_guide import HeldGuide, too_complex
 from lmtool.guide.templates import read_tokenizer
+from lmtool.guide.unique_names import NameTokens
 from lmtool.guide.xgrammar import worker
 from lmtool.guide.xgrammar.guide import XgrammarGuide
 from lmtool.guide.xgrammar.sources import source
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lmtool.guide.config import GuideConfig
+    from lmtool.guide.unique_names import UniqueNames
     from lmtool.types import Constraint
 
 INSTALL = "pip install 'lmtool[xgrammar]'"
@@ -47,12 +49,15 @@ class XgrammarTemplate:
     """Estimated bytes in memory."""
     vocab_size: int
     eos: frozenset[int]
+    names: UniqueNames | None = None
+    """None where no name can come twice."""
 
     def guide(self) -> XgrammarGuide:
         """Return a fresh guide at the constraint's start."""
         import xgrammar
 
-        return XgrammarGuide(xgrammar.GrammarMatcher(self.compiled), self.vocab_size, self.eos, self.warnings)
+        names = None if self.names is None else self.names.copy()
+        return XgrammarGuide(xgrammar.GrammarMatcher(self.compiled), self.vocab_size, self.eos, self.warnings, names)
 
 
 class XgrammarTemplates:
@@ -67,7 +72,9 @@ class XgrammarTemplates:
             import xgrammar
         except ImportError as error:
             raise ResourceError(f"xgrammar cannot be imported: {error}", f"install it:  {INSTALL}") from error
-        vocabulary = _vocabulary(read_tokenizer(tokenizer_json, vocab_size, eos_ids), vocab_size, eos_ids)
+        tokenizer = read_tokenizer(tokenizer_json, vocab_size, eos_ids)
+        vocabulary = _vocabulary(tokenizer, vocab_size, eos_ids)
+        self._name_tokens = NameTokens(tokenizer, vocab_size)
         self._vocab_size = vocab_size
         self._eos = frozenset(eos_ids)
         self._config = config
@@ -118,7 +125,8 @@ class XgrammarTemplates:
             )
         compiled = self._deserialize(text, self._info)
         size = int(compiled.memory_size_bytes)
-        return XgrammarTemplate(compiled, written.warnings, size, self._vocab_size, self._eos)
+        names = self._name_tokens.unique(written.names, written.markers)
+        return XgrammarTemplate(compiled, written.warnings, size, self._vocab_size, self._eos, names)
 
     def compute(self, rows: list[tuple[HeldGuide, int]], mask: NDArray[np.int32]) -> None:
         """Fill masks, see `library.Library.compute`."""

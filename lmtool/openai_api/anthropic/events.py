@@ -86,14 +86,15 @@ class Message:
         if self.answer.stopped_by is not None:
             return True
         stops, outputs = self.call.sampling.stop, self.answer.outputs
-        return bool(stops and self.call.constraint is None and outputs and outputs[-1].token not in self.eos)
+        return bool(stops and outputs and outputs[-1].token not in self.eos)
 
     @property
     def _stop_sequence(self) -> str | None:
         if self.stop_reason != "stop_sequence":
             return None
         stops = self.call.sampling.stop
-        return self.answer.stopped_by or (stops[0] if len(stops) == 1 else None)
+        stopped_by = self.answer.stopped_by
+        return stopped_by if isinstance(stopped_by, str) else stops[0] if len(stops) == 1 else None
 
     def _head(self) -> dict[str, Any]:
         return {"id": self.id, "type": "message", "role": "assistant", "model": self.model}

@@ -56,14 +56,15 @@ def test_metrics_count_what_ended() -> None:
     health = Health(state="ready")
     health.count(RequestLog(1, "1", "GENERATE", None, 2, 5, 0.1, 0.2, "length"))
     health.count(RequestLog(1, "2", "GENERATE", error="bad id"))
+    health.count(RequestLog(1, "5", "GENERATE", error="not valid", error_code="invalid_answer"))
     health.count(RequestLog(1, "3", "MODEL_INFO", end="stop"))
     health.count(RequestLog(1, "4", "GENERATE", None, 100, 1, 0.1, 0.2, "stop", cached_tokens=64))
     lines = metrics(health, **NUMBERS).splitlines()
     assert 'lmtool_requests_total{command="GENERATE",ending="length"} 1' in lines
-    assert 'lmtool_requests_total{command="GENERATE",ending="error"} 1' in lines
+    assert 'lmtool_requests_total{command="GENERATE",ending="error"} 2' in lines
     assert 'lmtool_requests_total{command="MODEL_INFO",ending="stop"} 1' in lines
     assert {"lmtool_prompt_tokens_total 102", "lmtool_output_tokens_total 6", "lmtool_ready 1"} <= set(lines)
-    assert "lmtool_prompt_tokens_cached_total 64" in lines
+    assert {"lmtool_prompt_tokens_cached_total 64", "lmtool_invalid_answers_total 1"} <= set(lines)
     assert {"lmtool_connections 2", "lmtool_streams_running 3", "lmtool_streams_waiting 4"} <= set(lines)
 
 

@@ -113,6 +113,24 @@ def test_text_goes_to_stdout_alone(lmtool: Run) -> None:
     assert result.stderr.startswith("stop · 2 tokens · ttft ")
 
 
+def test_warnings(lmtool: Run) -> None:
+    """What was not held goes to stderr, also when quiet, and into JSON of both kinds."""
+
+    def cut(connection: ServerConnection, payload: dict[str, Any]) -> None:
+        last = token(payload["stream_id"], "Hel", finish_reason="stop", warnings=["it was cut", "and how"])
+        Script.tell(connection, "TOKEN", last)
+
+    with script(cut) as server:
+        plain = lmtool("-q", "chat", "Hi", "-e", server.url)
+        several = lmtool("chat", "Hi", "--n-streams", "2", "-t", "1", "-e", server.url)
+        whole, lines = (
+            json.loads(lmtool("chat", "Hi", form, "-e", server.url).stdout) for form in ("--json", "--jsonl")
+        )
+    assert (plain.stdout, plain.stderr) == ("Hel", "warning: it was cut\nwarning: and how\n")
+    assert {"warning: 1│ it was cut", "warning: 2│ and how"} <= set(several.stderr.splitlines())
+    assert whole["warnings"] == lines["warnings"] == ["it was cut", "and how"]
+
+
 def test_frame(lmtool: Run) -> None:
     """Words and options become fields; the seed's own example asks for exactly five tokens."""
     with script(hello) as server:

@@ -189,6 +189,22 @@ def test_commands_and_mistakes(served: str) -> None:
         assert not re.search(r"\x1b\[[0-9;]*[34]8;5", screen.raw), "NO_COLOR was given"
 
 
+def test_warnings(served: str, tmp_path: Path) -> None:
+    """What was not held stands behind its answer."""
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"const": "one two"}')
+    with terminal("chat", "-e", served, "--json-schema", str(schema), "--stop", "two", NO_COLOR="1") as screen:
+        screen.expect(r"1> ")
+        screen.type("/stats\r")
+        screen.expect(r"stats on")
+        screen.type(f"{START}\r")
+        screen.expect(
+            r"warning: the answer was cut at the stop string 'two', before its constraint had ended it\s+stop · "
+        )
+        screen.type("exit\r")
+        assert screen.end() == 0
+
+
 def test_line_editing(served: str) -> None:
     """Cursor keys, history and pastes work; a pasted line feed does not send."""
     with terminal("chat", "-e", served, "-n", "3") as screen:

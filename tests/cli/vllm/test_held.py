@@ -136,9 +136,10 @@ def test_an_error_ends_its_own_row(guides, tokenizer, eos):
 
 def test_what_travels_through_vllm():
     """Everything that a row is made from."""
-    told = json.loads(arguments("n", constraint="{}", processors=[], min_tokens=3, ignore_eos=True, best=None))
-    assert told == {
-        "name": "n", "constraint": "{}", "processors": [], "min_tokens": 3, "ignore_eos": True, "best": None,
+    told = arguments("n", constraint="{}", processors=[], min_tokens=3, stop_ids=(5,), ignore_eos=True, best=None)
+    assert json.loads(told) == {
+        "name": "n", "constraint": "{}", "processors": [], "min_tokens": 3, "stop_ids": [5], "ignore_eos": True,
+        "best": None,
     }  # fmt: skip
     assert processors_of([]) is None
     with pytest.raises(RequestError):

@@ -65,15 +65,16 @@ def test_what_vllm_cannot_do(request_: GenerateRequest) -> None:
         sampling(request_, ())
 
 
-def test_a_constraint_alone_says_where_a_text_ends() -> None:
-    """Stop ids and `min_tokens` are not vLLM's business then; what holds the stream travels beside its own words."""
+def test_where_a_text_under_a_constraint_ends() -> None:
+    """At eos and at stop ids; `min_tokens` is not vLLM's business, and what holds the stream travels beside."""
     sampled = SamplingParams(min_tokens=4, ignore_eos=True, stop_token_ids=(9,), logit_bias={3: 1.0})
     request = GenerateRequest("a", (1,), sampled, constraint=Constraint("regex", "a+"))
     told = sampling(request, (2,))
-    assert (told["stop_token_ids"], told["min_tokens"]) == ([2], 0)
+    assert (told["stop_token_ids"], told["min_tokens"]) == ([2, 9], 0)
     assert "logprob_token_ids" not in told
     held = json.loads(holding(request, "n")["extra_args"]["lmtool"])
     assert (json.loads(held["constraint"]), held["min_tokens"], held["ignore_eos"]) == ({"regex": "a+"}, 4, True)
+    assert held["stop_ids"] == [9]
     assert (held["best"], holds(request), holds(asked())) == (1, True, False)
 
 

@@ -11,18 +11,19 @@ CLOSED = {"properties": {"a": {}, "b": {}, "c": {}}, "additionalProperties": Fal
 
 
 @pytest.mark.parametrize(
-    ("names", "held"),
+    ("names", "held", "node"),
     [
-        (True, []),
-        (False, [{"maxProperties": 0}]),
-        ({"type": "string"}, []),
-        ({"pattern": "^a"}, [{"patternProperties": {"^a": True}, "additionalProperties": False}]),
-        ({"maxLength": 3}, [{"patternProperties": {"^[\\s\\S]{0,3}$": True}, "additionalProperties": False}]),
+        (True, [], {}),
+        (False, [{"maxProperties": 0}], {}),
+        ({"type": "string"}, [], {}),
+        ({"pattern": "^a"}, [], {"patternProperties": {"^a": True}, "additionalProperties": False}),
+        ({"maxLength": 3}, [], {"patternProperties": {"^[\\s\\S]{0,3}$": True}, "additionalProperties": False}),
     ],
 )
-def test_names(names, held):
+def test_names(names, held, node):
     """What names are allowed is said by patterns."""
-    assert write_property_names({"propertyNames": names}, Document({})) == held
+    given = {"propertyNames": names}
+    assert (write_property_names(given, Document({})), given) == (held, node)
 
 
 def test_named_properties():
@@ -34,8 +35,20 @@ def test_named_properties():
     }
     assert write_property_names(node, Document({})) == []
     assert node == {"properties": {"a": {"type": "null"}, "b": {"type": "string"}}, "additionalProperties": False}
-    with pytest.raises(UnsupportedError):
-        write_property_names({"propertyNames": {"pattern": "a"}, "properties": {}}, Document({}))
+
+
+def test_names_beside_properties():
+    """A property is left out where its name does not match; others must match, unless there are none."""
+    node = {"propertyNames": {"pattern": "^a"}, "properties": {"ab": {"type": "null"}, "b": {}}}
+    closed = {**node, "additionalProperties": False}
+    assert write_property_names(node, Document({})) == write_property_names(closed, Document({})) == []
+    left = {"properties": {"ab": {"type": "null"}, "b": False}, "additionalProperties": False}
+    assert closed == left
+    assert node == {**left, "patternProperties": {"^a": True}}
+    for beside in ({"patternProperties": {"b": {}}}, {"properties": {"a": {}}}):
+        pattern = "a" if "patternProperties" in beside else "(?=a)"
+        with pytest.raises(UnsupportedError, match="propertyNames"):
+            write_property_names({"propertyNames": {"pattern": pattern}, **beside}, Document({}))
 
 
 def test_counts():
@@ -57,6 +70,28 @@ def test_open_objects_are_narrowed():
     assert write_property_counts(node, document) == [{"required": ["a"]}]
     assert node["additionalProperties"] is False
     assert document.narrowed
+
+
+def test_counts_beside_others():
+    """Others are counted where it is said of each property that may be left out whether it is there."""
+    some = {"properties": {"a": {}, "b": {}}, "required": ["a"], "minProperties": 2, "maxProperties": 3}
+    ways = [{"required": [], "properties": {"b": False}}, {"required": ["b"], "properties": {}}]
+    node = {**some, "patternProperties": {"^x": {}}}
+    assert write_property_counts(node, Document({})) == [{"anyOf": ways}]
+    assert (node["minProperties"], node["maxProperties"]) == (2, 3)
+    [more] = write_property_counts({**some, "minProperties": 3}, Document({}))
+    assert more == {"anyOf": ways}
+    many = {"properties": {f"p{n}": {} for n in range(9)}, "patternProperties": {"^x": {}}, "maxProperties": 3}
+    with pytest.raises(UnsupportedError, match="more than 4 optional"):
+        write_property_counts(many, Document({}))
+
+
+def test_fewer_names_than_needed():
+    """Nothing matches, and why is known."""
+    document = Document({})
+    node = {"patternProperties": {"^a$": {}}, "additionalProperties": False, "minProperties": 2}
+    assert write_property_counts(node, document) == [False]
+    assert "'minProperties' is 2" in document.impossibilities[0]
 
 
 def test_too_many_choices():

@@ -136,6 +136,11 @@ def _whole(schema: Any) -> Any:
             [{}],
         ),
         ({"type": "object", "propertyNames": {"pattern": "^[ab]$"}}, [{}, {"a": 1, "b": 2}], [{"c": 1}, {"ab": 1}]),
+        (
+            {"additionalProperties": {"type": "object"}, "not": {"properties": {"b": {"const": 1}}}},
+            [{"b": {}}, {"b": {}, "c": {}}],
+            [{}, {"b": 1}, {"b": 2}, {"b": "x"}, {"c": {}}],
+        ),
         ({"type": "string", "format": "path"}, ["", "a/b", "é"], [1]),
         ({"type": "string", "format": "uri-reference"}, ["a/b?c#d", "", "//h/x", "http://h/"], ["a b", "%zz"]),
         (

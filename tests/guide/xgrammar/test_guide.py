@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from lmtool.errors import ServerError
+from lmtool.guide.schema.open_names import OpenNames
+from lmtool.guide.unique_names import NameTokens
 from lmtool.guide.xgrammar.guide import XgrammarGuide
 from tests.guide.xgrammar.fakes import EOS, FAKE, VOCABULARY
 
@@ -26,9 +28,20 @@ def begin(monkeypatch: pytest.MonkeyPatch) -> Callable[..., XgrammarGuide]:
 
     def begun(*texts: str, word: str = "") -> XgrammarGuide:
         matcher = xgrammar.GrammarMatcher(xgrammar.CompiledGrammar(list(texts), info, word))
-        return XgrammarGuide(matcher, len(VOCABULARY), frozenset(EOS), ("told",))
+        names = NameTokens(Spelled(), len(VOCABULARY)).unique(OpenNames(any=True, may_run_out=True), (b"",))  # type: ignore[arg-type]
+        return XgrammarGuide(matcher, len(VOCABULARY), frozenset(EOS), ("told",), names)
 
     return begun
+
+
+class Spelled:
+    """What is asked of a tokenizer."""
+
+    def is_special_token(self, token: int) -> bool:
+        return token in EOS
+
+    def decode_bytes(self, tokens: list[int]) -> bytes:
+        return VOCABULARY[tokens[0]]
 
 
 def test_to_its_end(begin: Callable[..., XgrammarGuide]) -> None:
@@ -61,15 +74,30 @@ def test_wrong_tokens(begin: Callable[..., XgrammarGuide]) -> None:
     assert "broke" in str(broken.error())
 
 
-def test_going_back(begin: Callable[..., XgrammarGuide]) -> None:
-    """By tokens taken; further back is an error."""
-    guide = begin("yes", "yellow")
-    for token in b"ye":
-        guide.advance(token)
-    guide.rollback(1)
-    assert guide.accepts(list(b"es")) == 2
-    guide.rollback(5)
-    assert "cannot go back" in str(guide.error())
+def allowed(guide: XgrammarGuide) -> str:
+    row = np.frombuffer(guide._lookahead().compute_bitmask(), np.uint32).copy()
+    guide.forbid_repeats(row)
+    return "".join(VOCABULARY[at].decode() for at in np.unpackbits(row.view(np.uint8), bitorder="little").nonzero()[0])
+
+
+def test_names_come_once(begin: Callable[..., XgrammarGuide]) -> None:
+    """What would write a name twice is forbidden, and what only leads there; a fork remembers its own."""
+    guide = begin('{"a":1,"a":1}', '{"a":1,"b":1}', '{"c":1,"c":1}', '{"c":1}')
+    for byte in b'{"a":1,"':
+        guide.advance(byte)
+    assert allowed(guide) == "b"
+    assert guide.accepts([*b'a":']) == 0
+    other = guide.fork()
+    other.advance(ord("b"))
+    other.advance(ord('"'))
+    assert other.error() is None
+    for byte in b'a"':
+        guide.advance(byte)
+    assert "for the second time" in str(guide.error())
+    ended = begin('{"c":1,"c":1}', '{"c":1}')
+    for byte in b'{"c":1':
+        ended.advance(byte)
+    assert allowed(ended) == "}"
 
 
 def test_drafts(begin: Callable[..., XgrammarGuide]) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.guide.following import compact
+from tests.guide.strict_run import problem_of
 from tests.guide.test_xgrammar import PYTHON, REGEXES, SCHEMAS, TEXTS, VALUES
 
 pytestmark = [
@@ -28,6 +29,13 @@ MORE: list[dict[str, Any]] = [
     {"type": "string", "format": "email"},
     {"type": "string", "minLength": 1, "maxLength": 4},
     {"type": "object", "additionalProperties": {"type": "integer"}, "maxProperties": 2},
+    {"type": "object", "patternProperties": {"^[ab]$": {"type": "null"}}, "additionalProperties": False},
+    {
+        "type": "object",
+        "patternProperties": {"^[ab]$": {"const": 1}},
+        "additionalProperties": False,
+        "minProperties": 1,
+    },
     {"oneOf": [{"type": "integer"}, {"type": "string", "maxLength": 1}]},
     {"if": {"type": "string"}, "then": {"maxLength": 3}, "else": {"type": ["integer", "null"]}},
     {"allOf": [{"type": "object", "required": ["a"]}, {"properties": {"a": {"type": "integer"}}}]},
@@ -62,9 +70,27 @@ def test_schemas() -> None:
         validator = jsonschema.Draft202012Validator(schema, format_checker=jsonschema.FormatChecker())
         assert answer["judged"] == [validator.is_valid(value) for value in VALUES], case
         for text in answer["said"]:
+            assert problem_of(schema, text) is None, (case, text)
             assert validator.is_valid(json.loads(text)), (case, text)
             ended += 1
     assert ended > 60
+
+
+def test_names_come_once() -> None:
+    """Also in the JSON of a structural tag; where nothing tells that it begins there, the tag is refused."""
+    open_, free = {"type": "object"}, {"type": "regex", "pattern": "[a-z]*"}
+    tag = {"type": "tag", "begin": "<f>", "content": {"type": "json_schema", "json_schema": open_}, "end": "</f>"}
+    form = {"type": "sequence", "elements": [free, tag["content"]]}
+    plain, within, refused = asked(
+        [
+            {"constraint": {"json": open_}, "texts": ['{"a":1,"a":1}', '{"a":1,"b":1}', '{"a":{"a":1}}']},
+            {"constraint": {"structural_tag": {"format": tag}}, "texts": ['<f>{"a":1,"a":1}</f>', '<f>{"a":1}</f>']},
+            {"constraint": {"structural_tag": {"format": form}}, "texts": []},
+        ]
+    )
+    assert plain["judged"] == [False, True, True]
+    assert within["judged"] == [False, True]
+    assert "names that it does not list" in refused["error"]
 
 
 def test_patterns() -> None:

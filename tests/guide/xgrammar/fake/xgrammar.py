@@ -91,11 +91,6 @@ class GrammarMatcher:
         for token in allowed:
             mask.view("uint32")[row, token // 32] |= 1 << token % 32
 
-    def rollback(self, tokens):
-        if tokens > len(self.said):
-            raise RuntimeError("too far")
-        del self.said[len(self.said) - tokens :]
-
     def fork(self):
         return GrammarMatcher(self.compiled, self.said)
 

@@ -1,0 +1,148 @@
+"""Validates answers that have ended, beside the streams that go on: the alarm, should what holds them have a fault."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from llguidance import LLMatcher, LLTokenizer
+
+from lmtool.errors import ConstraintTooComplexError, InvalidAnswerError, LmtoolError, ServerError
+from lmtool.guide.check import TooManyStepsError, UncheckedError, examine
+from lmtool.guide.tag_format import captured_format
+from lmtool.guide.tag_parts import as_format
+from lmtool.helpers.pool import LONG, Pool
+from lmtool.helpers.process import CrashError, TimeOverError
+from lmtool.ports import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from lmtool.guide.schema.document import Schema
+    from lmtool.types import Constraint
+
+    _Work = Callable[[Future[Verdict], Constraint, str], None]
+
+SECONDS = 10.0
+"""What validating one answer may take."""
+_QUICK_STEPS = 2000
+"""Keywords that are looked at in this process: 20 ms, in which other threads get the lock in turn."""
+_ALL_STEPS = 1 << 60
+_THREADS = 2
+
+
+class JsonAnswerCheck:
+    """A `ports.AnswerCheck` by jsonschema. Long answers and slow schemas go to processes that are killed when late."""
+
+    def __init__(self, seconds: float = SECONDS) -> None:
+        """seconds: what validating one answer may take."""
+        self._seconds = seconds
+        self._quick = ThreadPoolExecutor(_THREADS, "lmtool-answers")
+        self._slow = ThreadPoolExecutor(_THREADS, "lmtool-slow-answers")
+        self._helpers = Pool(_THREADS)
+
+    def applies_to(self, constraint: Constraint) -> bool:
+        """Whether answers under a constraint have JSON of a schema."""
+        return constraint.kind in {"json_schema", "structural_tag"}
+
+    def begin(self, constraint: Constraint, text: str, warnings: Sequence[str]) -> Future[Verdict]:
+        """Begin to validate an answer, see `ports.AnswerCheck.begin`."""
+        answer: Future[Verdict] = Future()
+        if not constraint.strict and not warnings:  # all of it was held, and nothing promised
+            answer.set_result(Verdict())
+            return answer
+        short = len(text) + len(constraint.text) < LONG
+        self._submit(
+            *(self._quick, self._validate_here) if short else (self._slow, self._validate_beside),
+            answer,
+            constraint,
+            text,
+        )
+        return answer
+
+    def close(self) -> None:
+        """End the threads and processes; what they were at ends with an error."""
+        self._helpers.close()
+        self._quick.shutdown(wait=False)
+        self._slow.shutdown(wait=False)
+
+    def _submit(
+        self, threads: ThreadPoolExecutor, work: _Work, answer: Future[Verdict], constraint: Constraint, text: str
+    ) -> None:
+        try:
+            threads.submit(work, answer, constraint, text)
+        except RuntimeError:  # they have ended
+            answer.set_result(Verdict(ServerError("the server stopped before the answer was validated")))
+
+    def _validate_here(self, answer: Future[Verdict], constraint: Constraint, text: str) -> None:
+        try:
+            answer.set_result(validate(constraint, text, _QUICK_STEPS))
+        except TooManyStepsError:
+            self._submit(self._slow, self._validate_beside, answer, constraint, text)
+        except BaseException as problem:  # noqa: BLE001  # told to who waits
+            answer.set_exception(problem)
+
+    def _validate_beside(self, answer: Future[Verdict], constraint: Constraint, text: str) -> None:
+        try:
+            answer.set_result(self._helpers.call(self._seconds, validate, constraint, text, _ALL_STEPS))
+        except TimeOverError:
+            sentence = f"validating the answer takes more than {self._seconds:g} s"
+            answer.set_result(_unsure(constraint, ConstraintTooComplexError(sentence, "make the schema simpler")))
+        except (CrashError, ServerError) as problem:
+            failed = ServerError(f"the process that validates answers failed: {problem}")
+            answer.set_result(_unsure(constraint, failed))
+        except BaseException as problem:  # noqa: BLE001  # told to who waits
+            answer.set_exception(problem)
+
+
+def validate(constraint: Constraint, text: str, steps: int) -> Verdict:
+    """What validating a finished answer brings. Raises `TooManyStepsError` where it takes more than so many steps."""
+    try:
+        found = tuple(_violations(constraint, text, steps))
+    except TooManyStepsError:
+        raise
+    except (UncheckedError, RecursionError) as problem:
+        return Verdict(warnings=(f"the answer was not validated: {problem}",))
+    if not constraint.strict:
+        return Verdict(warnings=tuple(f"the answer is not valid: {sentence}" for sentence in found))
+    if not found:
+        return Verdict()
+    hint = "do not use it; this is a fault of the server, please report it with the schema"
+    return Verdict(InvalidAnswerError(f"the finished answer is not valid under its schema: {found[0]}", hint))
+
+
+def _violations(constraint: Constraint, text: str, steps: int) -> Iterator[str]:
+    if constraint.kind == "json_schema":
+        yield from examine(constraint.text, text, steps)
+        return
+    values, schemas = _json_of(json.loads(constraint.text), text)
+    if values is None:
+        yield "the text has another form than the structural tag"
+        return
+    for value, numbers in values.items():
+        if all(schemas[number] is not None for number in numbers):
+            # Where several parts could stand there, it was one of them.
+            yield from min((examine(json.dumps(schemas[number]), value, steps) for number in numbers), key=len)
+
+
+def _json_of(tag: dict[str, object], text: str) -> tuple[dict[str, list[int]] | None, list[Schema | None]]:
+    """The JSON in the text of a structural tag, each value with the numbers of its schemas, and the schemas.
+
+    None where the text does not match.
+    """
+    lark, schemas = captured_format(as_format(tag))
+    matcher = LLMatcher(LLTokenizer("byte"), LLMatcher.grammar_from_lark(lark), log_level=0)
+    data = list(text.encode())
+    if matcher.try_consume_tokens(data) < len(data) or not matcher.is_accepting():
+        if (problem := matcher.get_error()) and "satisfy" not in problem:
+            raise UncheckedError(problem.splitlines()[0])
+        return None, schemas
+    values: dict[str, list[int]] = {}
+    for number, value in matcher.get_captures():
+        values.setdefault(value.decode(), []).append(int(number))
+    return values, schemas
+
+
+def _unsure(constraint: Constraint, problem: LmtoolError) -> Verdict:
+    return Verdict(problem) if constraint.strict else Verdict(warnings=(f"not validated: {problem.message}",))

@@ -1,0 +1,134 @@
+"""Whether a JSON Schema allows objects whose names it does not list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lmtool.guide.schema.document import Document, Schema, UnsupportedError, types_of
+from lmtool.guide.schema.name_patterns import has_too_few_names, is_endless
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_IN_PLACE = ("allOf", "anyOf", "oneOf")
+_BESIDE = ("not", "if", "then", "else")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenNames:
+    """Of a schema."""
+
+    any: bool = False
+    """Whether an object may have names that are not listed, or only by a pattern."""
+    may_run_out: bool = False
+    """Whether there are patterns that say which, and after some beginning of a name leave few."""
+    too_few: bool = False
+    """Whether an object needs more of them than its patterns match."""
+
+
+LISTED = OpenNames()
+"""All names are listed."""
+
+
+def open_names(schema: Schema) -> OpenNames:
+    """Look for objects with open names in all that a schema allows; where that is not certain, there are some."""
+    walk = _Walk(Document(schema))
+    try:
+        walk.visit(schema)
+    except UnsupportedError:
+        return OpenNames(any=True, may_run_out=True, too_few=walk.too_few)
+    return OpenNames(walk.open, walk.may_run_out, walk.too_few)
+
+
+class _Walk:
+    """Through the places of a document that are about a value of their own."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._visited: set[int] = set()
+        self.open = False
+        self.may_run_out = False
+        self.too_few = False
+
+    def visit(self, schema: Schema) -> None:
+        waiting = [schema]
+        while waiting:
+            node = waiting.pop()
+            if id(node) in self._visited:
+                continue
+            self._visited.add(id(node))
+            self.open = self.open or not self._shut(node, "object") or not self._shut(node, "array")
+            for part in self._parts(node):
+                self.may_run_out = self.may_run_out or not all(map(is_endless, _patterns(part)))
+                self.too_few = self.too_few or has_too_few_names(part)
+                waiting += _within(part)
+
+    def _shut(self, node: Schema, kind: str, depth: int = 0) -> bool:
+        """Whether no value of a kind matches a node that could have members it says nothing of."""
+        self._document.count()
+        if isinstance(node, bool):
+            return not node
+        if depth > 16:  # references in a circle, which are refused elsewhere
+            return False
+        types = types_of(node)
+        if (types is not None and kind not in types) or "const" in node or "enum" in node or _closed(node, kind):
+            return True
+        if "$ref" in node and self._shut(self._document.resolve(node["$ref"]), kind, depth + 1):
+            return True
+        if any(self._shut(part, kind, depth + 1) for part in _list(node, "allOf")):
+            return True
+        choices = [_list(node, keyword) for keyword in ("anyOf", "oneOf")]
+        return any(ways and all(self._shut(way, kind, depth + 1) for way in ways) for ways in choices)
+
+    def _parts(self, node: Schema) -> Iterator[dict[str, object]]:
+        """A node and all that is about the same value."""
+        waiting, seen = [node], set[int]()
+        while waiting:
+            part = waiting.pop()
+            if isinstance(part, bool) or id(part) in seen:
+                continue
+            seen.add(id(part))
+            yield part
+            waiting += [inner for keyword in _IN_PLACE for inner in _list(part, keyword)]
+            waiting += [inner for keyword in _BESIDE for inner in _one(part, keyword)]
+            waiting += [inner for keyword in ("dependentSchemas", "dependencies") for inner in _map(part, keyword)]
+            if "$ref" in part:
+                waiting.append(self._document.resolve(part["$ref"]))
+
+
+def _closed(node: dict[str, object], kind: str) -> bool:
+    if kind == "array":
+        return "items" in node or node.get("maxItems") == 0
+    return node.get("additionalProperties") is False and not node.get("patternProperties")
+
+
+def _within(part: dict[str, object]) -> list[Schema]:
+    """The schemas of a value's members."""
+    single = [
+        inner for keyword in ("items", "additionalItems", "additionalProperties") for inner in _one(part, keyword)
+    ]
+    several = [inner for keyword in ("items", "prefixItems") for inner in _list(part, keyword)]
+    named = [inner for keyword in ("properties", "patternProperties") for inner in _map(part, keyword)]
+    contained = _one(part, "contains")
+    return [*single, *several, *named, *contained]
+
+
+def _patterns(node: dict[str, object]) -> list[str]:
+    patterns = node.get("patternProperties")
+    return list(patterns) if isinstance(patterns, dict) else []
+
+
+def _one(node: dict[str, object], keyword: str) -> list[Schema]:
+    value = node.get(keyword)
+    return [value] if isinstance(value, bool | dict) else []
+
+
+def _list(node: dict[str, object], keyword: str) -> list[Schema]:
+    value = node.get(keyword)
+    return [entry for entry in value if isinstance(entry, bool | dict)] if isinstance(value, list) else []
+
+
+def _map(node: dict[str, object], keyword: str) -> list[Schema]:
+    value = node.get(keyword)
+    return [entry for entry in value.values() if isinstance(entry, bool | dict)] if isinstance(value, dict) else []
