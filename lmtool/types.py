@@ -111,7 +111,10 @@ class SamplingParams:
     ignore_eos: bool = False
     """Go on to `max_tokens` even when the model picks an eos id."""
     top_logprobs: int = 1
-    """How many alternatives each token carries, best first, plus the chosen one if it is not among them; 0 to 256."""
+    """How many alternatives each token carries, best first, plus the chosen one if it is not among them.
+
+    Clamped to the server's limit, and to the vocabulary.
+    """
     logprobs_mode: LogprobsMode = "biased"
     """The distribution that `logprob` and `top_logprobs` are taken from."""
 
@@ -239,6 +242,26 @@ class ModelInfo:
     """Streams being computed now."""
     waiting: int | None = None
     """Streams not yet started."""
+
+
+ModelPhase: TypeAlias = Literal["unloaded", "queued", "loading", "ready", "unloading", "failed"]
+"""Where a served model stands; `failed`: its last load did."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """One served model in a catalogue: what is known of it without loading it."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    """Further names that clients are shown. The path of a folder is not among them."""
+    phase: ModelPhase = "ready"
+    size_bytes: int | None = None
+    """Size of the weights; None until they were read once."""
+    context_length: int | None = None
+    """Most tokens of prompt and output together; None until it was loaded once."""
+    idle_seconds: float | None = None
+    """Since its last stream ended; None while it is used or is not in memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,6 +124,16 @@ async def serve(
         int | None,
         typer.Option(min=2, metavar="N", help="Tokens of prompt and output together.", rich_help_panel=MACHINE),
     ] = None,
+    max_logprobs: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Most alternatives a token: LMTP gets no more, HTTP is refused.  [default: 256, over HTTP 20]",
+            show_default=False,
+            rich_help_panel=WIRE,
+        ),
+    ] = None,
     kv_cache_bytes: Annotated[
         int | None, typer.Option(min=1, metavar="BYTES", help="Memory for keys and values.", rich_help_panel=MACHINE)
     ] = None,
@@ -270,6 +280,7 @@ async def serve(
         max_streams=batch_size or max_streams,
         max_batch_tokens=max_batch_tokens,
         max_context=max_context,
+        max_logprobs=max_logprobs,
         kv_cache_bytes=kv_cache_bytes,
         prefix_cache=prefix_cache,
         speculation=speculation,

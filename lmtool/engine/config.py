@@ -46,6 +46,11 @@ class EngineConfig:
     """
     deterministic: bool = False
     """Whether a stream has the same bits alone and in any batch on a GPU, too; on CPU it always has."""
+    max_logprobs: int | None = None
+    """Most alternatives that a token is told with. None: 256, and 20 over HTTP.
+
+    More are clamped over LMTP, whose clients ask for all they can get, and refused over HTTP.
+    """
     threads: int | None = None
     """CPU threads of the forward pass. None: torch's own choice."""
     trust_remote_code: bool = False

@@ -12,13 +12,14 @@ if TYPE_CHECKING:
 
     from lmtool.types import GenerateRequest, ModelInfo, SamplingParams, ScoreRequest
 
-MAX_TOP_LOGPROBS = 256
+MAX_LOGPROBS = 256
+"""Alternatives of a token where nothing else is said."""
 
 _RANGES = (
     ("max_tokens", 0, math.inf),
     ("min_tokens", 0, math.inf),
     ("top_k", 0, math.inf),
-    ("top_logprobs", 0, MAX_TOP_LOGPROBS),
+    ("top_logprobs", 0, math.inf),
     ("temperature", -1e6, 1e6),
     ("top_p", 0, 1),
     ("min_p", 0, 1),
@@ -27,6 +28,15 @@ _RANGES = (
     ("frequency_penalty", -1e6, 1e6),
 )
 """Field of `SamplingParams`, smallest and largest value."""
+
+
+def clamped(top_logprobs: int, info: ModelInfo, most: int | None = None) -> int:
+    """How many alternatives a token is given that was asked for so many: LMQL's clients ask for thousands.
+
+    most: the server's limit, `EngineConfig.max_logprobs`.
+    """
+    most = MAX_LOGPROBS if most is None else most
+    return min(top_logprobs, most, info.vocab_size or most)
 
 
 def check_generate(request: GenerateRequest, info: ModelInfo) -> list[int]:
@@ -65,7 +75,7 @@ def check_score(request: ScoreRequest, info: ModelInfo) -> tuple[list[int], list
             "shorten one of them",
         )
     if request.top_logprobs is not None:
-        _check_range("top_logprobs", request.top_logprobs, 0, MAX_TOP_LOGPROBS)
+        _check_range("top_logprobs", request.top_logprobs, 0, math.inf)
     return prompt, scored
 
 

@@ -71,7 +71,7 @@ _FewStops = Annotated[tuple[_StopText | _TokenId, ...], msgspec.Meta(max_length=
 
 _COUNT: Field[int] = Field(Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)], "an integer, 0 or more")
 _NUMBER: Field[float] = Field(float, "a finite number")
-TOP_LOGPROBS: Field[int] = Field(Annotated[int, msgspec.Meta(ge=0, le=256)], "an integer from 0 to 256")
+TOP_LOGPROBS = _COUNT
 SWITCH: Field[bool] = Field(bool, "true or false")
 PROMPT: Field[tuple[int, ...] | str] = Field(
     str | tuple[_TokenId, ...], "an array of token ids (integers, 0 or more) or a string"
@@ -119,7 +119,7 @@ KNOWN: Mapping[str, frozenset[str]] = {
     | {"prompt", "messages", "text", "progress", "stop", "constraint", "priority", "logits_processors"}
     | SAMPLING.keys(),
     "SCORE": _REQUEST | {"prompt", "messages", "scored", "text", "progress", "top_logprobs"},
-    "MODEL_INFO": _REQUEST | {"data", "progress"},
+    "MODEL_INFO": _REQUEST | {"data", "progress", "list"},
     "CANCEL": _REQUEST,
 }
 """Every field that has a meaning, per command; the others are ignored and told to a client that asks."""

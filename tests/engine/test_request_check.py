@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from lmtool.engine.request_check import check_generate, check_score
+from lmtool.engine.request_check import MAX_LOGPROBS, check_generate, check_score, clamped
 from lmtool.errors import ContextOverflowError, RequestError, UnknownTokenError
 from lmtool.types import ChatMessage, GenerateRequest, ModelInfo, SamplingParams, ScoreRequest
 
@@ -32,7 +32,6 @@ def generate(prompt=(3,), **params):
         {"top_k": -1},
         {"max_tokens": -1},
         {"min_tokens": -1},
-        {"top_logprobs": 257},
         {"top_logprobs": -1},
         {"repetition_penalty": 0},
         {"repetition_penalty": math.inf},
@@ -104,6 +103,15 @@ def test_context():
 
 def test_score_alternatives():
     """As in SamplingParams, or none."""
-    assert check_score(ScoreRequest(1, (), (4,), top_logprobs=256), INFO)
-    with pytest.raises(RequestError, match="top_logprobs is 300"):
-        check_score(ScoreRequest(1, (), (4,), top_logprobs=300), INFO)
+    assert check_score(ScoreRequest(1, (), (4,), top_logprobs=9999), INFO)
+    with pytest.raises(RequestError, match="top_logprobs is -1"):
+        check_score(ScoreRequest(1, (), (4,), top_logprobs=-1), INFO)
+
+
+@pytest.mark.parametrize(
+    ("asked", "most", "given"), [(5, None, 5), (9999, None, 50), (9999, 20, 20), (3, 20, 3), (7, 0, 0)]
+)
+def test_alternatives_are_clamped(asked, most, given):
+    """To the server's limit and the vocabulary: LMQL's clients ask for thousands."""
+    assert clamped(asked, INFO, most) == given
+    assert clamped(9999, ModelInfo("m", "", "x"), None) == MAX_LOGPROBS

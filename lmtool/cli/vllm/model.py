@@ -18,6 +18,7 @@ from lmtool.cli.vllm.translation import (
     scored,
     scoring,
 )
+from lmtool.engine.request_check import clamped
 from lmtool.errors import (
     ConstraintError,
     ContextOverflowError,
@@ -40,11 +41,17 @@ if TYPE_CHECKING:
 class VllmModel:
     """Streams of an `AsyncLLM`. Belongs to the event loop in which it was made."""
 
-    def __init__(self, engine: Any, info: ModelInfo, guides: RemoteGuides | None = None) -> None:
-        """engine: a `vllm.v1.engine.async_llm.AsyncLLM` without a tokenizer. guides: what holds streams in it."""
+    def __init__(
+        self, engine: Any, info: ModelInfo, guides: RemoteGuides | None = None, max_logprobs: int | None = None
+    ) -> None:
+        """engine: a `vllm.v1.engine.async_llm.AsyncLLM` without a tokenizer. guides: what holds streams in it.
+
+        max_logprobs: most alternatives that the engine gives a token.
+        """
         self._engine = engine
         self._guides = guides
         self._info = info
+        self._max_logprobs = max_logprobs
         self._numbers = itertools.count()
 
     async def info(self, model: str | None = None) -> ModelInfo:  # noqa: ARG002  # one model
@@ -53,7 +60,7 @@ class VllmModel:
 
     def submit(self, request: GenerateRequest | ScoreRequest, sink: Sink) -> StreamHandle:
         """See `TokenModel.submit`; the prompt must be token ids."""
-        stream = _Stream(request, sink)
+        stream = _Stream(self._clamped(request), sink)
         stream.task = asyncio.get_running_loop().create_task(self._run(stream, f"lmtool-{next(self._numbers)}"))
         return stream
 
@@ -73,6 +80,14 @@ class VllmModel:
         except Exception as problem:  # noqa: BLE001  # whatever vLLM raises ends this stream and no other
             reason = f"vLLM refused or failed: {problem}"
             stream.put(failure(request.stream_id, ServerError(reason, "see the server's log")))
+
+    def _clamped(self, request: GenerateRequest | ScoreRequest) -> GenerateRequest | ScoreRequest:
+        if isinstance(request, GenerateRequest):
+            top = clamped(request.sampling.top_logprobs, self._info, self._max_logprobs)
+            return replace(request, sampling=replace(request.sampling, top_logprobs=top))
+        if request.top_logprobs is None:
+            return request
+        return replace(request, top_logprobs=clamped(request.top_logprobs, self._info, self._max_logprobs))
 
     def _checked(self, request: GenerateRequest | ScoreRequest) -> list[int]:
         scored_ids = request.scored if isinstance(request, ScoreRequest) else ()

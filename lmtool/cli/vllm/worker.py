@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmtool.cli.vllm.scratch import Scratch
+from lmtool.engine.request_check import MAX_LOGPROBS
 from lmtool.errors import LmtoolError, ModelLoadError
 from lmtool.types import ModelInfo
 
@@ -64,7 +65,12 @@ def _engine(settings: dict[str, Any], scratch: Scratch) -> Any:
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    options = {"enable_prefix_caching": True, "max_logprobs": 256, "disable_log_stats": True, **settings["options"]}
+    options = {
+        "enable_prefix_caching": True,
+        "max_logprobs": MAX_LOGPROBS,
+        "disable_log_stats": True,
+        **settings["options"],
+    }
     try:
         if _can_hold(settings):
             options = {**scratch.options, **options}
@@ -93,7 +99,8 @@ def _with_text(engine: Any, settings: dict[str, Any], scratch: Scratch) -> Token
         sys.stderr.write(f"warning: served with token ids only: {problem.message}\n")
     scratch.describe(info, None if tokenizer is None else tokenizer.to_json())
     guides = RemoteGuides(engine, scratch.told) if _can_hold(settings) else None
-    model = VllmModel(engine, info, guides)
+    most = engine.model_config.max_logprobs
+    model = VllmModel(engine, info, guides, info.vocab_size if most < 0 else most)  # vLLM's -1 is no limit
     return model if tokenizer is None else TextModel(model, tokenizer)
 
 
