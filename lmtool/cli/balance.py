@@ -61,7 +61,7 @@ async def balance(
     await run(
         ServingConfig(
             ListenConfig(host, port),
-            ServiceConfig(server=server, workers=tuple(urls)),
+            ServiceConfig(server=server, workers=tuple(urls), foreign=True),
             ready_file=ready_file,
             drain_limit=drain_limit,
             json_logs=json_logs,

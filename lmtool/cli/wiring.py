@@ -17,6 +17,7 @@ from weakref import WeakSet
 from lmtool.cli.backends import BackendConfig, find
 from lmtool.cli.structured import open_compiler
 from lmtool.errors import FileError, LmtoolError, ModelLoadError, ModelNotFoundError, ResourceError, UsageError
+from lmtool.types import ModelEntry
 
 if TYPE_CHECKING:
     import tokenizers
@@ -220,15 +221,26 @@ def host(models: ModelsConfig, loader: Loader) -> ModelHost:
 
     return ModelHost(
         loader.load,
-        [] if models.model == AUTO else [served(models.model, models.served_model_name), *_allowed(models)],
+        _served(models),
         any_name=models.model == AUTO,
         max_loaded=models.max_loaded,
         idle_seconds=models.idle_unload,
     )
 
 
-def _allowed(models: ModelsConfig) -> list[ServedModel]:
-    return [served(model) for model in models.allow_model if model != models.model]
+def listed(models: ModelsConfig) -> list[ModelEntry]:
+    """What a server of these models will list as long as it loads the first one."""
+    return [
+        ModelEntry(model.names[0], model.aliases, "unloaded" if at else "loading")
+        for at, model in enumerate(_served(models))
+    ]
+
+
+def _served(models: ModelsConfig) -> list[ServedModel]:
+    if models.model == AUTO:
+        return []
+    allowed = [served(model) for model in models.allow_model if model != models.model]
+    return [served(models.model, models.served_model_name), *allowed]
 
 
 def served(model: str | None, aliases: Sequence[str] = ()) -> ServedModel:
@@ -237,25 +249,30 @@ def served(model: str | None, aliases: Sequence[str] = ()) -> ServedModel:
     A folder shows its last part: its path is nobody's business, but may be asked for. Raises `ModelLoadError` for what
     is neither a folder nor a possible name.
     """
-    from lmtool.engine.model_slot import ServedModel
     from lmtool.tiny.path import MODEL_DIR
 
     if model in {None, EMBEDDED_NAME}:
-        return ServedModel(str(MODEL_DIR), tuple(dict.fromkeys((*aliases, EMBEDDED_NAME))))
+        return _named(str(MODEL_DIR), aliases, EMBEDDED_NAME)
     assert model is not None
     folder = Path(model).expanduser()
     if model and folder.is_dir():
         path = folder.resolve()
-        return ServedModel(str(folder), tuple(dict.fromkeys((*aliases, path.name, model, str(path)))))
+        return _named(str(folder), aliases, path.name, model, str(path))
     if folder.suffix == GGUF and folder.is_file():
-        return ServedModel(str(folder), tuple(dict.fromkeys((*aliases, folder.stem, model))))
+        return _named(str(folder), aliases, folder.stem, model)
     if model.startswith(("/", ".", "~")) or model.count("/") > 1 or folder.exists() or not model:
         raise ModelLoadError(
             f"there is no model folder {model!r}",
             "give the folder that holds config.json, or a name on the Hugging Face hub such as gpt2",
             "the model that comes with lmtool needs no name:  lmtool serve",
         )
-    return ServedModel(model, tuple(dict.fromkeys((*aliases, model))))
+    return _named(model, aliases, model)
+
+
+def _named(source: str, aliases: Sequence[str], *own: str) -> ServedModel:
+    from lmtool.engine.model_slot import ServedModel
+
+    return ServedModel(source, tuple(dict.fromkeys((*aliases, *own))), tuple(dict.fromkeys(aliases))[1:])
 
 
 def threads_for(model: str | None) -> int | None:

@@ -6,6 +6,7 @@ import hmac
 import time
 import uuid
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from starlette.middleware import Middleware
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
     from lmtool.openai_api.replies import Route as Kind
     from lmtool.openai_api.requests import Call
     from lmtool.openai_api.tools.parsers import Form
-    from lmtool.ports import TokenModel
-    from lmtool.types import ModelInfo, TokenOutput
+    from lmtool.ports import Catalogue, TokenModel
+    from lmtool.types import ModelEntry, TokenOutput
 
     Handler: TypeAlias = "Callable[[Request], Any]"
 
@@ -59,6 +60,8 @@ class ApiConfig:
     """Finds what in an answer a lenient schema does not allow."""
     counted: Counted | None = None
     """Is told of each stream that ended."""
+    max_logprobs: int | None = None
+    """Most alternatives that may be asked for beside a token; None: `requests.MOST_LOGPROBS`."""
 
 
 class OpenAIServer:
@@ -69,14 +72,19 @@ class OpenAIServer:
         model: TokenModel,
         tokenizer: Callable[[str | None], Spelling | None],
         config: ApiConfig | None = None,
+        *,
+        catalogue: Catalogue,
     ) -> None:
         """tokenizer: of a served name, None where this process does not have it."""
         self._model = model
+        self._catalogue = catalogue
         self._tokenizer = tokenizer
         self._config = config or ApiConfig()
         self._created = int(time.time())
         self._scored = ScoredPrompts()
-        self._responses = ResponsesRoutes(self.served)
+        most = self._config.max_logprobs
+        self._most_logprobs = requests.MOST_LOGPROBS if most is None else most
+        self._responses = ResponsesRoutes(self.served, most_logprobs=self._most_logprobs)
         self._messages = MessagesRoutes(self.served)
         self._in_flight = InFlight()
 
@@ -148,27 +156,35 @@ class OpenAIServer:
             raise ApiError(401, "this server wants another API key: send it as Authorization: Bearer KEY, or x-api-key")
 
     async def _models(self, _request: Request) -> Response:
-        info = await self._model.info()
-        return JSONResponse({"object": "list", "data": [self._card(info)]})
+        """Every name that clients are shown, at once: nothing is loaded or waited for."""
+        entries = self._catalogue.models()
+        cards = [self._card(entry, name) for entry in entries for name in (entry.name, *entry.aliases)]
+        return JSONResponse({"object": "list", "data": cards})
 
     async def _one_model(self, request: Request) -> Response:
-        return JSONResponse(self._card(await self._model.info(request.path_params["name"])))
+        name = request.path_params["name"]
+        entry = self._catalogue.entry(name)
+        return JSONResponse(self._card(entry, name if name in entry.aliases else entry.name))
 
-    def _card(self, info: ModelInfo) -> dict[str, object]:
+    def _card(self, entry: ModelEntry, name: str) -> dict[str, object]:
         return {
-            "id": info.model,
+            "id": name,
             "object": "model",
             "created": self._created,
             "owned_by": "lmtool",
-            "max_model_len": info.context_length,
+            "root": entry.name,
+            "max_model_len": entry.context_length,
+            "phase": entry.phase,
+            "size_bytes": entry.size_bytes,
+            "idle_seconds": entry.idle_seconds,
         }
 
     async def _embeddings(self, request: Request) -> Response:
         members = await asked(request, Members)
-        info = await self._model.info(members.text("model"))
+        entry = self._catalogue.entry(members.text("model"))
         raise ApiError(
             400,
-            f"{info.model} was trained to continue texts, not to compare them: what its layers hold is no embedding, "
+            f"{entry.name} was trained to continue texts, not to compare them: what its layers hold is no embedding, "
             "and none is made up here; ask a server of an embedding model",
             param="model",
             code="unsupported_model",
@@ -197,10 +213,12 @@ class OpenAIServer:
         return JSONResponse({"prompt": served.spelt().decode(tokens)})
 
     async def _chat(self, request: Request) -> Response:
-        return await self._run(request, "chat", await asked(request, requests.chat))
+        call = await asked(request, partial(requests.chat, most_logprobs=self._most_logprobs))
+        return await self._run(request, "chat", call)
 
     async def _completions(self, request: Request) -> Response:
-        return await self._run(request, "text", await asked(request, requests.completion))
+        call = await asked(request, partial(requests.completion, most_logprobs=self._most_logprobs))
+        return await self._run(request, "text", call)
 
     async def _run(self, request: Request, kind: Kind, call: Call) -> Response:
         served = await self.served(call.model)

@@ -121,11 +121,15 @@ def collect(events: Iterable[Event]) -> tuple[list[Exchange], list[Stray]]:
     return collector.found, collector.strays
 
 
+_LAST = (("finish_reason",), ("model_info", "models"))
+"""What the last entry has of a stream, and of a request."""
+
+
 def ends(command: str, entry: Mapping[str, object]) -> bool:
     """Whether an entry of a server's frame is the last one of its stream or request."""
     if entry.get("error") is not None:
         return True
-    return entry.get("model_info" if command == "MSG" else "finish_reason") is not None
+    return any(entry.get(name) is not None for name in _LAST[command == "MSG"])
 
 
 def read_answer(frame: Frame) -> tuple[str, list[Mapping[str, object]]]:

@@ -45,17 +45,17 @@ class Target:
 
 
 def parse_target(text: str) -> Target:
-    """The server that a URL names: ws, wss, http or https; HOST:PORT means ws. Raises `UsageError`."""
-    url = text if "://" in text else f"ws://{text}"
+    """The server that a URL names: ws, wss, http or https; HOST:PORT and :PORT mean ws. Raises `UsageError`."""
+    url = text if "://" in text else f"ws://{'127.0.0.1' if text.startswith(':') else ''}{text}"
     parts = urlsplit(url)
     tls = parts.scheme in ("wss", "https")
-    forms = "write ws://HOST:PORT/, http://HOST:PORT/v1, https://HOST/v1, or HOST:PORT"
+    forms = "write ws://HOST:PORT/, http://HOST:PORT/v1, https://HOST/v1, HOST:PORT or :PORT"
     try:
         port = parts.port or (443 if tls else 80)
     except ValueError as error:
-        raise UsageError(f"cannot record from {text!r}: {error}", forms) from None
+        raise UsageError(f"{text!r} is no address of a server: {error}", forms) from None
     if parts.scheme not in ("ws", "wss", "http", "https") or not parts.hostname:
-        raise UsageError(f"cannot record from {text!r}", forms)
+        raise UsageError(f"{text!r} is no address of a server", forms)
     return Target(url, parts.hostname, port, tls, parts.path or "/")
 
 

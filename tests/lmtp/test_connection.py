@@ -18,7 +18,7 @@ SMALL = ServerConfig(high_water_bytes=2000, max_streams=4, stall_seconds=0.01)
 
 def connect(model, config=None, progress=None):
     logged = []
-    return Connection(1, model, config or ServerConfig(), progress=progress, log=logged.append), logged
+    return Connection(1, model, config or ServerConfig(), progress=progress, catalogue=None, log=logged.append), logged
 
 
 class Reader:

@@ -262,7 +262,9 @@ def serving(model: ScriptedModel, key: str | None = None) -> Starlette:
         def token(self, token_id: int) -> str:
             return ""
 
-    return Starlette(routes=OpenAIServer(model, lambda _: Letters(), ApiConfig(key)).routes())  # type: ignore[arg-type]
+    return Starlette(
+        routes=OpenAIServer(model, lambda _: Letters(), ApiConfig(key), catalogue=model).routes()  # type: ignore[arg-type]
+    )
 
 
 TOOL = {"name": "count", "parameters": COUNT["input_schema"]}

@@ -118,6 +118,7 @@ async def _server(url: str, model: str | None, vocab_size: int | None) -> AsyncI
     from lmtool.bench.targets import ModelTarget, OpenAITarget, Server
     from lmtool.cli.wiring import connect
     from lmtool.errors import ServerError
+    from lmtool.types import ModelInfo
 
     if url.startswith(("http://", "https://")) and urlsplit(url).path.rstrip("/").endswith("/v1"):
         target = OpenAITarget(url)
@@ -130,9 +131,10 @@ async def _server(url: str, model: str | None, vocab_size: int | None) -> AsyncI
             await target.close()
         return
     async with connect(url) as client:
-        info = await client.info(model)
-        size = vocab_size or info.vocab_size or 1000
-        yield Server(ModelTarget(client, model), url, info.model, size, info.context_length, _process(url))
+        info = await client.info_if_told(model, patient=None in (model, vocab_size))
+        info = info or ModelInfo(model or "", "", "unknown")
+        size, own = vocab_size or info.vocab_size or 1000, ModelTarget(client, model, plain=client.plain)
+        yield Server(own, url, info.model, size, info.context_length, _process(url))
 
 
 def _process(url: str) -> int | None:

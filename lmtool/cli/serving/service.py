@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lmtool.cli.backends import BackendConfig
 from lmtool.cli.serving.health import Health, routes
-from lmtool.cli.wiring import AUTO, Loader, ModelsConfig, host, served
+from lmtool.cli.wiring import AUTO, Loader, ModelsConfig, host, listed, served
 from lmtool.engine.config import EngineConfig
 from lmtool.errors import LmtoolError, UsageError
 from lmtool.lmtp.balancing.balancer import Balancer
@@ -64,6 +64,8 @@ class ServiceConfig:
     """What clients of the OpenAI API must show; None: nothing."""
     workers: tuple[str, ...] = ()
     """Endpoints of servers that do the work, in place of models in this process."""
+    foreign: bool = False
+    """Whether what they serve is theirs to say; else it is `models`."""
     carrier: CarrierConfig = field(default_factory=CarrierConfig)
 
 
@@ -85,13 +87,18 @@ class Service:
         self._config = config
         self._log = log
         self._loader = Loader(config.engine, config.backend, models=config.models)
-        self._host = Balancer(config.workers) if config.workers else host(config.models, self._loader)
-        self._server = LmtpServer(self._host, config=config.server, progress=self._host, log=self._ended, tap=tap)
+        expected = () if config.foreign else listed(config.models)
+        self._host = (
+            Balancer(config.workers, expected=expected) if config.workers else host(config.models, self._loader)
+        )
+        self._server = LmtpServer(
+            self._host, config=config.server, progress=self._host, catalogue=self._host, log=self._ended, tap=tap
+        )
         self._carrier: uvicorn.Server | None = None
         self._http: OpenAIServer | None = None
         self._wire: TextIO | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self.health = Health(model=None if config.workers else config.models.main)
+        self.health = Health(model=None if config.foreign else config.models.main)
 
     @property
     def model(self) -> TokenModel:
@@ -127,6 +134,11 @@ class Service:
 
         unsubscribe = self._host.subscribe(self.health.model, listener)
         try:
+            if self.health.model is None and isinstance(self._host, Balancer):
+                self.health.model = await self._host.main()
+            if self.health.model is None:
+                self.health.state = "ready"
+                return None
             info = await self._host.info(self.health.model)
         except LmtoolError as error:
             self.health.state, self.health.message = "failed", error.message
@@ -209,7 +221,10 @@ class Service:
 
         form = form_named(self._config.models.tool_call_parser)
         self._http = OpenAIServer(
-            self._host, self._tokenizer, ApiConfig(self._config.api_key, form, violations, self._answered)
+            self._host,
+            self._tokenizer,
+            ApiConfig(self._config.api_key, form, violations, self._answered, self._config.engine.max_logprobs),
+            catalogue=self._host,
         )
         return Starlette(routes=[*self._server.routes(), *routes(self.health, self._numbers), *self._http.routes()])
 

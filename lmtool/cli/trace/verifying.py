@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lmtool.errors import FileError, LmtoolError, UsageError
+from lmtool.errors import ConnectError, FileError, LmtoolError, UsageError
 from lmtool.trace.verification import SUFFIXES, Case, Known, Outcome, judge, name_of
 
 if TYPE_CHECKING:
@@ -67,7 +67,11 @@ async def ask(url: str) -> Server:
     if target.url.startswith("http"):
         return Server(target, None)
     async with connect(target.url) as client:
-        return Server(target, (await client.info(timeout=30.0)).model)
+        try:
+            models = await client.models(timeout=30.0)
+        except ConnectError:
+            return Server(target, None)  # it is there: LMQL's drops a connection over a question without a name
+        return Server(target, models[0].name if len(models) == 1 else None)
 
 
 @contextlib.asynccontextmanager

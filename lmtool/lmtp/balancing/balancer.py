@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
-from lmtool.errors import ConnectError, LmtoolError, UsageError
+from lmtool.errors import ConnectError, LmtoolError, UnknownModelError, UsageError
 from lmtool.lmtp.balancing.choice import Prefixes, choose
 from lmtool.lmtp.balancing.worker import ANSWER_SECONDS, CHECK_SECONDS, Worker
 from lmtool.ports import refuse
@@ -17,20 +18,30 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lmtool.ports import Sink, StreamHandle, Unsubscribe
-    from lmtool.types import GenerateRequest, ModelInfo, ScoreRequest
+    from lmtool.types import GenerateRequest, ModelEntry, ModelInfo, ModelPhase, ScoreRequest
+
+_ON_ITS_WAY: Sequence[ModelPhase] = ("ready", "loading", "queued", "unloading", "unloaded", "failed")
 
 
 class Balancer:
-    """A `ports.TokenModel` and `ports.ProgressSource` over workers.
+    """A `ports.TokenModel`, `ports.ProgressSource` and `ports.Catalogue` over workers.
 
     Streams of a worker that is lost end with an error; it is asked again until it answers, and started again where its
     process is ours. Belongs to one event loop.
     """
 
     def __init__(
-        self, endpoints: Sequence[str], *, check_seconds: float = CHECK_SECONDS, answer_seconds: float = ANSWER_SECONDS
+        self,
+        endpoints: Sequence[str],
+        *,
+        expected: Sequence[ModelEntry] = (),
+        check_seconds: float = CHECK_SECONDS,
+        answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
-        """endpoints: as for `LmtpClient`. Raises `UsageError` for one that is none, or the same one twice."""
+        """endpoints: as for `LmtpClient`. expected: what is listed as long as no worker has listed anything.
+
+        Raises `UsageError` for an endpoint that is none, or the same one twice.
+        """
         addresses = [endpoint for endpoint in endpoints if not endpoint.startswith("stdio:")]
         if len(set(addresses)) < len(addresses) or not endpoints:
             raise UsageError("each worker is named once, and there is one at least", f"given: {', '.join(endpoints)}")
@@ -38,6 +49,7 @@ class Balancer:
         self._progress = LoadProgress(f"{len(endpoints)} workers", "waiting")
         self._listeners: dict[object, Callable[[LoadProgress], None]] = {}
         self._prefixes = Prefixes()
+        self._expected = expected
         self._workers = [
             Worker(
                 number,
@@ -93,6 +105,28 @@ class Balancer:
         self._publish(LoadProgress(info.model, "ready"))
         return replace(info, running=self.streams()[0] if info.running is not None else None)
 
+    async def main(self) -> str | None:
+        """The model that the workers serve, once one is up; None for many, or such as are loaded on demand."""
+        self.start()
+        return (await self._first()).only
+
+    def models(self) -> list[ModelEntry]:
+        """See `ports.Catalogue.models`: what is furthest on its way on any worker."""
+        found: dict[str, ModelEntry] = {}
+        for entry in chain.from_iterable(worker.models for worker in self._workers):
+            found[entry.name] = min(found.get(entry.name, entry), entry, key=_far)
+        return list(found.values()) or list(self._expected)
+
+    def entry(self, name: str | None) -> ModelEntry:
+        """See `ports.Catalogue.entry`."""
+        models = self.models()
+        for entry in models:
+            if name in (entry.name, *entry.aliases) or (name is None and len(models) == 1):
+                return entry
+        problem = f"model {name!r:.200} is not served here" if name is not None else "the request names no model"
+        known = f"served here: {', '.join(entry.name for entry in models)}" if models else "nothing is in memory yet"
+        raise UnknownModelError(problem, known)
+
     def subscribe(self, model: str | None, listener: Callable[[LoadProgress], None]) -> Unsubscribe:  # noqa: ARG002  # one model
         """Tell `listener` how the workers' loads proceed, see `ports.ProgressSource`."""
         key = object()
@@ -112,13 +146,13 @@ class Balancer:
             for worker in self._workers:
                 if worker.up:
                     return worker
-            failures = [worker.failure for worker in self._workers if worker.owned and worker.info is None]
+            failures = [worker.failure for worker in self._workers if worker.owned and not worker.was_up]
             if len(failures) == len(self._workers) and all(failures):
                 raise _copy(failures[0])
             await self._changed.wait()
 
     def _check_same(self) -> None:
-        told = {worker.info.model for worker in self._workers if worker.info is not None}
+        told = {worker.only for worker in self._workers if worker.only is not None}
         if len(told) > 1:
             raise UsageError(
                 f"the workers serve different models: {', '.join(sorted(told))}", "balance servers of one model"
@@ -140,6 +174,11 @@ class Balancer:
 
     def _unsubscribe(self, key: object) -> None:
         self._listeners.pop(key, None)
+
+
+def _far(entry: ModelEntry) -> tuple[int, float]:
+    """How far a model is on its way to an answer; the least is the furthest, among equals the one used last."""
+    return _ON_ITS_WAY.index(entry.phase), entry.idle_seconds or 0.0
 
 
 def _copy(error: LmtoolError | None) -> LmtoolError:
