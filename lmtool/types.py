@@ -120,6 +120,49 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True)
+class Range:
+    """The numbers that a parameter may have; as text, what a sentence says was expected."""
+
+    low: float
+    high: float
+    whole: bool = False
+    above: bool = False
+    """Whether it must be greater than `low`."""
+
+    def __contains__(self, value: object) -> bool:
+        if isinstance(value, bool) or not isinstance(value, int if self.whole else int | float):
+            return False
+        return self.low <= value <= self.high and not (self.above and value == self.low)
+
+    def __str__(self) -> str:
+        kind = "a whole number" if self.whole else "a number"
+        return f"{kind} above {self.low:.15g}, at most {self.high:.15g}" if self.above else self._from_to(kind)
+
+    def _from_to(self, kind: str) -> str:
+        return f"{kind} from {self.low:.15g} to {self.high:.15g}"
+
+
+_COUNT = Range(0, 2**31 - 1, whole=True)
+_FACTOR = Range(1e-6, 1e6)
+_NATS = Range(-1e6, 1e6)
+
+RANGES: Mapping[str, Range] = {
+    "max_tokens": _COUNT,
+    "temperature": _NATS,
+    "top_k": _COUNT,
+    "top_p": Range(0, 1),
+    "min_p": Range(0, 1),
+    "repetition_penalty": _FACTOR,
+    "presence_penalty": _NATS,
+    "frequency_penalty": _NATS,
+    "seed": Range(-(2**63), 2**63 - 1, whole=True),
+    "min_tokens": _COUNT,
+    "top_logprobs": _COUNT,
+}
+"""What the numbers of `SamplingParams` may be for an engine; what carries or asks for them may allow less."""
+
+
+@dataclass(frozen=True, slots=True)
 class GenerateRequest:
     """Ask for a new stream of tokens that continues a prompt."""
 

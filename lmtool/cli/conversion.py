@@ -8,6 +8,7 @@ any other type, or a typer that works differently inside, is left to typer.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
@@ -84,9 +85,12 @@ def _integer(value: Any) -> int:
 
 def _number(value: Any) -> float:
     try:
-        return float(value)
+        number = float(value)
     except ValueError:
         raise ValueError("a number") from None
+    if not math.isfinite(number):
+        raise ValueError("a finite number")
+    return number
 
 
 def _truth(value: Any) -> bool:

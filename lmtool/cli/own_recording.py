@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -19,11 +19,17 @@ if TYPE_CHECKING:
 
 @contextlib.asynccontextmanager
 async def recorded(
-    out: Output, path: str, at: Literal["client", "server"], header: Header, spell: Spell | None = None
+    out: Output,
+    path: str,
+    at: Literal["client", "server"],
+    header: Header,
+    spell: Spell | None = None,
+    leaving: Callable[[Callable[[], None]], object] | None = None,
 ) -> AsyncIterator[FrameTap]:
     """Record into a file that is not there yet, or into a folder, one file a connection.
 
-    A full disk ends the recording with a warning and nothing else. Raises `FileError` when the file cannot be made.
+    leaving: is given what ends the recording, for a process that ends at once. A full disk ends the recording with a
+    warning and nothing else. Raises `FileError` when the file cannot be made.
     """
     from dataclasses import replace
 
@@ -52,12 +58,18 @@ async def recorded(
         return time.monotonic() - began
 
     recording = Recording(start, out.warn, clock, split=split)
+    if leaving is not None:
+        leaving(recording.end)
     try:
         yield FrameTap(recording.tell, clock)
     finally:
         await recording.close()
         _, events, tokens = recording.counts
-        out.note(f"recorded into {path}: {events} events · {tokens} tokens")
+        out.note(
+            f"recorded into {path}: {events} events · {tokens} tokens"
+            if events
+            else f"nothing was said: there is no {path}"
+        )
 
 
 def _is_folder(path: str) -> bool:

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from lmtool.errors import ContextOverflowError, RequestError, UnknownTokenError
+from lmtool.types import RANGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -14,20 +15,6 @@ if TYPE_CHECKING:
 
 MAX_LOGPROBS = 256
 """Alternatives of a token where nothing else is said."""
-
-_RANGES = (
-    ("max_tokens", 0, math.inf),
-    ("min_tokens", 0, math.inf),
-    ("top_k", 0, math.inf),
-    ("top_logprobs", 0, math.inf),
-    ("temperature", -1e6, 1e6),
-    ("top_p", 0, 1),
-    ("min_p", 0, 1),
-    ("repetition_penalty", 1e-6, 1e6),
-    ("presence_penalty", -1e6, 1e6),
-    ("frequency_penalty", -1e6, 1e6),
-)
-"""Field of `SamplingParams`, smallest and largest value."""
 
 
 def clamped(top_logprobs: int, info: ModelInfo, most: int | None = None) -> int:
@@ -75,7 +62,7 @@ def check_score(request: ScoreRequest, info: ModelInfo) -> tuple[list[int], list
             "shorten one of them",
         )
     if request.top_logprobs is not None:
-        _check_range("top_logprobs", request.top_logprobs, 0, math.inf)
+        _check_range("top_logprobs", request.top_logprobs)
     return prompt, scored
 
 
@@ -100,15 +87,15 @@ def _check_vocabulary(ids: Iterable[int], field: str, info: ModelInfo) -> None:
 
 
 def _check_sampling(params: SamplingParams, info: ModelInfo) -> None:
-    for name, low, high in _RANGES:
-        _check_range(name, getattr(params, name), low, high)
+    for name in RANGES:
+        if name != "seed" or params.seed is not None:
+            _check_range(name, getattr(params, name))
     _check_vocabulary(params.logit_bias, "logit_bias", info)
     _check_vocabulary(params.stop_token_ids, "stop_token_ids", info)
     if any(math.isnan(value) for value in params.logit_bias.values()):
         raise RequestError("logit_bias holds NaN; expected numbers")
 
 
-def _check_range(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        allowed = f"from {low:g} to {high:g}" if math.isfinite(high) else f"from {low:g} on"
-        raise RequestError(f"{name} is {value}; expected a number {allowed}")
+def _check_range(name: str, value: float) -> None:
+    if value not in RANGES[name]:
+        raise RequestError(f"{name} is {value}; expected {RANGES[name]}")

@@ -75,6 +75,10 @@ class Recorder:
         """Flush and write the end record. Raises `OSError`."""
         self._writer.close(time)
 
+    def discard(self) -> None:
+        """Take the trace away again. Raises `OSError`."""
+        self._writer.discard()
+
     def abandon(self) -> None:
         """Leave the trace as it is on the disk: cut."""
         self._writer.abandon()

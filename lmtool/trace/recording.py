@@ -87,13 +87,24 @@ class Recording:
             self._warn(f"RECORDING STOPPED: {reason}. Everything is still passed on; what was written can be read.")
 
     async def close(self) -> None:
-        """Write what is left and the end records."""
+        """Write what is left and the end records; a trace in which nothing happened leaves no file."""
         self._stopping.set()
         await self._task
-        now = self._clock()
+        await self._try(self.end)
         for recorder in self._recorders.values():
-            await self._try(lambda one=recorder: one.close(now))  # type: ignore[misc] # bound now, not later
-            recorder.abandon()
+            recorder.abandon()  # where it could not be closed
+
+    def end(self) -> None:
+        """The same at once, for a process that is about to end. Raises the `OSError` of the last one that fails."""
+        now = self._clock()
+        failed: OSError | None = None
+        for recorder in self._recorders.values():
+            try:
+                recorder.close(now) if recorder.counts[0] else recorder.discard()
+            except OSError as error:
+                failed = error
+        if failed is not None:
+            raise failed
 
     @property
     def counts(self) -> tuple[int, int, int]:

@@ -9,7 +9,7 @@ import pytest
 
 from lmtool.engine.request_check import MAX_LOGPROBS, check_generate, check_score, clamped
 from lmtool.errors import ContextOverflowError, RequestError, UnknownTokenError
-from lmtool.types import ChatMessage, GenerateRequest, ModelInfo, SamplingParams, ScoreRequest
+from lmtool.types import RANGES, ChatMessage, GenerateRequest, ModelInfo, SamplingParams, ScoreRequest
 
 INFO = ModelInfo("m", "", "transformers", vocab_size=50, context_length=10, bos_token_id=1)
 
@@ -29,6 +29,9 @@ def generate(prompt=(3,), **params):
         {"top_p": 1.1},
         {"top_p": math.nan},
         {"min_p": 2},
+        {"seed": 2**63},
+        {"max_tokens": 10**12},
+        {"max_tokens": 1.5},
         {"top_k": -1},
         {"max_tokens": -1},
         {"min_tokens": -1},
@@ -42,7 +45,7 @@ def generate(prompt=(3,), **params):
 def test_out_of_range(params):
     """The field, its value, and what was expected."""
     ((name, value),) = params.items()
-    with pytest.raises(RequestError, match=re.escape(f"{name} is {value}; expected a number from")):
+    with pytest.raises(RequestError, match=re.escape(f"{name} is {value}; expected {RANGES[name]}")):
         generate(**params)
 
 
@@ -52,8 +55,9 @@ def test_out_of_range(params):
         {"temperature": -1},
         {"top_p": 0},
         {"top_k": 10**9},
-        {"max_tokens": 10**12},
+        {"max_tokens": 2**31 - 1},
         {"top_logprobs": 0},
+        {"seed": -(2**63)},
         {"logit_bias": {49: -math.inf, 0: math.inf}},
         {"stop_token_ids": (0, 49)},
     ],
