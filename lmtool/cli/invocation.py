@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal, TypeAlias
 
 DEFAULT_ENDPOINT = "ws://127.0.0.1:8080/"
@@ -23,6 +24,8 @@ class Common:
     settings: str | None = None
     typed: frozenset[str] = frozenset()
     """Names of the command's own options that were typed, and not found in the environment or in settings."""
+    origins: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Of each option with a value that was not typed, such as `--device`: where that was found, and the value."""
 
     @property
     def url(self) -> str:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MOST_MESSAGES = 10_000
+ROLES = ("system", "developer", "user", "assistant", "tool")
 _SAID_ELSEWHERE = ("refusal", "annotations", "audio", "reasoning", "reasoning_content", "function_call", "prefix")
 """What clients send back of an answer of ours or of others', and no template here reads."""
 
@@ -29,6 +30,8 @@ def _message(members: Members, index: int, given: object) -> ChatMessage:
         raise members.wrong(where, given, "an object with role and content")
     own = Members(given, f"{where}.")
     role, name, answers = own.text("role") or "", own.text("name"), own.text("tool_call_id")
+    if role not in ROLES:
+        raise own.wrong("role", role, f"one of {', '.join(ROLES)}")
     calls = tuple(_call(call) for call in own.objects("tool_calls", MOST_MESSAGES))
     content = _content(own, optional=bool(calls))
     for ignored in _SAID_ELSEWHERE:

@@ -79,7 +79,7 @@ def chat(body: Mapping[str, object], most_logprobs: int = MOST_LOGPROBS) -> Call
     wanted, top = members.flag("logprobs"), members.integer("top_logprobs", 0, most_logprobs)
     if top is not None and not wanted:
         raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
-    newer, older = (members.integer(name, 0, MOST_TOKENS) for name in ("max_completion_tokens", "max_tokens"))
+    newer, older = (members.integer(name, 1, MOST_TOKENS) for name in ("max_completion_tokens", "max_tokens"))
     limit = newer if newer is not None else older
     for name in ("functions", "function_call"):
         if members.take(name):

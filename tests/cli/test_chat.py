@@ -28,8 +28,8 @@ def test_parameters_in_the_prompt(chat: Run) -> None:
     assert by_words["finish_reason"] == "length"
     assert by_words["usage"]["completion_tokens"] == 5
     assert chat(START, "-n", "5").stdout == by_words["text"] + "\n"
-    assert chat(*START.split(), "max_tokens=5").stdout == by_words["text"]
-    assert chat("max_tokens=5", stdin=START).stdout == by_words["text"]
+    assert chat(*START.split(), "max_tokens=5").stdout == by_words["text"] + "\n"
+    assert chat("max_tokens=5", stdin=START).stdout == by_words["text"] + "\n"
 
 
 def test_literal(chat: Run) -> None:

@@ -50,7 +50,7 @@ def arrive(record: Record, *texts: str, p: float = 0.5, last: bool = False) -> l
 
 
 def test_pipe_gets_the_text_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
-    """A pipe gets exactly the model's text and a line feed where it has none: no escapes of ours, controls as they are."""
+    """A pipe gets the model's text and a line feed where it ends in none: no escapes of ours, controls as they are."""
     for last, end in (("lo\x1b[31m", "\n"), ("lo\n", ""), ("", "\n")):
         view = TextView(PIPE, Tint("none", "prob"))
         view.show(arrive(Record(1, 0.0), "Hel", last))
