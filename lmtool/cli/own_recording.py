@@ -68,7 +68,7 @@ async def recorded(
         out.note(
             f"recorded into {path}: {events} events · {tokens} tokens"
             if events
-            else f"nothing was said: there is no {path}"
+            else f"nothing was recorded; {path} was taken away"
         )
 
 

@@ -229,6 +229,7 @@ async def serve(
     Listens at once; requests wait while the model loads. Ctrl-C lets running streams end and exits with 0; a second
     one ends them.
     """
+    import asyncio
     import os
     from dataclasses import replace
 
@@ -237,7 +238,7 @@ async def serve(
     from lmtool.cli.serving.replicas import ReplicasConfig, commands
     from lmtool.cli.serving.run import ServingConfig, run
     from lmtool.cli.serving.service import CarrierConfig, ServiceConfig
-    from lmtool.cli.wiring import GGUF, ModelsConfig, need_serve_packages, threads_for
+    from lmtool.cli.wiring import GGUF, ModelsConfig, check_device, need_serve_packages, threads_for
     from lmtool.engine.config import EngineConfig
     from lmtool.errors import UsageError
     from lmtool.lmtp.config import ServerConfig
@@ -291,6 +292,7 @@ async def serve(
         trust_remote_code=trust_remote_code,
         revision=revision,
     )
+    await asyncio.to_thread(check_device, runs, engine)
     server = ServerConfig(max_connections=max_connections, allowed_origins=tuple(allow_origin or ()))
     service = ServiceConfig(models, engine, server, runs, api_key, carrier=carrier)
     workers = commands(ReplicasConfig(replicas, layout), service, dict(os.environ))

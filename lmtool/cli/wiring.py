@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from weakref import WeakSet
 
-from lmtool.cli.backends import BackendConfig, find
+from lmtool.cli.backends import DEFAULT, BackendConfig, find
 from lmtool.cli.structured import open_compiler
 from lmtool.errors import FileError, LmtoolError, ModelLoadError, ModelNotFoundError, ResourceError, UsageError
 from lmtool.types import ModelEntry
@@ -73,6 +73,9 @@ class ModelsConfig:
         if self.tool_call_parser is not None and self.tool_call_parser not in FORMS:
             known = ", ".join(FORMS)
             raise UsageError(f"--tool-call-parser {self.tool_call_parser!r} is unknown", f"known: {known}")
+        local = self.tokenizer is not None and self.tokenizer.startswith(("/", ".", "~"))
+        if local and not Path(self.tokenizer or "").expanduser().is_dir():
+            raise FileError(f"there is no folder {self.tokenizer}", "check --tokenizer")
         self.template()
 
     def template(self) -> str | None:
@@ -143,9 +146,10 @@ class Loader:
             where = where if where != source else folder
             revision = self.config.revision if where == folder else None
             reading = beside.submit(load_tokenizer, where, self._converted, revision=revision, chat_template=template)
-            if not Path(folder).is_dir() and isinstance(error := reading.exception(), ModelNotFoundError):
-                # Known at once here; transformers would ask a hub that cannot be reached for half a minute.
-                raise error
+            # Known at once here; transformers would ask a hub that cannot be reached for half a minute.
+            absent = not Path(folder).is_dir() and isinstance(reading.exception(), ModelNotFoundError)
+            if absent or (where != folder and reading.exception() is not None):
+                reading.result()  # a tokenizer that was asked for, or all of the model, cannot be had
             told = partial(_while_loading, on_progress)
             engine = find(self.backend.backend)(source, self.config, self.backend.options, told)
             if isinstance(engine, Counted):
@@ -285,6 +289,14 @@ def threads_for(model: str | None) -> int | None:
         return None
     weights = [file.stat().st_size for file in Path(served(model).source).glob("*.safetensors")]
     return 1 if weights and sum(weights) < SMALL_BYTES else None
+
+
+def check_device(backend: BackendConfig, engine: EngineConfig) -> None:
+    """Raise `ResourceError` for a device that was asked for and is not there. Imports torch; call it from a thread."""
+    if backend.backend == DEFAULT and engine.device.startswith("cuda"):
+        from lmtool.engine.weights import find_device
+
+        find_device(engine.device)
 
 
 def need_serve_packages() -> None:

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from lmtool.errors import UsageError
+
+DTYPES = ("float32", "bfloat16", "float16")
+_MOST = {
+    "max_streams": 1 << 16,
+    "max_batch_tokens": 1 << 24,
+    "max_context": 1 << 31,
+    "kv_cache_bytes": 1 << 48,
+    "threads": 1024,
+}
+"""The largest number that means something; torch dies of some thousands of threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +70,19 @@ class EngineConfig:
     """Branch, tag or commit of a hub model. None: the default branch."""
 
     def __post_init__(self) -> None:
-        """Raises `UsageError` for a number that makes no sense, or for an unknown way to quantize."""
+        """Raises `UsageError` for a number that makes no sense, and for a name that stands for nothing.
+
+        Whether a device is there is known where torch is: see `weights.find_device`.
+        """
         if self.quantize not in (None, "int8"):
             raise UsageError(f"quantize {self.quantize!r} is not known; expected int8")
-        for name in ("max_streams", "max_batch_tokens", "max_context", "kv_cache_bytes", "threads"):
+        if self.dtype not in ("auto", *DTYPES):
+            raise UsageError(f"dtype {self.dtype!r} is not known; expected auto, {', '.join(DTYPES)}")
+        if re.fullmatch(r"auto|cpu|cuda(:\d{1,4})?", self.device) is None:
+            raise UsageError(f"device {self.device!r} is not known; expected auto, cpu, cuda or cuda:N")
+        for name, most in _MOST.items():
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"{name} is {value}; expected a number from 1 on")
+            if value is not None and not 1 <= value <= most:
+                raise UsageError(f"{name} is {value}; expected a number from 1 to {most}")
+        if self.max_logprobs is not None and self.max_logprobs < 0:
+            raise UsageError(f"max_logprobs is {self.max_logprobs}; expected a number from 0 on")

@@ -196,11 +196,6 @@ class TestRefusals:
         """CUDA asked for and none there."""
         assert "'cuda' is not there" in self.refusal(STORIES, EngineConfig(device="cuda"), ResourceError)
 
-    def test_unknown_device_and_dtype(self):
-        """Names that mean nothing."""
-        assert "'tpu' is not known" in self.refusal(STORIES, EngineConfig(device="tpu"), ResourceError)
-        assert "'int3' is not known" in self.refusal(STORIES, EngineConfig(dtype="int3"), ResourceError)
-
     def test_cache_too_small(self):
         """Says how many bytes are needed."""
         config = EngineConfig(kv_cache_bytes=1000)
