@@ -186,19 +186,21 @@ class Model:
 async def connect(
     url: str = "ws://127.0.0.1:8080/",
     *,
+    api_key: str | None = None,
     model: str | None = None,
     open_timeout: float | None = 10.0,
     on_progress: Callable[[LoadProgress], None] | None = None,
 ) -> AsyncIterator[Model]:
     """A model behind a server, ours or LMQL's: `async with lmtool.connect(url) as model`.
 
-    url: `ws://`, `wss://`, `http://`, `HOST:PORT`, or `stdio:COMMAND`, which starts the server. model: which of several
-    served ones. open_timeout: seconds. on_progress: told how a load proceeds that requests wait for.
-    Raises `UsageError` for a malformed url, `ConnectError` or `TimeLimitError`.
+    url: `ws://`, `wss://`, `http://`, `HOST:PORT`, or `stdio:COMMAND`, which starts the server. api_key: what the
+    server asks for; it may be in the url as well, `ws://user:KEY@HOST:PORT/`. model: which of several served ones.
+    open_timeout: seconds. on_progress: told how a load proceeds that requests wait for.
+    Raises `UsageError` for a malformed url, `AccessDeniedError` for a wrong key, `ConnectError` or `TimeLimitError`.
     """
     from lmtool.cli import wiring
 
-    async with wiring.connect(url, open_timeout=open_timeout, on_progress=on_progress) as client:
+    async with wiring.connect(url, api_key=api_key, open_timeout=open_timeout, on_progress=on_progress) as client:
         yield Model(client, model)
 
 
@@ -251,6 +253,10 @@ async def serve(
     port: int = 0,
     served_model_name: Sequence[str] = (),
     allow_model: Sequence[str] = (),
+    api_key: str | None = None,
+    allow_origin: Sequence[str] = (),
+    allow_host: Sequence[str] = (),
+    no_auth: bool = False,
     on_progress: Callable[[LoadProgress], None] | None = None,
     **engine: Unpack[EngineOptions],
 ) -> AsyncIterator[Server]:
@@ -258,9 +264,10 @@ async def serve(
 
     model: a local folder, a hub name, `auto`, or None for the embedded model. port: 0 takes a free one. The other
     arguments are those of `lmtool serve`; engine: fields of `EngineConfig`. Entered once the model answers. Leaving
-    ends what still runs; `Server.drain` before that lets it end by itself. Raises what `load` raises, and
-    `ResourceError` for a port that cannot be had.
+    ends what still runs; `Server.drain` before that lets it end by itself. Raises what `load` raises, `ResourceError`
+    for a port that cannot be had, and `UsageError` for a host that other machines reach without `api_key` or `no_auth`.
     """
+    from lmtool.cli.serving.access import AccessConfig
     from lmtool.cli.serving.listening import ListenConfig, bind, url
     from lmtool.cli.serving.service import Service, ServiceConfig
     from lmtool.cli.wiring import ModelsConfig, need_serve_packages
@@ -268,8 +275,9 @@ async def serve(
 
     need_serve_packages()
     models = ModelsConfig(model, tuple(served_model_name), tuple(allow_model))
-    service = Service(ServiceConfig(models, EngineConfig(**engine)))
     listen = ListenConfig(host, port)
+    access = AccessConfig(api_key, tuple(allow_origin), tuple(allow_host), no_auth).policy(listen)
+    service = Service(ServiceConfig(models, EngineConfig(**engine), access=access))
     sockets = bind(listen)
     where = url(listen, sockets)
     service.listen(sockets)

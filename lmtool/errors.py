@@ -43,6 +43,12 @@ class ServerError(LmtoolError):
     code = "server"
 
 
+class AccessDeniedError(ServerError):
+    """The server does not let this client in: it wants a key, or does not know the name that it was asked under."""
+
+    code = "access_denied"
+
+
 class RemoteProtocolError(LmtoolError):
     """The peer broke the protocol."""
 

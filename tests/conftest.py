@@ -197,6 +197,16 @@ def served(server: ServerProcess) -> str:
 
 
 @pytest.fixture(scope="session")
+def keyed(start_server: StartServer) -> Iterator[ServerProcess]:
+    """A server process on the stories model that asks for a key, `knocking.KEY`, shared by all tests of this run."""
+    from tests.access.knocking import KEY
+
+    with start_server(str(STORIES), LMTOOL_API_KEY=KEY) as process:
+        process.expect("ready in")
+        yield process
+
+
+@pytest.fixture(scope="session")
 def embedded(start_server: StartServer) -> Iterator[str]:
     """The URL of a server process on the embedded model, shared by all tests of this run."""
     with start_server() as process:

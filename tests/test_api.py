@@ -17,6 +17,7 @@ from lmtool.api import EngineOptions, Sampling, as_error, as_prompt, as_sampling
 from lmtool.constraint import choice
 from lmtool.engine.config import EngineConfig
 from lmtool.errors import (
+    AccessDeniedError,
     ConnectError,
     ConstraintError,
     ContextOverflowError,
@@ -24,7 +25,9 @@ from lmtool.errors import (
     RequestError,
     ServerError,
     UnknownTokenError,
+    UsageError,
 )
+from lmtool.lmtp.client import LmtpClient
 from lmtool.types import ChatMessage, GenerateRequest, SamplingParams, TokenOutput
 from tests.scripted_model import ScriptedModel
 
@@ -171,6 +174,31 @@ def test_one_stop_text_need_not_be_a_list() -> None:
     assert as_sampling({"stop": ["a", "b"], "stop_token_ids": [3]}) == SamplingParams(
         stop=("a", "b"), stop_token_ids=(3,)
     )
+
+
+async def test_a_server_that_asks_for_a_key() -> None:
+    """It opens `connect`, by argument or in the URL; another one is an error of its own class, for streams as well."""
+    async with lmtool.serve(STORIES, api_key="sesame", allow_host=["models.example"]) as server:
+        own = server.url.replace("ws://", "ws://user:sesame@")
+        async with lmtool.connect(server.url, api_key="sesame") as model, lmtool.connect(own) as same:
+            assert (await model.info()).model == (await same.info()).model == "stories260K"
+        for key in (None, "other"):
+            with pytest.raises(AccessDeniedError, match="API key") as refused:
+                async with lmtool.connect(server.url, api_key=key):
+                    pass
+            assert refused.value.exit_code == 4
+        lazy = lmtool.Model(LmtpClient(server.url))
+        with pytest.raises(AccessDeniedError, match="asks for an API key"):
+            await lazy.chat("Hi")
+        with pytest.raises(AccessDeniedError, match="asks for an API key"):
+            _ = [output async for output in lazy.generate("Hi")]
+
+
+async def test_other_machines_need_a_key() -> None:
+    """A server of one's own that they can reach has one, or a word that it has none."""
+    with pytest.raises(UsageError, match="no key is asked for"):
+        async with lmtool.serve(STORIES, host="0.0.0.0"):
+            pass
 
 
 def test_keyword_arguments_are_the_fields_of_the_configurations() -> None:

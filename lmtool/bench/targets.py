@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import httpx
 
+from lmtool.access.outgoing import DENIED, as_headers, denied
 from lmtool.bench.processes import cpu_seconds
 from lmtool.bench.record import Record
 from lmtool.errors import ConnectError, ServerError, TimeLimitError
@@ -104,10 +105,12 @@ class ModelTarget:
 class OpenAITarget:
     """`POST URL/completions` with `stream`: one stamp a chunk, tokens counted by the server's `usage`."""
 
-    def __init__(self, url: str, model: str = "", timeout: float = 600.0) -> None:
-        """url: ends with `/v1`. timeout: seconds without a byte."""
+    def __init__(self, url: str, model: str = "", timeout: float = 600.0, *, authorization: str | None = None) -> None:
+        """url: ends with `/v1`. timeout: seconds without a byte. authorization: the header of this name."""
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
-        self._client = httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False)
+        headers = as_headers(authorization)
+        self._client = httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False, headers=headers)
+        self._shown = authorization is not None
         self._url = url.rstrip("/")
         self.model = model
         """Which of the served ones is asked."""
@@ -117,13 +120,16 @@ class OpenAITarget:
         await self._client.aclose()
 
     async def models(self) -> list[str]:
-        """The names that it serves. Raises `ConnectError`, `ServerError`."""
+        """The names that it serves. Raises `ConnectError`, `AccessDeniedError`, `ServerError`."""
         try:
             answer = await self._client.get(f"{self._url}/models")
             answer.raise_for_status()
             return [str(entry["id"]) for entry in answer.json()["data"]]
         except httpx.HTTPStatusError as error:
-            raise ServerError(f"{self._url}/models answered {error.response.status_code}") from None
+            status = error.response.status_code
+            if status in DENIED:
+                raise denied(self._url, status, error.response.text, shown=self._shown) from None
+            raise ServerError(f"{self._url}/models answered {status}") from None
         except httpx.TimeoutException:
             raise TimeLimitError(f"no answer from {self._url}") from None
         except httpx.HTTPError as error:

@@ -14,6 +14,7 @@ from lmtool.cli.commands import TREE, Command, Group, find
 from lmtool.cli.invocation import Common
 from lmtool.cli.options import (
     SETTINGS,
+    ApiKeyOption,
     ColorOption,
     EndpointOption,
     QuietOption,
@@ -123,6 +124,7 @@ def root(
     quiet: QuietOption = False,
     verbose: VerboseOption = 0,
     settings: SettingsOption = None,
+    api_key: ApiKeyOption = None,
     version: Annotated[bool, typer.Option("--version", "-V", help="Print the version and exit.")] = False,
 ) -> None:
     """Keep the shared options for the command, and lay the settings files under its options."""
@@ -132,7 +134,7 @@ def root(
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())
         raise typer.Exit
-    ctx.obj = Common(endpoint, color, quiet, verbose, settings)
+    ctx.obj = Common(endpoint, color, quiet, verbose, settings, api_key)
     ctx.default_map = _defaults(ctx, settings or _settings_after_command(sys.argv))
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from lmtool.cli.invocation import Common
+from lmtool.cli.serving.access import AllowHost, AllowOrigin, NoAuth
 
 WIRE = "Connections"
 OUTPUT = "Output"
@@ -25,12 +26,9 @@ async def balance(
         int,
         typer.Option("--port", "-p", min=0, max=65535, metavar="N", help="0 takes a free one.", rich_help_panel=WIRE),
     ] = 8080,
-    allow_origin: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="URL", help="Web pages of this origin may connect (repeatable; * for any).", rich_help_panel=WIRE
-        ),
-    ] = None,
+    allow_origin: AllowOrigin = None,
+    allow_host: AllowHost = None,
+    no_auth: NoAuth = False,
     max_connections: Annotated[
         int, typer.Option(min=1, metavar="N", help="Open at once.", rich_help_panel=WIRE)
     ] = 1024,
@@ -49,7 +47,11 @@ async def balance(
 
     A request goes to the least loaded one, or to one near that which has had the same beginning of a prompt. A server
     that is lost ends its streams with an error and is asked again until it answers. Ctrl-C as with serve.
+
+    --api-key is asked for here and shown to the servers; a key in a server's URL, ws://user:KEY@HOST:PORT/, is shown to
+    that one instead.
     """
+    from lmtool.cli.serving.access import AccessConfig
     from lmtool.cli.serving.listening import ListenConfig
     from lmtool.cli.serving.run import ServingConfig, run
     from lmtool.cli.serving.service import ServiceConfig
@@ -57,11 +59,12 @@ async def balance(
     from lmtool.lmtp.config import ServerConfig
 
     need_packages(("starlette", "uvicorn"))
-    server = ServerConfig(max_connections=max_connections, allowed_origins=tuple(allow_origin or ()))
+    listen, server = ListenConfig(host, port), ServerConfig(max_connections=max_connections)
+    door = AccessConfig(common.api_key, tuple(allow_origin or ()), tuple(allow_host or ()), no_auth)
     await run(
         ServingConfig(
-            ListenConfig(host, port),
-            ServiceConfig(server=server, workers=tuple(urls), foreign=True),
+            listen,
+            ServiceConfig(server=server, access=door.policy(listen), workers=tuple(urls), foreign=True),
             ready_file=ready_file,
             drain_limit=drain_limit,
             json_logs=json_logs,

@@ -35,7 +35,7 @@ def show(
             out.line(f"[{name}]")
             for param in params:
                 value, origin = _effective(param, tuple(name.split(".")), settings)
-                out.line(f"{spelled(param.name, param.opts)} = {value!r}  # {origin}")
+                out.line(f"{spelled(param.name, param.opts)} = {_without_secrets(param, value)!r}  # {origin}")
 
 
 def path(common: Common) -> None:
@@ -55,6 +55,19 @@ def _params(tree: Any, path: tuple[str, ...]) -> list[Any]:
     for part in path:
         node = node.commands[part]
     return [p for p in node.params if p.param_type_name == "option" and p.name != "help"]
+
+
+def _without_secrets(param: Any, value: Any) -> Any:
+    """A value as it may be shown: no key, and no credentials in a URL."""
+    from lmtool.access.outgoing import split_url
+
+    if param.name == "api_key":
+        return value and "(set)"
+    if param.metavar != "URL":
+        return value
+    if isinstance(value, list | tuple):
+        return [_without_secrets(param, one) for one in value]
+    return split_url(value)[0] if isinstance(value, str) and not value.startswith("stdio:") else value
 
 
 def _effective(param: Any, command: tuple[str, ...], settings: Settings) -> tuple[Any, str | Path]:

@@ -155,13 +155,15 @@ async def _endpoint(common: Common) -> Finding:
     import asyncio
 
     from lmtool.cli.wiring import connect
-    from lmtool.errors import ConnectError, LmtoolError
+    from lmtool.errors import AccessDeniedError, ConnectError, LmtoolError
 
     try:
-        async with asyncio.timeout(3), connect(common.url) as client:
+        async with asyncio.timeout(3), connect(common.address, api_key=common.api_key) as client:
             info = await client.info()
     except ConnectError:
         return Finding("ok", "endpoint", f"no server at {common.url}: the port is free")
+    except AccessDeniedError as denied:
+        return Finding("note", "endpoint", denied.message, "; ".join(denied.hints))
     except (LmtoolError, TimeoutError) as error:
         reason = getattr(error, "message", "it does not answer within 3 s")
         return Finding(

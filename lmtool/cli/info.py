@@ -48,7 +48,7 @@ async def info(
         raise UsageError(f"{model} and -m {name} are two models", "name one of them")
     limit = timeout if timeout is not None or wait else PATIENCE
     out = Output.of(common)
-    found = await _ask(common.url, model or name, wait=wait, limit=limit, out=out)
+    found = await _ask(common, model or name, wait=wait, limit=limit, out=out)
     if isinstance(found, list):
         if json:
             out.line(codec.dumps({"endpoint": common.url, "models": [entry_to_wire(entry) for entry in found]}))
@@ -66,7 +66,7 @@ async def info(
 
 
 async def _ask(
-    url: str, model: str | None, *, wait: bool, limit: float | None, out: Output
+    common: Common, model: str | None, *, wait: bool, limit: float | None, out: Output
 ) -> list[ModelEntry] | tuple[Mapping[str, object] | str, float]:
     """The server's `model_info` as it is, and the seconds that a round trip takes; or the list of many models.
 
@@ -79,7 +79,12 @@ async def _ask(
     from lmtool.errors import ConnectError, TimeLimitError
 
     waiting = Waiting(out)
-    client = connect(url, open_timeout=10.0 if limit is None else limit, on_progress=waiting.progress)
+    client = connect(
+        common.address,
+        api_key=common.api_key,
+        open_timeout=10.0 if limit is None else limit,
+        on_progress=waiting.progress,
+    )
     try:
         async with client:
             entries = await client.models(model, timeout=limit)

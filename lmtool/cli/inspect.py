@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from lmtool.cli.invocation import Common
+from lmtool.cli.serving.access import AccessConfig, AllowHost, AllowOrigin, NoAuth
 
 if TYPE_CHECKING:
     from lmtool.cli.inspecting.choosing import Chooser
@@ -152,11 +153,14 @@ async def inspect(
         typer.Option(help="Leave once everything was shown.", rich_help_panel=WITHOUT, show_default=False),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist.", rich_help_panel=WITHOUT)] = False,
+    allow_origin: AllowOrigin = None,
+    allow_host: AllowHost = None,
+    no_auth: NoAuth = False,
 ) -> None:
     """Watch streams, probabilities, raw frames and time: live, between others, or from a trace.
 
     With no TARGET: the server at the default address, or, where none answers, four prompts racing on the embedded
-    model. ? shows the keys, q quits.
+    model. ? shows the keys, q quits. --api-key is shown to the server, and asked for by --proxy as by trace record.
     """
     from lmtool.cli.inspecting.choosing import Chooser, Wanted
     from lmtool.cli.inspecting.headless import has_screen
@@ -195,14 +199,16 @@ async def inspect(
         return
     if record is not None and force:
         _make_room(record)
+    _only_with_proxy(common, proxy)
     warnings: list[str] = []
     wanted = Wanted(
         targets=tuple(targets or ()),
         endpoint=common.endpoint,
-        default=common.url,
+        default=common.address,
         connect=connect,
         proxy=proxy,
         to=to,
+        access=AccessConfig(common.api_key, tuple(allow_origin or ()), tuple(allow_host or ()), no_auth),
         model=model,
         tokenizer=tokenizer,
         prompts=tuple(prompt or ()),
@@ -272,6 +278,14 @@ async def _on_screen(out: Output, chooser: Chooser, options: InspectorOptions, w
             out.warn(sentence)
     if status:
         raise typer.Exit(status)
+
+
+def _only_with_proxy(common: Common, proxy: str | None) -> None:
+    """Raise `UsageError` for options of a port where none is opened."""
+    from lmtool.errors import UsageError
+
+    if proxy is None and (typed := common.typed & {"allow_origin", "allow_host", "no_auth"}):
+        raise UsageError(f"--{min(typed).replace('_', '-')} is of a port, which only --proxy opens", "leave it out")
 
 
 def _one_trace(files: list[Path], option: str) -> Path:

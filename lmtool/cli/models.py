@@ -77,13 +77,17 @@ def size(count: int | None) -> str:
 async def _served(common: Common) -> list[Found]:
     import asyncio
 
+    from lmtool.cli.output import Output
     from lmtool.cli.wiring import connect
-    from lmtool.errors import LmtoolError
+    from lmtool.errors import AccessDeniedError, LmtoolError
 
     try:
-        async with asyncio.timeout(3), connect(common.url) as client:
+        async with asyncio.timeout(3), connect(common.address, api_key=common.api_key) as client:
             entries = await client.models()
             ready = {entry.name: await client.info(entry.name) for entry in entries if entry.phase == "ready"}
+    except AccessDeniedError as denied:
+        Output.of(common).warn(denied.message)
+        return []
     except (LmtoolError, TimeoutError):
         return []
     return [

@@ -32,6 +32,16 @@ EndpointOption = Annotated[
         rich_help_panel=PANEL,
     ),
 ]
+ApiKeyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--api-key",
+        metavar="KEY",
+        help="API key that a server requires and a client sends; better LMTOOL_API_KEY.",
+        show_default=False,
+        rich_help_panel=PANEL,
+    ),
+]
 ColorOption = Annotated[ColorWhen | None, typer.Option("--color", help="When to use colours.", rich_help_panel=PANEL)]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No notes on stderr.", rich_help_panel=PANEL)]
 VerboseOption = Annotated[
@@ -57,6 +67,7 @@ def common_parameters() -> dict[str, inspect.Parameter]:
         quiet: QuietOption = False,
         verbose: VerboseOption = 0,
         settings: SettingsOption = None,
+        api_key: ApiKeyOption = None,
     ) -> None:
         """Carry the annotations."""
 

@@ -41,3 +41,17 @@ def listen_config(text: str) -> ListenConfig:
     if found is None or int(found["port"]) > 65535:
         raise UsageError(f"cannot listen on {text!r}", "write HOST:PORT, :PORT or PORT, such as 127.0.0.1:8081")
     return ListenConfig((found["host"] or "127.0.0.1").strip("[]"), int(found["port"]))
+
+
+def clients_target(text: str) -> Target:
+    """The server that the clients of a proxy mean. Raises `UsageError`, also for one with credentials."""
+    from lmtool.errors import UsageError
+    from lmtool.trace.proxy import parse_target
+
+    target = parse_target(text)
+    if target.authorization is not None:
+        raise UsageError(
+            f"the key for {target.url} is its clients' to send: a proxy passes theirs on, and adds none",
+            f"leave it out:  --to {target.url}",
+        )
+    return target

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from lmtool.cli.invocation import Common
-
-if TYPE_CHECKING:
-    pass
+from lmtool.cli.serving.access import AllowHost, AllowOrigin, NoAuth
 
 MODELS = "Models"
 MACHINE = "Machine"
@@ -37,18 +35,9 @@ async def serve(
     stdio: Annotated[
         bool, typer.Option("--stdio", help="Speak on stdin and stdout, not on a port.", rich_help_panel=WIRE)
     ] = False,
-    allow_origin: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="URL", help="Web pages of this origin may connect (repeatable; * for any).", rich_help_panel=WIRE
-        ),
-    ] = None,
-    api_key: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KEY", help="What clients of the OpenAI API must show; better LMTOOL_API_KEY.", rich_help_panel=WIRE
-        ),
-    ] = None,
+    allow_origin: AllowOrigin = None,
+    allow_host: AllowHost = None,
+    no_auth: NoAuth = False,
     root_path: Annotated[
         str, typer.Option(metavar="PATH", help="Where a proxy in front puts this server.", rich_help_panel=WIRE)
     ] = "",
@@ -233,7 +222,9 @@ async def serve(
     import os
     from dataclasses import replace
 
+    from lmtool.access.policy import AccessPolicy
     from lmtool.cli.backends import BackendConfig
+    from lmtool.cli.serving.access import AccessConfig
     from lmtool.cli.serving.listening import ListenConfig
     from lmtool.cli.serving.replicas import ReplicasConfig, commands
     from lmtool.cli.serving.run import ServingConfig, run
@@ -246,9 +237,10 @@ async def serve(
     need_serve_packages()
     if cuda and device not in {"auto", "cuda"} and not device.startswith("cuda:"):
         raise UsageError(f"--cuda and --device {device} contradict each other", "give one of them")
-    if stdio and (other := common.typed & {"port", "host"}):
+    if stdio and (other := common.typed & {"port", "host", "allow_origin", "allow_host", "no_auth"}):
         raise UsageError(
-            f"--stdio and --{min(other)} contradict each other: it speaks on stdin and stdout", "give one of them"
+            f"--stdio and --{min(other).replace('_', '-')} contradict each other: it speaks on stdin and stdout",
+            "give one of them",
         )
     if inspect and (stdio or json_logs):
         raise UsageError(
@@ -292,12 +284,16 @@ async def serve(
         trust_remote_code=trust_remote_code,
         revision=revision,
     )
+    listen = None if stdio else ListenConfig(host, port)
+    door = AccessConfig(common.api_key, tuple(allow_origin or ()), tuple(allow_host or ()), no_auth)
+    access = AccessPolicy() if listen is None else door.policy(listen)
     await asyncio.to_thread(check_device, runs, engine)
-    server = ServerConfig(max_connections=max_connections, allowed_origins=tuple(allow_origin or ()))
-    service = ServiceConfig(models, engine, server, runs, api_key, carrier=carrier)
+    service = ServiceConfig(
+        models, engine, ServerConfig(max_connections=max_connections), runs, access, carrier=carrier
+    )
     workers = commands(ReplicasConfig(replicas, layout), service, dict(os.environ))
     config = ServingConfig(
-        None if stdio else ListenConfig(host, port),
+        listen,
         replace(service, workers=workers),
         ready_file=ready_file,
         drain_limit=drain_limit,

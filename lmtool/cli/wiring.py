@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from lmtool.engine.model_slot import ServedModel
     from lmtool.guide.compiler import MatcherCompiler
     from lmtool.lmtp.client import LmtpClient, OnFrame
+    from lmtool.lmtp.endpoint import Endpoint
     from lmtool.ports import GuideCompiler, LoadedModel
     from lmtool.text.tokenizer import TextTokenizer
     from lmtool.types import LoadProgress, ModelInfo
@@ -312,8 +313,9 @@ def need_packages(names: Sequence[str]) -> None:
 
 
 def connect(
-    endpoint: str,
+    endpoint: str | Endpoint,
     *,
+    api_key: str | None = None,
     open_timeout: float | None = 10.0,
     on_frame: OnFrame | None = None,
     on_progress: Callable[[LoadProgress], None] | None = None,
@@ -323,5 +325,10 @@ def connect(
     from lmtool.lmtp.client import LmtpClient
 
     return LmtpClient(
-        endpoint, open_timeout=open_timeout, on_frame=on_frame, on_progress=on_progress, on_ignored=on_ignored
+        endpoint,
+        api_key=api_key,
+        open_timeout=open_timeout,
+        on_frame=on_frame,
+        on_progress=on_progress,
+        on_ignored=on_ignored,
     )

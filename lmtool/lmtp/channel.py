@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Protocol
 
-from lmtool.errors import ConnectError, TimeLimitError
+from lmtool.access.outgoing import DENIED, as_headers, denied
+from lmtool.errors import AccessDeniedError, ConnectError, TimeLimitError
 from lmtool.lmtp.endpoint import CommandEndpoint, SocketEndpoint
 
 if TYPE_CHECKING:
@@ -35,7 +36,10 @@ class Channel(Protocol):
 
 
 async def open_channel(endpoint: Endpoint, *, open_timeout: float | None) -> Channel:
-    """Open a way to a server, within `open_timeout` seconds. Raises `ConnectError` or `TimeLimitError`."""
+    """Open a way to a server, within `open_timeout` seconds.
+
+    Raises `ConnectError`, `AccessDeniedError` or `TimeLimitError`.
+    """
     try:
         async with asyncio.timeout(open_timeout):
             if isinstance(endpoint, CommandEndpoint):
@@ -51,11 +55,12 @@ def _name(endpoint: Endpoint) -> str:
 
 async def _dial(endpoint: SocketEndpoint) -> Channel:
     from websockets.asyncio.client import connect
-    from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
+    from websockets.exceptions import InvalidHandshake, InvalidURI
 
     try:
         connection = await connect(
             endpoint.url,
+            additional_headers=as_headers(endpoint.authorization),
             compression=None,
             open_timeout=None,
             ping_interval=_PING_SECONDS,
@@ -63,15 +68,24 @@ async def _dial(endpoint: SocketEndpoint) -> Channel:
             max_size=MAX_RECEIVED_BYTES,
             proxy=None if endpoint.loopback else True,
         )
-    except InvalidStatus as error:
-        body = bytes(error.response.body or b"")[:200].decode("utf-8", "replace").strip()
-        status = f"HTTP status {error.response.status_code}" + (f": {body}" if body else "")
-        raise ConnectError(f"no LMTP server at {endpoint.url} ({status})") from None
-    except (InvalidHandshake, InvalidURI) as error:
-        raise ConnectError(f"no LMTP server at {endpoint.url} ({error})") from None
-    except OSError as error:
-        raise ConnectError(f"no LMTP server at {endpoint.url} ({_reason(error)})") from None
+    except (InvalidHandshake, InvalidURI, OSError) as error:
+        raise not_connected(endpoint.url, error, shown=endpoint.authorization is not None) from None
     return _SocketChannel(connection, endpoint.url)
+
+
+def not_connected(url: str, error: Exception, *, shown: bool) -> ConnectError | AccessDeniedError:
+    """The error for a handshake that `websockets` says has failed. shown: credentials were."""
+    from websockets.exceptions import InvalidStatus
+
+    if isinstance(error, OSError):
+        return ConnectError(f"no LMTP server at {url} ({_reason(error)})")
+    if not isinstance(error, InvalidStatus):
+        return ConnectError(f"no LMTP server at {url} ({error})")
+    status = error.response.status_code
+    body = bytes(error.response.body or b"")[:300].decode("utf-8", "replace").strip()
+    if status in DENIED:
+        return denied(url, status, body, shown=shown)
+    return ConnectError(f"no LMTP server at {url} (HTTP status {status}{': ' if body else ''}{body})")
 
 
 def _reason(error: OSError) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from lmtool.lmtp.endpoint import Endpoint
     from lmtool.ports import Sink, StreamHandle
     from lmtool.types import GenerateRequest, LoadProgress, ModelInfo, ModelPhase, ScoreRequest
 
@@ -37,8 +38,9 @@ class LmtpClient:
 
     def __init__(
         self,
-        endpoint: str,
+        endpoint: str | Endpoint,
         *,
+        api_key: str | None = None,
         open_timeout: float | None = 10.0,
         on_frame: OnFrame | None = None,
         on_progress: Callable[[LoadProgress], None] | None = None,
@@ -47,11 +49,12 @@ class LmtpClient:
     ) -> None:
         """Remember where the server is (`lmtool.lmtp.endpoint` has the forms). Raises `UsageError`.
 
+        `api_key` is shown to the server, unless the endpoint has credentials of its own.
         `on_progress` is told how the server's load proceeds while requests wait for it, `on_ignored` which fields of a
         request the server did not know, where a server can tell. extended: the server is known to speak the extensions;
         else the first request that uses one asks MODEL_INFO before, and what LMQL's server does not know is refused.
         """
-        self._endpoint = endpoints.parse(endpoint)
+        self._endpoint = endpoints.parse(endpoint, api_key)
         self._open_timeout = open_timeout
         self._on_frame = on_frame
         self._on_progress = on_progress
@@ -63,8 +66,9 @@ class LmtpClient:
     @classmethod
     async def connect(
         cls,
-        endpoint: str,
+        endpoint: str | Endpoint,
         *,
+        api_key: str | None = None,
         open_timeout: float | None = 10.0,
         on_frame: OnFrame | None = None,
         on_progress: Callable[[LoadProgress], None] | None = None,
@@ -72,11 +76,16 @@ class LmtpClient:
     ) -> Self:
         """A client with an open connection.
 
-        Raises `UsageError` for a malformed endpoint, `ConnectError` when nobody answers there, `TimeLimitError` when
-        that takes longer than `open_timeout` seconds.
+        Raises `UsageError` for a malformed endpoint, `ConnectError` when nobody answers there, `AccessDeniedError` when
+        the server wants another key, `TimeLimitError` when that takes longer than `open_timeout` seconds.
         """
         client = cls(
-            endpoint, open_timeout=open_timeout, on_frame=on_frame, on_progress=on_progress, on_ignored=on_ignored
+            endpoint,
+            api_key=api_key,
+            open_timeout=open_timeout,
+            on_frame=on_frame,
+            on_progress=on_progress,
+            on_ignored=on_ignored,
         )
         await client.open()
         return client

@@ -25,5 +25,3 @@ class ServerConfig:
     """Seconds between pings to a silent client."""
     ping_timeout: float = 300.0
     """Seconds a client may leave a ping unanswered: LMQL's answers none while it computes a mask."""
-    allowed_origins: tuple[str, ...] = ()
-    """Origins of web pages that may connect, such as `https://example.org`, beside those of this machine; `*`: any."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
-from ipaddress import ip_address
+from dataclasses import dataclass, field
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
+from lmtool.access.names import is_loopback
+from lmtool.access.outgoing import authorization, unreadable
 from lmtool.errors import UsageError
 
 _FORMS = "write ws://HOST:PORT/, wss://HOST/, http://HOST:PORT, HOST:PORT, :PORT, or stdio:COMMAND"
@@ -20,9 +21,11 @@ class SocketEndpoint:
     """A server that listens."""
 
     url: str
-    """Starts with `ws://` or `wss://`."""
+    """Starts with `ws://` or `wss://`; has no credentials, so it may be shown."""
     loopback: bool
     """Whether it is on this machine, so that no proxy lies on the way."""
+    authorization: str | None = field(default=None, repr=False)
+    """What the handshake shows in the header of this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,24 +39,35 @@ class CommandEndpoint:
 Endpoint: TypeAlias = SocketEndpoint | CommandEndpoint
 
 
-def parse(text: str) -> Endpoint:
-    """The endpoint that a text means. Raises `UsageError`."""
+def parse(text: str | Endpoint, api_key: str | None = None) -> Endpoint:
+    """The endpoint that a text means; one that is parsed already stays. Raises `UsageError`.
+
+    api_key: shown to a server that listens, unless the text has credentials of its own (`ws://user:KEY@HOST:PORT/`).
+    """
+    if not isinstance(text, str):
+        return text
     if text.startswith("stdio:"):
         return _command(text)
+    text, shown = authorization(text, api_key)
     scheme, separator, rest = text.partition("://")
     if not separator:
         scheme, rest = "ws", re.sub(r"^:(?=\d)", "127.0.0.1:", text)
     if scheme not in _SCHEMES:
-        raise UsageError(f"{text!r} is no endpoint: the scheme {scheme!r} is unknown", _FORMS)
+        raise _no_endpoint(text, f"the scheme {scheme!r} is unknown")
     url = f"{_SCHEMES[scheme]}://{rest}"
     try:
         parts = urlsplit(url)
         host, _port = parts.hostname, parts.port
     except ValueError as error:
-        raise UsageError(f"{text!r} is no endpoint: {error}", _FORMS) from None
+        raise _no_endpoint(text, str(error)) from None
     if not host:
-        raise UsageError(f"{text!r} is no endpoint: it names no host", _FORMS)
-    return SocketEndpoint(url if parts.path else f"{url}/", _is_loopback(host))
+        raise _no_endpoint(text, "it names no host")
+    return SocketEndpoint(url if parts.path else f"{url}/", is_loopback(host), shown)
+
+
+def _no_endpoint(text: str, reason: str) -> UsageError:
+    name, why = unreadable(text, reason)
+    return UsageError(f"{name} is no endpoint: {why}", _FORMS)
 
 
 def _command(text: str) -> CommandEndpoint:
@@ -64,10 +78,3 @@ def _command(text: str) -> CommandEndpoint:
     if not words:
         raise UsageError(f"{text!r} is no endpoint: it names no command", _FORMS)
     return CommandEndpoint(words)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

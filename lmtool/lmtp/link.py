@@ -6,7 +6,15 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
-from lmtool.errors import ConnectError, LmtoolError, RemoteProtocolError, RequestError, ServerError, kind_of
+from lmtool.errors import (
+    AccessDeniedError,
+    ConnectError,
+    LmtoolError,
+    RemoteProtocolError,
+    RequestError,
+    ServerError,
+    kind_of,
+)
 from lmtool.lmtp.channel import open_channel
 from lmtool.lmtp.messages import FieldsIgnored, ModelInfoAnswer, ModelsAnswer, Progress, RequestFailed
 from lmtool.lmtp.session import BrokenFrame, ClientSession, StreamsAdvanced
@@ -356,4 +364,5 @@ def _closed() -> ConnectError:
 def _error(event: RequestFailed) -> LmtoolError:
     """The error of a request; a `RequestError` keeps its kind, another failure is the server's."""
     kind = kind_of(event.error_code)
-    return (kind if issubclass(kind, RequestError | ConnectError) else ServerError)(event.error)
+    kept = issubclass(kind, RequestError | ConnectError | AccessDeniedError)
+    return (kind if kept else ServerError)(event.error)

@@ -11,10 +11,9 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from lmtool.errors import ConnectError, RequestError
-from lmtool.lmtp import origin
 from lmtool.lmtp.config import ServerConfig
 from lmtool.lmtp.connection import Connection, Tap
-from lmtool.lmtp.messages import PROTOCOL_VERSION
+from lmtool.lmtp.messages import PROTOCOL_VERSION, SUBPROTOCOL
 from lmtool.lmtp.request_log import silent
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ class LmtpServer:
         return sum(connection.streams for connection in self._connections)
 
     def routes(self) -> list[BaseRoute]:
-        """Routes for a starlette application; serve it with `uvicorn_options`."""
+        """Routes for a starlette application; serve it behind `access.asgi.Door`, with `uvicorn_options`."""
         return [WebSocketRoute("/", self._websocket), Route("/", self._welcome, methods=["GET"])]
 
     async def drain(self, seconds: float) -> bool:
@@ -139,10 +138,7 @@ class LmtpServer:
         if not self._connections:
             self._empty.set()
 
-    def _refusal(self, websocket: WebSocket) -> Response | None:
-        headers = websocket.headers
-        if not origin.is_allowed(headers.get("origin"), headers.get("host"), self._config.allowed_origins):
-            return PlainTextResponse("web pages of this origin may not connect; see allowed_origins", 403)
+    def _refusal(self) -> Response | None:
         if len(self._connections) >= self._config.max_connections:
             return PlainTextResponse(f"{len(self._connections)} connections are open, the most there may be", 503)
         if self._draining is not None:
@@ -150,13 +146,13 @@ class LmtpServer:
         return None
 
     async def _websocket(self, websocket: WebSocket) -> None:
-        refusal = self._refusal(websocket)
+        refusal = self._refusal()
         if refusal is not None:
             await websocket.send_denial_response(refusal)
             return
         connection, drained = self._open(websocket.headers.get("user-agent", "")), False
         try:
-            await websocket.accept()
+            await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in websocket.scope["subprotocols"] else None)
             drained = await self._converse(websocket, connection)
         finally:
             self._close(connection, drained=drained)

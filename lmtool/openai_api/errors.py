@@ -18,7 +18,7 @@ _STATUS = {
     "error": 500,
 }
 """`LmtoolError.code` to status; every other one is the client's: 400."""
-_TYPES = {401: "authentication_error", 404: "not_found_error", 413: "invalid_request_error", 503: "overloaded_error"}
+_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 503: "overloaded_error"}
 _CODES = {"context_overflow": "context_length_exceeded", "unknown_model": "model_not_found"}
 """Where OpenAI has a name of its own."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import time
 import uuid
 from dataclasses import dataclass
@@ -52,8 +51,6 @@ def _uncounted(_last: TokenOutput | None, _tokens: int) -> None:
 class ApiConfig:
     """How a server answers over HTTP."""
 
-    api_key: str | None = None
-    """What clients must show; None: nothing."""
     calls_form: Form | None = None
     """How models write calls of tools; None: as their chat templates teach."""
     check: Check | None = None
@@ -129,11 +126,10 @@ class OpenAIServer:
         return Served(self._model, info, spelling, config.check, config.calls_form, self._scored, counted)
 
     def _guarded(self, handler: Handler, refusal: Callable[[ApiError], Response] = _refusal) -> Handler:
-        """The handler behind the key, with errors in the API's form."""
+        """The handler, with errors in the API's form."""
 
         async def answer(request: Request) -> Response:
             try:
-                self._check_key(request)
                 self._in_flight.admit()
                 response: Response = await handler(request)
             except ApiError as error:
@@ -145,15 +141,6 @@ class OpenAIServer:
             return response
 
         return answer
-
-    def _check_key(self, request: Request) -> None:
-        key = self._config.api_key
-        if key is None:
-            return
-        shown = request.headers.get("authorization", "").removeprefix("Bearer ")
-        shown = shown or request.headers.get("x-api-key", "")
-        if not hmac.compare_digest(shown.encode(), key.encode()):
-            raise ApiError(401, "this server wants another API key: send it as Authorization: Bearer KEY, or x-api-key")
 
     async def _models(self, _request: Request) -> Response:
         """Every name that clients are shown, at once: nothing is loaded or waited for."""

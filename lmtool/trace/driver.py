@@ -7,7 +7,9 @@ import contextlib
 import ssl
 from typing import TYPE_CHECKING, Protocol
 
+from lmtool.access.outgoing import as_headers
 from lmtool.errors import ConnectError
+from lmtool.lmtp.channel import not_connected
 from lmtool.trace.events import Close, Drop, Frame, Open, Remark, Request
 from lmtool.trace.observing import content_of
 from lmtool.trace.script import Received
@@ -27,6 +29,7 @@ CONNECT_LIMIT = 10.0
 """Seconds that the server has to take a connection."""
 _LARGEST = 2**26
 _FRAMING = ("transfer-encoding", "content-length", "host", "accept-encoding")
+_CREDENTIALS = ("authorization", "x-api-key")
 
 
 class Driver:
@@ -153,7 +156,7 @@ class _Wire(Protocol):
     """One connection to the server."""
 
     async def open(self, number: int) -> None:
-        """Connect. Raises `ConnectError`."""
+        """Connect. Raises `ConnectError`, `AccessDeniedError`."""
 
     async def send(self, move: Frame | Request) -> None:
         """Send; what goes wrong is seen by whoever reads."""
@@ -171,6 +174,7 @@ class _Socket:
     def __init__(self, driver: Driver, target: Target) -> None:
         self._driver = driver
         self._url = target.url.replace("http", "ws", 1) if target.url.startswith("http") else target.url
+        self._authorization = target.authorization
         self._number = 0
         self._dropped = False
         self._connection: ClientConnection | None = None
@@ -183,10 +187,19 @@ class _Socket:
         self._number = number
         try:
             self._connection = await connect(
-                self._url, compression=None, max_size=_LARGEST, ping_interval=None, proxy=None, open_timeout=None
+                self._url,
+                additional_headers=as_headers(self._authorization),
+                compression=None,
+                max_size=_LARGEST,
+                ping_interval=None,
+                proxy=None,
+                open_timeout=None,
             )
         except (OSError, InvalidHandshake, InvalidURI) as error:
-            raise ConnectError(f"no server at {self._url} ({error})", "start one:  lmtool serve") from None
+            failure = not_connected(self._url, error, shown=self._authorization is not None)
+            if isinstance(failure, ConnectError):
+                failure.hints = ("start one:  lmtool serve",)
+            raise failure from None
         self._driver.take(Open(self._driver.now(), number, {"peer": "client"}))
         self._reading = asyncio.create_task(self._read(self._connection))
 
@@ -266,7 +279,10 @@ class _Http:
         assert self._writer is not None
         assert isinstance(move, Request)
         body = move.wire_body()
-        kept = [f"{name}: {value}" for name, value in move.headers.items() if name not in _FRAMING]
+        shown = as_headers(self._target.authorization)
+        dropped = {*_FRAMING, *(_CREDENTIALS if shown else ())}
+        kept = [f"{name}: {value}" for name, value in move.headers.items() if name not in dropped]
+        kept += [f"{name}: {value}" for name, value in shown.items()]
         sized = [f"content-length: {len(body)}"] if body or move.method not in ("GET", "HEAD") else []
         lines = [f"{move.method} {move.path} HTTP/1.1", f"host: {self._target.authority}", *kept, *sized, "", ""]
         data = "\r\n".join(lines).encode("latin-1", "replace") + body

@@ -6,7 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
+from lmtool.access.outgoing import as_headers
 from lmtool.errors import ConnectError, UsageError
+from lmtool.lmtp.channel import not_connected
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -21,6 +23,10 @@ _CONNECT_LIMIT = 10.0
 """Seconds that the server has to take a connection."""
 _HOP = {"host", "connection", "keep-alive", "transfer-encoding", "content-length", "upgrade", "accept-encoding"}
 """Headers of one connection: they are not passed on (RFC 9110, 7.6.1), and answers shall come uncompressed."""
+_OURS = {"origin", "sec-fetch-site", "proxy-authorization"}
+"""Headers for this server's door: the server behind is asked by a program."""
+_KEYS = {"authorization", "x-api-key"}
+"""Headers that a client has for the server behind, unless this program has a key of its own for it."""
 
 
 class FrameForwarder:
@@ -34,7 +40,7 @@ class FrameForwarder:
         self._reading: asyncio.Task[None] | None = None
 
     async def send(self, frame: str | bytes) -> None:
-        """Pass a frame on. Raises `ConnectError` when the server cannot be reached or has gone."""
+        """Pass a frame on. Raises `ConnectError` when the server cannot be reached or has gone, `AccessDeniedError`."""
         from websockets.exceptions import ConnectionClosed
 
         if self._connecting is None:
@@ -62,9 +68,15 @@ class FrameForwarder:
         if not self._target.url.startswith("ws"):
             raise ConnectError(f"{self._target.url} takes HTTP, this is an LMTP frame")
         try:
-            connection = await connect(self._target.url, open_timeout=_CONNECT_LIMIT, max_size=None, proxy=None)
+            connection = await connect(
+                self._target.url,
+                additional_headers=as_headers(self._target.authorization),
+                open_timeout=_CONNECT_LIMIT,
+                max_size=None,
+                proxy=None,
+            )
         except (OSError, TimeoutError, InvalidHandshake) as error:
-            raise ConnectError(f"no LMTP server at {self._target.url} ({error})") from None
+            raise not_connected(self._target.url, error, shown=self._target.authorization is not None) from None
         self._reading = asyncio.create_task(self._read(connection))
         return connection
 
@@ -81,8 +93,9 @@ async def forward_http(target: Target, head: Head, body: bytes) -> AsyncIterator
     import httpx
 
     method, path, _ = head.start
-    headers = [(name, value) for name, value in head.headers if name not in _HOP]
-    headers.append(("accept-encoding", "identity"))
+    dropped = _HOP | _OURS | (_KEYS if target.authorization is not None else set())
+    headers = [(name, value) for name, value in head.headers if name not in dropped]
+    headers += [("accept-encoding", "identity"), *as_headers(target.authorization).items()]
     try:
         async with (
             httpx.AsyncClient(timeout=httpx.Timeout(None, connect=_CONNECT_LIMIT), trust_env=False) as client,

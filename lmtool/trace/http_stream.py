@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
 LONGEST_HEAD = 2**16
 """Bytes; what is longer is passed on and no longer followed."""
 _LONGEST_LINE = 8192
+_REQUEST_LINE = re.compile(rb"[!-~]+ [!-~\x80-\xff]+ HTTP/1\.[01]")
+_FIELD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,16 +232,30 @@ def asks_for_websocket(head: Head) -> bool:
     return head.get("upgrade").lower() == "websocket" and "upgrade" in head.get("connection").lower()
 
 
-def redirected(head: Head, host: str, base: str) -> bytes:
-    """The bytes of a request head as the server behind a proxy expects it.
+def is_clear(head: Head) -> bool:
+    """Whether every server reads the lines of a request's head as they are read here (RFC 9112, 2.2 and 5.1)."""
+    first, *fields = head.raw[:-4].split(b"\r\n")
+    return bool(_REQUEST_LINE.fullmatch(first)) and all(map(_FIELD.fullmatch, fields))
 
-    host: the server's own `Host`. base: the path that the server's URL names; put in front of paths that lack it.
+
+def is_bare(head: Head) -> bool:
+    """Whether nothing can follow a request's head: no body, and no other protocol."""
+    return not any(head.get(name) for name in ("content-length", "transfer-encoding", "upgrade"))
+
+
+def redirected(head: Head, host: str | None, base: str) -> bytes:
+    """The bytes of a request head as the server behind a proxy expects it, without what was for the proxy alone.
+
+    host: the server's own `Host`; None leaves what the client asked for. base: the path that the server's URL names;
+    put in front of paths that lack it.
     """
     method, path, version = head.start
     lines = head.raw[:-4].split(b"\r\n")
     if base not in ("", "/") and path.startswith("/") and not _is_below(path, base):
         lines[0] = f"{method} {base.rstrip('/')}{'' if path == '/' else path} {version}".encode("latin-1")
-    new = [b"Host: " + host.encode("latin-1") if line[:5].lower() == b"host:" else line for line in lines]
+    new = [line for line in lines if not line.lower().startswith(b"proxy-authorization:")]
+    if host is not None:
+        new = [b"Host: " + host.encode("latin-1") if line[:5].lower() == b"host:" else line for line in new]
     return b"\r\n".join(new) + b"\r\n\r\n"
 
 

@@ -13,7 +13,11 @@ from websockets.frames import Opcode
 from websockets.http11 import Request as Handshake
 from websockets.server import ServerProtocol
 
-from lmtool.errors import ConnectError, LmtoolError
+from lmtool.access.cors import answer_headers
+from lmtool.access.policy import AccessPolicy, is_preflight
+from lmtool.errors import LmtoolError
+from lmtool.lmtp.messages import SUBPROTOCOL
+from lmtool.trace.admission import last_answer, preflight_answer, refusal, refusal_answer
 from lmtool.trace.chaos import Chaos
 from lmtool.trace.exchanges import HttpExchange, LmtpExchange, read_frame
 from lmtool.trace.forwarding import FrameForwarder, forward_http
@@ -21,8 +25,10 @@ from lmtool.trace.http_stream import Data, Head, HttpStream, Last, asks_for_webs
 from lmtool.trace.matching import Asked, Miss, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
     from socket import socket
+
+    from websockets.typing import Subprotocol
 
     from lmtool.trace.exchanges import Exchange
     from lmtool.trace.matching import Matcher
@@ -31,7 +37,10 @@ if TYPE_CHECKING:
 OnMiss: TypeAlias = Literal["error", "nearest", "close", "hang"]
 ON_MISS: tuple[OnMiss, ...] = get_args(OnMiss)
 _LARGEST = 2**26
-_FRAMING = ("transfer-encoding", "content-length", "content-encoding", "connection")
+_OWN = frozenset(
+    {"transfer-encoding", "content-length", "content-encoding", "connection", "vary", "access-control-allow-origin"}
+)
+"""Headers that this server writes itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +73,13 @@ class Player:
         warn: Callable[[str], None],
         chaos: Chaos | None = None,
         target: Target | None = None,
+        policy: AccessPolicy | None = None,
     ) -> None:
         """Make a server; call `listen`. warn: called with a sentence for each request that no recording answers.
 
-        target: a real server that is asked then, whatever `on_miss` says.
+        target: a real server that is asked then, whatever `on_miss` says. policy: which requests are let in.
         """
+        self.policy = policy or AccessPolicy()
         self.target = target
         self._matcher = matcher
         self.chaos = chaos or Chaos(())
@@ -134,15 +145,21 @@ class _Connection:
         self._player = player
         self._reader = reader
         self._writer = writer
+        self._address = str((writer.get_extra_info("peername") or ("",))[0])
+        self._cors: list[tuple[str, str]] = []
+        """Headers for the answer to the request at hand."""
 
     async def run(self) -> None:
-        """Answer requests until the client goes."""
+        """Answer requests until the client goes, or sends one that is not let in."""
         requests, head, body = HttpStream(responses=False), None, bytearray()
         while data := await self._reader.read(2**16):
             parts = requests.feed(data)
             for i, part in enumerate(parts):
                 if isinstance(part, Head):
                     head, body = part, bytearray()
+                    if why := refusal(self._player.policy, head, self._address):
+                        await last_answer(self._reader, self._writer, refusal_answer(self._player.policy, head, why))
+                        return
                 elif isinstance(part, Data):
                     body += part.body
                 elif isinstance(part, Last) and head is not None:
@@ -157,6 +174,10 @@ class _Connection:
 
     async def _answer(self, head: Head, body: bytes) -> bool:
         """Answer an HTTP request; return whether the connection goes on."""
+        if is_preflight(head.start[0], head.headers):
+            self._writer.write(preflight_answer(self._player.policy, head))
+            return True
+        self._cors = answer_headers(self._player.policy, head.headers)
         try:
             value = json.loads(body) if body else {}
         except ValueError:
@@ -220,8 +241,9 @@ class _Connection:
 
     def _write_head(self, status: int, reason: str, headers: Mapping[str, str], size: int | None) -> None:
         framing = "transfer-encoding: chunked" if size is None else f"content-length: {size}"
-        kept = [f"{name}: {value}" for name, value in headers.items() if name not in _FRAMING]
-        lines = [f"HTTP/1.1 {status} {reason}", *kept, framing, "", ""]
+        kept = [f"{name}: {value}" for name, value in headers.items() if name.lower() not in _OWN]
+        cors = [f"{name}: {value}" for name, value in self._cors]
+        lines = [f"HTTP/1.1 {status} {reason}", *kept, *cors, framing, "", ""]
         self._writer.write("\r\n".join(lines).encode("latin-1", "replace"))
 
 
@@ -232,7 +254,7 @@ class _Socket:
         self._player = player
         self._reader = reader
         self._writer = writer
-        self._protocol = ServerProtocol(max_size=_LARGEST)
+        self._protocol = ServerProtocol(max_size=_LARGEST, select_subprotocol=_lmtp_if_offered)
         self._fragments = bytearray()
         self._text = False
         self._plays: list[asyncio.Task[None]] = []
@@ -317,7 +339,7 @@ class _Socket:
         assert self._forwarder is not None
         try:
             await self._forwarder.send(frame)
-        except ConnectError as error:
+        except LmtoolError as error:
             await self._fail(answer, stream_id, error.message)
 
     async def _fail(self, answer: str, stream_id: object, why: str) -> None:
@@ -342,6 +364,11 @@ class _Socket:
     async def _send(self, text: str) -> None:
         self._protocol.send_text(text.encode())
         await self._flush()
+
+
+def _lmtp_if_offered(_protocol: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | None:
+    """The subprotocol to select (LMTP, TRA-12)."""
+    return next((one for one in offered if one == SUBPROTOCOL), None)
 
 
 async def _until(time: float) -> None:

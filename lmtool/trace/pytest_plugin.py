@@ -11,6 +11,7 @@ was recorded, such as OpenAI streaming, at `http_url`.
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
@@ -178,7 +179,11 @@ def lmtp_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     words = [sys.executable, "-m", "lmtool", "serve", *([model] if model else []), "--port", "0"]
     with log.open("wb") as output:
         process = subprocess.Popen(  # noqa: S603 - the words are our own and the model's name
-            [*words, "--ready-file", str(ready)], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+            [*words, "--ready-file", str(ready)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={name: value for name, value in os.environ.items() if name != "LMTOOL_API_KEY"},  # the tests have none
         )
     try:
         yield _url_of(process, ready, log)

@@ -6,6 +6,7 @@ import zlib
 from collections import deque
 from typing import TYPE_CHECKING
 
+from lmtool.access.credentials import without_credentials
 from lmtool.trace.events import Close, Done, Drop, Event, Frame, Open, Piece, Remark, Request, Response
 from lmtool.trace.http_stream import Data, Head, HttpStream, Last, Opaque, asks_for_websocket
 from lmtool.trace.observing import body_content, content_of, sse_content
@@ -47,6 +48,11 @@ class ConnectionTap:
         self._answer: _Answer | None = None
         self._frames: dict[Direction, WebSocketStream] = {}
         self._closing: tuple[str, Closing] | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether every request has its whole answer."""
+        return not self._pending and self._answer is None
 
     def asked(self, time: float, parts: list[Part]) -> Iterator[Event]:
         """What the client's parts mean."""
@@ -236,4 +242,8 @@ class _Answer:
 
 
 def _joined(head: Head) -> dict[str, str]:
-    return {name: head.get(name) for name, _ in head.headers}
+    """The headers as events have them: never with credentials."""
+    told: dict[str, str] = {}
+    for name, value in without_credentials(head.headers):
+        told[name] = f"{told[name]}, {value}" if name in told else value
+    return told

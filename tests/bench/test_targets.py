@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lmtool.access.policy import AccessPolicy
 from lmtool.bench.targets import ModelTarget, OpenAITarget
 from lmtool.bench.workload import Job, schema
 from lmtool.errors import ConnectError, ServerError
@@ -81,7 +82,7 @@ async def http_server(asked: list[dict[str, Any]] | None = None) -> AsyncIterato
 
     routes = [Route("/v1/completions", completions, methods=["POST"]), Route("/v1/models", models)]
     sockets = bind(ListenConfig(port=0))
-    server = carrier(Starlette(routes=routes), ServerConfig())
+    server = carrier(Starlette(routes=routes), AccessPolicy(), ServerConfig())
     task = asyncio.create_task(server.serve(sockets))
     try:
         yield f"http://127.0.0.1:{sockets[0].getsockname()[1]}/v1"

@@ -19,6 +19,7 @@ import pytest
 
 from lmtool.cli.backends import BackendConfig
 from lmtool.cli.serve import serve
+from lmtool.cli.serving.access import AccessConfig
 from lmtool.cli.serving.listening import ListenConfig
 from lmtool.cli.serving.replicas import ReplicasConfig
 from lmtool.cli.serving.run import ServingConfig
@@ -242,11 +243,41 @@ def test_options_that_make_no_sense(lmtool: Run, words: tuple[str, ...], message
     assert message in done.stderr
 
 
-def test_other_machines_are_warned_of(start_server: StartServer) -> None:
-    """A server that others can reach says that it has no authentication."""
-    with start_server("auto", "--host", "0.0.0.0") as server:
-        server.expect("warning: other machines can connect, and there is no authentication")
-        assert "(every interface)" in server.expect(" listen ")
+def test_other_machines_need_a_key(lmtool: Run) -> None:
+    """Without one the command ends before anything is opened or loaded, and says what to do."""
+    done = lmtool("serve", "no-such-model", "--host", "0.0.0.0", "--port", "0")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[0] == "error: other machines can connect to 0.0.0.0, and no key is asked for"
+    assert all(word in done.stderr for word in ("--api-key KEY", "LMTOOL_API_KEY", "--no-auth", "--host 127.0.0.1"))
+    done = lmtool("serve", "--no-auth", "--port", "0", LMTOOL_API_KEY="key")
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "warning"),
+    [
+        (
+            ("--host", "0.0.0.0", "--no-auth"),
+            {},
+            "warning: other machines can connect, and no key is asked for (--no-auth)",
+        ),
+        (("--host", "0.0.0.0"), {"LMTOOL_API_KEY": "key"}, None),
+        (("--no-auth",), {}, None),
+        (("--allow-origin", "*"), {}, "warning: every web page may use this server"),
+        (("--allow-host", "*"), {}, "warning: web pages can reach this server by DNS rebinding"),
+        (("--allow-host", "*", "--allow-origin", "*"), {"LMTOOL_API_KEY": "key"}, None),
+    ],
+)
+def test_open_doors_are_told(
+    start_server: StartServer, words: tuple[str, ...], environment: dict[str, str], warning: str | None
+) -> None:
+    """A server that lets in what a person may not expect says so, in each case as it is; others say nothing."""
+    with start_server("auto", *words, **environment) as server:
+        listening = server.expect(" listen ")
+        server.expect("ready in")
+    told = [line for line in server.lines if line.startswith("warning")]
+    assert [line.startswith(str(warning)) for line in told] == ([True] if warning else [])
+    assert ("(every interface)" in listening) == ("0.0.0.0" in words)
 
 
 def test_an_unwritable_ready_file_is_an_error(lmtool: Run, tmp_path: Path) -> None:
@@ -270,6 +301,7 @@ def test_flags_and_configuration_match_one_to_one() -> None:
             ReplicasConfig,
             ServerConfig,
             ServiceConfig,
+            AccessConfig,
             CarrierConfig,
             ServingConfig,
         )
@@ -279,9 +311,9 @@ def test_flags_and_configuration_match_one_to_one() -> None:
         "cuda": "device",
         "static": "model",
         "stdio": "listen",
-        "allow_origin": "allowed_origins",
         "batch_size": "max_streams",
     }
     assert flags - known == set(spelled_otherwise)
     assert set(spelled_otherwise.values()) <= known
-    assert {f.name for kind in (ListenConfig, ModelsConfig, EngineConfig) for f in fields(kind)} <= flags
+    named = (ListenConfig, ModelsConfig, EngineConfig, AccessConfig)
+    assert {f.name for kind in named for f in fields(kind)} - {"api_key"} <= flags  # every command has that one

@@ -14,10 +14,13 @@ import uvicorn
 from starlette.applications import Starlette
 from websockets.asyncio.client import ClientConnection, connect
 
+from lmtool.access.asgi import Door
+from lmtool.access.policy import AccessPolicy
 from lmtool.lmtp.config import ServerConfig
 from lmtool.lmtp.connection import Tap
 from lmtool.lmtp.request_log import RequestLog
 from lmtool.lmtp.server import LmtpServer, uvicorn_options
+from lmtool.openai_api.refusals import refused
 from lmtool.ports import Catalogue, ProgressSource, TokenModel
 
 PATIENCE = 30.0
@@ -45,14 +48,14 @@ async def serving(
     progress: ProgressSource | None = None,
     catalogue: Catalogue | None = None,
     tap: Tap | None = None,
+    policy: AccessPolicy | None = None,
 ) -> AsyncIterator[Served]:
-    """Serve a model on a free port, in this event loop."""
+    """Serve a model on a free port, in this event loop, behind the door that every server has."""
     logged: list[RequestLog] = []
     server = LmtpServer(model, config=config, progress=progress, catalogue=catalogue, log=logged.append, tap=tap)
     options = uvicorn_options(config)
-    runner = uvicorn.Server(
-        uvicorn.Config(Starlette(routes=server.routes()), lifespan="off", log_level="error", **options)
-    )
+    guarded = Door(Starlette(routes=server.routes()), policy or AccessPolicy(), refused)
+    runner = uvicorn.Server(uvicorn.Config(guarded, lifespan="off", log_level="error", **options))  # type: ignore[arg-type]
     listener = socket.create_server(("127.0.0.1", 0))
     # Without uvicorn's main loop, which takes over signals and looks for the end only ten times a second.
     runner.config.load()

@@ -2,6 +2,7 @@
 
 import pytest
 
+from lmtool.access.outgoing import key_in
 from lmtool.errors import UsageError
 from lmtool.lmtp import endpoint
 from lmtool.lmtp.endpoint import CommandEndpoint, SocketEndpoint
@@ -25,6 +26,29 @@ from lmtool.lmtp.endpoint import CommandEndpoint, SocketEndpoint
 def test_sockets(text, url, loopback):
     """Every form means a WebSocket."""
     assert endpoint.parse(text) == SocketEndpoint(url, loopback)
+
+
+def test_credentials():
+    """They are shown in the handshake and nowhere else; a text's own come before a key for all servers."""
+    own = endpoint.parse("ws://user:sesame@h:1/", "other")
+    assert (own.url, key_in(own.authorization)) == ("ws://h:1/", "sesame")
+    assert endpoint.parse("sesame@:8080").url == "ws://127.0.0.1:8080/"
+    assert endpoint.parse("h:1", "other").authorization == "Bearer other"
+    assert endpoint.parse(own, "third") is own
+    assert "sesame" not in repr(own)
+    assert "other" not in repr(endpoint.parse("h:1", "other"))
+
+
+@pytest.mark.parametrize(
+    "text", ["ws://u:ses/ame@h", "ftp://u:ses/ame@h", "u:sesame@", "ftp://u:sesame@h", "ws://u:sesame@h:x"]
+)
+def test_errors_tell_no_credentials(text):
+    """Not even of a text that cannot be read because of them."""
+    with pytest.raises(UsageError) as refused:
+        endpoint.parse(text)
+    told = repr((refused.value, refused.value.hints))
+    assert "ses" not in told
+    assert "ame" not in told.replace("names", "")
 
 
 def test_commands():

@@ -11,6 +11,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from lmtool.access.policy import AccessPolicy
 from lmtool.lmtp.config import ServerConfig
 from lmtool.lmtp.server import LmtpServer, uvicorn_options
 from tests.lmtp.harness import PATIENCE, Wire, conversation, ends, serving, until, wire
@@ -175,8 +176,8 @@ async def test_foreign_web_pages(origin):
 
 async def test_allowed_web_pages():
     """A page of this machine, or one allowed by name, can."""
-    config = ServerConfig(allowed_origins=("https://good.example",))
-    async with serving(ScriptedModel(), config=config) as served:
+    policy = AccessPolicy(origins=("https://good.example",))
+    async with serving(ScriptedModel(), policy=policy) as served:
         for origin in ("http://localhost:3000", "https://good.example"):
             async with wire(served, origin=origin) as client:
                 await client.alive()

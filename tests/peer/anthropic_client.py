@@ -1,4 +1,4 @@
-"""Run by the Python of an environment with Anthropic's SDK. Argument: the server's URL. Writes what it got as JSON."""
+"""Run by the Python of an environment with Anthropic's SDK. Arguments: URL, key. Writes what it got as JSON."""
 
 import json
 import sys
@@ -13,8 +13,8 @@ WEATHER = {
 }
 
 
-def main(base):
-    client = anthropic.Anthropic(base_url=base, api_key="none", max_retries=0)
+def main(base, key="none"):
+    client = anthropic.Anthropic(base_url=base, api_key=key, max_retries=0)
     ask = {"model": "lmtool-tiny", "max_tokens": 60, "messages": QUESTION, "extra_body": {"temperature": 0}}
     whole = client.messages.create(**ask)
     cut = client.messages.create(**ask, stop_sequences=["France"], system="Answer.")

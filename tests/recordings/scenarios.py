@@ -471,9 +471,16 @@ async def plain_http(stage: Stage) -> None:
         assert answer.status_code == 200
 
 
-@scenario(
-    "a page of another site may not connect", "TRA-6", directions=["drive"], why="the mock server takes everybody"
-)
+@scenario("a page of another site may not ask over HTTP", "TRA-13")
+async def a_page_of_another_site_over_http(stage: Stage) -> None:
+    headers = {"origin": "https://example.org", "content-type": "text/plain"}
+    async with httpx.AsyncClient() as client:
+        asked = stage.url.replace("ws:", "http:") + "v1/completions"
+        answer = await client.post(asked, headers=headers, content=b'{"prompt": "Once", "max_tokens": 3}')
+        assert answer.status_code == 403
+
+
+@scenario("a page of another site may not connect", "TRA-6")
 async def a_page_of_another_site(stage: Stage) -> None:
     headers = {
         "connection": "Upgrade",

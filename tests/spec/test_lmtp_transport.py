@@ -1,6 +1,7 @@
 """LMTP, Transport."""
 
 import asyncio
+import base64
 import contextlib
 import json
 
@@ -9,9 +10,11 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from lmtool.access.policy import AccessPolicy
 from lmtool.lmtp.client import LmtpClient
 from lmtool.lmtp.config import ServerConfig
 from lmtool.lmtp.server import LmtpServer
+from tests.access.knocking import KEY, POLICY, REFUSED, Knock, http_answer, socket_status
 from tests.lmtp.harness import PATIENCE, Wire, serving, until, wire
 from tests.scripted_model import tokens_of
 
@@ -21,6 +24,8 @@ async def test_the_first_frame_may_be_a_request(served):
     for url in (f"ws://127.0.0.1:{served.port}", f"http://127.0.0.1:{served.port}/"):
         async with LmtpClient(url) as model:
             assert (await model.info()).model == "scripted"
+    async with connect(f"ws://127.0.0.1:{served.port}", subprotocols=["lmtp", "other"]) as connection:
+        assert connection.subprotocol == "lmtp"
     async with connect(f"ws://127.0.0.1:{served.port}") as connection:
         assert connection.subprotocol is None
         wire_ = Wire(connection)
@@ -72,18 +77,71 @@ async def test_plain_get(served):
 
 
 @pytest.mark.parametrize(
-    ("origin", "allowed"),
-    [("http://localhost:8000", True), ("http://127.0.0.1", True), ("https://example.org", False), ("null", False)],
+    ("origin", "status"),
+    [
+        ("http://localhost:8000", 101),
+        ("http://127.0.0.1", 101),
+        ("https://good.example", 101),
+        ("http://models.example:3000", 101),
+        ("https://example.org", 403),
+        ("null", 403),
+    ],
 )
-async def test_origins(served, origin, allowed):
-    """TRA-6: only pages of this machine may open a socket; programs send no origin."""
-    if allowed:
-        async with wire(served, origin=origin) as page:
-            await page.alive()
-    else:
-        with pytest.raises(InvalidStatus) as refused:
-            await connect(served.url, origin=origin)
-        assert refused.value.response.status_code == 403
+async def test_origins(scripted, origin, status):
+    """TRA-6: pages of this machine, of the host they connect to, and those allowed by name may open a socket."""
+    policy = AccessPolicy(origins=("https://good.example",), hosts=("models.example",))
+    host = "models.example" if "models" in origin else None
+    async with serving(scripted, policy=policy) as served:
+        assert await socket_status(served.port, Knock("page", status, {"origin": origin}, host)) == status
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("localhost", 101), ("127.0.0.1", 101), ("[::1]", 101), ("models.example", 101), ("pages.example", 421)],
+)
+async def test_hosts(scripted, host, status):
+    """TRA-11: a handshake under a name that is not the server's is refused."""
+    async with serving(scripted, policy=AccessPolicy(hosts=("models.example",))) as served:
+        assert await socket_status(served.port, Knock("host", status, {}, host)) == status
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"authorization": f"Bearer {KEY}"},
+        {"authorization": f"Basic {base64.b64encode(f'user:{KEY}'.encode()).decode()}"},
+        {"authorization": f"Basic {base64.b64encode(f'{KEY}:'.encode()).decode()}"},
+        {"x-api-key": KEY},
+        {},
+    ],
+    ids=["bearer", "password", "user", "x-api-key", "subprotocol"],
+)
+async def test_keys(scripted, headers):
+    """TRA-12: a server that asks for a key refuses a handshake without it; it may be shown in any of the ways."""
+    async with serving(scripted, policy=AccessPolicy(KEY)) as served:
+        for wrong in ({}, {"authorization": "Bearer wrong"}, {"sec-websocket-protocol": "lmtp, lmtp.key.d3Jvbmc"}):
+            assert await socket_status(served.port, Knock("wrong", 401, wrong)) == 401
+        offered = (
+            None if headers else ["lmtp", f"lmtp.key.{base64.urlsafe_b64encode(KEY.encode()).decode().rstrip('=')}"]
+        )
+        async with connect(served.url, additional_headers=headers, subprotocols=offered) as connection:
+            await Wire(connection).alive()
+            assert connection.subprotocol == (None if headers else "lmtp")
+
+
+async def test_the_door_is_the_ports(scripted):
+    """TRA-13: plain HTTP is refused for the same, before its body is read; below `/health` nothing is asked for."""
+    async with serving(scripted, policy=POLICY) as served:
+        for knock in REFUSED:
+            for method in ("GET", "POST"):
+                assert (await http_answer(served.port, knock, method, "/")).status_code == knock.status
+            assert (
+                await http_answer(served.port, knock, "GET", "/health/x")
+            ).status_code == 404  # let in: no such path
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n")  # and no byte of it
+        assert (await reader.readline()).startswith(b"HTTP/1.1 401 ")
+        writer.close()
 
 
 async def test_pipes(scripted):

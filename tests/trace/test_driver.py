@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from lmtool.errors import ConnectError
+from lmtool.errors import AccessDeniedError, ConnectError
 from lmtool.trace.driver import Driver
 from lmtool.trace.events import Close, Done, Drop, Event, Frame, Open, Parsed, Piece, Remark, Request, Response
 from lmtool.trace.exchanges import exchanges
@@ -19,6 +20,7 @@ from lmtool.trace.matching import Matcher
 from lmtool.trace.player import Pace, Player
 from lmtool.trace.proxy import parse_target
 from lmtool.trace.script import acts
+from tests.access.knocking import KEY, POLICY
 from tests.trace.conftest import generate, token, tokens
 
 END = {"finish_reason": "length"}
@@ -127,11 +129,49 @@ async def test_what_does_not_come_is_told() -> None:
     assert len(received) == 2
 
 
+async def test_a_key_is_shown_and_never_told() -> None:
+    """Over both wires, in place of recorded credentials; what is told of the requests has none."""
+    recorded: list[Event] = [Request(0, 1, "GET", "/v1/models", {"authorization": "Bearer old"})]
+    player = Player(
+        Matcher(exchanges([*recorded, Response(0, 1, 200, "OK", {}), Done(0, 1)])), Pace(None), "error", pytest.fail
+    )
+    player.policy = POLICY
+    with socket.create_server(("127.0.0.1", 0)) as place:
+        await player.listen([place])
+        for scheme in ("http", "ws"):
+            url = f"{scheme}://user:{KEY}@127.0.0.1:{place.getsockname()[1]}/"
+            came, trouble = await drive(recorded if scheme == "http" else [], url)
+            assert (trouble, KEY in repr(came), "old" in repr(came)) == ("", False, False)
+        assert player.answered == 1
+        with pytest.raises(AccessDeniedError, match="asks for an API key"):
+            await drive([generate(0)], f"ws://127.0.0.1:{place.getsockname()[1]}/")
+        await player.close()
+
+
+async def test_recorded_credentials_are_not_sent_beside_others() -> None:
+    """A server that takes any of them would answer under another name."""
+    seen: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        writer.close()
+
+    recorded: list[Event] = [Request(0, 1, "GET", "/", {"authorization": "Bearer old", "x-api-key": "old", "x": "y"})]
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        place = f"127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        await drive(recorded, f"http://{place}")
+        await drive(recorded, f"http://:{KEY}@{place}")
+    assert b"old" in seen[0]
+    assert b"old" not in seen[1]
+    assert b"x: y" in seen[1]
+
+
 async def test_nobody_there() -> None:
     """Without a server there is a clear error."""
     async with listening(lambda connection: connection.wait_closed()) as url:
         pass
-    with pytest.raises(ConnectError, match="no server at"):
+    with pytest.raises(ConnectError, match="no LMTP server at"):
         await drive([generate(0)], url)
     with pytest.raises(ConnectError, match="no server at"):
         await drive([Request(0, 1, "GET", "/", {})], url)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import socket
@@ -11,6 +12,7 @@ import httpx
 import pytest
 from websockets.asyncio.client import connect
 
+from lmtool.access.policy import AccessPolicy
 from lmtool.errors import ConnectError, UsageError
 from lmtool.trace.events import Event
 from lmtool.trace.exchanges import exchanges
@@ -19,14 +21,18 @@ from lmtool.trace.http_stream import Head
 from lmtool.trace.matching import Matcher
 from lmtool.trace.player import Pace, Player
 from lmtool.trace.proxy import parse_target
+from tests.access.knocking import KEY, LET_IN, POLICY, Knock, http_answer
 from tests.trace.conftest import generate, token, tokens
 from tests.trace.test_player import STREAM, playing, request
 
 
 @contextlib.asynccontextmanager
-async def in_front_of(url: str, events: Sequence[Event] = ()) -> AsyncIterator[int]:
+async def in_front_of(
+    url: str, events: Sequence[Event] = (), api_key: str | None = None, policy: AccessPolicy | None = None
+) -> AsyncIterator[int]:
     """A player of these events that asks a real server for the rest; its port."""
-    player = Player(Matcher(exchanges(events)), Pace(None), "error", lambda _: None, target=parse_target(url))
+    target = parse_target(url, api_key)
+    player = Player(Matcher(exchanges(events)), Pace(None), "error", lambda _: None, target=target, policy=policy)
     listening = socket.create_server(("127.0.0.1", 0))
     await player.listen([listening])
     try:
@@ -49,6 +55,50 @@ async def test_frames() -> None:
         await client.send(request("b", seed=1))
         second = json.loads(str(await client.recv())[6:])
     assert [(entry["stream_id"], entry["token"]) for entry in (*first, *second)] == [("a", 7), ("b", 8)]
+
+
+async def test_keys_for_the_server_behind() -> None:
+    """This program's own where it has one, over both wires; else whatever its client sends, over HTTP."""
+    behind = [generate(0, 1), tokens(0, token(8) | {"finish_reason": "stop"}), *STREAM]
+    async with playing(behind, policy=POLICY) as server:
+        http = server.url.replace("ws", "http", 1).rstrip("/")
+        async with in_front_of(server.url, api_key=KEY) as port, connect(f"ws://127.0.0.1:{port}/") as client:
+            await client.send(request("a"))
+            assert json.loads(str(await client.recv())[6:])[0]["token"] == 8
+        async with in_front_of(server.url) as port, connect(f"ws://127.0.0.1:{port}/") as client:
+            await client.send(request("a"))
+            assert "asks for an API key" in str(await client.recv())
+        own = AccessPolicy("own", ("https://good.example",))
+        async with in_front_of(http, api_key=KEY, policy=own) as port:
+            page = Knock("page", 0, {"authorization": "Bearer own", "origin": "https://good.example"})
+            answer = await http_answer(port, page, "GET", "/v1/models")
+            assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, "https://good.example")
+        async with in_front_of(http) as port:
+            assert (await http_answer(port, LET_IN, "GET", "/v1/models")).status_code == 404  # let in: answered already
+            assert (await http_answer(port, Knock("no key", 401, {}), "GET", "/v1/models")).status_code == 401
+
+
+@pytest.mark.parametrize("own", [None, KEY])
+async def test_what_the_server_behind_sees(own: str | None) -> None:
+    """A program that asks, with one key: neither the page that asked nor what it showed here beside it."""
+    seen: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+        writer.close()
+
+    fields = {"authorization": "Bearer theirs", "proxy-authorization": "Bearer here", "origin": "http://localhost:1"}
+    head = Head(b"", ("GET", "/v1/models", "HTTP/1.1"), (*fields.items(), ("x-other", "1")))
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        async for _ in forward_http(parse_target(url, own), head, b""):
+            pass
+    (told,) = seen
+    lines = [line.lower() for line in told.splitlines()]
+    assert [line for line in lines if b"authorization" in line] == [f"authorization: bearer {own or 'theirs'}".encode()]
+    assert b"x-other: 1" in lines
+    assert not any(line.startswith(b"origin") for line in lines)
 
 
 async def test_cancel_goes_where_the_stream_is() -> None:

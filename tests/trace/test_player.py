@@ -14,11 +14,14 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
+from lmtool.access.credentials import key_protocol
+from lmtool.access.policy import AccessPolicy
 from lmtool.trace.chaos import Chaos
 from lmtool.trace.events import Done, Event, Frame, Parsed, Piece, Request, Response
 from lmtool.trace.exchanges import exchanges
 from lmtool.trace.matching import Matcher
 from lmtool.trace.player import OnMiss, Pace, Player
+from tests.access.knocking import KEY, LET_IN, PAGE_LET_IN, POLICY, REFUSED, Knock, http_answer, socket_status
 from tests.trace.conftest import generate, token, tokens
 
 TWO_STREAMS: list[Event] = [
@@ -58,11 +61,15 @@ class Playing:
 
 @contextlib.asynccontextmanager
 async def playing(
-    events: Sequence[Event], on_miss: OnMiss = "error", pace: Pace | None = None, chaos: Chaos | None = None
+    events: Sequence[Event],
+    on_miss: OnMiss = "error",
+    pace: Pace | None = None,
+    chaos: Chaos | None = None,
+    policy: AccessPolicy | None = None,
 ) -> AsyncIterator[Playing]:
     """A server made of these events; as fast as it can be unless a pace is given."""
     warnings: list[str] = []
-    player = Player(Matcher(exchanges(events)), pace or Pace(None), on_miss, warnings.append, chaos)
+    player = Player(Matcher(exchanges(events)), pace or Pace(None), on_miss, warnings.append, chaos, None, policy)
     listening = socket.create_server(("127.0.0.1", 0))
     await player.listen([listening])
     try:
@@ -93,6 +100,39 @@ async def test_frames_are_byte_exact() -> None:
     async with playing([generate(0), Frame(1, "<", 1, frame)]) as mock, connect(mock.url) as client:
         await client.send(request(1))
         assert await client.recv() == frame
+
+
+async def test_the_door() -> None:
+    """Over HTTP and WebSocket alike; a request that is not let in is not looked for, and its body not waited for."""
+    async with playing(STREAM, policy=POLICY) as mock:
+        for knock in REFUSED:
+            for method, path in (
+                ("POST", "/v1/x"),
+                ("GET", "/v1/models"),
+                ("GET", "/nowhere"),
+                ("POST", "/v1/messages"),
+            ):
+                assert (await http_answer(mock.port, knock, method, path)).status_code == knock.status
+            assert await socket_status(mock.port, knock) == knock.status
+        reader, writer = await asyncio.open_connection("127.0.0.1", mock.port)
+        writer.write(b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 401 ")
+        writer.close()
+        assert (mock.player.answered, mock.player.missed) == (0, 0)
+        assert (await http_answer(mock.port, LET_IN, "GET", "/v1/models")).json() == {"data": []}
+
+
+async def test_pages() -> None:
+    """A page that is allowed asks without its key first, and may read what comes; its socket has a subprotocol."""
+    page = {"origin": "https://good.example"}
+    asking = Knock("preflight", 204, {**page, "access-control-request-method": "POST"})
+    async with playing(STREAM, policy=POLICY) as mock:
+        assert (await http_answer(mock.port, asking, "OPTIONS", "/v1/models")).status_code == 204
+        for knock, path in ((PAGE_LET_IN, "/v1/models"), (PAGE_LET_IN, "/nowhere"), (Knock("no key", 401, page), "/")):
+            answer = await http_answer(mock.port, knock, "GET", path)
+            assert answer.headers["access-control-allow-origin"] == "https://good.example"
+        async with connect(mock.url, origin="https://good.example", subprotocols=["lmtp", key_protocol(KEY)]) as socket:
+            assert socket.subprotocol == "lmtp"
 
 
 async def test_fragmented_and_large_requests_are_read() -> None:

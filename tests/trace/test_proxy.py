@@ -7,7 +7,7 @@ import contextlib
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from websockets.asyncio.client import connect
@@ -16,9 +16,12 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.http11 import Request as Handshake
 from websockets.http11 import Response as Answer
 
+from lmtool.access.outgoing import key_in
+from lmtool.access.policy import AccessPolicy
 from lmtool.errors import UsageError
 from lmtool.trace.events import Close, Drop, Event, Frame, Open, Piece, Request, Response
 from lmtool.trace.proxy import Proxy, Target, parse_target
+from tests.access.knocking import KEY, LET_IN, POLICY, REFUSED, http_answer, socket_status
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -48,7 +51,7 @@ class Running:
 
 
 @contextlib.asynccontextmanager
-async def proxy_to(url: str) -> AsyncIterator[Running]:
+async def proxy_to(url: str, policy: AccessPolicy | None = None, *, same_door: bool = False) -> AsyncIterator[Running]:
     """A proxy in front of a server."""
     events: list[Event] = []
     warnings: list[str] = []
@@ -56,7 +59,8 @@ async def proxy_to(url: str) -> AsyncIterator[Running]:
     def tell(_number: int, some: Iterable[Event]) -> None:
         events.extend(some)
 
-    proxy = Proxy(parse_target(url), tell, warnings.append, time.monotonic)
+    target = replace(parse_target(url), same_door=same_door)
+    proxy = Proxy(target, tell, warnings.append, time.monotonic, policy=policy)
     listening = socket.create_server(("127.0.0.1", 0))
     await proxy.listen([listening])
     try:
@@ -165,7 +169,7 @@ async def test_http_streams_pass_as_they_come() -> None:
     async with raw_server(stream) as port, proxy_to(f"http://127.0.0.1:{port}/v1") as running:
         reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
         body = b'{"b": 2}'
-        writer.write(b"POST /chat/completions HTTP/1.1\r\nHost: proxy\r\nContent-Length: 8\r\n\r\n" + body)
+        writer.write(b"POST /chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8\r\n\r\n" + body)
         await reader.readuntil(b"\r\n\r\n")
         assert await reader.readuntil(b"\n\n") == b'data: {"a": 1}\n\n'
         go_on.set()
@@ -250,7 +254,7 @@ async def test_a_slow_reader_stops_the_writer(reader_is: str) -> None:
 
     async with raw_server(handle) as port, proxy_to(f"http://127.0.0.1:{port}") as running:
         _, writer = await asyncio.open_connection("127.0.0.1", running.port, limit=2**16)
-        writer.write(b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % total)
+        writer.write(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % total)
         pouring = asyncio.create_task(pour(writer) if reader_is == "server" else release.wait())
         before = -1
         while before != sent:  # until nothing has moved for a while
@@ -291,6 +295,118 @@ async def test_an_end_is_told_once() -> None:
                 assert [type(event) for event in running.events[1:]] in ([Close], [Drop])
 
 
+async def test_who_is_not_let_in_goes_no_further() -> None:
+    """Over HTTP and WebSocket: the server behind is not even connected to, and nothing is told."""
+    reached = 0
+
+    async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal reached
+        reached += 1
+
+    async with raw_server(count) as port, proxy_to(f"http://127.0.0.1:{port}/v1", POLICY) as running:
+        for knock in REFUSED:
+            for method in ("GET", "POST"):
+                answer = await http_answer(running.port, knock, method, "/v1/chat/completions", b"x" * 300_000)
+                assert answer.status_code == knock.status
+                assert answer.json()["error"]["message"]
+            assert await socket_status(running.port, knock) == knock.status
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")  # no HTTP/1: not followed, so not passed on
+        assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+        writer.close()
+    assert (reached, running.events, running.warnings) == (0, [], [])
+
+
+async def test_each_request_of_a_connection_is_looked_at() -> None:
+    """The first one lets no other in: the second is answered by the proxy, and ends the connection."""
+    seen: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            seen.append(head)
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+
+    first = b"GET /a HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: %b\r\n\r\n" % KEY.encode()
+    async with raw_server(answer) as port, proxy_to(f"http://127.0.0.1:{port}", POLICY) as running:
+        for second in (b"GET /b HTTP/1.1\r\nHost: localhost\r\n\r\n", first.replace(b"localhost", b"evil.example")):
+            reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+            writer.write(first)
+            assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200 ")
+            writer.write(second)
+            assert (await reader.read())[9:12] in {b"401", b"421"}
+            writer.close()
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(first + b"GET /b HTTP/1.1\r\nHost: localhost\r\n\r\n")  # both at once: neither
+        assert b"401" in await reader.read()
+        writer.close()
+    assert [head.split()[1] for head in seen] == [b"/a", b"/a"]
+
+
+async def test_an_answer_is_not_broken_into() -> None:
+    """A request that is not let in while another one is answered: the connection ends, and nothing is put between."""
+    go_on = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n12345")
+        await go_on.wait()
+
+    async with raw_server(answer) as port, proxy_to(f"http://127.0.0.1:{port}") as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(b"GET /a HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert (await reader.readuntil(b"12345")).startswith(b"HTTP/1.1 200 ")
+        writer.write(b"GET /b HTTP/1.1\r\nHost: evil.example\r\n\r\n")
+        assert await reader.read() == b""
+        go_on.set()
+        writer.close()
+
+
+@pytest.mark.parametrize("same_door", [False, True])
+async def test_what_is_passed_on(same_door: bool) -> None:
+    """The server gets its clients' keys, not the one for the proxy; its own name, or the one that was asked for.
+
+    Nothing that is told has a key.
+    """
+    seen: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nset-cookie: session\r\n\r\n")
+
+    async with (
+        raw_server(answer) as port,
+        proxy_to(f"http://127.0.0.1:{port}", POLICY, same_door=same_door) as running,
+    ):
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(
+            b"GET /a HTTP/1.1\r\nHost: localhost:77\r\nAuthorization: Bearer sesame\r\nX-Other: 1\r\n"
+            b"Proxy-Authorization: Bearer %b\r\n\r\n" % KEY.encode()
+        )
+        await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+        await running.told(Close)
+    (head,) = seen
+    assert b"Authorization: Bearer sesame" in head
+    assert KEY.encode() not in head
+    assert (b"Host: localhost:77" if same_door else b"Host: 127.0.0.1:%d" % port) in head
+    request = next(event for event in running.events if isinstance(event, Request))
+    assert request.headers["x-other"] == "1"
+    assert not any(secret in repr(running.events) for secret in ("sesame", KEY, "session"))
+
+
+async def test_probes_and_preflights_pass() -> None:
+    """They need no key; the server behind answers them."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 299 Fine\r\ncontent-length: 0\r\n\r\n")
+
+    preflight = replace(LET_IN, headers={"origin": "https://good.example", "access-control-request-method": "POST"})
+    async with raw_server(answer) as port, proxy_to(f"http://127.0.0.1:{port}", POLICY) as running:
+        assert (await http_answer(running.port, REFUSED[0], "GET", "/health")).status_code == 299
+        assert (await http_answer(running.port, preflight, "OPTIONS", "/v1/x")).status_code == 299
+
+
 @pytest.mark.parametrize(
     ("text", "target"),
     [
@@ -310,6 +426,18 @@ def test_host_headers() -> None:
     assert parse_target("http://h").authority == "h"
     assert parse_target("http://h:443").authority == "h:443"
     assert parse_target("ws://[::1]:9").authority == "[::1]:9"
+
+
+def test_keys_for_servers() -> None:
+    """They are taken out of the URL, which may be shown; a URL's own comes before one for all servers."""
+    target = parse_target("http://user:sesame@h/v1", "other")
+    assert (target.url, target.host, target.authority) == ("http://h/v1", "h", "h")
+    assert key_in(target.authorization) == "sesame"
+    assert key_in(parse_target("h:1", "other").authorization) == "other"
+    assert "sesame" not in repr(target)
+    with pytest.raises(UsageError) as refused:
+        parse_target("http://user:ses/ame@h:1/v1")
+    assert "ame" not in str(refused.value)
 
 
 @pytest.mark.parametrize("text", ["ftp://h/", "ws://", "ws://h:99999/", "http:///v1"])

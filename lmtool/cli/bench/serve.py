@@ -99,7 +99,7 @@ async def serve(
         goal_ttft_ms=goal_ttft,
         seed=seed,
     )
-    async with _server(url or common.url, model, vocab_size) as server:
+    async with _server(url or common.address, common.api_key, model, vocab_size) as server:
         report = await run(bench, server, out.note)
     finish(
         out,
@@ -113,15 +113,20 @@ async def serve(
 
 
 @asynccontextmanager
-async def _server(url: str, model: str | None, vocab_size: int | None) -> AsyncIterator[Server]:
-    """The server at a URL, connected and asked what it serves."""
+async def _server(
+    address: str, api_key: str | None, model: str | None, vocab_size: int | None
+) -> AsyncIterator[Server]:
+    """The server at an address, connected and asked what it serves."""
+    from lmtool.access.outgoing import authorization
     from lmtool.bench.targets import ModelTarget, OpenAITarget, Server
     from lmtool.cli.wiring import connect
     from lmtool.errors import ServerError
     from lmtool.types import ModelInfo
 
+    stdio = address.startswith("stdio:")
+    url, shown = (address, None) if stdio else authorization(address, api_key)
     if url.startswith(("http://", "https://")) and urlsplit(url).path.rstrip("/").endswith("/v1"):
-        target = OpenAITarget(url)
+        target = OpenAITarget(url, authorization=shown)
         try:
             target.model = model or next(iter(await target.models()), "")
             if not target.model:
@@ -130,7 +135,7 @@ async def _server(url: str, model: str | None, vocab_size: int | None) -> AsyncI
         finally:
             await target.close()
         return
-    async with connect(url) as client:
+    async with connect(address, api_key=api_key) as client:
         info = await client.info_if_told(model, patient=None in (model, vocab_size))
         info = info or ModelInfo(model or "", "", "unknown")
         size, own = vocab_size or info.vocab_size or 1000, ModelTarget(client, model, plain=client.plain)

@@ -67,14 +67,14 @@ async def server(
     if listing:
         tell_list(out, cases)
         return
-    known, endpoint = known_of("server", known_failing, known_flaky), parse(url or common.url)
+    known, endpoint = known_of("server", known_failing, known_flaky), parse(url or common.address, common.api_key)
     if not isinstance(endpoint, SocketEndpoint):
         raise UsageError("the suite speaks WebSocket, not to a command", "serve on a port and give its URL")
-    subject = await meet(endpoint.url, patience, model=model, prompt=_ids(prompt), eos=eos)
+    subject = await meet(endpoint, patience, model=model, prompt=_ids(prompt), eos=eos)
     out.note(f"{len(cases)} cases for {endpoint.url} · model {subject.model}", "")
     outcomes = []
     for case in cases:
-        outcome, seen = await run_case(endpoint.url, subject, case, known, patience)
+        outcome, seen = await run_case(endpoint, subject, case, known, patience)
         outcomes.append(tell(out, outcome, seen, report))
     finish(out, outcomes, Reports(junit, json, markdown, report))
 

@@ -8,21 +8,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lmtool.errors import ConnectError, FileError, LmtoolError, UsageError
+from lmtool.access.outgoing import split_url
+from lmtool.cli.serving.access import AccessConfig
+from lmtool.errors import ConnectError, FileError, LmtoolError, TimeLimitError, UsageError
 
 if TYPE_CHECKING:
+    from lmtool.lmtp.endpoint import Endpoint
     from lmtool.text.tokenizer import TextTokenizer
     from lmtool.tui.sources.source import Source
     from lmtool.types import GenerateRequest, ModelInfo
 
 PROBE_LIMIT = 1.0
 """Seconds that a server at the default address has to answer before the demo begins."""
-_ADDRESS = re.compile(r"(\w+://|stdio:|:\d+|[\w.-]+:\d+/?$)")
+_ADDRESS = re.compile(r"(\w+://|stdio:|:\d+|(?:[^\s/@]*@)?[\w.-]+:\d+/?$)")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Wanted:
-    """What the command line says about the source."""
+    """What the command line says about the source; addresses in it may have credentials."""
 
     targets: tuple[str, ...] = ()
     """A URL, a file, or two files."""
@@ -34,6 +37,8 @@ class Wanted:
     """Where branches of a file, or of an HTTP proxy, run."""
     proxy: str | None = None
     to: str | None = None
+    access: AccessConfig = field(default_factory=AccessConfig)
+    """The proxy's door; its key is shown to servers, too."""
     model: str | None = None
     tokenizer: str | None = None
     prompts: tuple[str, ...] = ()
@@ -85,16 +90,21 @@ class Chooser:
         if self.wanted.targets:
             raise UsageError("--proxy watches other programs; it goes with no TARGET", "leave one of them out")
         target, place = parse_target(to), listen_config(listen)
+        policy = self.wanted.access.policy(place)
+        for sentence in policy.warnings(public=place.public):
+            self.warn(sentence)
+        if target.authorization is not None:
+            self.warn("the key in --to is for requests from here: clients of the proxy show their own")
         sockets = bound(place, "--proxy")
-        if place.public:
-            self.warn("other machines can connect to the proxy, and it asks for no password")
+        own = self._endpoint(to) if target.url.startswith("ws") else None
         source = ProxySource(
             target,
             sockets,
             self.warn,
             find_tokenizer=self.find_tokenizer,
             spell=None if self._own is None else self._own.piece,
-            ask=self.wanted.connect,
+            ask=own if self.wanted.connect is None else self._endpoint(self.wanted.connect),
+            policy=policy,
         )
         source.url = proxy_url(place, sockets, target)
         return source
@@ -108,18 +118,25 @@ class Chooser:
                 "a trace:   lmtool inspect NAME.lmtp.jsonl",
                 "a server:  lmtool inspect ws://HOST:PORT/",
             )
-        return FileSource(path, self.warn, find_tokenizer=self.find_tokenizer, ask=self.wanted.connect)
+        ask = None if self.wanted.connect is None else self._endpoint(self.wanted.connect)
+        return FileSource(path, self.warn, find_tokenizer=self.find_tokenizer, ask=ask)
+
+    def _endpoint(self, address: str) -> Endpoint:
+        from lmtool.lmtp.endpoint import parse
+
+        return parse(address, self.wanted.access.api_key)
 
     def _connect(self, url: str) -> Source:
         from lmtool.tui.sources.connect import ConnectSource
 
         if url.startswith(("http://", "https://")) and "/v1" in url:
+            shown = split_url(url)[0]
             raise UsageError(
-                f"{url} speaks OpenAI's API: watch what its clients say",
-                f"lmtool inspect --proxy 127.0.0.1:8081 --to {url}",
+                f"{shown} speaks OpenAI's API: watch what its clients say",
+                f"lmtool inspect --proxy 127.0.0.1:8081 --to {shown}",
             )
         return ConnectSource(
-            url,
+            self._endpoint(url),
             self.warn,
             find_tokenizer=self.find_tokenizer,
             model=self.wanted.model,
@@ -132,13 +149,13 @@ class Chooser:
         from lmtool.cli.wiring import need_serve_packages
         from lmtool.tui.sources.demo import PROMPTS, DemoSource
 
-        if await _answers(self.wanted.default):
+        if await _answers(self._endpoint(self.wanted.default)):
             return self._connect(self.wanted.default)
         try:
             need_serve_packages()
         except LmtoolError as missing:
             raise ConnectError(
-                f"no LMTP server at {self.wanted.default}, and the demo cannot start: {missing.message}",
+                f"no LMTP server at {split_url(self.wanted.default)[0]}, and the demo cannot start: {missing.message}",
                 *missing.hints,
                 "or point at a server:  lmtool inspect ws://HOST:PORT/",
             ) from None
@@ -168,11 +185,12 @@ def is_file(target: str) -> bool:
     return Path(target).exists()
 
 
-async def _answers(url: str) -> bool:
+async def _answers(endpoint: Endpoint) -> bool:
+    """Whether a server is there. Raises `AccessDeniedError` for one that wants another key."""
     from lmtool.cli.wiring import connect
 
     try:
-        async with connect(url, open_timeout=PROBE_LIMIT):
+        async with connect(endpoint, open_timeout=PROBE_LIMIT):
             return True
-    except LmtoolError:
+    except (ConnectError, TimeLimitError):
         return False

@@ -22,6 +22,7 @@ async def demo_server(tell: Callable[[str], None], pace: float = PACE) -> AsyncI
     """
     from starlette.applications import Starlette
 
+    from lmtool.access.policy import AccessPolicy
     from lmtool.cli.serving.listening import ListenConfig, bind, url
     from lmtool.cli.serving.service import Service, ServiceConfig, carrier
     from lmtool.cli.wiring import ModelsConfig, need_serve_packages, threads_for
@@ -44,7 +45,7 @@ async def demo_server(tell: Callable[[str], None], pace: float = PACE) -> AsyncI
             tell(sentence)
 
     server = LmtpServer(Paced(service.model, pace))
-    carried = carrier(Starlette(routes=server.routes()), ServerConfig())
+    carried = carrier(Starlette(routes=server.routes()), AccessPolicy(), ServerConfig())
     serving: asyncio.Task[None] | None = None
     try:
         await service.ready(progress)

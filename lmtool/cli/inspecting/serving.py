@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from lmtool.errors import LmtoolError, ResourceError
 if TYPE_CHECKING:
     import socket
 
+    from lmtool.access.policy import AccessPolicy
     from lmtool.cli.invocation import Common
     from lmtool.cli.output import Output
     from lmtool.tui.sources.proxy import ProxySource
@@ -32,10 +34,12 @@ async def serve_inspected(config: ServingConfig, common: Common, out: Output) ->
     ready_file, warnings = ReadyFile(config.ready_file), list[str]()
     ready_file.prepare()
     assert config.listen is not None
-    outer, inner = await _taken(config.listen), bind(ListenConfig(port=0))
+    outer, inner = await _taken(config.listen, config.service.access.key), bind(ListenConfig(port=0))
     service = Service(config.service)
     service.listen(inner)
-    source = _source(url(ListenConfig(), inner), outer, warnings, lambda: _drained(service, config.drain_limit, out))
+    access, drained = config.service.access, lambda: _drained(service, config.drain_limit, out)
+    source = _source(url(ListenConfig(), inner), outer, warnings, drained, access)
+    warnings += access.warnings(public=config.listen.public)
     source.url, source.title = url(config.listen, outer), f"serve :{outer[0].getsockname()[1]}"
     loading = asyncio.create_task(_load(service, source, ready_file))
     try:
@@ -57,26 +61,33 @@ def _file(record: str | None) -> Path | None:
     return None if record is None else Path(record)
 
 
-async def _taken(listen: ListenConfig) -> list[socket.socket]:
+async def _taken(listen: ListenConfig, api_key: str | None) -> list[socket.socket]:
     try:
         return bind(listen)
     except ResourceError as refusal:
-        raise await explain(listen, refusal) from refusal
+        raise await explain(listen, refusal, api_key) from refusal
 
 
 def _source(
-    inner: str, outer: list[socket.socket], warnings: list[str], drained: Callable[[], Awaitable[None]]
+    inner: str,
+    outer: list[socket.socket],
+    warnings: list[str],
+    drained: Callable[[], Awaitable[None]],
+    access: AccessPolicy,
 ) -> ProxySource:
+    from lmtool.lmtp.endpoint import parse
     from lmtool.trace.proxy import parse_target
     from lmtool.tui.sources.proxy import ProxySource
 
     find = Chooser(Wanted(), warnings.append).find_tokenizer
     return ProxySource(
-        parse_target(inner),
+        replace(parse_target(inner), same_door=True),
         outer,
         warnings.append,
         find_tokenizer=find,
+        ask=parse(inner, access.key),
         before_close=drained,
+        policy=access,
     )
 
 

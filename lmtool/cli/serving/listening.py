@@ -8,7 +8,8 @@ import os
 import socket
 from dataclasses import dataclass
 
-from lmtool.errors import LmtoolError, ResourceError
+from lmtool.access.names import is_loopback
+from lmtool.errors import AccessDeniedError, LmtoolError, ResourceError
 
 PROBE_LIMIT = 0.3
 """Seconds that whoever holds the port has to say that it is an LMTP server."""
@@ -26,7 +27,7 @@ class ListenConfig:
     @property
     def public(self) -> bool:
         """Whether other machines can connect."""
-        return self.host not in {"127.0.0.1", "localhost", "::1"} and not self.host.startswith("127.")
+        return not is_loopback(self.host)
 
 
 def bind(config: ListenConfig) -> list[socket.socket]:
@@ -109,30 +110,36 @@ def _other_port(config: ListenConfig) -> str:
     return f"other port:     --port {config.port % 65535 + 1}     (0 picks a free one)"
 
 
-async def explain(config: ListenConfig, refusal: ResourceError) -> ResourceError:
-    """Find out who holds a port that is in use: a better error when it is an LMTP server, else the same one."""
+async def explain(config: ListenConfig, refusal: ResourceError, api_key: str | None = None) -> ResourceError:
+    """Find out who holds a port that is in use: a better error when it is an LMTP server, else the same one.
+
+    api_key: shown to it.
+    """
     cause = refusal.__cause__
     if not isinstance(cause, OSError) or cause.errno != errno.EADDRINUSE:
         return refusal
-    model = await _served_on(config)
-    if model is None:
+    served = await _served_on(config, api_key)
+    if served is None:
         return refusal
     here = "" if config.port == 8080 else f"-e :{config.port} "
     return ResourceError(
-        f"port {config.port} is already in use by an LMTP server (model {model})",
+        f"port {config.port} is already in use by an LMTP server ({served})",
         f'use it:         lmtool chat {here}"..."',
         _other_port(config),
     )
 
 
-async def _served_on(config: ListenConfig) -> str | None:
+async def _served_on(config: ListenConfig, api_key: str | None) -> str | None:
+    """What an LMTP server on this port says of itself; None where there is none."""
     import asyncio
 
     from lmtool.cli.wiring import connect
 
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(config.host, config.host)  # noqa: S104 - compared, not bound
     try:
-        async with asyncio.timeout(PROBE_LIMIT), connect(f"{host}:{config.port}") as client:
-            return (await client.info()).model
+        async with asyncio.timeout(PROBE_LIMIT), connect(f"{host}:{config.port}", api_key=api_key) as client:
+            return f"model {(await client.info()).model}"
+    except AccessDeniedError:
+        return "which wants another key"
     except (LmtoolError, TimeoutError):
         return None

@@ -138,12 +138,13 @@ class _Run:
     async def _sockets(self) -> list[socket.socket]:
         if self.config.listen is None:
             return []
-        if self.config.listen.public:
-            Output.of(self.common).warn("other machines can connect, and there is no authentication")
+        access = self.config.service.access
+        for sentence in access.warnings(public=self.config.listen.public):
+            Output.of(self.common).warn(sentence)
         try:
             return bind(self.config.listen)
         except ResourceError as refusal:
-            raise await explain(self.config.listen, refusal) from refusal
+            raise await explain(self.config.listen, refusal, access.key) from refusal
 
     def _open(self, service: Service, sockets: list[socket.socket]) -> str:
         if self.config.listen is None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from lmtool.access.policy import AccessPolicy
 from lmtool.cli.backends import BackendConfig
 from lmtool.cli.serving.health import Health, routes
 from lmtool.cli.wiring import AUTO, Loader, ModelsConfig, host, listed, served
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     import uvicorn
 
+    from lmtool.engine.host import ModelHost
     from lmtool.lmtp.connection import Tap
     from lmtool.openai_api.server import OpenAIServer
     from lmtool.ports import TokenModel
@@ -60,10 +62,10 @@ class ServiceConfig:
     engine: EngineConfig = field(default_factory=EngineConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
     backend: BackendConfig = field(default_factory=BackendConfig)
-    api_key: str | None = field(default=None, repr=False)
-    """What clients of the OpenAI API must show; None: nothing."""
-    workers: tuple[str, ...] = ()
-    """Endpoints of servers that do the work, in place of models in this process."""
+    access: AccessPolicy = field(default_factory=AccessPolicy)
+    """Which requests are let in."""
+    workers: tuple[str, ...] = field(default=(), repr=False)
+    """Endpoints of servers that do the work, in place of models in this process; they are shown the same key."""
     foreign: bool = False
     """Whether what they serve is theirs to say; else it is `models`."""
     carrier: CarrierConfig = field(default_factory=CarrierConfig)
@@ -87,10 +89,11 @@ class Service:
         self._config = config
         self._log = log
         self._loader = Loader(config.engine, config.backend, models=config.models)
-        expected = () if config.foreign else listed(config.models)
-        self._host = (
-            Balancer(config.workers, expected=expected) if config.workers else host(config.models, self._loader)
-        )
+        if config.workers:
+            expected = () if config.foreign else listed(config.models)
+            self._host: Balancer | ModelHost = Balancer(config.workers, config.access.key, expected=expected)
+        else:
+            self._host = host(config.models, self._loader)
         self._server = LmtpServer(
             self._host, config=config.server, progress=self._host, catalogue=self._host, log=self._ended, tap=tap
         )
@@ -112,7 +115,7 @@ class Service:
 
     def listen(self, sockets: list[socket.socket]) -> None:
         """Answer on sockets that are bound and listening, from now on; requests wait while the model loads."""
-        self._carrier = carrier(self._application(), self._config.server, self._config.carrier)
+        self._carrier = carrier(self._application(), self._config.access, self._config.server, self._config.carrier)
         self._tasks.append(asyncio.create_task(self._carrier.serve(sockets)))
 
     def talk(self) -> None:
@@ -220,12 +223,8 @@ class Service:
         from lmtool.openai_api.server import ApiConfig, OpenAIServer
 
         form = form_named(self._config.models.tool_call_parser)
-        self._http = OpenAIServer(
-            self._host,
-            self._tokenizer,
-            ApiConfig(self._config.api_key, form, violations, self._answered, self._config.engine.max_logprobs),
-            catalogue=self._host,
-        )
+        api = ApiConfig(form, violations, self._answered, self._config.engine.max_logprobs)
+        self._http = OpenAIServer(self._host, self._tokenizer, api, catalogue=self._host)
         return Starlette(routes=[*self._server.routes(), *routes(self.health, self._numbers), *self._http.routes()])
 
     def _tokenizer(self, name: str | None) -> TextTokenizer | None:
@@ -264,11 +263,18 @@ def _wire() -> TextIO:
     return wire
 
 
-def carrier(application: Any, config: ServerConfig, how: CarrierConfig | None = None) -> uvicorn.Server:
-    """The server that carries HTTP and WebSocket to an ASGI application; leaves signals and logs to the program."""
+def carrier(
+    application: Any, access: AccessPolicy, config: ServerConfig, how: CarrierConfig | None = None
+) -> uvicorn.Server:
+    """The server that carries HTTP and WebSocket through the door to an application, whatever routes it has.
+
+    Leaves signals and logs to the program.
+    """
     import uvicorn
 
+    from lmtool.access.asgi import Door
     from lmtool.lmtp.server import uvicorn_options
+    from lmtool.openai_api.refusals import refused
 
     class Carrier(uvicorn.Server):
         def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override] # as ours is
@@ -276,7 +282,8 @@ def carrier(application: Any, config: ServerConfig, how: CarrierConfig | None = 
 
     how = how or CarrierConfig()
     options = uvicorn_options(config) | {"log_level": how.uvicorn_log_level}
-    placed = _below(how.root_path, application) if how.root_path else application
+    guarded = Door(application, access, refused)
+    placed = _below(how.root_path, guarded) if how.root_path else guarded
     return Carrier(uvicorn.Config(placed, **options, lifespan="off", log_config=None, access_log=False))
 
 

@@ -53,7 +53,13 @@ async def open_peer(
     from lmtool.cli.wiring import connect
 
     waiting = Waiting(out)
-    client = connect(common.url, on_frame=on_frame, on_progress=waiting.progress, on_ignored=waiting.ignored)
+    client = connect(
+        common.address,
+        api_key=common.api_key,
+        on_frame=on_frame,
+        on_progress=waiting.progress,
+        on_ignored=waiting.ignored,
+    )
     try:
         await _connect(client)
         info = await _info(client, model, waiting, patient=None in (model, tokenizer))

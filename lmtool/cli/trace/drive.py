@@ -59,7 +59,7 @@ async def drive(
     from lmtool.trace.replaying import demand_of, renamed, replay
     from lmtool.trace.writer import exists
 
-    out, target = Output.of(common), parse_target(to or common.url)
+    out, target = Output.of(common), parse_target(to or common.address, common.api_key)
     header, events = read_whole(out, file)
     if save is not None and save.exists() and (not force or save.samefile(file)):
         raise exists(save, force=True)

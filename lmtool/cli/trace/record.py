@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from lmtool.cli.invocation import Common
-from lmtool.cli.proxying import bound, listen_config, proxy_url
+from lmtool.cli.proxying import bound, clients_target, listen_config, proxy_url
+from lmtool.cli.serving.access import AllowHost, AllowOrigin, NoAuth
 from lmtool.cli.trace.files import Force
 
 if TYPE_CHECKING:
+    from lmtool.access.policy import AccessPolicy
     from lmtool.cli.output import Output
     from lmtool.cli.serving.listening import ListenConfig
+    from lmtool.lmtp.endpoint import Endpoint
     from lmtool.trace.header import Header
     from lmtool.trace.proxy import Target
     from lmtool.trace.recorder import Recorder
@@ -58,22 +61,33 @@ async def record(
         bool, typer.Option("--no-time", help="Number events: the same conversation gives the same file.")
     ] = False,
     inspect: Annotated[bool, typer.Option("--inspect", help="Show it meanwhile, as lmtool inspect does.")] = False,
+    allow_origin: AllowOrigin = None,
+    allow_host: AllowHost = None,
+    no_auth: NoAuth = False,
     force: Force = False,
 ) -> None:
     """Stand between clients and a server, and record what they say. Ctrl-C ends the recording.
 
     Works for LMTP and other WebSockets, and for HTTP with server-sent events, such as any OpenAI-compatible server.
+    Keys for the server are its clients' to send, and are passed on; --api-key is asked for by the recorder itself, in
+    Proxy-Authorization (not passed on) or in the headers that servers read. No trace ever holds one.
     """
     from lmtool.cli.output import Output
     from lmtool.cli.serving import interrupts
-    from lmtool.trace.proxy import Proxy, parse_target
+    from lmtool.cli.serving.access import AccessConfig
+    from lmtool.trace.proxy import Proxy
     from lmtool.trace.recording import Recording
 
     if inspect:
         from lmtool.cli.inspecting.screen import need_screen
+        from lmtool.lmtp.endpoint import parse
 
         need_screen("--inspect")
-    out, target, place = Output.of(common), parse_target(to or common.url), listen_config(listen)
+    out, target, place = Output.of(common), clients_target(to or common.address), listen_config(listen)
+    door = AccessConfig(common.api_key, tuple(allow_origin or ()), tuple(allow_host or ()), no_auth)
+    policy = door.policy(place)
+    for sentence in policy.warnings(public=place.public):
+        out.warn(sentence)
     spell, info = spelling(tokenizer)
     header = _header(target, title, info, no_time=no_time)
     place_of_traces = _output(output, split)
@@ -81,11 +95,12 @@ async def record(
     clock = _clock()
     recording = Recording(start, out.warn, clock, split=split == "connection")
     if inspect:
-        connections = await _inspected(out, recording, target, place, spell)
+        ask = parse(target.url, common.api_key) if target.url.startswith("ws") else None
+        connections = await _inspected(out, recording, target, place, spell, policy=policy, ask=ask)
         _summary(out, recording, connections)
         return
     try:
-        proxy = Proxy(target, recording.tell, out.warn, clock)
+        proxy = Proxy(target, recording.tell, out.warn, clock, policy=policy)
         sockets = bound(place, "--listen")
         await proxy.listen(sockets)
         url = proxy_url(place, sockets, target)
@@ -99,7 +114,14 @@ async def record(
 
 
 async def _inspected(
-    out: Output, recording: Recording, target: Target, place: ListenConfig, spell: Spell | None
+    out: Output,
+    recording: Recording,
+    target: Target,
+    place: ListenConfig,
+    spell: Spell | None,
+    *,
+    policy: AccessPolicy,
+    ask: Endpoint | None,
 ) -> int:
     """Record until the inspector is left; how many connections there were."""
     from lmtool.cli.inspecting.choosing import Chooser, Wanted
@@ -110,7 +132,16 @@ async def _inspected(
     try:
         sockets = bound(place, "--listen")
         find = Chooser(Wanted(), warnings.append).find_tokenizer
-        source = ProxySource(target, sockets, warnings.append, find_tokenizer=find, spell=spell, also=recording.tell)
+        source = ProxySource(
+            target,
+            sockets,
+            warnings.append,
+            find_tokenizer=find,
+            spell=spell,
+            ask=ask,
+            also=recording.tell,
+            policy=policy,
+        )
         source.url = proxy_url(place, sockets, target)
         await watch(source, default_options())
     finally:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from lmtool.cli.invocation import Common
+from lmtool.cli.serving.access import AllowHost, AllowOrigin, NoAuth
 from lmtool.cli.trace.files import read_exchanges
 
 
@@ -40,10 +41,17 @@ async def serve(
     ] = "",
     seed: Annotated[int, typer.Option("--seed", help="Of the trouble: the same seed, the same trouble.")] = 0,
     reuse: Annotated[bool, typer.Option("--reuse", help="Answer equal requests again when all are used.")] = False,
+    allow_origin: AllowOrigin = None,
+    allow_host: AllowHost = None,
+    no_auth: NoAuth = False,
 ) -> None:
-    """Answer requests as they were answered when they were recorded: a mock server for tests of clients."""
+    """Answer requests as they were answered when they were recorded: a mock server for tests of clients.
+
+    --api-key is asked for, and shown to the server of --to unless its URL has another, ws://user:KEY@HOST:PORT/.
+    """
     from lmtool.cli.output import Output
     from lmtool.cli.serving import interrupts, listening
+    from lmtool.cli.serving.access import AccessConfig
     from lmtool.errors import UsageError
     from lmtool.trace.chaos import Chaos
     from lmtool.trace.chaos import parse as parse_chaos
@@ -56,9 +64,13 @@ async def serve(
     out, pace, trouble = Output.of(common), Pace(speed_of(speed), max_gap), Chaos(parse_chaos(chaos), seed)
     recorded = [exchange for file in files for exchange in read_exchanges(out, file)]
     matcher = Matcher(recorded, match, ignore=ignore or (), reuse=reuse)
-    target = None if to is None else parse_target(to)
-    player = Player(matcher, pace, "error" if on_miss == "forward" else on_miss, out.warn, trouble, target)
+    target = None if to is None else parse_target(to, common.api_key)
     place = listening.ListenConfig(host, port)
+    door = AccessConfig(common.api_key, tuple(allow_origin or ()), tuple(allow_host or ()), no_auth)
+    policy = door.policy(place)
+    for sentence in policy.warnings(public=place.public):
+        out.warn(sentence)
+    player = Player(matcher, pace, "error" if on_miss == "forward" else on_miss, out.warn, trouble, target, policy)
     sockets = listening.bind(place)
     await player.listen(sockets)
     out.note(f"answering {len(recorded)} recorded requests at {listening.url(place, sockets)}    Ctrl-C ends it", "")

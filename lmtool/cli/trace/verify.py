@@ -76,7 +76,7 @@ async def verify(
         raise UsageError("--update is refused in CI: recordings are replaced by people, who look at what changed")
     known = Known(_read_list(known_failing), _read_list(known_flaky))
     async with contextlib.AsyncExitStack() as servers:
-        under_test = [await verifying.ask(url) for url in to or ()]
+        under_test = [await verifying.ask(url, common.api_key) for url in to or ()]
         under_test += [await servers.enter_async_context(verifying.started(model)) for model in serve or ()]
         plan = verifying.Plan(tuple(under_test), known, level, patience, report or Path("report"), update)
         cases = [(case, found[case.name]) for case in chosen]

@@ -58,15 +58,15 @@ def find(paths: Sequence[Path]) -> dict[str, Path]:
     return found
 
 
-async def ask(url: str) -> Server:
+async def ask(url: str, api_key: str | None = None) -> Server:
     """A running server. Raises `ConnectError`, `ServerError`, `TimeLimitError`."""
     from lmtool.cli.wiring import connect
     from lmtool.trace.proxy import parse_target
 
-    target = parse_target(url)
+    target = parse_target(url, api_key)
     if target.url.startswith("http"):
         return Server(target, None)
-    async with connect(target.url) as client:
+    async with connect(url, api_key=api_key) as client:
         try:
             models = await client.models(timeout=30.0)
         except ConnectError:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from lmtool.errors import ConnectError, LmtoolError, UnknownModelError, UsageError
 from lmtool.lmtp.balancing.choice import Prefixes, choose
 from lmtool.lmtp.balancing.worker import ANSWER_SECONDS, CHECK_SECONDS, Worker
+from lmtool.lmtp.endpoint import SocketEndpoint, parse
 from lmtool.ports import refuse
 from lmtool.types import LoadProgress
 
@@ -33,18 +34,20 @@ class Balancer:
     def __init__(
         self,
         endpoints: Sequence[str],
+        api_key: str | None = None,
         *,
         expected: Sequence[ModelEntry] = (),
         check_seconds: float = CHECK_SECONDS,
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
-        """endpoints: as for `LmtpClient`. expected: what is listed as long as no worker has listed anything.
+        """endpoints, api_key: as for `LmtpClient`. expected: what is listed as long as no worker has listed anything.
 
         Raises `UsageError` for an endpoint that is none, or the same one twice.
         """
-        addresses = [endpoint for endpoint in endpoints if not endpoint.startswith("stdio:")]
+        parsed = [parse(endpoint, api_key) for endpoint in endpoints]
+        addresses = [endpoint.url for endpoint in parsed if isinstance(endpoint, SocketEndpoint)]
         if len(set(addresses)) < len(addresses) or not endpoints:
-            raise UsageError("each worker is named once, and there is one at least", f"given: {', '.join(endpoints)}")
+            raise UsageError("each worker is named once, and there is one at least", f"given: {', '.join(addresses)}")
         self._changed = asyncio.Event()
         self._progress = LoadProgress(f"{len(endpoints)} workers", "waiting")
         self._listeners: dict[object, Callable[[LoadProgress], None]] = {}
@@ -59,7 +62,7 @@ class Balancer:
                 check_seconds=check_seconds,
                 answer_seconds=answer_seconds,
             )
-            for number, endpoint in enumerate(endpoints)
+            for number, endpoint in enumerate(parsed)
         ]
         self._order = list(range(len(self._workers)))
         """Numbers of the workers, the one chosen longest ago first."""

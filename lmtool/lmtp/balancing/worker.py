@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from lmtool.errors import ConnectError, LmtoolError
 from lmtool.lmtp.client import LmtpClient
-from lmtool.lmtp.endpoint import CommandEndpoint, parse
+from lmtool.lmtp.endpoint import SocketEndpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from lmtool.lmtp.endpoint import Endpoint
     from lmtool.ports import Sink, StreamHandle
     from lmtool.types import GenerateRequest, LoadProgress, ModelEntry, ModelInfo, ScoreRequest, TokenOutput
 
@@ -34,17 +35,17 @@ class Worker:
     def __init__(
         self,
         number: int,
-        endpoint: str,
+        endpoint: Endpoint,
         changed: Callable[[Worker], None],
         on_progress: Callable[[LoadProgress], None],
         *,
         check_seconds: float = CHECK_SECONDS,
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
-        """changed: called whenever `up` or `failure` has changed. Raises `UsageError` for no endpoint."""
+        """changed: called whenever `up` or `failure` has changed."""
         self.number = number
         self.endpoint = endpoint
-        self.owned = isinstance(parse(endpoint), CommandEndpoint)
+        self.owned = not isinstance(endpoint, SocketEndpoint)
         """Whether its process is ours."""
         self.up = False
         self.was_up = False
@@ -71,7 +72,8 @@ class Worker:
     @property
     def name(self) -> str:
         """How people are told of it: an address, or a number where the process is ours."""
-        return f"worker {self.number + 1}" if self.owned else f"worker {self.number + 1} ({self.endpoint})"
+        where = f" ({self.endpoint.url})" if isinstance(self.endpoint, SocketEndpoint) else ""
+        return f"worker {self.number + 1}{where}"
 
     @property
     def ready(self) -> bool:

@@ -10,8 +10,10 @@ if TYPE_CHECKING:
 _TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
+    403: "permission_error",
     404: "not_found_error",
     413: "request_too_large",
+    421: "invalid_request_error",
     429: "rate_limit_error",
     503: "overloaded_error",
 }

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, urlsplit
 
-from lmtool.errors import ConnectError
+from lmtool.access.credentials import key_protocol
+from lmtool.access.outgoing import as_headers
+from lmtool.lmtp.channel import not_connected
 from lmtool.trace.conformance import script
 from lmtool.trace.conformance.seen import Answered, Closed, Message
 
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
 
     from websockets.asyncio.client import ClientConnection
 
+    from lmtool.lmtp.endpoint import SocketEndpoint
     from lmtool.trace.conformance.script import Step
     from lmtool.trace.conformance.seen import Seen
     from lmtool.trace.conformance.subject import Subject
@@ -32,8 +36,8 @@ class StepFailedError(Exception):
 class Conversation:
     """The suite's side of a case: connections by name, and everything said on them."""
 
-    def __init__(self, url: str, subject: Subject, seen: Seen, timeout: float) -> None:
-        self._url = url
+    def __init__(self, server: SocketEndpoint, subject: Subject, seen: Seen, timeout: float) -> None:
+        self._server = server
         self._subject = subject
         self._seen = seen
         self._timeout = timeout
@@ -81,6 +85,8 @@ class Conversation:
             return "\n"
         if name == "n":
             return str(self._number)
+        if name == "key_protocol":
+            return key_protocol(self._subject.key or "")
         return json.dumps(self.value(name, argument))
 
     def value(self, name: str, argument: str = "") -> object:
@@ -99,16 +105,20 @@ class Conversation:
         return time.monotonic() - self._began
 
     async def connect(self, name: str, header: str = "") -> None:
-        """Open a connection and speak on it. A refused handshake is a fact like others. Raises `ConnectError`."""
+        """Open a connection and speak on it. A refused handshake is a fact like others. Raises `ConnectError`.
+
+        header: one more, or another one in place of what the suite sends.
+        """
         from websockets.asyncio.client import connect
         from websockets.exceptions import InvalidHandshake, InvalidStatus
 
-        field, _, text = header.partition(":")
         self._current = name
+        url, headers, more = self._dialled(header)
         try:
             connection = await connect(
-                self._url,
-                additional_headers={field.strip(): text.strip()} if header else None,
+                url,
+                additional_headers=headers,
+                **more,
                 compression=None,
                 open_timeout=self._timeout,
                 ping_interval=None,
@@ -120,12 +130,27 @@ class Conversation:
             self._seen.handshakes[name] = refused.response.status_code
             return
         except (InvalidHandshake, OSError) as error:
-            raise ConnectError(f"no LMTP server at {self._url} ({error})", "start it, or give its URL") from None
+            failure = not_connected(self._server.url, error, shown=self._server.authorization is not None)
+            failure.hints = ("start it, or give its URL",)
+            raise failure from None
         self._seen.handshakes[name] = 101
         self._connections[name] = connection
         self._may_read[name] = asyncio.Event()
         self._may_read[name].set()
         self._readers[name] = asyncio.create_task(self._read(name, connection))
+
+    def _dialled(self, header: str) -> tuple[str, dict[str, str], dict[str, Any]]:
+        """What to dial for a further header: URL, headers, and what else `websockets` has to be told."""
+        name, _, value = (part.strip() for part in header.partition(":"))
+        headers = as_headers(self._server.authorization)
+        if name == "Sec-WebSocket-Protocol":  # a page shows its key in no other way
+            return self._server.url, {}, {"subprotocols": [one.strip() for one in value.split(",")]}
+        if name == "Host":
+            parts = urlsplit(self._server.url)
+            return parts._replace(netloc=value).geturl(), headers, {"host": parts.hostname, "port": _port(parts)}
+        if name:
+            headers[name] = value
+        return self._server.url, headers, {}
 
     async def _read(self, name: str, connection: ClientConnection) -> None:
         from websockets.exceptions import ConnectionClosed
@@ -259,7 +284,7 @@ class Conversation:
         self._may_read[self._current].set()
 
     async def _get(self, path: str) -> None:
-        self._seen.http[path] = await asyncio.to_thread(_fetch, self._url, path, self._timeout)
+        self._seen.http[path] = await asyncio.to_thread(_fetch, self._server, path, self._timeout)
 
     async def end(self) -> None:
         """Close every connection."""
@@ -270,16 +295,19 @@ class Conversation:
         await asyncio.gather(*self._readers.values())
 
 
-def _fetch(url: str, path: str, timeout: float) -> Answered:
+def _port(parts: SplitResult) -> int:
+    return parts.port or (443 if parts.scheme == "wss" else 80)
+
+
+def _fetch(server: SocketEndpoint, path: str, timeout: float) -> Answered:
     """The answer to a GET, whatever its status. Raises `StepFailedError`."""
     import http.client
-    from urllib.parse import urlsplit
 
-    parts = urlsplit(url)
+    parts = urlsplit(server.url)
     kind = http.client.HTTPSConnection if parts.scheme == "wss" else http.client.HTTPConnection
     connection = kind(parts.hostname or "127.0.0.1", parts.port, timeout=timeout)
     try:
-        connection.request("GET", path)
+        connection.request("GET", path, headers=as_headers(server.authorization))
         response = connection.getresponse()
         return Answered(response.status, response.read(2**16).decode("utf-8", "replace"))
     except (OSError, http.client.HTTPException) as error:

@@ -7,7 +7,8 @@ import json
 import time
 from typing import TYPE_CHECKING
 
-from lmtool.errors import ConnectError, TimeLimitError, UsageError
+from lmtool.access.outgoing import DENIED, denied, key_in
+from lmtool.errors import ConnectError, LmtoolError, TimeLimitError, UsageError
 from lmtool.trace.conformance.checks import CHECKS
 from lmtool.trace.conformance.conversation import Conversation, StepFailedError
 from lmtool.trace.conformance.outcome import Outcome, Problem, judge
@@ -17,26 +18,31 @@ from lmtool.trace.conformance.subject import Subject
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lmtool.lmtp.endpoint import SocketEndpoint
     from lmtool.trace.conformance.case import Case, Expectation
     from lmtool.trace.conformance.outcome import Known
 
 
 async def meet(
-    url: str,
+    server: SocketEndpoint,
     patience: float,
     *,
     model: str | None = None,
     prompt: tuple[int, ...] | None = None,
     eos: int | None = None,
 ) -> Subject:
-    """Ask a server what it serves. Raises `ConnectError`, `TimeLimitError`, and `UsageError` where a name is needed."""
+    """Ask a server what it serves.
+
+    Raises `ConnectError`, `AccessDeniedError`, `TimeLimitError`, and `UsageError` where a name is needed.
+    """
+    url = server.url
     seen = Seen()
-    conversation = Conversation(url, Subject(model), seen, patience)
+    conversation = Conversation(server, Subject(model), seen, patience)
     named = {} if model is None else {"model": model}
     try:
         await conversation.connect("a")
         if seen.handshakes["a"] != 101:
-            raise ConnectError(f"no LMTP server at {url} (HTTP status {seen.handshakes['a']})")
+            raise _refused(server, seen.handshakes["a"])
         # A server that does not know `lmtp` passes over it; one that knows tells more.
         await conversation.send(f"MODEL_INFO {json.dumps({**named, 'stream_id': 'who', 'data': {}})}")
         await conversation.until(lambda: seen.is_answered("who"), "an answer to MODEL_INFO")
@@ -56,10 +62,17 @@ async def meet(
         raise TimeLimitError(f"{url} did not answer a MODEL_INFO of {model!r} within {patience:g} s") from None
     finally:
         await conversation.end()
-    subject = Subject.told(_infos(seen)[-1] if _infos(seen) else None, model=model, prompt=prompt, eos=eos)
+    told, key = _infos(seen)[-1] if _infos(seen) else None, key_in(server.authorization)
+    subject = Subject.told(told, model=model, prompt=prompt, eos=eos, key=key)
     if subject.model is None:
         raise UsageError(f"{url} does not tell which model it serves", "name it:  --model NAME")
     return subject
+
+
+def _refused(server: SocketEndpoint, status: int) -> LmtoolError:
+    if status in DENIED:
+        return denied(server.url, status, "", shown=server.authorization is not None)
+    return ConnectError(f"no LMTP server at {server.url} (HTTP status {status})")
 
 
 def _infos(seen: Seen) -> list[object]:
@@ -70,14 +83,16 @@ def _is_loading(seen: Seen) -> bool:
     return _infos(seen)[-1:] == ["<unavailable>"]
 
 
-async def run_case(url: str, subject: Subject, case: Case, known: Known, patience: float) -> tuple[Outcome, Seen]:
+async def run_case(
+    server: SocketEndpoint, subject: Subject, case: Case, known: Known, patience: float
+) -> tuple[Outcome, Seen]:
     """Run one case; `patience`: seconds that each step may take. Raises `ConnectError` when the server is gone."""
     seen = Seen()
     lacking = subject.lacks(case)
     if lacking:
         return Outcome(case, "skipped", reason=lacking), seen
     began = time.monotonic()
-    conversation = Conversation(url, subject, seen, patience)
+    conversation = Conversation(server, subject, seen, patience)
     problems: list[Problem] = []
     try:
         await conversation.connect("a")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -30,10 +30,18 @@ class Subject:
     """All ids that end a stream, `eos` among them."""
     info: Mapping[str, object] | None = None
     """The `model_info` it told, where that is an object."""
+    key: str | None = field(default=None, repr=False)
+    """The API key that it asks for, as whoever runs the suite says."""
 
     @classmethod
     def told(
-        cls, info: object, *, model: str | None = None, prompt: tuple[int, ...] | None = None, eos: int | None = None
+        cls,
+        info: object,
+        *,
+        model: str | None = None,
+        prompt: tuple[int, ...] | None = None,
+        eos: int | None = None,
+        key: str | None = None,
     ) -> Subject:
         """From its MODEL_INFO; what the caller says wins."""
         facts = info if isinstance(info, dict) else {}
@@ -42,7 +50,7 @@ class Subject:
         end = eos if eos is not None else next(iter(known), None)
         ids = prompt or tuple(i for i in range(5, 16) if i not in (*known, end))[:4]
         ends = tuple(dict.fromkeys((*known, *(() if end is None else (end,)))))
-        return cls(model or (name if isinstance(name, str) else None), ids, end, ends, facts)
+        return cls(model or (name if isinstance(name, str) else None), ids, end, ends, facts, key)
 
     @property
     def extensions(self) -> set[str]:
@@ -71,6 +79,8 @@ class Subject:
             return "" if self._number("running") is not None else "the server does not tell how many streams run"
         if need == "chat":
             return "" if facts.get("chat_template") is True else "the model has no chat template"
+        if need == "key":
+            return "" if self.key is not None else "no key was given, so the server may ask for none: --api-key KEY"
         if need == "lmtp":
             return "" if "lmtp" in facts else "the server does not say that it knows lmtool's document"
         return "" if need in self.extensions else f"the server does not announce the extension {need!r}"

@@ -17,6 +17,7 @@ from lmtool.types import ChatMessage, GenerateRequest, ModelInfo, ScoreRequest
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from lmtool.lmtp.endpoint import Endpoint
     from lmtool.text.tokenizer import TextTokenizer
     from lmtool.tui.sources.intake import Intake
     from lmtool.types import Prompt, TokenOutput
@@ -34,7 +35,7 @@ class Asking:
 
     def __init__(
         self,
-        endpoint: str,
+        endpoint: str | Endpoint,
         intake: Intake,
         number: Callable[[], int],
         *,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
+    from lmtool.lmtp.endpoint import Endpoint
     from lmtool.text.tokenizer import TextTokenizer
     from lmtool.tui.sources.source import Feed, Recorded
     from lmtool.types import GenerateRequest, ModelInfo, ScoreRequest
@@ -27,7 +28,7 @@ class ConnectSource:
 
     def __init__(
         self,
-        endpoint: str,
+        endpoint: str | Endpoint,
         warn: Callable[[str], None],
         *,
         find_tokenizer: Callable[[ModelInfo], TextTokenizer | None],

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
+    from lmtool.lmtp.endpoint import Endpoint
     from lmtool.text.tokenizer import TextTokenizer
     from lmtool.tui.sources.source import Feed, Recorded
     from lmtool.types import GenerateRequest, ModelInfo, ScoreRequest
@@ -33,9 +34,9 @@ class FileSource:
         warn: Callable[[str], None],
         *,
         find_tokenizer: Callable[[ModelInfo], TextTokenizer | None],
-        ask: str | None = None,
+        ask: Endpoint | None = None,
     ) -> None:
-        """Read the header. ask: the server where branches run. Raises `FileError`, `UsageError` for a wrong server."""
+        """Read the header. ask: the server where branches run. Raises `FileError`."""
         self.file = TraceFile(path)
         """What is read, with its state; whole once `run` has fed."""
         self.title = f"file {path.name}"

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from socket import socket
 
+    from lmtool.access.policy import AccessPolicy
+    from lmtool.lmtp.endpoint import Endpoint
     from lmtool.text.tokenizer import TextTokenizer
     from lmtool.trace.events import Event
     from lmtool.trace.proxy import Target
@@ -41,26 +43,27 @@ class ProxySource:
         *,
         find_tokenizer: Callable[[ModelInfo], TextTokenizer | None],
         spell: Spell | None = None,
-        ask: str | None = None,
+        ask: Endpoint | None = None,
         also: Callable[[int, Iterable[Event]], None] | None = None,
         before_close: Callable[[], Awaitable[None]] | None = None,
+        policy: AccessPolicy | None = None,
     ) -> None:
         """Remember the server and the sockets, which are bound, to take connections on.
 
         spell: what ids mean; None asks the server which tokenizer it has. ask: where requests of the inspector's own
-        go, by default to the server where it speaks LMTP. also: as `Intake` has it.
-        before_close: awaited before connections are cut, such as to let streams end. Raises `UsageError`.
+        go, by default to the server where it speaks LMTP, without a key. also: as `Intake` has it.
+        before_close: awaited before connections are cut, such as to let streams end. policy: which requests are let in.
         """
         self._intake = Intake(warn, also=also, at="proxy")
         self._intake.explain_by(spell)
         self._before_close = before_close
         self._sockets = list(sockets)
         self._spelled = spell is not None
-        self._proxy = Proxy(target, self._intake.tell, self.say, self._intake.clock)
-        lmtp = ask or (target.url if target.url.startswith("ws") else None)
+        self._proxy = Proxy(target, self._intake.tell, self.say, self._intake.clock, policy=policy)
         self._asking = None
-        if lmtp is not None:
-            self._asking = Asking(lmtp, self._intake, self._proxy.number, find_tokenizer=find_tokenizer)
+        own = ask or (target.url if target.url.startswith("ws") else None)
+        if own is not None:
+            self._asking = Asking(own, self._intake, self._proxy.number, find_tokenizer=find_tokenizer)
         self.url = ""
         """Where clients connect, for people; set by whoever made the sockets."""
         ports = ",".join(str(port) for port in dict.fromkeys(one.getsockname()[1] for one in self._sockets))

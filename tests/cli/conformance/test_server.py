@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from lmtool.trace.conformance.case import cases
 from lmtool.trace.reader import TraceReader
+from tests.access.knocking import KEY
 
-Run = Callable[..., subprocess.CompletedProcess[str]]
+if TYPE_CHECKING:
+    from tests.conftest import Run, ServerProcess
 
 
-def test_our_server_passes(lmtool: Run, served: str, tmp_path: Path) -> None:
-    """Every case, of every grade, on a trained model; the reports say the same as the last line."""
-    result = lmtool("conformance", "server", served, "--junit", "j.xml", "--json", "r.json", "--markdown", "s.md")
+def test_our_server_passes(lmtool: Run, keyed: ServerProcess, tmp_path: Path) -> None:
+    """Every case, of every grade, on a trained model that asks for a key; the reports say the same as the last line."""
+    result = lmtool(
+        "conformance",
+        "server",
+        keyed.url,
+        "--api-key",
+        KEY,
+        "--junit",
+        "j.xml",
+        "--json",
+        "r.json",
+        "--markdown",
+        "s.md",
+    )
     assert result.returncode == 0, result.stdout + result.stderr
     count = len(cases("server"))
     assert result.stdout.splitlines()[-1] == f"{count} cases · {count - 1} pass · 1 skipped"

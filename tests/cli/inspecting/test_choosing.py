@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from lmtool.access.outgoing import key_in
 from lmtool.cli.inspecting.choosing import Chooser, Wanted, is_address, is_file
-from lmtool.errors import ConnectError, FileError, UsageError
+from lmtool.cli.serving.access import AccessConfig
+from lmtool.errors import AccessDeniedError, ConnectError, FileError, UsageError
 from lmtool.tui.sources.connect import ConnectSource
 from lmtool.tui.sources.demo import DemoSource
 from lmtool.tui.sources.file import FileSource
 from lmtool.tui.sources.proxy import ProxySource
 from lmtool.types import ModelInfo, TokenizerInfo
+from tests.access.knocking import KEY
+
+if TYPE_CHECKING:
+    from tests.conftest import ServerProcess
 
 RECORDING = Path(__file__).parents[3] / "recordings/two_streams_interleaved.lmtp.jsonl"
 
@@ -28,7 +35,10 @@ def free_port() -> int:
         return port
 
 
-@pytest.mark.parametrize("text", ["ws://a/", ":8080", "localhost:8080", "stdio:lmtool serve --stdio", "https://a/v1"])
+@pytest.mark.parametrize(
+    "text",
+    ["ws://a/", ":8080", "localhost:8080", "user:key@localhost:8080", "stdio:lmtool serve --stdio", "https://a/v1"],
+)
 def test_addresses(text: str) -> None:
     """All forms of an endpoint are servers."""
     assert is_address(text)
@@ -86,11 +96,34 @@ async def test_a_proxy() -> None:
 
 
 async def test_other_machines_are_warned_of() -> None:
-    """A proxy on every interface says that anybody can use it."""
+    """A proxy on every interface needs a key, or says that anybody can use it."""
     told: list[str] = []
-    source = await Chooser(Wanted(proxy="0.0.0.0:0", to="ws://127.0.0.1:1/"), told.append).choose()
-    assert "other machines" in told[0]
+    with pytest.raises(UsageError, match="no key is asked for"):
+        await Chooser(Wanted(proxy="0.0.0.0:0", to="ws://127.0.0.1:1/"), told.append).choose()
+    for access in (AccessConfig(no_auth=True), AccessConfig("key")):
+        wanted = Wanted(proxy="0.0.0.0:0", to="ws://127.0.0.1:1/", access=access)
+        source = await Chooser(wanted, told.append).choose()
+        await source.close()
+    assert [sentence.partition(",")[0] for sentence in told] == ["other machines can connect"]
+
+
+async def test_a_key_for_the_server_behind_is_for_requests_from_here() -> None:
+    """It is not added to what clients of the proxy send, and that is told."""
+    told: list[str] = []
+    wanted = Wanted(proxy="127.0.0.1:0", to="ws://user:sesame@127.0.0.1:1/")
+    source = await Chooser(wanted, told.append).choose()
+    assert isinstance(source, ProxySource)
+    assert key_in(source._asking._endpoint.authorization) == "sesame"
+    assert "clients of the proxy show their own" in told[0]
+    assert "sesame" not in repr((source.title, source.url, told, wanted))
     await source.close()
+
+
+async def test_a_server_that_wants_a_key_is_no_reason_for_a_demo(keyed: ServerProcess) -> None:
+    """The server at the default address is there: it is said what it wants, and nothing else is started."""
+    with pytest.raises(AccessDeniedError, match="asks for an API key"):
+        await chooser(default=keyed.url).choose()
+    assert isinstance(await chooser(default=keyed.url, access=AccessConfig(KEY)).choose(), ConnectSource)
 
 
 async def test_nothing_named(embedded: str) -> None:

@@ -60,4 +60,4 @@ def test_no_server() -> None:
     """Without a server there is a sentence, and status 3."""
     done = trace("drive", GREEDY, "--to", "ws://127.0.0.1:9/")
     assert done.exit_code == 3
-    assert "no server at ws://127.0.0.1:9/" in done.stderr
+    assert "no LMTP server at ws://127.0.0.1:9/" in done.stderr

@@ -73,7 +73,7 @@ async def test_a_lost_server_is_a_failure_of_the_case(write_trace: Callable[...,
     path = write_trace(ONE)
     outcome = await check(Plan((NOBODY,)), Case("a", "drive"), path)
     assert (outcome.judgement, outcome.failed) == ("fail", True)
-    assert "no server at" in outcome.findings[0]
+    assert "no LMTP server at" in outcome.findings[0]
     known = Plan((NOBODY,), Known(failing=(("a", "there is none"),)))
     assert (await check(known, Case("a", "drive"), path)).judgement == "known-failing"
 

@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from lmtool.lmtp.balancing.worker import Worker
+from lmtool.lmtp.endpoint import parse
 from lmtool.types import GenerateRequest, SamplingParams, TokenOutput
 from tests.lmtp.balancing.waiting import until
 from tests.lmtp.harness import PATIENCE, serving
@@ -19,7 +20,9 @@ STDIO = f"stdio:{sys.executable} -m tests.lmtp.stdio_server"
 
 
 def make(endpoint: str, **seconds: float) -> Worker:
-    return Worker(0, endpoint, lambda _worker: None, lambda _progress: None, **{"check_seconds": 0.05, **seconds})
+    return Worker(
+        0, parse(endpoint), lambda _worker: None, lambda _progress: None, **{"check_seconds": 0.05, **seconds}
+    )
 
 
 async def test_a_server_that_goes_takes_its_streams_with_it(caplog: pytest.LogCaptureFixture) -> None:

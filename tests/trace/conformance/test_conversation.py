@@ -7,6 +7,7 @@ import json
 import pytest
 
 from lmtool.errors import ConnectError
+from lmtool.lmtp.endpoint import SocketEndpoint
 from lmtool.trace.conformance.conversation import Conversation, StepFailedError
 from lmtool.trace.conformance.script import SERVER_STEPS, parse
 from lmtool.trace.conformance.seen import Seen
@@ -32,7 +33,7 @@ async def echo(frame: str, say: Say) -> None:
 async def run(url: str, script: str, patience: float = 10.0) -> Seen:
     """Do a script on a server."""
     seen = Seen()
-    conversation = Conversation(url, Subject("m"), seen, patience)
+    conversation = Conversation(SocketEndpoint(url, True), Subject("m"), seen, patience)
     try:
         await conversation.connect("a")
         for step in parse(script, SERVER_STEPS):

@@ -10,6 +10,7 @@ from lmtool.trace.conformance.rules import GRADES, rules
 
 NO_CASE = {
     "TRA-7": "over a pipe there is no address to dial; tests/spec starts the server itself",
+    "TRA-13": "which other routes a port has is not LMTP's; tests/cli/serving walks them",
     "INF-5": "a peer cannot be made to load a model from outside",
     "LOAD-1": "a peer cannot be made to load a model from outside",
     "GEN-14": "who begins first shows only on a server that is full",

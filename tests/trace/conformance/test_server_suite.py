@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from lmtool.errors import ConnectError, UsageError
+from lmtool.lmtp.endpoint import SocketEndpoint, parse
 from lmtool.trace.conformance.case import cases
 from lmtool.trace.conformance.outcome import Known
 from lmtool.trace.conformance.server_suite import meet, run_case
@@ -38,6 +39,13 @@ def right(frame: str) -> list[str]:
     ]
 
 
+def at(url: str, api_key: str | None = None) -> SocketEndpoint:
+    """A server's address."""
+    endpoint = parse(url, api_key)
+    assert isinstance(endpoint, SocketEndpoint)
+    return endpoint
+
+
 async def outcome_of(name: str, change: Change) -> tuple[str, str]:
     """Verdict and messages of a case, for a server whose frames for streams are changed."""
 
@@ -48,7 +56,7 @@ async def outcome_of(name: str, change: Change) -> tuple[str, str]:
 
     (case,) = [case for case in cases("server") if case.id == name]
     async with speaking(answer) as url:
-        outcome, seen = await run_case(url, await meet(url, 10.0), case, Known(), PATIENCE)
+        outcome, seen = await run_case(at(url), await meet(at(url), 10.0), case, Known(), PATIENCE)
     assert seen.sent()
     return outcome.verdict, " · ".join(outcome.messages)
 
@@ -108,15 +116,15 @@ async def test_meeting_a_server() -> None:
 
     async with speaking(mute) as url:
         with pytest.raises(UsageError, match="does not tell what it serves") as raised:
-            await meet(url, PATIENCE)
+            await meet(at(url), PATIENCE)
         assert "--model" in raised.value.hints[0]
-        assert (await meet(url, 10.0, model="x", eos=3)) == Subject("x", eos=3, ends=(3,), info={})
+        assert (await meet(at(url), 10.0, model="x", eos=3)) == Subject("x", eos=3, ends=(3,), info={})
     with pytest.raises(ConnectError):
-        await meet(url, PATIENCE)
+        await meet(at(url), PATIENCE)
 
 
 async def test_what_a_server_lacks_is_skipped() -> None:
     """A case that needs an extension is not run where it is not announced."""
     (case,) = [case for case in cases("server") if case.id == "cancel"]
-    outcome, seen = await run_case("ws://127.0.0.1:1/", Subject("m"), case, Known(), PATIENCE)
+    outcome, seen = await run_case(at("ws://127.0.0.1:1/"), Subject("m"), case, Known(), PATIENCE)
     assert (outcome.verdict, seen.messages) == ("skipped", [])

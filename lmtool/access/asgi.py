@@ -1,0 +1,103 @@
+"""The door in front of a whole ASGI application: HTTP and WebSocket, whatever routes it has."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from lmtool.access.cors import answer_headers, preflight_headers
+from lmtool.access.credentials import KEY_PROTOCOL, without_credentials
+from lmtool.access.policy import Refusal, admit, is_preflight
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from lmtool.access.policy import AccessPolicy
+
+    Scope: TypeAlias = Mapping[str, Any]
+    Receive: TypeAlias = Callable[[], Awaitable[Any]]
+    Send: TypeAlias = Callable[[Any], Awaitable[None]]
+    Application: TypeAlias = Callable[[Any, Receive, Send], Awaitable[None]]
+    Write: TypeAlias = Callable[[str, Refusal], tuple[int, bytes]]
+
+CLIENT = "lmtool.client"
+"""Where an application finds the `Client` in its scope."""
+
+
+class Door:
+    """An ASGI application that lets in what its policy admits, and answers the rest itself.
+
+    Refusals are sent before anything is received. What is let in has no credentials in its scope any more, so nothing
+    behind can log or record them.
+    """
+
+    def __init__(self, application: Application, policy: AccessPolicy, write: Write) -> None:
+        """write: the status and the JSON body for a refusal at a path, in the form of that path's API."""
+        self._application = application
+        self._policy = policy
+        self._write = write
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or one connection."""
+        if scope["type"] not in {"http", "websocket"}:
+            await self._application(scope, receive, send)
+            return
+        headers = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"]]
+        is_http, path = scope["type"] == "http", _path(scope)
+        method = scope["method"] if is_http else ""
+        peer = scope.get("client")
+        decision = admit(self._policy, headers, peer[0] if peer else "", method=method, path=path)
+        answer = answer_headers(self._policy, headers)
+        if isinstance(decision, Refusal):
+            await (self._refuse if is_http else _deny)(send, scope, decision, answer)
+        elif is_preflight(method, headers):
+            await _respond(send, "http", 204, preflight_headers(self._policy, headers), b"")
+        else:
+            inner = {**scope, "headers": _encoded(without_credentials(headers)), CLIENT: decision}
+            if not is_http:
+                inner["subprotocols"] = [p for p in scope["subprotocols"] if not p.startswith(KEY_PROTOCOL)]
+            await self._application(inner, receive, _adding(_encoded(answer), send) if is_http else send)
+        if not is_http:
+            # uvicorn logs a handshake that was refused as a mistake, unless it has seen the connection's end by now.
+            await asyncio.sleep(0)
+
+    async def _refuse(self, send: Send, scope: Scope, refusal: Refusal, headers: list[tuple[str, str]]) -> None:
+        status, body = self._write(_path(scope), refusal)
+        headers = [*headers, *refusal.headers, ("content-type", "application/json")]
+        await _respond(send, "http", status, headers, body)
+
+
+async def _deny(send: Send, scope: Scope, refusal: Refusal, headers: list[tuple[str, str]]) -> None:
+    """Refuse a WebSocket by an HTTP status and a sentence; by 403 alone where the server cannot send more."""
+    if "websocket.http.response" not in (scope.get("extensions") or {}):
+        await send({"type": "websocket.close"})
+        return
+    headers = [*headers, *refusal.headers, ("content-type", "text/plain; charset=utf-8")]
+    await _respond(send, "websocket.http", refusal.status, headers, refusal.sentence.encode())
+
+
+async def _respond(send: Send, kind: str, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+    sized = [*headers, ("content-length", str(len(body)))] if status != 204 else headers
+    await send({"type": f"{kind}.response.start", "status": status, "headers": _encoded(sized)})
+    await send({"type": f"{kind}.response.body", "body": body})
+
+
+def _adding(more: list[tuple[bytes, bytes]], send: Send) -> Send:
+    """A `send` that adds headers to the response."""
+
+    async def adding(event: Mapping[str, Any]) -> None:
+        if event["type"] == "http.response.start":
+            event = {**event, "headers": [*event.get("headers", ()), *more]}
+        await send(event)
+
+    return adding
+
+
+def _encoded(headers: list[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers]
+
+
+def _path(scope: Scope) -> str:
+    """The path below the place where a proxy in front puts the server."""
+    path, root = str(scope["path"]), str(scope.get("root_path", "")).rstrip("/")
+    return path.removeprefix(root) if root and path.startswith(f"{root}/") else path

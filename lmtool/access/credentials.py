@@ -1,0 +1,103 @@
+"""Keys as they travel: in headers, in a URL, in a WebSocket's subprotocol."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import re
+from typing import TYPE_CHECKING, TypeAlias
+
+from lmtool.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+Headers: TypeAlias = "Iterable[tuple[str, str]]"
+"""Names in lower case, and values; a name may come more than once."""
+
+KEY_PROTOCOL = "lmtp.key."
+"""Begins the subprotocol in which a web page, which can set no header of a WebSocket, shows a key (LMTP, TRA-12)."""
+CREDENTIAL_HEADERS = frozenset(
+    {"authorization", "proxy-authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie", "set-cookie"}
+)
+"""Headers that hold nothing but what must not be told."""
+_PROTOCOLS = "sec-websocket-protocol"
+_USABLE = re.compile(r"[\x21-\x7e]+")
+
+
+def values(headers: Headers, name: str) -> list[str]:
+    """The values of a header."""
+    return [value for key, value in headers if key == name]
+
+
+def checked_key(key: str) -> str:
+    """The key, if every way to carry it can. Raises `UsageError`, which does not tell it."""
+    if not _USABLE.fullmatch(key):
+        raise UsageError(
+            "the API key is empty, or has a character that a header cannot carry",
+            "one or more ASCII letters, digits and signs, without spaces",
+        )
+    return key
+
+
+def shows(key: str, headers: Headers) -> bool:
+    """Whether one of the credentials in the headers is this key; takes as long for any other of that length."""
+    wanted = key.encode("ascii")
+    return any(hmac.compare_digest(shown, wanted) for shown in shown_keys(headers))
+
+
+def shown_keys(headers: Headers) -> Iterator[bytes]:
+    """All that may be meant as a key.
+
+    `Authorization` or `Proxy-Authorization` (a bearer's token; both parts of basic credentials), `x-api-key`, and
+    subprotocols of a WebSocket.
+    """
+    for name, value in headers:
+        if name in {"authorization", "proxy-authorization"}:
+            yield from _authorized(value)
+        elif name == "x-api-key":
+            yield value.encode("latin-1", "replace")
+        elif name == _PROTOCOLS:
+            for protocol in _listed(value):
+                if protocol.startswith(KEY_PROTOCOL):
+                    yield _decoded(protocol.removeprefix(KEY_PROTOCOL))
+
+
+def _authorized(value: str) -> Iterator[bytes]:
+    scheme, _, rest = value.partition(" ")
+    if scheme.lower() == "bearer":
+        yield rest.strip().encode("latin-1", "replace")
+    elif scheme.lower() == "basic":
+        user, _, password = _decoded(rest.strip()).partition(b":")
+        yield user
+        yield password
+
+
+def _decoded(text: str) -> bytes:
+    """Base64 in either alphabet, with padding or without; empty where it is none."""
+    try:
+        return base64.b64decode(text.replace("-", "+").replace("_", "/") + "=" * (-len(text) % 4), validate=True)
+    except ValueError:
+        return b""
+
+
+def _listed(value: str) -> list[str]:
+    return [one.strip() for one in value.split(",") if one.strip()]
+
+
+def key_protocol(key: str) -> str:
+    """The subprotocol that shows a key."""
+    return KEY_PROTOCOL + base64.urlsafe_b64encode(key.encode()).decode().rstrip("=")
+
+
+def without_credentials(headers: Headers) -> list[tuple[str, str]]:
+    """The headers without those that carry keys, and without keys among subprotocols."""
+    kept = []
+    for name, value in headers:
+        if name == _PROTOCOLS:
+            protocols = [one for one in _listed(value) if not one.startswith(KEY_PROTOCOL)]
+            if protocols:
+                kept.append((name, ", ".join(protocols)))
+        elif name not in CREDENTIAL_HEADERS:
+            kept.append((name, value))
+    return kept

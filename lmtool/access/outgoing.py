@@ -1,0 +1,71 @@
+"""The client's side of the door: what it shows, and what a refusal means to it."""
+
+from __future__ import annotations
+
+import base64
+import re
+from urllib.parse import unquote
+
+from lmtool.access.credentials import checked_key, shown_keys
+from lmtool.errors import AccessDeniedError
+
+DENIED = frozenset({401, 403, 421})
+"""HTTP statuses of a server that is there and does not let this client in."""
+_HINT = "show its key:  --api-key KEY, or LMTOOL_API_KEY in the environment, or connect(..., api_key=KEY)"
+
+
+def split_url(url: str) -> tuple[str, str | None]:
+    """A URL without its `user:password@`, and the `Authorization` header that says the same; None where it has none.
+
+    The scheme may be left out. The URL that is returned may be shown to anyone.
+    """
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        scheme, rest = "", url
+    authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    userinfo, at, host = authority.rpartition("@")
+    if not at:
+        return url, None
+    user, _, password = userinfo.partition(":")
+    pair = f"{unquote(user)}:{unquote(password)}".encode()
+    shown = f"{scheme}{separator}{host}{rest[len(authority) :]}"
+    return shown, f"Basic {base64.b64encode(pair).decode()}"
+
+
+def unreadable(url: str, reason: str) -> tuple[str, str]:
+    """What an error may tell of a URL that cannot be read: its name and the reason, without possible credentials."""
+    _, at, behind = url.rpartition("@")
+    if not at:
+        return repr(url), reason
+    return f"'...@{behind}'", "in credentials / is written %2F, and other signs likewise"
+
+
+def authorization(url: str, api_key: str | None) -> tuple[str, str | None]:
+    """A URL that may be shown, and the `Authorization` header for it: what it says itself, else the key.
+
+    Raises `UsageError` for a key that no header can carry.
+    """
+    shown, own = split_url(url)
+    if own is None and api_key is not None:
+        own = f"Bearer {checked_key(api_key)}"
+    return shown, own
+
+
+def key_in(authorization: str | None) -> str | None:
+    """The key that an `Authorization` header shows: a bearer's token, a password, or a user's name without one."""
+    headers = [] if authorization is None else [("authorization", authorization)]
+    return next((key.decode("latin-1") for key in reversed(list(shown_keys(headers))) if key), None)
+
+
+def as_headers(authorization: str | None) -> dict[str, str]:
+    """The headers of a request that shows this."""
+    return {} if authorization is None else {"Authorization": authorization}
+
+
+def denied(url: str, status: int, answer: str, *, shown: bool) -> AccessDeniedError:
+    """The error for a server that answered with one of `DENIED`. shown: it was shown a key."""
+    if status == 401:
+        wants = "refuses the API key that it was shown" if shown else "asks for an API key"
+        return AccessDeniedError(f"the server at {url} {wants}", _HINT)
+    told = f": {answer.strip()[:300]}" if answer.strip() else ""
+    return AccessDeniedError(f"the server at {url} does not let this client in (HTTP status {status}){told}")
