@@ -28,8 +28,8 @@ async def recorded(
 ) -> AsyncIterator[FrameTap]:
     """Record into a file that is not there yet, or into a folder, one file a connection.
 
-    leaving: is given what ends the recording, for a process that ends at once. A full disk ends the recording with a
-    warning and nothing else. Raises `FileError` when the file cannot be made.
+    leaving: called with what closes the recording, for a process that ends at once. A full disk ends the recording with
+    a warning and nothing else. Raises `FileError` when the file cannot be made.
     """
     from dataclasses import replace
 
@@ -59,7 +59,7 @@ async def recorded(
 
     recording = Recording(start, out.warn, clock, split=split)
     if leaving is not None:
-        leaving(recording.end)
+        leaving(recording.close_at_once)
     try:
         yield FrameTap(recording.tell, clock)
     finally:
@@ -68,7 +68,7 @@ async def recorded(
         out.note(
             f"recorded into {path}: {events} events · {tokens} tokens"
             if events
-            else f"nothing was recorded; {path} was taken away"
+            else f"nothing was recorded into {path}"
         )
 
 

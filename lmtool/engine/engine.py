@@ -67,9 +67,8 @@ class Engine:
         """Make an engine; call `start`.
 
         blocks: how many the runner's key-value cache has. threads: CPU threads of a step; None: torch's choice.
-        prefix_cache, speculation, jump_forward, step_ahead, max_logprobs: see `EngineConfig`. Speculation is lossless
-        only over a runner whose rows do not depend on their neighbours; no step is begun ahead beside it, since guesses
-        need ids.
+        The others: see `EngineConfig`. Speculation is lossless only over a runner whose rows do not depend on their
+        neighbours; no step is begun ahead beside it, since guesses need ids.
         """
         self._runner: ModelRunner | None = runner
         self._info = info

@@ -36,6 +36,8 @@ def check_folder(folder: Path) -> None:
 
 
 def _check_config(folder: Path, config: Mapping[str, Any]) -> None:
+    if "auto_map" in config:  # the model's own Python code says what stands there
+        return
     if not isinstance(config.get("model_type"), str):
         raise ModelLoadError(
             f"{folder / CONFIG} names no model_type", "check that it is the configuration of a transformers model"

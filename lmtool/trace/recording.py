@@ -90,21 +90,16 @@ class Recording:
         """Write what is left and the end records; a trace in which nothing happened leaves no file."""
         self._stopping.set()
         await self._task
-        await self._try(self.end)
-        for recorder in self._recorders.values():
-            recorder.abandon()  # where it could not be closed
-
-    def end(self) -> None:
-        """The same at once, for a process that is about to end. Raises the `OSError` of the last one that fails."""
         now = self._clock()
-        failed: OSError | None = None
         for recorder in self._recorders.values():
-            try:
-                recorder.close(now) if recorder.counts[0] else recorder.discard()
-            except OSError as error:
-                failed = error
-        if failed is not None:
-            raise failed
+            await self._try(lambda one=recorder: one.close(now))  # type: ignore[misc] # bound now, not later
+            recorder.abandon()
+
+    def close_at_once(self) -> None:
+        """The same for a process that is about to end, which a full disk does not keep from it."""
+        for recorder in self._recorders.values():
+            with contextlib.suppress(OSError):
+                recorder.close(self._clock())
 
     @property
     def counts(self) -> tuple[int, int, int]:

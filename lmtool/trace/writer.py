@@ -98,8 +98,8 @@ class TraceWriter:
         finally:
             self.abandon()
 
-    def discard(self) -> None:
-        """Close the file and take it away: there is nothing in it. Raises `OSError`."""
+    def remove(self) -> None:
+        """Close the file and delete it: there is nothing in it. Raises `OSError`."""
         self.abandon()
         self.path.unlink(missing_ok=True)
 

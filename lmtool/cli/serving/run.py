@@ -185,9 +185,8 @@ class _Run:
         self.console.tell(Stopped())
         self.console.close()
         self.ready_file.remove()
-        for end in self.leaving:
-            with contextlib.suppress(OSError):  # nobody is left to be told
-                end()
+        for close in self.leaving:
+            close()
         os._exit(status)
 
     def _log(self, entry: RequestLog) -> None:
