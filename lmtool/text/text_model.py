@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from lmtool.errors import LmtoolError, ResourceError
-from lmtool.ports import DeferredHandle, LoadedModel, refuse
+from lmtool.ports import DeferredHandle, LoadedModel, current_limits, refuse
+from lmtool.prompt_limits import limits_of
 from lmtool.text.stop_strings import StopStrings
+from lmtool.text.worker import LONG, prompt_size, run_in_worker
 from lmtool.types import ChatMessage, GenerateRequest, TokenOutput, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lmtool.ports import Detokenizer, Sink, StreamHandle, Tokenizer, TokenModel
+    from lmtool.prompt_limits import LimitsByModel
     from lmtool.types import ModelInfo, Prompt, ScoreRequest, StreamId
 
 Request: TypeAlias = "GenerateRequest | ScoreRequest"
-
-_LONG = 16_384
-"""Characters from which on a request is tokenized in a thread of its own: below, it takes a few milliseconds."""
 
 
 class TextModel:
@@ -44,9 +43,11 @@ class TextModel:
     def __init__(self, inner: TokenModel, tokenizer: Tokenizer) -> None:
         self._inner = inner
         self._tokenizer = tokenizer
+        limits = limits_of(None, current_limits(inner))
+        if limits is not None:
+            tokenizer.limits = limits.with_text_limit(tokenizer.longest_token_bytes)
         self._channels: dict[Sink, _Channel] = {}
-        self._worker: ThreadPoolExecutor | None = None
-        self._at_work: set[asyncio.Future[_Prepared]] = set()
+        self._at_work: set[asyncio.Future[_Prepared | None]] = set()
         if tokenizer.has_chat_template:  # Jinja takes a tenth of a second to import: now, not while streams run
             importlib.import_module("lmtool.text.chat_template")
 
@@ -54,12 +55,20 @@ class TextModel:
         """Start a stream, see `ports.TokenModel.submit`; equal sinks count as one."""
         if _plain(request):
             return self._inner.submit(request, sink)
-        if _text_length(request) >= _LONG:
-            return self._submit_later(request, sink)
         try:
+            if self._tokenizer.limits is not None:
+                self._tokenizer.limits.check(request)
+            size = _text_size(request)
+            if size >= LONG:
+                return self._submit_later(request, sink, size)
             return self._start(_Prepared(request, self._tokenizer), sink)
         except LmtoolError as error:
             return refuse(request.stream_id, sink, error)
+
+    @property
+    def limits(self) -> LimitsByModel:
+        """What its prompts may have, see `ports.Limited`."""
+        return {} if self._tokenizer.limits is None else {None: self._tokenizer.limits}
 
     async def info(self, model: str | None = None) -> ModelInfo:
         """Return the inner model's description, with the tokenizer's identity."""
@@ -77,9 +86,9 @@ class TextModel:
         return len(self._at_work) + await self._inner.drain(max(0.0, deadline - loop.time()))
 
     def close(self) -> None:
-        """Close the inner model, see `ports.LoadedModel.close`."""
-        if self._worker is not None:
-            self._worker.shutdown(cancel_futures=True)
+        """Close the inner model, see `ports.LoadedModel.close`; prompts that wait are not tokenized any more."""
+        for work in self._at_work:
+            work.cancel()
         if isinstance(self._inner, LoadedModel):
             self._inner.close()
 
@@ -91,17 +100,19 @@ class TextModel:
             channel = self._channels[sink] = _Channel(sink, on_empty=partial(self._channels.pop, sink, None))
         return channel.start(prepared, prepared.detokenizer, self._inner)
 
-    def _submit_later(self, request: Request, sink: Sink) -> StreamHandle:
+    def _submit_later(self, request: Request, sink: Sink, size: int) -> StreamHandle:
         """Tokenize in the worker thread, so that one long text does not stop everybody's streams."""
-        if self._worker is None:
-            self._worker = ThreadPoolExecutor(1, thread_name_prefix="lmtool-tokenize")
         handle = DeferredHandle(request.stream_id, sink)
-        work = asyncio.get_running_loop().run_in_executor(self._worker, _Prepared, request, self._tokenizer)
+        work = run_in_worker(size, self._prepare, request, handle)
         self._at_work.add(work)
         work.add_done_callback(partial(self._tokenized, handle, sink))
         return handle
 
-    def _tokenized(self, handle: DeferredHandle, sink: Sink, work: asyncio.Future[_Prepared]) -> None:
+    def _prepare(self, request: Request, handle: DeferredHandle) -> _Prepared | None:
+        """Tokenize; None where nobody waits for it any more."""
+        return None if handle.ended else _Prepared(request, self._tokenizer)
+
+    def _tokenized(self, handle: DeferredHandle, sink: Sink, work: asyncio.Future[_Prepared | None]) -> None:
         self._at_work.discard(work)
         if work.cancelled():
             handle.fail(ResourceError("the model was closed before the prompt was read"))
@@ -110,7 +121,8 @@ class TextModel:
             prepared = work.result()
         except LmtoolError as error:
             handle.fail(error)
-        else:
+            return
+        if prepared is not None:
             handle.start(partial(self._start, prepared, sink))
 
 
@@ -247,13 +259,10 @@ def _messages(prompt: tuple[int, ...] | tuple[ChatMessage, ...]) -> tuple[ChatMe
     return prompt if prompt and isinstance(prompt[0], ChatMessage) else ()
 
 
-def _text_length(request: Request) -> int:
+def _text_size(request: Request) -> int:
     """Return how many characters must be tokenized."""
-    prompt = request.prompt
-    length = len(prompt) if isinstance(prompt, str) else sum(len(message.content) for message in _messages(prompt))
-    if not isinstance(request, GenerateRequest) and isinstance(request.scored, str):
-        length += len(request.scored)
-    return length
+    scored = "" if isinstance(request, GenerateRequest) else request.scored
+    return prompt_size(request.prompt) + (len(scored) if isinstance(scored, str) else 0)
 
 
 def _prompt_ids(prompt: Prompt, tokenizer: Tokenizer) -> tuple[int, ...]:

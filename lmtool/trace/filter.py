@@ -38,7 +38,7 @@ class Facts(Protocol):
 
     @property
     def state(self) -> str:
-        """`waiting`, `running`, `stop`, `length`, `cancelled`, `error`, `unfinished`."""
+        """`waiting`, `running`, `stop`, `length`, `cancelled`, `error`, `unfinished`: of the stream, as it ends."""
 
     @property
     def p(self) -> float | None:
@@ -50,11 +50,11 @@ class Facts(Protocol):
 
     @property
     def rank(self) -> int | None:
-        """Place among the alternatives, from 1."""
+        """Place among the alternatives, from 1; of a token that is not among them the first behind likelier ones."""
 
     @property
     def gap(self) -> float | None:
-        """Milliseconds since the frame before brought tokens of the stream."""
+        """Milliseconds since the stream's token before; tokens of one frame came together."""
 
     @property
     def tok(self) -> int | None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import html
+import json
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from lmtool.errors import FileError, UsageError
+from lmtool.lmtp.frames import stream_key, stream_name
 from lmtool.trace import exports as trace_exports
-from lmtool.trace.events import Frame, Open, Parsed, Request, Response, Vocab, token_entries
+from lmtool.trace.events import Frame, Open, Parsed, Request, Response, Vocab
 from lmtool.trace.header import Header
 from lmtool.trace.writer import TraceWriter, exists
 from lmtool.tui.heat import COLORS, legend, short
@@ -110,11 +113,18 @@ def events_of(view: View, stream: Stream) -> Iterator[Event]:
     yield asked
     for frame in _frames(view, stream):
         event = view.lines.event(frame)
-        entries = [entry for entry in token_entries(event) if _is_of(entry, stream)]
-        if entries and isinstance(event, Frame) and isinstance(event.content, Parsed):
-            yield Frame(event.time, "<", event.connection, Parsed("TOKEN", entries, event.content.style))
-        elif not token_entries(event):
-            yield event
+        yield _share(event, stream) if isinstance(event, Frame) else event
+
+
+def _share(frame: Frame, stream: Stream) -> Frame:
+    """The frame without entries of other streams."""
+    command, entries = frame.answer()
+    own = [entry for entry in entries if _is_of(entry, stream)]
+    if len(own) == len(entries):
+        return frame
+    if isinstance(frame.content, Parsed):
+        return replace(frame, content=replace(frame.content, value=own))
+    return replace(frame, content=f"{command} {json.dumps(own)}")  # with what JSON cannot say, such as -Infinity
 
 
 def _frames(view: View, stream: Stream) -> list[int]:
@@ -123,7 +133,7 @@ def _frames(view: View, stream: Stream) -> list[int]:
     rows = stream.rows[:seen]
     found = dict.fromkeys(state.tokens.frames[row] for row in rows)
     last = next(reversed(found), stream.frame)
-    if stream.kind in {"CHAT", "TEXT"}:
+    if stream.api is not None:
         found |= dict.fromkeys(
             f for f in range(stream.frame + 1, last + 1) if state.frames.connections[f] == stream.connection
         )
@@ -134,17 +144,14 @@ def _frames(view: View, stream: Stream) -> list[int]:
             break
         if state.frames.connections[frame] == stream.connection and frame != stream.frame:
             event = view.lines.event(frame)
-            if any(_is_of(entry, stream) for entry in token_entries(event)) or not isinstance(
-                event, Frame | Request | Response
-            ):
+            entries = event.answer()[1] if isinstance(event, Frame) else []
+            if any(_is_of(entry, stream) for entry in entries) or not isinstance(event, Frame | Request | Response):
                 found[frame] = None
     return sorted(found)
 
 
 def _is_of(entry: Mapping[str, object], stream: Stream) -> bool:
-    stream_id = entry.get("stream_id")
-    name = stream.label.partition("/")[2]
-    return str(stream_id) == name or name == f'"{stream_id}"'
+    return stream_name(stream_key(entry.get("stream_id"))) == stream.label.partition("/")[2]
 
 
 def _words(view: View, stream: Stream) -> dict[int, str | bytes]:
@@ -157,11 +164,11 @@ def _words(view: View, stream: Stream) -> dict[int, str | bytes]:
 
 
 def _csv(view: View, stream: Stream) -> Iterator[str]:
-    yield from trace_exports.as_csv(Header(), events_of(view, stream))
+    yield from trace_exports.as_csv(Header(), events_of(view, stream), stream.choice)
 
 
 def _markdown(view: View, stream: Stream) -> Iterator[str]:
-    yield from trace_exports.as_markdown(Header(title=f"Stream {stream.label}"), events_of(view, stream))
+    yield from trace_exports.as_markdown(Header(title=f"Stream {stream.label}"), events_of(view, stream), stream.choice)
 
 
 def tokens_of(view: View, stream: Stream) -> list[Shown]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from lmtool.tui import heat
 
 if TYPE_CHECKING:
+    from lmtool.trace.stream_events import Stream
     from lmtool.tui.measures import Measures
-    from lmtool.tui.streams import Stream
 
 
 class _OfStream:
@@ -66,10 +66,11 @@ class StreamFacts(_OfStream):
 class TokenFacts(_OfStream):
     """A token; what is costly is looked up when it is asked for."""
 
-    __slots__ = ("_measures", "_row")
+    __slots__ = ("_measures", "_of", "_row")
 
     def __init__(self, measures: Measures, row: int) -> None:
-        super().__init__(measures.state.streams[measures.state.tokens.streams[row]])
+        self._of = measures.state.streams[measures.state.tokens.streams[row]]
+        super().__init__(self._of)
         self._measures = measures
         self._row = row
 
@@ -77,7 +78,7 @@ class TokenFacts(_OfStream):
     def state(self) -> str:
         """What its stream does, or how it ended, as far as is known now; whatever moment is seen."""
         state = self._measures.state
-        return self._stream.phase(state.now, len(state.tokens))
+        return self._of.phase(state.now, len(state.tokens))
 
     @property
     def p(self) -> float | None:
@@ -109,5 +110,5 @@ class TokenFacts(_OfStream):
 
     @property
     def text(self) -> str | None:
-        """Text of the token on its own."""
-        return self._measures.state.token_text(self._row)
+        """Text of the token on its own; None where nobody told it."""
+        return self._measures.state.texts.known(self._row)

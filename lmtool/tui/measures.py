@@ -7,16 +7,20 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from lmtool.errors import LmtoolError
-from lmtool.tui import answers, heat
+from lmtool.trace.answers import alternatives_in
+from lmtool.tui import heat
 
 if TYPE_CHECKING:
-    from lmtool.tui.answers import Alternative
+    from lmtool.trace.events import Event
+    from lmtool.trace.stream_events import Alternative
     from lmtool.tui.heat import HeatMode
     from lmtool.tui.lines import Lines
     from lmtool.tui.state import State
 
 _KEPT = 512
 """Frames of which the alternatives are held in memory."""
+_EARLIER = 64
+"""Frames of an HTTP answer that are read again at most for one token: large answers come in parts."""
 
 
 class Measures:
@@ -25,22 +29,40 @@ class Measures:
     def __init__(self, state: State, lines: Lines) -> None:
         self.state = state
         self._lines = lines
-        self._kept: dict[int, list[object]] = {}
+        self._kept: dict[int, dict[int, tuple[Alternative, ...]]] = {}
+        """By frame and row."""
 
     def alternatives(self, row: int) -> tuple[Alternative, ...]:
         """Alternatives of a token, best first; empty where its frame cannot be read again."""
         frame = self.state.tokens.frames[row]
-        brought = self._kept.get(frame)
-        if brought is None:
-            try:
-                brought = answers.tops(self._lines.event(frame))
-            except LmtoolError:
-                brought = []
+        known = self._kept.get(frame)
+        if known is None:
             if len(self._kept) >= _KEPT:
                 self._kept.clear()
-            self._kept[frame] = brought
-        place = row - self.state.frames.first_tokens[frame]
-        return answers.alternatives(brought[place]) if place < len(brought) else ()
+            known = self._kept[frame] = self._read(frame)
+        return known.get(row, ())
+
+    def _read(self, frame: int) -> dict[int, tuple[Alternative, ...]]:
+        """Of a frame's tokens; where it only ends what earlier frames began, these are read as well."""
+        state = self.state
+        ids = state.tokens.ids
+        rows = [row for row in state.tokens_of_frame(frame) if not state.texts.is_piece(ids[row])]
+        if not rows:
+            return {}
+        stream = state.streams[state.tokens.streams[rows[0]]]
+        found: list[tuple[Alternative, ...]] = []
+        events: list[Event] = []
+        place = frame
+        try:
+            while place > stream.frame and len(events) < _EARLIER:
+                events.insert(0, self._lines.event(place))
+                found = alternatives_in(events, stream)
+                if len(found) >= len(rows) or stream.api is None:
+                    break
+                place = state.frames.before(place, stream.connection)
+        except LmtoolError:
+            return {}
+        return dict(zip(rows, found, strict=False))
 
     def rank(self, row: int) -> int | None:
         """Place of a token among its alternatives, from 1; None where it came without any.
@@ -53,10 +75,10 @@ class Measures:
         token = self.name(row)
         return 1 + sum(p > logprob + 1e-6 and one != token for one, p in top)
 
-    def name(self, row: int) -> int | str:
-        """What a token is called among alternatives: its id, or its text where there are no ids."""
+    def name(self, row: int) -> int | str | bytes:
+        """What a token is called among alternatives: its id, or its text or bytes where there are no ids."""
         token = self.state.tokens.ids[row]
-        return token if token >= 0 else self.state.text_of(token)
+        return token if token >= 0 else self.state.piece(token)
 
     def entropy(self, row: int) -> tuple[float, float] | None:
         """Bounds of a token's entropy in bits."""

@@ -16,7 +16,7 @@ from lmtool.tui.sieve import Sieve
 
 if TYPE_CHECKING:
     from lmtool.trace.filter import Filter
-    from lmtool.tui.answers import Alternative
+    from lmtool.trace.stream_events import Alternative
     from lmtool.tui.lines import Lines
     from lmtool.tui.state import State
     from lmtool.tui.streams import Stream
@@ -304,13 +304,15 @@ class View:
         """Place of a token among its alternatives, from 1; None where it came without any."""
         return self.measures.rank(row)
 
-    def name(self, row: int) -> int | str:
-        """What a token is called among alternatives: its id, or its text where there are no ids."""
+    def name(self, row: int) -> int | str | bytes:
+        """What a token is called among alternatives: its id, or its text or bytes where there are no ids."""
         return self.measures.name(row)
 
-    def alternative_text(self, alternative: int | str) -> str:
+    def alternative_text(self, alternative: int | str | bytes) -> str:
         """Text of an alternative."""
-        return self.state.text_of(alternative) if isinstance(alternative, int) else alternative
+        if isinstance(alternative, int):
+            return self.state.text_of(alternative)
+        return f"⟨{alternative.hex(' ')}⟩" if isinstance(alternative, bytes) else alternative
 
     def move_bar(self, steps: int) -> None:
         """The cursor among the alternatives: so many down."""

@@ -73,7 +73,7 @@ def test_one_of_many(lmtool: Run, served: str) -> None:
 
 @pytest.mark.parametrize("balanced", [False, True])
 def test_many_models_are_listed_and_not_loaded(lmtool: Run, start_server: StartServer, *, balanced: bool) -> None:
-    """Without a name, all that is served, as far as it is known; nothing is loaded for it, through a balancer either."""
+    """Without a name, all that is served, as far as it is known; nothing is loaded for it, nor by a balancer."""
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(start_server("--allow-model", STORIES, "--served-model-name", "first"))
         server.expect("ready in")

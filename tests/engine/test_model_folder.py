@@ -39,12 +39,20 @@ def configured(**changes: Any) -> Callable[[Path], None]:
 
 def written(name: str, content: bytes) -> Callable[[Path], None]:
     """Puts something else into a file."""
-    return lambda folder: (folder / name).write_bytes(content) and None
+
+    def change(folder: Path) -> None:
+        (folder / name).write_bytes(content)
+
+    return change
 
 
 def cut(size: int) -> Callable[[Path], None]:
     """Leaves the weights' first bytes."""
-    return lambda folder: (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:size]) and None
+
+    def change(folder: Path) -> None:
+        (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:size])
+
+    return change
 
 
 def sharded(*names: str) -> Callable[[Path], None]:
@@ -58,9 +66,23 @@ def sharded(*names: str) -> Callable[[Path], None]:
     return change
 
 
+def indexed(index: bytes) -> Callable[[Path], None]:
+    """Puts an index in the weights' place."""
+
+    def change(folder: Path) -> None:
+        (folder / WEIGHTS).unlink()
+        (folder / INDEX).write_bytes(index)
+
+    return change
+
+
 def without(name: str) -> Callable[[Path], None]:
     """Takes a file away."""
-    return lambda folder: (folder / name).unlink()
+
+    def change(folder: Path) -> None:
+        (folder / name).unlink()
+
+    return change
 
 
 def damaged_header(folder: Path) -> None:
@@ -96,11 +118,8 @@ def folder_in_place_of_a_file(folder: Path) -> None:
         (damaged_header, "its header cannot be read"),
         (folder_in_place_of_a_file, "cannot read .*: Is a directory"),
         (sharded("model-1.safetensors", "model-2.safetensors"), "1 of the 2 files .* are missing .*: model-2"),
-        (lambda folder: (folder / WEIGHTS).rename(folder / INDEX) and None, "index.json is not JSON"),
-        (
-            lambda folder: ((folder / WEIGHTS).unlink(), (folder / INDEX).write_text("{}")) and None,
-            "has no weight_map",
-        ),
+        (indexed(b"{"), "index.json is not JSON"),
+        (indexed(b"{}"), "has no weight_map"),
     ],
 )
 def test_what_is_not_whole(folder: Path, change: Callable[[Path], None], problem: str) -> None:

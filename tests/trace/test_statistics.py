@@ -47,10 +47,11 @@ def test_infinite_logprobs_leave_figures_finite() -> None:
 
 
 def test_outputs_without_a_request_are_counted() -> None:
-    """A token of no stream, such as a late one, is told."""
+    """Tokens that nobody asked for, and those that come after the end of their stream, are told."""
     end = tokens(1, token(1) | {"finish_reason": "stop"})
-    found = figures(generate(0), end, tokens(2, token(2)), Drop(3, 1)).as_json()
-    assert found["outputs_of_no_stream"] == 1
+    found = figures(generate(0), end, tokens(2, token(2)), tokens(2, token(2, 9)), Drop(3, 1)).as_json()
+    assert found["outputs_of_no_stream"] == 2
+    assert [(one["stream"], one["tokens"]) for one in found["listed"]] == [("1/1", 2), ("1/9", 1)]  # type: ignore[attr-defined]
     assert found["drops"] == 1
 
 

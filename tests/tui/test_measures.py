@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from lmtool.trace.events import Piece
 from lmtool.tui.heat import MODES
 from lmtool.tui.lines import NoLines
 from lmtool.tui.measures import Measures
@@ -95,3 +96,27 @@ def test_tokens_without_ids() -> None:
     logprobs = {"tokens": [" b"], "token_logprobs": [-2.0], "top_logprobs": [{" a": -0.5, " b": -2.0}]}
     made = measures(asked(0.0), sse(0.1, chunk(" b", logprobs=logprobs)))
     assert (made.name(0), made.rank(0), made.alternatives(0)) == (" b", 2, ((" a", -0.5), (" b", -2.0)))
+
+
+def named(text: str, index: int, other: str) -> dict[str, object]:
+    """A choice of a chat chunk with one token and an alternative."""
+    entry = {"token": text, "logprob": -0.5, "top_logprobs": [{"token": other, "logprob": -1.5}]}
+    return {"index": index, "delta": {"content": text}, "logprobs": {"content": [entry]}}
+
+
+def test_alternatives_beside_pieces_of_text() -> None:
+    """Text of unknown tokens has none; tokens that come with it in one event have their own."""
+    piece = {"index": 0, "delta": {"content": "x"}}
+    both = sse(0.1, {"choices": [piece, named("a", 1, "b"), named("c", 2, "d")]})
+    made = measures(asked(0.0, "/v1/chat/completions", n=3), both)
+    assert [made.alternatives(row) for row in range(3)] == [(), (("b", -1.5),), (("d", -1.5),)]
+
+
+def test_alternatives_of_an_event_in_parts() -> None:
+    """A large event, or a large answer, is kept in several parts: those before the last one are read with it."""
+    whole = sse(0.1, {"choices": [named("a", 0, "b")]}).wire()
+    parts = [Piece(0.1 + i / 10, "sse", 1, whole[i * 40 : (i + 1) * 40]) for i in range(-(-len(whole) // 40))]
+    other = sse(0.15, {"choices": [named("z", 0, "y")]}, connection=2)
+    made = measures(asked(0.0, "/v1/chat/completions"), parts[0], other, *parts[1:])
+    assert made.state.tokens.frames.tolist() == [len(parts) + 1]
+    assert made.alternatives(0) == (("b", -1.5),)

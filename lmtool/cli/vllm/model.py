@@ -54,6 +54,11 @@ class VllmModel:
         self._max_logprobs = max_logprobs
         self._numbers = itertools.count()
 
+    @property
+    def info_now(self) -> ModelInfo:
+        """What is served."""
+        return self._info
+
     async def info(self, model: str | None = None) -> ModelInfo:  # noqa: ARG002  # one model
         """What is served."""
         return self._info

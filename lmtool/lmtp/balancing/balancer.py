@@ -13,12 +13,14 @@ from lmtool.lmtp.balancing.choice import Prefixes, choose
 from lmtool.lmtp.balancing.worker import ANSWER_SECONDS, CHECK_SECONDS, Worker
 from lmtool.lmtp.endpoint import SocketEndpoint, parse
 from lmtool.ports import refuse
+from lmtool.prompt_limits import PromptLimits, widest
 from lmtool.types import LoadProgress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lmtool.ports import Sink, StreamHandle, Unsubscribe
+    from lmtool.prompt_limits import LimitsByModel
     from lmtool.types import GenerateRequest, ModelEntry, ModelInfo, ModelPhase, ScoreRequest
 
 _ON_ITS_WAY: Sequence[ModelPhase] = ("ready", "loading", "queued", "unloading", "unloaded", "failed")
@@ -51,6 +53,8 @@ class Balancer:
         self._changed = asyncio.Event()
         self._progress = LoadProgress(f"{len(endpoints)} workers", "waiting")
         self._listeners: dict[object, Callable[[LoadProgress], None]] = {}
+        self.longest_token_bytes: int | None = None
+        """Bytes of the longest token of the workers' model, where its tokenizer is known here."""
         self._prefixes = Prefixes()
         self._expected = expected
         self._workers = [
@@ -72,6 +76,16 @@ class Balancer:
     def up(self) -> list[str]:
         """The workers that answer."""
         return [worker.name for worker in self._workers if worker.up]
+
+    @property
+    def limits(self) -> LimitsByModel:
+        """What prompts of the workers' model may have, see `ports.Limited`."""
+        told = (PromptLimits.of(worker.info) for worker in self._workers if worker.info is not None)
+        known = [one for one in told if one is not None]
+        if not known:
+            return {}
+        limits = widest(known)
+        return {None: limits if self.longest_token_bytes is None else limits.with_text_limit(self.longest_token_bytes)}
 
     def streams(self) -> tuple[int, int]:
         """Streams that run on all workers, and 0: what waits, waits there."""

@@ -52,6 +52,8 @@ class Worker:
         """Whether it ever was up."""
         self.only: str | None = None
         """The model that it served when it first was up; None where it had many, or none yet."""
+        self.info: ModelInfo | None = None
+        """Of its only model, as described when it last came up with that in memory."""
         self.models: Sequence[ModelEntry] = ()
         """What it serves, as it listed last."""
         self.failure: LmtoolError | None = None
@@ -142,7 +144,9 @@ class Worker:
             if entry.phase in {"queued", "loading"} or phases == {"failed"}:
                 await self._client.info(entry.name)
                 self.models = await self._client.models()
-                return
+                break
+        if len(self.models) == 1 and self.models[0].phase == "ready":
+            self.info = await self._client.info(self.models[0].name)
 
     async def _pause(self) -> None:
         """Wait until it is time to ask again: at once after a loss, ever later while asking is in vain."""

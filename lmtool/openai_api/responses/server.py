@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+    from lmtool.prompt_limits import LimitsByModel
+
 
 class ResponsesRoutes:
     """Answers `/responses`, and remembers what it answered."""
@@ -29,11 +32,16 @@ class ResponsesRoutes:
     def __init__(
         self,
         served: Callable[[str | None], Awaitable[Served]],
+        limits: Callable[[], LimitsByModel] = dict,
         store: Store | None = None,
         most_logprobs: int = MOST_LOGPROBS,
     ) -> None:
-        """served: the model of a name; raises `UnknownModelError`. most_logprobs: alternatives beside a token."""
+        """served: the model of a name; raises `UnknownModelError`. limits: of the models' prompts.
+
+        most_logprobs: alternatives beside a token.
+        """
         self._served = served
+        self._limits = limits
         self._most_logprobs = most_logprobs
         self._store = Store() if store is None else store
 
@@ -47,7 +55,7 @@ class ResponsesRoutes:
         ]
 
     async def _create(self, request: Request) -> Response:
-        ask = await asked(request, partial(read, most_logprobs=self._most_logprobs))
+        ask = await asked(request, partial(read, most_logprobs=self._most_logprobs), self._limits())
         if ask.previous is not None:
             ask = ask.behind(self._store.get(ask.previous).turns)
         generation = Generation(await self._served(ask.call.model), ask.call)
@@ -95,7 +103,7 @@ class ResponsesRoutes:
         return JSONResponse({"id": number, "object": "response", "deleted": True})
 
     async def _input_items(self, request: Request) -> Response:
-        items = [dict(item) for item in self._store.get(request.path_params["number"]).items]
+        items = json.loads(self._store.get(request.path_params["number"]).items)
         numbered = [{"id": f"item_{at}", **item} for at, item in enumerate(items)]
         ends = {"first_id": numbered[0]["id"], "last_id": numbered[-1]["id"]} if numbered else {}
         return JSONResponse({"object": "list", "data": numbered, "has_more": False, **ends})

@@ -77,7 +77,9 @@ class DetailDocument:
         if isinstance(piece, bytes):
             lines.append(self._pieces(row))
         if logprob is None:
-            return [*lines, [Run("no logprob was sent", "dim")]]
+            piece_of_text = view.state.texts.is_piece(token)
+            why = "a piece of text: its tokens were not named" if piece_of_text else "no logprob was sent"
+            return [*lines, [Run(why, "dim")]]
         rank = view.rank(row)
         phrases = [
             Run(f"p {numbers.probability(math.exp(min(logprob, 0.0)))}"),

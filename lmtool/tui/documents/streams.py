@@ -14,9 +14,10 @@ from lmtool.tui.streams import timing_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lmtool.trace.stream_events import Phase
     from lmtool.tui.glyphs import Glyphs
     from lmtool.tui.runs import Line
-    from lmtool.tui.streams import Phase, Stream, Timing
+    from lmtool.tui.streams import Stream, Timing
     from lmtool.tui.view import View
 
 _STATE_STYLES = {"running": "ok", "error": "error", "unfinished": "error", "waiting": "dim"}

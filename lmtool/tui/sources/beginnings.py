@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from lmtool.trace.events import Close, Done, Drop, Frame, Open, Parsed, Request, token_entries
+from lmtool.lmtp import frames
+from lmtool.trace.events import Close, Done, Drop, Frame, Open, Request
+from lmtool.trace.request_table import RequestTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,7 +23,12 @@ class Beginnings:
 
     def __init__(self) -> None:
         self._open: dict[int, Open] = {}
-        self._running: dict[tuple[int, object], Frame | Request] = {}
+        self._running: dict[int, Frame | Request] = {}
+        """By number, in order."""
+        self._count = 0
+        self._streams: defaultdict[int, RequestTable[int]] = defaultdict(RequestTable)
+        self._http: defaultdict[int, list[int]] = defaultdict(list)
+        """Numbers of the requests whose answers are not complete, by connection."""
 
     def events(self) -> list[Event]:
         """What began and still lasts, in order of time."""
@@ -37,33 +45,33 @@ class Beginnings:
                 case Close() | Drop():
                     self._over(event.connection)
                 case Request():
-                    self._begin((event.connection, None), event)
-                case Done():
-                    self._running.pop((event.connection, None), None)
+                    self._http[event.connection].append(self._begin(event))
+                case Done() if self._http[event.connection]:
+                    self._running.pop(self._http[event.connection].pop(0), None)
 
     def _frame(self, frame: Frame) -> None:
-        if frame.direction == "<":
-            for entry in token_entries(frame):
-                if entry.get("finish_reason") is not None or "error" in entry:
-                    self._running.pop((frame.connection, _key(entry)), None)
-        elif frame.command in {"GENERATE", "SCORE"} and isinstance(frame.content, Parsed):
-            payload = frame.content.value
-            if isinstance(payload, dict):
-                self._begin((frame.connection, _key(payload)), frame)
+        table = self._streams[frame.connection]
+        command, entries = frame.answer()
+        for entry in entries:
+            if frames.ends(command, entry):
+                owner, key = table.owner(command, entry), frames.stream_key(entry.get("stream_id"))
+                if owner is not None and table.holders.get(key) == owner:
+                    table.end(key)
+                self._running.pop(-1 if owner is None else owner, None)
+        if frame.direction == ">":
+            command, value, _ = frame.parse()
+            if command in {"GENERATE", "SCORE"} and isinstance(value, dict):
+                table.add(command, frames.stream_key(value.get("stream_id")), self._begin(frame))
 
-    def _begin(self, key: tuple[int, object], event: Frame | Request) -> None:
-        self._running.pop(key, None)
-        self._running[key] = event
+    def _begin(self, event: Frame | Request) -> int:
+        self._count += 1
+        self._running[self._count] = event
         if len(self._running) > MOST:
             del self._running[next(iter(self._running))]
+        return self._count
 
     def _over(self, connection: int) -> None:
         self._open.pop(connection, None)
-        for key in [key for key in self._running if key[0] == connection]:
-            del self._running[key]
-
-
-def _key(payload: object) -> int | str:
-    """A stream's id as something to look up."""
-    stream_id = payload.get("stream_id") if isinstance(payload, dict) else None
-    return stream_id if isinstance(stream_id, int | str) else repr(stream_id)
+        table = self._streams.pop(connection, None)
+        for number in (*self._http.pop(connection, ()), *(table.open_requests() if table is not None else ())):
+            self._running.pop(number, None)

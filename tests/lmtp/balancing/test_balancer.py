@@ -12,6 +12,7 @@ import pytest
 from lmtool.errors import ConnectError, UnknownModelError, UsageError
 from lmtool.lmtp.balancing.balancer import Balancer
 from lmtool.ports import stream
+from lmtool.prompt_limits import PromptLimits
 from lmtool.types import (
     GenerateRequest,
     LoadProgress,
@@ -57,6 +58,14 @@ async def test_requests_are_spread_and_answered_as_by_one_server() -> None:
         assert balancer.streams() == (0, 0)
     assert [[one.token for one in own] for own in found] == [tokens_of(prompt, 3) for prompt in prompts]
     assert (len(first.requests), len(second.requests)) == (4, 4)
+
+
+async def test_limits_are_those_of_the_workers() -> None:
+    """As they told the length of their context."""
+    async with balanced(ScriptedModel(), ScriptedModel()) as balancer:
+        info = await balancer.info()
+        assert balancer.limits == {None: PromptLimits(info.model, info.context_length)}
+    assert Balancer(["ws://127.0.0.1:1/"]).limits == {}
 
 
 async def test_one_prefix_goes_to_one_worker() -> None:

@@ -6,8 +6,10 @@ import pytest
 
 from lmtool.tui.documents.detail import DetailDocument
 from lmtool.tui.glyphs import ASCII, UNICODE
+from lmtool.tui.lines import Spool
 from lmtool.tui.view import View
 from tests.tui.documents.watched import close, rows, view_of
+from tests.tui.folding import asked, chunk, sse
 from tests.tui.scripted import event, request, tokens
 
 
@@ -101,3 +103,21 @@ def test_no_logprob_and_no_alternatives() -> None:
     assert "no logprob was sent" in shown
     assert "no alternatives were sent" in shown
     close(view)
+
+
+def test_text_of_unknown_tokens() -> None:
+    """Over HTTP without logprobs there are pieces of text, which are shown as no token with a probability."""
+    spool = Spool()
+    spool.feed([asked(0.0), sse(0.1, chunk("two tokens")), sse(0.2, chunk("!", finish_reason="stop"))])
+    shown = "\n".join(rows(DetailDocument(View(spool.state, spool), UNICODE), 60))
+    assert "a piece of text: its tokens were not named" in shown
+    assert "p " not in shown.splitlines()[1]
+
+
+def test_parts_of_characters_over_http() -> None:
+    """A token that is named with its bytes shows them, and they make the character."""
+    entries = [{"token": "\ufffd", "bytes": list(part), "logprob": -1} for part in (b"\xf0\x9f", b"\x99\x82")]
+    piece = sse(0.1, {"choices": [{"delta": {"content": "🙂"}, "logprobs": {"content": entries}}]})
+    spool = Spool()
+    spool.feed([asked(0.0, "/v1/chat/completions"), piece])
+    assert "⟨f0 9f⟩ ⟨99 82⟩ → 🙂" in rows(DetailDocument(View(spool.state, spool), UNICODE), 60)[1]

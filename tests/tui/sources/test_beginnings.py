@@ -37,3 +37,15 @@ def test_a_client_that_never_ends_anything(monkeypatch) -> None:  # type: ignore
     kept = Beginnings()
     kept.follow([generate(float(i), ["id", i]) for i in range(5)])  # type: ignore[arg-type]
     assert [event.time for event in kept.events()] == [2.0, 3.0, 4.0]
+
+
+def test_requests_that_are_refused() -> None:
+    """LMTP, STR-5: the refusal of a request ends none but it; the stream that has the id is kept until its own end."""
+    kept, first, refusal = Beginnings(), generate(0.1), Parsed("MSG", [{"stream_id": 1, "error": "it runs"}], "py")
+    kept.follow([first, generate(0.2), Frame(0.3, "<", 1, refusal)])
+    assert kept.events() == [first]
+    third, end = generate(0.4), {"finish_reason": "stop"}
+    kept.follow([third, tokens(0.5, token(5) | end)])
+    assert kept.events() == [third]
+    kept.follow([tokens(0.6, token(5) | end)])
+    assert kept.events() == []
