@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from lmtool.bench.targets import OpenAITarget
 from lmtool.bench.workload import Job
+from lmtool.logprobs.distribution import Rank
 from lmtool.trace.answers import Answers
 from lmtool.trace.comparison import compare
 from lmtool.trace.conformance.seen import Message, Seen
@@ -367,7 +368,7 @@ def with_alternatives(path: Path, answer: Written) -> None:
     for row in range(len(file.state.tokens)):
         expected = ((measures.name(row), LOGPROB), OTHER) if answer.logprobs else ()
         assert measures.alternatives(row) == expected
-        assert measures.rank(row) == (1 if answer.logprobs else None)
+        assert measures.rank(row) == (Rank(1) if answer.logprobs else None)
     file.close()
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from lmtool.errors import UsageError
 
 DTYPES = ("float32", "bfloat16", "float16")
+_WORDS = {"dtype": ("auto", *DTYPES), "kernels": ("auto", "required", "none"), "quantize": ("int8",)}
+"""What a field may say."""
 _MOST = {
     "max_streams": 1 << 16,
     "max_batch_tokens": 1 << 24,
@@ -30,6 +32,9 @@ class EngineConfig:
     `auto` on CPU: float32 for float32 checkpoints of fewer than 50 million parameters, otherwise bfloat16 where the
     processor computes in it and float32 where not. `auto` on CUDA: the checkpoint's own, bfloat16 for float32 ones.
     """
+    kernels: str = "auto"
+    """C kernels, compiled for this processor at the first load: `auto` (used where they can be compiled), `required`
+    (else nothing is loaded), or `none` (torch's operators only). Holds for the whole process, as `threads` does."""
     quantize: str | None = None
     """`int8` stores weights as bytes, one scale an output, and rounds activations row by row; None: as `dtype` says."""
     max_streams: int = 256
@@ -70,14 +75,14 @@ class EngineConfig:
     """Branch, tag or commit of a hub model. None: the default branch."""
 
     def __post_init__(self) -> None:
-        """Raises `UsageError` for a number that makes no sense, and for a name that stands for nothing.
+        """Raises `UsageError` for a number that makes no sense, or for a word that is not known.
 
         Whether a device is there is known where torch is: see `weights.find_device`.
         """
-        if self.quantize not in (None, "int8"):
-            raise UsageError(f"quantize {self.quantize!r} is not known; expected int8")
-        if self.dtype not in ("auto", *DTYPES):
-            raise UsageError(f"dtype {self.dtype!r} is not known; expected auto, {', '.join(DTYPES)}")
+        for name, known in _WORDS.items():
+            word = getattr(self, name)
+            if word is not None and word not in known:
+                raise UsageError(f"{name} {word!r} is not known; expected {', '.join(known)}")
         if re.fullmatch(r"auto|cpu|cuda(:\d{1,4})?", self.device) is None:
             raise UsageError(f"device {self.device!r} is not known; expected auto, cpu, cuda or cuda:N")
         for name, most in _MOST.items():

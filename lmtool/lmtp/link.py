@@ -16,6 +16,7 @@ from lmtool.errors import (
     kind_of,
 )
 from lmtool.lmtp.channel import open_channel
+from lmtool.lmtp.endpoint import CommandEndpoint
 from lmtool.lmtp.messages import FieldsIgnored, ModelInfoAnswer, ModelsAnswer, Progress, RequestFailed
 from lmtool.lmtp.session import BrokenFrame, ClientSession, StreamsAdvanced
 from lmtool.ports import DeferredHandle, refuse
@@ -100,8 +101,11 @@ class Link:
         on_progress: Callable[[LoadProgress], None] | None,
         on_ignored: Callable[[tuple[str, ...]], None] | None,
         extended: bool = False,
+        after: Link | None = None,
     ) -> None:
+        """after: a connection that was lost, and must be over before this one opens."""
         self._endpoint = endpoint
+        self._after = after
         self._open_timeout = open_timeout
         self._on_frame = on_frame
         self._on_progress = on_progress
@@ -143,10 +147,13 @@ class Link:
     async def close(self) -> None:
         """Close the connection; every stream and request ends with an error."""
         self.closed = True
-        self._task.cancel()
+        if not (self.lost and isinstance(self._endpoint, CommandEndpoint)):  # else its process is being ended already
+            self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         if not self.lost:  # cancelled before it began
             self._lose(_closed())
+        if self._after is not None:
+            await self._after.over()
 
     # What is asked of the server.
 
@@ -266,6 +273,9 @@ class Link:
         channel = None
         error: LmtoolError = _closed()
         try:
+            if self._after is not None:
+                await self._after.over()
+                self._after = None
             channel = await open_channel(self._endpoint, open_timeout=self._open_timeout)
             self.was_open = True
             self._opened.set_result(None)

@@ -135,9 +135,11 @@ class Answers(Generic[S]):
         read = frames.token_entries(entries)
         outputs: list[StreamEvent] = []
         for raw, entry, stream in zip(entries, read, self.owners(event.time, event.connection, read), strict=True):
-            token, logprob = entry.token if entry.has_token else None, entry.logprob if entry.counts else None
+            token = entry.token if entry.has_token else None
+            logprob = stream.logprob_of_next(entry.logprob) if entry.counts else None
             facts = (token, entry.text, logprob, entry.finish_reason, entry.error)
-            outputs.append(OutputEvent(event.time, stream, *facts, is_piece=False, top=raw))
+            no_logprob = entry.counts and logprob is None and entry.logprob is not None
+            outputs.append(OutputEvent(event.time, stream, *facts, is_piece=False, top=None if no_logprob else raw))
         return outputs
 
     def owners(self, time: float, connection: int, entries: Iterable[TokenEntry]) -> list[S]:

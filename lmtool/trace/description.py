@@ -6,6 +6,7 @@ import json
 import math
 from typing import TYPE_CHECKING
 
+from lmtool.logprobs.distribution import format_probability, probability
 from lmtool.trace.events import (
     Blob,
     Close,
@@ -92,7 +93,7 @@ def _output(output: OutputEvent, answers: Answers[Stream]) -> str:
     elif output.counts:
         parts.append(f"piece {_short(text)}" if output.is_piece else _short(text or ""))
     if output.logprob is not None:
-        parts.append(f"p {math.exp(min(output.logprob, 0)):.3f}")
+        parts.append(f"p {format_probability(probability(output.logprob))}")
     if output.finish_reason is not None:
         parts.append(output.finish_reason)
     return " · ".join(parts) or "nothing"

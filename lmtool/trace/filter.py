@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from lmtool.errors import UsageError
+from lmtool.logprobs.distribution import Rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -49,8 +50,8 @@ class Facts(Protocol):
         """Surprisal of the token in bits."""
 
     @property
-    def rank(self) -> int | None:
-        """Place among the alternatives, from 1; of a token that is not among them the first behind likelier ones."""
+    def rank(self) -> Rank | None:
+        """Rank of the token, or the least that it can be."""
 
     @property
     def gap(self) -> float | None:
@@ -254,6 +255,8 @@ def _with_units(units: Mapping[str, float]) -> str:
 def _compared(name: str, compare: Callable[[float, float], bool], limit: float) -> Test:
     def test(facts: Facts) -> bool | None:
         value = getattr(facts, name)
+        if isinstance(value, Rank):
+            return value.holds(compare, limit)
         return None if value is None else compare(value, limit)
 
     return test

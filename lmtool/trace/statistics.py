@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from lmtool.logprobs.distribution import perplexity
 from lmtool.trace.answers import Answers
 from lmtool.trace.events import Close, Drop, Frame, Open, Piece, Request
 from lmtool.trace.stream_events import OutputEvent, RequestStarted, Stream, new_stream
@@ -80,7 +81,7 @@ class StreamFigures(Stream):
     def as_json(self) -> dict[str, object]:
         """The figures as one object; what is not known is null, times are in milliseconds."""
         later = self.last - self.first if self.first is not None and self.last is not None else 0.0
-        mean = -self.logprob / self.with_logprob if self.with_logprob else None
+        ppl = perplexity(self.logprob, self.with_logprob)
         return {
             "stream": self.label,
             "kind": self.request,
@@ -93,7 +94,7 @@ class StreamFigures(Stream):
             "tokens_per_second": round((self.tokens - 1) / later, 1) if later > 0 else None,
             "gap_p50_ms": _ms(self.gaps.percentile(0.5)),
             "gap_p99_ms": _ms(self.gaps.percentile(0.99)),
-            "perplexity": round(math.exp(mean), 3) if mean is not None and mean < 700 else None,
+            "perplexity": round(ppl, 3) if ppl is not None and math.isfinite(ppl) else None,
             "finish_reason": self.finish_reason,
             "error": None if self.cut else self.error,
         }

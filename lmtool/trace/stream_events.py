@@ -63,6 +63,11 @@ class RequestStarted:
         return next((self.payload[name] for name in names if self.payload.get(name) is not None), None)
 
     @property
+    def is_unconditional(self) -> bool:
+        """Whether it scores without a prompt: nothing stands before its first token."""
+        return self.kind == "SCORE" and self.payload.get("prompt") in ([], "")
+
+    @property
     def prompt_ids(self) -> tuple[int, ...] | None:
         """All token ids of the prompt; None for a text, for messages, and where it is not in the trace."""
         prompt = self.prompt
@@ -103,6 +108,13 @@ class Stream:
     error: str | None = None
     cut: bool = False
     """Whether the connection, or the answer's body, ended before the stream did."""
+    is_unconditional: bool = False
+    """Whether its next token is scored with nothing before it."""
+
+    def logprob_of_next(self, logprob: float | None) -> float | None:
+        """Logprob of its next token; None for the 0 that a server sends where nothing stands before (LMTP, SCO-2)."""
+        first, self.is_unconditional = self.is_unconditional, False
+        return None if first and logprob == 0 else logprob
 
     def end(self, time: float, reason: str | None, error: str | None, *, cut: bool = False) -> None:
         """The stream is over; what comes after the first ending is not believed."""
@@ -128,6 +140,7 @@ def new_stream(kind: type[S], started: RequestStarted, index: int, choice: int, 
     """The stream of a request, or of one further choice of its answer. more: the fields that this kind adds."""
     label = f"{started.label}.{choice}" if choice else started.label
     facts = (started.connection, started.stream_kind, started.model, started.time)
+    more["is_unconditional"] = started.is_unconditional
     return kind(index, label, *facts, choice, started.has_request, started.api, **more)
 
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import html
-import json
-import math
-from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from lmtool.errors import FileError, UsageError
-from lmtool.lmtp.frames import stream_key, stream_name
+from lmtool.logprobs.distribution import probability
 from lmtool.trace import exports as trace_exports
-from lmtool.trace.events import Frame, Open, Parsed, Request, Response, Vocab
+from lmtool.trace.events import Frame, Open, Request, Response, Vocab
 from lmtool.trace.header import Header
 from lmtool.trace.writer import TraceWriter, exists
 from lmtool.tui.heat import COLORS, legend, short
+from lmtool.tui.preamble import own_entries, without_other_streams
 from lmtool.tui.runs import visible, width
 
 if TYPE_CHECKING:
@@ -113,18 +111,7 @@ def events_of(view: View, stream: Stream) -> Iterator[Event]:
     yield asked
     for frame in _frames(view, stream):
         event = view.lines.event(frame)
-        yield _share(event, stream) if isinstance(event, Frame) else event
-
-
-def _share(frame: Frame, stream: Stream) -> Frame:
-    """The frame without entries of other streams."""
-    command, entries = frame.answer()
-    own = [entry for entry in entries if _is_of(entry, stream)]
-    if len(own) == len(entries):
-        return frame
-    if isinstance(frame.content, Parsed):
-        return replace(frame, content=replace(frame.content, value=own))
-    return replace(frame, content=f"{command} {json.dumps(own)}")  # with what JSON cannot say, such as -Infinity
+        yield without_other_streams(event, {stream.label})
 
 
 def _frames(view: View, stream: Stream) -> list[int]:
@@ -144,14 +131,9 @@ def _frames(view: View, stream: Stream) -> list[int]:
             break
         if state.frames.connections[frame] == stream.connection and frame != stream.frame:
             event = view.lines.event(frame)
-            entries = event.answer()[1] if isinstance(event, Frame) else []
-            if any(_is_of(entry, stream) for entry in entries) or not isinstance(event, Frame | Request | Response):
+            if own_entries(event, {stream.label}) or not isinstance(event, Frame | Request | Response):
                 found[frame] = None
     return sorted(found)
-
-
-def _is_of(entry: Mapping[str, object], stream: Stream) -> bool:
-    return stream_name(stream_key(entry.get("stream_id"))) == stream.label.partition("/")[2]
 
 
 def _words(view: View, stream: Stream) -> dict[int, str | bytes]:
@@ -159,8 +141,8 @@ def _words(view: View, stream: Stream) -> dict[int, str | bytes]:
     ids = {state.tokens.ids[row] for row in stream.rows}
     ids |= {token for row in stream.rows for token, _ in view.alternatives(row) if isinstance(token, int)}
     ids |= set(stream.prompt) if not isinstance(stream.prompt, str) else set()
-    pieces = {token: state.piece(token) for token in sorted(ids) if token >= 0}
-    return {token: piece for token, piece in pieces.items() if piece != f"⟨#{token}⟩"}
+    known = (token for token in sorted(ids) if token >= 0 and state.texts.spelling(token) is not None)
+    return {token: state.piece(token) for token in known}
 
 
 def _csv(view: View, stream: Stream) -> Iterator[str]:
@@ -185,10 +167,10 @@ def _known(view: View, row: int) -> str:
     parts = []
     logprob = view.state.tokens.logprob(row)
     if logprob is not None:
-        parts.append(f"p {math.exp(min(logprob, 0.0)):.3g}")
+        parts.append(f"p {probability(logprob):.3g}")
     if (rank := view.rank(row)) is not None:
         parts.append(f"rank {rank}")
-    top = [f"{view.alternative_text(token)!r} {math.exp(min(p, 0.0)):.3g}" for token, p in view.alternatives(row)[:5]]
+    top = [f"{view.measures.quote(token)} {probability(p):.3g}" for token, p in view.alternatives(row)[:5]]
     return " · ".join([*parts, *top])
 
 
@@ -286,7 +268,8 @@ def _html(view: View, stream: Stream) -> Iterator[str]:
 
 def _perplexity(view: View, stream: Stream) -> str:
     perplexity = stream.perplexity(stream.count(view.seen))
-    return "" if perplexity is None else f" · perplexity {short(perplexity)}"
+    mode = "" if stream.logprobs_mode in (None, "raw") else f" ({stream.logprobs_mode})"
+    return "" if perplexity is None else f" · perplexity {short(perplexity)}{mode}"
 
 
 def _escaped(text: str) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
-from lmtool.tui import heat
+from lmtool.logprobs.distribution import bits, probability
 
 if TYPE_CHECKING:
+    from lmtool.logprobs.distribution import Rank
     from lmtool.trace.stream_events import Stream
     from lmtool.tui.measures import Measures
 
@@ -48,7 +48,7 @@ class StreamFacts(_OfStream):
 
     p: float | None = None
     bits: float | None = None
-    rank: int | None = None
+    rank: Rank | None = None
     gap: float | None = None
     tok: int | None = None
     text: str | None = None
@@ -84,17 +84,17 @@ class TokenFacts(_OfStream):
     def p(self) -> float | None:
         """Probability."""
         logprob = self._measures.state.tokens.logprob(self._row)
-        return None if logprob is None else math.exp(min(logprob, 0.0))
+        return None if logprob is None else probability(logprob)
 
     @property
     def bits(self) -> float | None:
         """Surprisal."""
         logprob = self._measures.state.tokens.logprob(self._row)
-        return None if logprob is None else heat.bits(logprob)
+        return None if logprob is None else bits(logprob)
 
     @property
-    def rank(self) -> int | None:
-        """Place among the alternatives."""
+    def rank(self) -> Rank | None:
+        """Rank, or the least that it can be."""
         return self._measures.rank(self._row)
 
     @property

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from lmtool.errors import LmtoolError
+from lmtool.logprobs.distribution import Distribution, bits, format_probability, probability
 from lmtool.trace.answers import alternatives_in
 from lmtool.tui import heat
+from lmtool.tui.runs import visible
 
 if TYPE_CHECKING:
+    from lmtool.logprobs.distribution import Rank
     from lmtool.trace.events import Event
     from lmtool.trace.stream_events import Alternative
     from lmtool.tui.heat import HeatMode
@@ -32,9 +34,22 @@ class Measures:
         self._kept: dict[int, dict[int, tuple[Alternative, ...]]] = {}
         """By frame and row."""
 
+    def distribution(self, row: int) -> Distribution[int | str | bytes]:
+        """What is known of the distribution that a token was chosen from."""
+        stream, logprob = self.state.stream_of(row), self.state.tokens.logprob(row)
+        return Distribution.of(
+            self.name(row), logprob, self._listed(row), stream.top_logprobs, unnormalised=stream.divided_by_temperature
+        )
+
     def alternatives(self, row: int) -> tuple[Alternative, ...]:
-        """Alternatives of a token, best first; empty where its frame cannot be read again."""
-        frame = self.state.tokens.frames[row]
+        """A token and what it came beside, best first; empty where it came alone, or its frame cannot be read again."""
+        return self.distribution(row).alternatives if self._listed(row) else ()
+
+    def _listed(self, row: int) -> tuple[Alternative, ...]:
+        """What was sent of it; nothing for a scored token that nothing stands before."""
+        stream, frame = self.state.stream_of(row), self.state.tokens.frames[row]
+        if stream.kind == "SCORE" and row == stream.rows[0] and self.state.tokens.logprob(row) is None:
+            return ()
         known = self._kept.get(frame)
         if known is None:
             if len(self._kept) >= _KEPT:
@@ -54,7 +69,7 @@ class Measures:
         events: list[Event] = []
         place = frame
         try:
-            while place > stream.frame and len(events) < _EARLIER:
+            while (place > stream.frame or not events) and len(events) < _EARLIER:
                 events.insert(0, self._lines.event(place))
                 found = alternatives_in(events, stream)
                 if len(found) >= len(rows) or stream.api is None:
@@ -64,25 +79,34 @@ class Measures:
             return {}
         return dict(zip(rows, found, strict=False))
 
-    def rank(self, row: int) -> int | None:
-        """Place of a token among its alternatives, from 1; None where it came without any.
-
-        A token that is not among them has the first place behind those that are likelier.
-        """
-        logprob, top = self.state.tokens.logprob(row), self.alternatives(row)
-        if logprob is None or not top:
-            return None
-        token = self.name(row)
-        return 1 + sum(p > logprob + 1e-6 and one != token for one, p in top)
+    def rank(self, row: int) -> Rank | None:
+        """Rank of a token, or the least that it can be; None where nothing is known of it."""
+        return self.distribution(row).rank
 
     def name(self, row: int) -> int | str | bytes:
         """What a token is called among alternatives: its id, or its text or bytes where there are no ids."""
         token = self.state.tokens.ids[row]
         return token if token >= 0 else self.state.piece(token)
 
+    def quote(self, alternative: int | str | bytes) -> str:
+        """An alternative between quotes, harmless; bytes inside a character as `⟨f0 9f⟩`."""
+        if isinstance(alternative, bytes):
+            return f"⟨{alternative.hex(' ')}⟩"
+        return visible(self.state.texts.quote(alternative) if isinstance(alternative, int) else repr(alternative))
+
+    def quote_token(self, row: int) -> str:
+        """A token between quotes, harmless."""
+        return visible(self.state.texts.quote_row(row))
+
+    def alternatives_text(self, row: int, most: int) -> str:
+        """The first few alternatives of a token and their probabilities, without itself."""
+        name = self.name(row)
+        shown = [one for one in self.alternatives(row)[:most] if one[0] != name]
+        return "  ".join(f"{self.quote(one)} {format_probability(probability(p))}" for one, p in shown)
+
     def entropy(self, row: int) -> tuple[float, float] | None:
-        """Bounds of a token's entropy in bits."""
-        return heat.entropy_bounds([p for _, p in self.alternatives(row)], self.state.vocab_size)
+        """Bounds of a token's entropy in bits; None where it came without alternatives, or they cannot be believed."""
+        return self.distribution(row).entropy(self.state.vocab_size) if self._listed(row) else None
 
     def gap(self, row: int) -> float | None:
         """Milliseconds between a token and the stream's token before it; None for the first."""
@@ -94,9 +118,10 @@ class Measures:
         return (times[frames[row]] - times[frames[stream.rows[place - 1]]]) * 1000
 
     def of(self, row: int, mode: HeatMode) -> float | None:
-        """What a heat mode colours by: a probability, bits, the upper bound of the entropy, a rank, milliseconds."""
+        """What a heat mode colours by: a probability, bits, the largest entropy, the least rank, milliseconds."""
         if mode == "rank":
-            return self.rank(row)
+            rank = self.rank(row)
+            return None if rank is None else rank.place
         if mode == "gap":
             return self.gap(row)
         if mode == "entropy":
@@ -105,7 +130,7 @@ class Measures:
         logprob = self.state.tokens.logprob(row)
         if logprob is None or mode == "stream":
             return None
-        return math.exp(min(logprob, 0.0)) if mode == "prob" else heat.bits(logprob)
+        return probability(logprob) if mode == "prob" else bits(logprob)
 
     def style(self, row: int, mode: HeatMode) -> str:
         """Name of a token's style under a heat mode; empty where there is nothing to colour it by."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lmtool.logprobs.mode import logprobs_mode
 from lmtool.trace.blobs import reference
 from lmtool.trace.stream_events import new_stream
 from lmtool.tui.streams import Stream
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lmtool.trace.stream_events import RequestStarted
+    from lmtool.types import LogprobsMode
 
 PROMPT_TOKENS = 256
 """Ids of a prompt's end that are kept."""
@@ -87,7 +89,23 @@ def stream_of(started: RequestStarted, index: int, choice: int, frame: int, blob
         biased=bias.size,
         ruled_out=bias.ruled_out,
         constraint=_constraint(payload),
+        top_logprobs=_top_logprobs(started),
+        logprobs_mode=_mode(started, biased=bool(bias.size)),
     )
+
+
+def _top_logprobs(started: RequestStarted) -> int | None:
+    default = 1 if started.stream_kind == "GEN" and started.has_request else None
+    name = "logprobs" if started.api == "completions" else "top_logprobs"
+    asked = started.payload.get(name, default)
+    return asked if type(asked) is int else None
+
+
+def _mode(started: RequestStarted, *, biased: bool) -> LogprobsMode | None:
+    """SCORE has the model's own; what HTTP servers have is their business."""
+    if started.stream_kind == "GEN" and started.has_request:
+        return logprobs_mode(started.payload, biased=biased)
+    return "raw" if started.stream_kind == "SCORE" else None
 
 
 def _digest(value: object, blobs: Mapping[str, Digest]) -> Digest:

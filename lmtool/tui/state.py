@@ -55,10 +55,19 @@ class State:
         """Whether the trace's end record was seen."""
         self.model: str | None = None
         self.vocab_size: int | None = None
+        self.bos: int | None = None
+        """What an empty prompt begins with."""
+        self.eos: frozenset[int] = frozenset()
+        self.tokenizers: frozenset[str] = frozenset()
+        """Hashes of the tokenizers of what is served, as far as they were told."""
         self._answers = Answers(self._new_stream)
         self._asking = 0
         """The frame that brings the requests of which streams are made."""
         self._blobs: dict[str, Digest] = {}
+        self._plain = False
+        """Whether the server is known to have LMTP without extensions, as LMQL's has."""
+        self._unconditional: set[int] = set()
+        """Streams that score after nothing, and have no token yet."""
         if header is not None:
             self._learn(header.model)
 
@@ -163,11 +172,21 @@ class State:
         self.tokens.extend([owner.index for owner in owners], ids, logprobs, carriers)
         for row, owner in enumerate(owners, before):
             owner.rows.append(row)
+        if self._unconditional:
+            self._forget_first(owners, before)
         texts = [one.text for one in entries]
         if texts.count(None) != len(texts):
             for row, text in enumerate(texts, before):
                 if text is not None and self.tokens.ids[row] >= 0:
                     self.texts.give(row, text)
+
+    def _forget_first(self, owners: Sequence[Stream], first: int) -> None:
+        """Forget what stands for the logprob of tokens that are scored with nothing before them."""
+        for row, owner in enumerate(owners, first):
+            if owner.index in self._unconditional:
+                self._unconditional.discard(owner.index)
+                if owner.logprob_of_next(self.tokens.logprob(row)) is None:
+                    self.tokens.logprobs[row] = _NAN
 
     def _take_other(self, event: Event, offset: int) -> None:
         """Take an event that brings no LMTP tokens."""
@@ -189,10 +208,16 @@ class State:
         elif isinstance(event, End):
             self.complete = True
         elif isinstance(event, Frame):
-            command, entries = event.answer()
-            for one in entries if command in ("MSG", "MODEL_INFO") else ():
-                info = one.get("model_info", one)
-                self._learn(info if isinstance(info, dict) else {})
+            self._take_message(event)
+
+    def _take_message(self, event: Frame) -> None:
+        """What a server says of its model."""
+        command, entries = event.answer()
+        for one in entries if command in ("MSG", "MODEL_INFO") else ():
+            info = one.get("model_info", one)
+            self._learn(info if isinstance(info, dict) else {})
+            if info is not one:
+                self._plain = not isinstance(info, dict) or "lmtp" not in info
 
     def _put(self, output: OutputEvent, frame: int) -> None:
         """Add a token of an HTTP answer, or a piece of its text, to its stream."""
@@ -208,6 +233,11 @@ class State:
         stream = stream_of(started, index, choice, frame, self._blobs)
         if index >= 0:
             stream.logprobs = self.tokens.logprobs
+            temperature = stream.payload.get("temperature")
+            if self._plain and stream.kind == "GEN" and isinstance(temperature, int | float) and 0 < temperature != 1:
+                stream.divided_by_temperature, stream.logprobs_mode = True, None
+            if stream.is_unconditional:
+                self._unconditional.add(index)
             self.streams.append(stream)
             self.model = self.model or stream.model
         return stream
@@ -216,7 +246,14 @@ class State:
         name = facts.get("name", facts.get("model"))
         size = facts.get("vocab_size")
         self.model = name if isinstance(name, str) else self.model
-        self.vocab_size = size if type(size) is int and size > 0 else self.vocab_size
+        if type(size) is int and size > 0:
+            self.vocab_size = max(size, self.vocab_size or 0)  # of several models: bounds must hold for each
+        bos, eos, tokenizer = facts.get("bos_token_id", facts.get("bos")), facts.get("eos"), facts.get("tokenizer")
+        self.bos = bos if type(bos) is int else self.bos
+        ends = facts.get("eos_token_ids", [eos])
+        self.eos |= {one for one in ends if type(one) is int} if isinstance(ends, list) else set()
+        if isinstance(tokenizer, dict) and isinstance(sha256 := tokenizer.get("sha256"), str):
+            self.tokenizers |= {sha256}
 
     # Looking at it.
 
@@ -232,6 +269,10 @@ class State:
         after = frame + 1
         last = self.frames.first_tokens[after] if after < len(self.frames) else len(self.tokens)
         return range(self.frames.first_tokens[frame], last)
+
+    def stream_of(self, row: int) -> Stream:
+        """The stream of a token."""
+        return self.streams[self.tokens.streams[row]]
 
     def find(self, label: str) -> Stream | None:
         """The latest stream of this label."""

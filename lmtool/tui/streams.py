@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
+from lmtool.logprobs.distribution import perplexity
 from lmtool.trace import stream_events
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from lmtool.trace.stream_events import Phase
     from lmtool.tui.frames import FrameLog
     from lmtool.tui.tokens import TokenLog
+    from lmtool.types import LogprobsMode
 
 WINDOW = 500
 """Arrivals that the figures of time are taken from, the last ones before the moment."""
@@ -40,9 +42,15 @@ class Stream(stream_events.Stream):
     """How many of them so that they cannot come."""
     constraint: str | None = None
     """What kind of constraint holds the stream, if one does."""
+    top_logprobs: int | None = None
+    """Alternatives that it asked for; None where that is not known."""
+    logprobs_mode: LogprobsMode | None = None
+    """Which distribution its logprobs are of; None where that is the server's business, or the request is not known."""
+    divided_by_temperature: bool = False
+    """Whether its logprobs are divided by its temperature and no distribution's, as LMQL's server has them."""
     rows: array[int] = field(default_factory=lambda: array("i"))
     """Its tokens: rows of the token log."""
-    logprobs: array[float] = field(default_factory=lambda: array("f"))
+    logprobs: array[float] = field(default_factory=lambda: array("d"))
     """The column of the token log."""
     _sums: array[float] = field(default_factory=lambda: array("d", (0.0,)))
     """Sums of the logprobs of its first 0, 1, 2, ... tokens, as far as somebody asked; tokens without one left out."""
@@ -64,10 +72,7 @@ class Stream(stream_events.Stream):
             new = [self.logprobs[row] for row in self.rows[len(sums) - 1 : count]]
             sums.extend(list(accumulate([0.0 if math.isnan(p) else p for p in new], initial=sums[-1]))[1:])
             known.extend(list(accumulate([not math.isnan(p) for p in new], initial=known[-1]))[1:])
-        if not known[count]:
-            return None
-        mean = -sums[count] / known[count]
-        return math.exp(mean) if mean < 700 else math.inf
+        return None if self.divided_by_temperature else perplexity(sums[count], known[count])
 
 
 @dataclass(frozen=True, slots=True)

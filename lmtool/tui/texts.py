@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lmtool.tui.tokens import NO_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from lmtool.tui.streams import Stream
     from lmtool.tui.tokens import TokenLog
@@ -59,6 +59,29 @@ class Texts:
         """What an id means, on its own: bytes inside a character as `⟨f0 9f⟩`, no text, as of eos, as `⟨#7⟩`."""
         piece = self.piece(token)
         return f"⟨{piece.hex(' ')}⟩" if isinstance(piece, bytes) and piece else piece or f"⟨#{token}⟩"
+
+    def spelling(self, token: int) -> bytes | None:
+        """The bytes that an id adds to a text; None where nobody told."""
+        if token >= NO_ID and token not in self._vocab:
+            return None
+        piece = self.piece(token)
+        return piece if isinstance(piece, bytes) else None if "\ufffd" in piece and token < NO_ID else piece.encode()
+
+    def differences(self, spell: Callable[[int], bytes]) -> dict[int, bool]:
+        """For each id that both spell whether it is otherwise; a special one, which adds no text, tells nothing."""
+        pieces = {token: piece.encode() if isinstance(piece, str) else piece for token, piece in self._vocab.items()}
+        return {token: other != piece for token, piece in pieces.items() if piece and (other := spell(token))}
+
+    def quote(self, token: int) -> str:
+        """What an id means, between quotes; what is no text, such as `⟨f0 9f⟩` and `⟨#7⟩`, stands without."""
+        piece = self.piece(token)
+        known = isinstance(piece, str) and piece and (token < NO_ID or token in self._vocab)
+        return repr(piece) if known else self.of_id(token)
+
+    def quote_row(self, row: int) -> str:
+        """The same of a token of the log."""
+        given = self._given.get(row)
+        return repr(given) if given else self.quote(self._tokens.ids[row])
 
     def known(self, row: int) -> str | None:
         """The same of a token of the log; None where nobody told it."""

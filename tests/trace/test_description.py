@@ -35,8 +35,8 @@ from tests.trace.strategies import events
     ("event", "line"),
     [
         (generate(0.5, temperature=1.2), "    0.500000  1/1     > GENERATE · m · 3 ids · temperature 1.2"),
-        (tokens(0.5, token(11)), "    0.500000  1/1     <     11 · p 0.607"),
-        (tokens(0.5, token(11, text="é\n")), '    0.500000  1/1     <     11 "é\\n" · p 0.607'),
+        (tokens(0.5, token(11)), "    0.500000  1/1     <     11 · p .607"),
+        (tokens(0.5, token(11, text="é\n")), '    0.500000  1/1     <     11 "é\\n" · p .607'),
         (tokens(0.5, {"stream_id": 1, "error": "no"}), '    0.500000  1/1     < error · "no"'),
         (tokens(0.5, {"stream_id": 1, "finish_reason": "stop"}), "    0.500000  1/1     < stop"),
         (Open(0, 1, {"peer": "client"}), '    0.000000  1       open peer "client"'),
@@ -115,7 +115,7 @@ def test_streams_over_http() -> None:
     ]
     assert [line[14:] for event in events_ for line in describe(event, answers)] == [
         "1/1     > POST /v1/chat/completions · 1 in the prompt · n 2",
-        '1/1     < "a" · p 1.000 · stop',
+        '1/1     < "a" · p 1.00 · stop',
         '1/1.1   < piece "bc"',
         '1/1.1   < unfinished · "the connection ended before the stream did"',
         "1       drop",

@@ -133,6 +133,17 @@ def test_a_page(view: View, tmp_path: Path) -> None:
     assert "\x1b" not in page
 
 
+def test_which_distribution_a_page_is_of(tmp_path: Path) -> None:
+    """A perplexity that is not the model's own says so, and a rank that is a bound is shown as one."""
+    top = {"1": -0.5, "2": -3.0}
+    for bias, told in (({}, "perplexity 20.0855\n"), ({"3": 1.0}, "perplexity 20.0855 (biased)")):
+        answer = tokens(0.1, token(2, logprob=-3.0, top_logprobs=top))
+        with shown([generate(0.0, logit_bias=bias), answer]) as view:
+            page = written("html", view, tmp_path)
+            assert told in page
+            assert "rank &gt;1" in page
+
+
 def test_long_lines_are_broken_between_tokens() -> None:
     """A picture's line ends where the next token does not fit."""
     lines = exports._wrapped([("x" * 60, "", ""), ("y" * 60, "", ""), ("z" * 200, "", "")])

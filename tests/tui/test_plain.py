@@ -29,7 +29,7 @@ def test_a_line_an_event() -> None:
     """Each event and token has its line, in the words of `trace show`; vocabularies have none."""
     lines = said(PlainLines)
     assert len(lines) == 5
-    assert lines[2].split() == ["0.200000", "1/1", "<", "11", '"', 'a"', "·", "p", "0.905"]
+    assert lines[2].split() == ["0.200000", "1/1", "<", "11", '"', 'a"', "·", "p", ".905"]
 
 
 def test_controls_of_a_model_are_written_out() -> None:

@@ -58,7 +58,7 @@ def test_a_stream_that_fails_later() -> None:
     assert sieve.rows(1).tolist() == [0]
 
 
-@pytest.mark.parametrize(("expression", "step"), [("tok:1", 20_000), ("rank>0", 2_000)])
+@pytest.mark.parametrize(("expression", "step"), [("tok:1", 20_000), ("rank>1", 2_000)])
 def test_bit_by_bit(expression: str, step: int) -> None:
     """Many tokens are not looked at in one go: drawing does not wait for them."""
     spool = Spool()

@@ -321,7 +321,7 @@ def test_speed() -> None:
 
 
 def test_memory() -> None:
-    """A token takes 20 bytes of columns, and a frame 29."""
+    """A token takes 24 bytes of columns, and a frame 29."""
     state = State()
     lines = [TokenLine(i / 1000, "<", 1, "TOKEN", [TokenEntry(s, 5, -1.0) for s in range(8)]) for i in range(500)]
     state.take(range(500), lines)
@@ -329,6 +329,6 @@ def test_memory() -> None:
         len(getattr(state.tokens, name)) * getattr(state.tokens, name).itemsize for name in state.tokens.__slots__
     )
     size += sum(len(stream.rows) * stream.rows.itemsize for stream in state.streams)
-    assert size / len(state.tokens) == 20
+    assert size / len(state.tokens) == 24
     frames = sum(getattr(state.frames, name).itemsize for name in state.frames.__slots__)
     assert frames == 29

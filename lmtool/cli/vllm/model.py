@@ -20,6 +20,7 @@ from lmtool.cli.vllm.translation import (
 )
 from lmtool.engine.request_check import clamped
 from lmtool.errors import (
+    ConnectError,
     ConstraintError,
     ContextOverflowError,
     LmtoolError,
@@ -31,7 +32,7 @@ from lmtool.ports import failure
 from lmtool.types import FinishReason, GenerateRequest, ModelInfo, ScoreRequest, TokenOutput, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from lmtool.cli.vllm.guides import RemoteGuides
     from lmtool.cli.vllm.told import Best
@@ -42,17 +43,28 @@ class VllmModel:
     """Streams of an `AsyncLLM`. Belongs to the event loop in which it was made."""
 
     def __init__(
-        self, engine: Any, info: ModelInfo, guides: RemoteGuides | None = None, max_logprobs: int | None = None
+        self,
+        engine: Any,
+        info: ModelInfo,
+        guides: RemoteGuides | None = None,
+        diagnose: Callable[[], ConnectError] = lambda: ConnectError("vLLM's engine has ended"),
+        max_logprobs: int | None = None,
     ) -> None:
         """engine: a `vllm.v1.engine.async_llm.AsyncLLM` without a tokenizer. guides: what holds streams in it.
 
-        max_logprobs: most alternatives that the engine gives a token.
+        diagnose: says why the engine has ended, once it has. max_logprobs: most alternatives that it gives a token.
         """
         self._engine = engine
         self._guides = guides
         self._info = info
+        self._diagnose = diagnose
         self._max_logprobs = max_logprobs
         self._numbers = itertools.count()
+
+    @property
+    def failure(self) -> ConnectError | None:
+        """Why nothing can be computed any more: the engine's processes have ended, and the worker has to as well."""
+        return self._diagnose() if self._engine.errored else None
 
     @property
     def info_now(self) -> ModelInfo:
@@ -60,7 +72,9 @@ class VllmModel:
         return self._info
 
     async def info(self, model: str | None = None) -> ModelInfo:  # noqa: ARG002  # one model
-        """What is served."""
+        """What is served. Raises `ConnectError` when the engine has ended."""
+        if failure := self.failure:
+            raise failure
         return self._info
 
     def submit(self, request: GenerateRequest | ScoreRequest, sink: Sink) -> StreamHandle:
@@ -83,8 +97,8 @@ class VllmModel:
         except LmtoolError as problem:
             stream.put(failure(request.stream_id, problem))
         except Exception as problem:  # noqa: BLE001  # whatever vLLM raises ends this stream and no other
-            reason = f"vLLM refused or failed: {problem}"
-            stream.put(failure(request.stream_id, ServerError(reason, "see the server's log")))
+            refused = ServerError(f"vLLM refused or failed: {problem}", "see the server's log")
+            stream.put(failure(request.stream_id, self.failure or refused))
 
     def _clamped(self, request: GenerateRequest | ScoreRequest) -> GenerateRequest | ScoreRequest:
         if isinstance(request, GenerateRequest):

@@ -158,7 +158,7 @@ class _Shape:
                 numbers.milliseconds(timing.ttft),
                 numbers.milliseconds(timing.gap(0.99)),
                 numbers.figure(stream.perplexity(count)),
-                visible(repr(view.state.token_text(stream.rows[count - 1]))) if count else "-",
+                view.measures.quote_token(stream.rows[count - 1]) if count else "-",
             ),
             whole=whole,
         )
