@@ -136,10 +136,8 @@ class Range:
 
     def __str__(self) -> str:
         kind = "a whole number" if self.whole else "a number"
-        return f"{kind} above {self.low:.15g}, at most {self.high:.15g}" if self.above else self._from_to(kind)
-
-    def _from_to(self, kind: str) -> str:
-        return f"{kind} from {self.low:.15g} to {self.high:.15g}"
+        low, high = (f"{end:d}" if isinstance(end, int) else f"{end:.15g}" for end in (self.low, self.high))
+        return f"{kind} above {low}, at most {high}" if self.above else f"{kind} from {low} to {high}"
 
 
 _COUNT = Range(0, 2**31 - 1, whole=True)
