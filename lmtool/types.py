@@ -31,12 +31,16 @@ class ToolCall:
     """The text of a JSON object."""
 
 
+ROLES = ("system", "developer", "user", "assistant", "tool")
+"""Of the turns of any conversation; a model's template may name more."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
     """One turn of a conversation, before the chat template is applied."""
 
     role: str
-    """`system`, `user`, `assistant`, `tool`, or whatever else the model's template knows."""
+    """One of `ROLES`, or another that the model's chat template names."""
     content: str
     """The turn's text."""
     tool_calls: tuple[ToolCall, ...] = ()
