@@ -31,12 +31,16 @@ class ToolCall:
     """The text of a JSON object."""
 
 
+ROLES = ("system", "developer", "user", "assistant", "tool")
+"""Of the turns of any conversation; a model's template may name more."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
     """One turn of a conversation, before the chat template is applied."""
 
     role: str
-    """`system`, `user`, `assistant`, `tool`, or whatever else the model's template knows."""
+    """One of `ROLES`, or another that the model's chat template names."""
     content: str
     """The turn's text."""
     tool_calls: tuple[ToolCall, ...] = ()
@@ -136,10 +140,8 @@ class Range:
 
     def __str__(self) -> str:
         kind = "a whole number" if self.whole else "a number"
-        return f"{kind} above {self.low:.15g}, at most {self.high:.15g}" if self.above else self._from_to(kind)
-
-    def _from_to(self, kind: str) -> str:
-        return f"{kind} from {self.low:.15g} to {self.high:.15g}"
+        low, high = (f"{end:d}" if isinstance(end, int) else f"{end:.15g}" for end in (self.low, self.high))
+        return f"{kind} above {low}, at most {high}" if self.above else f"{kind} from {low} to {high}"
 
 
 _COUNT = Range(0, 2**31 - 1, whole=True)

@@ -36,15 +36,13 @@ def check_folder(folder: Path) -> None:
 
 
 def _check_config(folder: Path, config: Mapping[str, Any]) -> None:
-    if "auto_map" in config:  # the model's own Python code says what stands there
-        return
-    if not isinstance(config.get("model_type"), str):
+    if not isinstance(config.get("model_type"), str) and "auto_map" not in config:  # which names code of its own
         raise ModelLoadError(
             f"{folder / CONFIG} names no model_type", "check that it is the configuration of a transformers model"
         )
     for name in _COUNTS:
         value = config.get(name, 1)
-        if value is not None and (type(value) is not int or value < 1):
+        if not (value is None or isinstance(value, list) or (type(value) is int and value >= 1)):  # a list: by layer
             raise ModelLoadError(f"{folder / CONFIG} says {name} {value!r}; expected a number from 1 on", _AGAIN)
 
 

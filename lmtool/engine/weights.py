@@ -191,6 +191,8 @@ def _offline() -> str:
 
 def _first_line(problem: BaseException) -> str:
     """What happened, in one line: with the next one where the first only announces it."""
+    if type(problem).__name__.startswith("StrictDataclass") and problem.__cause__ is not None:
+        problem = problem.__cause__  # what is wrong with config.json, without the names of its checks
     lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
     head = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
     return f"{type(problem).__name__}: {head[:300]}" if head else type(problem).__name__

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lmtool.openai_api.members import Members
-from lmtool.types import ChatMessage, ToolCall
+from lmtool.types import ROLES, ChatMessage, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MOST_MESSAGES = 10_000
-ROLES = ("system", "developer", "user", "assistant", "tool")
 _SAID_ELSEWHERE = ("refusal", "annotations", "audio", "reasoning", "reasoning_content", "function_call", "prefix")
 """What clients send back of an answer of ours or of others', and no template here reads."""
 
