@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, cast
 
 from lmtool.constraint import constraint_from
-from lmtool.errors import LmtoolError, ServerError
+from lmtool.errors import kind_of
 from lmtool.ports import stream
 from lmtool.types import (
     ChatMessage,
@@ -25,6 +25,7 @@ from lmtool.types import (
 
 if TYPE_CHECKING:
     from lmtool.cli.serving.service import Service
+    from lmtool.errors import LmtoolError
     from lmtool.ports import TokenModel
     from lmtool.types import LoadProgress
 
@@ -74,6 +75,7 @@ class EngineOptions(TypedDict, total=False):
     speculation: bool
     jump_forward: bool
     step_ahead: bool
+    max_logprobs: int | None
     threads: int | None
     deterministic: bool
     trust_remote_code: bool
@@ -334,16 +336,7 @@ def as_error(output: TokenOutput) -> LmtoolError:
 
     A server tells kinds to a client that has used an extension (text, `stop`, ...) or has asked for `info`.
     """
-    kind = _kinds(LmtoolError).get(output.error_code or "", ServerError)
-    return kind(output.error or "the stream failed")
-
-
-def _kinds(base: type[LmtoolError]) -> dict[str, type[LmtoolError]]:
-    """Every class of error by its code; where two share one, the more general."""
-    found: dict[str, type[LmtoolError]] = {}
-    for child in base.__subclasses__():
-        found |= _kinds(child)
-    return {**found, base.code: base}
+    return kind_of(output.error_code)(output.error or "the stream failed")
 
 
 def _ignore(_progress: LoadProgress) -> None:

@@ -147,3 +147,15 @@ class OverloadedError(RequestError):
     """A limit on streams, connections or queue length is reached; try again later."""
 
     code = "overloaded"
+
+
+def kind_of(code: str | None) -> type[LmtoolError]:
+    """The class of errors with this code, where two share one the more general; `ServerError` for an unknown code."""
+    return _kinds(LmtoolError).get(code or "", ServerError)
+
+
+def _kinds(base: type[LmtoolError]) -> dict[str, type[LmtoolError]]:
+    found: dict[str, type[LmtoolError]] = {}
+    for child in base.__subclasses__():
+        found |= _kinds(child)
+    return {**found, base.code: base}

@@ -13,6 +13,7 @@ from lmtool.types import (
     Constraint,
     GenerateRequest,
     LoadProgress,
+    ModelEntry,
     ModelInfo,
     ScoreRequest,
     StreamId,
@@ -104,6 +105,16 @@ class ProgressSource(Protocol):
 
     def subscribe(self, model: str | None, listener: Callable[[LoadProgress], None]) -> Unsubscribe:
         """Call `listener` in the event loop: once now, then at each change until the phase is `ready` or `failed`."""
+
+
+class Catalogue(Protocol):
+    """Lists what is served, without loading any of it or waiting for anything."""
+
+    def models(self) -> Sequence[ModelEntry]:
+        """Every served model; under `auto` those that are in memory or on their way."""
+
+    def entry(self, name: str | None) -> ModelEntry:
+        """The model that a request with this name would get. Raises `UnknownModelError`."""
 
 
 class Detokenizer(Protocol):
@@ -329,14 +340,14 @@ class DeferredHandle:
 
     def fail(self, error: LmtoolError) -> None:
         """End the stream with `error`, at the next turn of the event loop."""
-        self._end(failure(self._stream_id, error))
+        self.end(failure(self._stream_id, error))
 
     def cancel(self) -> None:
         """End the stream, started or not."""
         if self._handle is not None:
             self._handle.cancel()
         else:
-            self._end(TokenOutput(self._stream_id, finish_reason="cancelled"))
+            self.end(TokenOutput(self._stream_id, finish_reason="cancelled"))
 
     def pause(self) -> None:
         """Hold back the stream's outputs, also once it has started."""
@@ -350,7 +361,8 @@ class DeferredHandle:
         if self._handle is not None:
             self._handle.resume()
 
-    def _end(self, output: TokenOutput) -> None:
+    def end(self, output: TokenOutput) -> None:
+        """End the stream with this output, at the next turn of the event loop."""
         if not self.ended:
             self.ended = True
             self._loop.call_soon(self._sink, [output])

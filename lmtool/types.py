@@ -31,12 +31,16 @@ class ToolCall:
     """The text of a JSON object."""
 
 
+ROLES = ("system", "developer", "user", "assistant", "tool")
+"""Of the turns of any conversation; a model's template may name more."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
     """One turn of a conversation, before the chat template is applied."""
 
     role: str
-    """`system`, `user`, `assistant`, `tool`, or whatever else the model's template knows."""
+    """One of `ROLES`, or another that the model's chat template names."""
     content: str
     """The turn's text."""
     tool_calls: tuple[ToolCall, ...] = ()
@@ -111,9 +115,53 @@ class SamplingParams:
     ignore_eos: bool = False
     """Go on to `max_tokens` even when the model picks an eos id."""
     top_logprobs: int = 1
-    """How many alternatives each token carries, best first, plus the chosen one if it is not among them; 0 to 256."""
+    """How many alternatives each token carries, best first, plus the chosen one if it is not among them.
+
+    Clamped to the server's limit, and to the vocabulary.
+    """
     logprobs_mode: LogprobsMode = "biased"
     """The distribution that `logprob` and `top_logprobs` are taken from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The numbers that a parameter may have; as text, what a sentence says was expected."""
+
+    low: float
+    high: float
+    whole: bool = False
+    above: bool = False
+    """Whether it must be greater than `low`."""
+
+    def __contains__(self, value: object) -> bool:
+        if isinstance(value, bool) or not isinstance(value, int if self.whole else int | float):
+            return False
+        return self.low <= value <= self.high and not (self.above and value == self.low)
+
+    def __str__(self) -> str:
+        kind = "a whole number" if self.whole else "a number"
+        low, high = (f"{end:d}" if isinstance(end, int) else f"{end:.15g}" for end in (self.low, self.high))
+        return f"{kind} above {low}, at most {high}" if self.above else f"{kind} from {low} to {high}"
+
+
+_COUNT = Range(0, 2**31 - 1, whole=True)
+_FACTOR = Range(1e-6, 1e6)
+_NATS = Range(-1e6, 1e6)
+
+RANGES: Mapping[str, Range] = {
+    "max_tokens": _COUNT,
+    "temperature": _NATS,
+    "top_k": _COUNT,
+    "top_p": Range(0, 1),
+    "min_p": Range(0, 1),
+    "repetition_penalty": _FACTOR,
+    "presence_penalty": _NATS,
+    "frequency_penalty": _NATS,
+    "seed": Range(-(2**63), 2**63 - 1, whole=True),
+    "min_tokens": _COUNT,
+    "top_logprobs": _COUNT,
+}
+"""What the numbers of `SamplingParams` may be for an engine; what carries or asks for them may allow less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +290,26 @@ class ModelInfo:
     kernels: str | None = None
     """What multiplies the weights on a CPU: `C kernels (AVX512-BF16)`, `oneDNN`, `torch`; on a GPU what computes
     attention: `Triton`, `flash-attn 3`, `torch`."""
+
+
+ModelPhase: TypeAlias = Literal["unloaded", "queued", "loading", "ready", "unloading", "failed"]
+"""Where a served model stands; `failed`: its last load did."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """One served model in a catalogue: what is known of it without loading it."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    """Further names that clients are shown. The path of a folder is not among them."""
+    phase: ModelPhase = "ready"
+    size_bytes: int | None = None
+    """Size of the weights; None until they were read once."""
+    context_length: int | None = None
+    """Most tokens of prompt and output together; None until it was loaded once."""
+    idle_seconds: float | None = None
+    """Since its last stream ended; None while it is used or is not in memory."""
 
 
 @dataclass(frozen=True, slots=True)

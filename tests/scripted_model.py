@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from lmtool.errors import RequestError, UnknownModelError, UnknownTokenError
 from lmtool.ports import Sink, StreamHandle, refuse
-from lmtool.types import GenerateRequest, ModelInfo, ScoreRequest, TokenOutput, Usage
+from lmtool.types import GenerateRequest, ModelEntry, ModelInfo, ScoreRequest, TokenOutput, Usage
 
 VOCAB_SIZE = 1000
 EOS = 999
@@ -80,6 +80,15 @@ class ScriptedModel:
         await self.loaded.wait()
         self.check_name(model)
         return ModelInfo(self.name, f"ScriptedModel({self.name!r})", "scripted", VOCAB_SIZE, 4096, (EOS,))
+
+    def models(self) -> list[ModelEntry]:
+        """See `Catalogue`."""
+        return [ModelEntry(self.name, phase="ready" if self.loaded.is_set() else "loading", context_length=4096)]
+
+    def entry(self, name: str | None) -> ModelEntry:
+        """See `Catalogue`."""
+        self.check_name(name)
+        return self.models()[0]
 
     def check_name(self, model: str | None) -> None:
         """Raise `UnknownModelError` for a name that is not this model's."""

@@ -64,10 +64,11 @@ class Server:
 class ModelTarget:
     """Any `TokenModel`; with our client behind it, an LMTP server. Streams of one connection share it."""
 
-    def __init__(self, model: TokenModel, name: str | None = None) -> None:
-        """name: which of several served models."""
+    def __init__(self, model: TokenModel, name: str | None = None, *, plain: bool = False) -> None:
+        """name: which of several served models. plain: it takes what LMQL's server takes; streams may end early."""
         self._model = model
         self._name = name
+        self._plain = plain
         self._count = 0
 
     async def send(self, job: Job, on_token: OnToken | None = None) -> Record:
@@ -98,7 +99,9 @@ class ModelTarget:
         number = self._count
         if job.scored:
             return ScoreRequest(number, job.prompt, job.scored, self._name)
-        sampling = SamplingParams(max_tokens=job.output_len, ignore_eos=True, top_logprobs=0)
+        sampling = SamplingParams(max_tokens=job.output_len)
+        if not self._plain:
+            sampling = replace(sampling, ignore_eos=True, top_logprobs=0)
         if job.drawn is not None:
             sampling = replace(sampling, temperature=1.0, seed=job.drawn)
         return GenerateRequest(number, job.prompt, sampling, self._name, constraint=job.constraint)

@@ -13,12 +13,15 @@ from lmtool import __version__
 from lmtool.cli.commands import TREE, Command, Group, find
 from lmtool.cli.invocation import Common
 from lmtool.cli.options import (
+    SETTINGS,
     ApiKeyOption,
     ColorOption,
     EndpointOption,
     QuietOption,
     SettingsOption,
     VerboseOption,
+    origin,
+    spelled,
     with_common,
 )
 
@@ -44,6 +47,15 @@ class LazyGroup(TyperGroup):
         if args[0] == "serve":
             args = [args[0], *_in_our_words(args[1:])]
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Go on as typer does; a bad value that nobody typed is told with the place where it was found."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as bad:
+            if bad.ctx is not None and bad.param is not None and (where := origin(bad.ctx, bad.param)):
+                bad.message = f"{bad.message} It is set in {where}."
+            raise
 
 
 def build() -> typer.Typer:
@@ -131,7 +143,7 @@ def _defaults(ctx: typer.Context, explicit: str | None) -> dict[str, Any]:
     from lmtool.cli.settings import load
 
     with reporting(ctx.obj):
-        settings = load(explicit or os.environ.get("LMTOOL_SETTINGS"))
+        settings = ctx.meta[SETTINGS] = load(explicit or os.environ.get("LMTOOL_SETTINGS"))
         return settings.default_map(option_names(build_whole(ctx.command))) if settings.values else {}
 
 
@@ -147,12 +159,13 @@ def _settings_after_command(words: list[str]) -> str | None:
     return None
 
 
-def option_names(command: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], list[str]]:
-    """Names of all options, by command path (`("config", "show")`) below a click command."""
+def option_names(command: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], dict[str, str]]:
+    """Names of all options as spelled, and of their parameters, by command path (`("config", "show")`)."""
     children = getattr(command, "commands", None)
     if children is None:
-        return {path: [p.name for p in command.params if p.param_type_name == "option" and p.name != "help"]}
-    found: dict[tuple[str, ...], list[str]] = {}
+        options = [p for p in command.params if p.param_type_name == "option" and p.name != "help"]
+        return {path: {spelled(option.name, option.opts): option.name for option in options}}
+    found: dict[tuple[str, ...], dict[str, str]] = {}
     for name, child in children.items():
         found.update(option_names(child, (*path, name)))
     return found

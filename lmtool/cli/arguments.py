@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+
+from lmtool.errors import UsageError
 
 OPTIONAL: Mapping[str, tuple[str, ...]] = {"--heat": ("prob", "surprisal", "entropy", "rank")}
 """Option to its possible values; the first one is meant where none is given."""
+_WORD = re.compile(r"\w+")
 WHOLE = ("inspect", "tui")
 """Commands whose options always have their values."""
 
@@ -13,8 +17,8 @@ WHOLE = ("inspect", "tui")
 def complete(words: Sequence[str]) -> list[str]:
     """Return the words of a command line with the values that were left out; nothing behind `--` changes.
 
-    typer knows no option with an optional value. A next word that is no possible value is left alone: in `chat --heat
-    "Hello there"` it is the prompt.
+    typer knows no option with an optional value. A next word that cannot be meant as one is left alone: in `chat --heat
+    "Hello there"` it is the prompt. Raises `UsageError` for a single word that is no possible value.
     """
     end = words.index("--") if "--" in words else len(words)
     completed = list(words)
@@ -23,5 +27,10 @@ def complete(words: Sequence[str]) -> list[str]:
     for i in range(end):
         values = OPTIONAL.get(words[i])
         if values and (i + 1 == end or words[i + 1] not in values):
+            if i + 1 < end and _WORD.fullmatch(words[i + 1]):
+                raise UsageError(
+                    f"{words[i]} {words[i + 1]}: expected one of {', '.join(values)}",
+                    f"a prompt of one word stands in front of it, or:  {words[i]} {values[0]} {words[i + 1]}",
+                )
             completed[i] = f"{words[i]}={values[0]}"
     return completed

@@ -64,7 +64,7 @@ async def balance(
     await run(
         ServingConfig(
             listen,
-            ServiceConfig(server=server, access=door.policy(listen), workers=tuple(urls)),
+            ServiceConfig(server=server, access=door.policy(listen), workers=tuple(urls), foreign=True),
             ready_file=ready_file,
             drain_limit=drain_limit,
             json_logs=json_logs,

@@ -53,11 +53,11 @@ def chat(
     max_tokens: Annotated[
         int | None,
         typer.Option(
-            "--max-tokens", "-n", min=0, help="Most tokens of an answer; default: 256, or half the model's context."
+            "--max-tokens", "-n", min=1, help="Most tokens of an answer; default: 256, or half the model's context."
         ),
     ] = None,
     temperature: Annotated[
-        float | None, typer.Option("--temperature", "-t", help="0 always picks the likeliest token; default: 0.")
+        float | None, typer.Option("--temperature", "-t", min=0, help="0 always picks the likeliest token; default: 0.")
     ] = None,
     top_p: Annotated[float | None, typer.Option(help="Sample from the likeliest tokens up to this mass.")] = None,
     top_k: Annotated[int | None, typer.Option(min=0, help="Sample from this many likeliest tokens.")] = None,
@@ -129,7 +129,7 @@ def chat(
     """Talk to a model: one answer, or, without a prompt, a conversation."""
     from lmtool.cli.talking.asking import Asking, Words, question
     from lmtool.cli.talking.holding import Holding, constraint_of, processors_of
-    from lmtool.cli.talking.parameters import options
+    from lmtool.cli.talking.parameters import check_typed, options
     from lmtool.cli.talking.showing import Showing, form_of
 
     said = {
@@ -143,7 +143,8 @@ def chat(
     }
     wanted = max(ALTERNATIVES[heat] if heat else 1, TABLE_ALTERNATIVES if table else 1)
     held = constraint_of(Holding(json_schema, regex, choice or (), grammar))
-    values = {"top_logprobs": wanted, **_said(said), **options(option or [])}
+    typed = {name: check_typed(name, value) for name, value in said.items() if value is not None}
+    values = {"top_logprobs": wanted, **typed, **options(option or [])}
     asking = Asking(model, system, template, values, held, processors_of(logits_processor or ()))
     showing = Showing(form_of(json=json, jsonl=jsonl, raw=raw, table=table), heat, stats, not no_stream, echo)
     how = Words(literal or "--" in sys.argv, compat_space)
@@ -156,10 +157,6 @@ def chat(
     from lmtool.cli.talking.repl import converse
 
     return converse(common, asking, showing, how, tokenizer=tokenizer, record=record)
-
-
-def _said(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def _check_conversation(showing: Showing, *, n_streams: int, dry_run: bool) -> None:

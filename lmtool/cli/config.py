@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lmtool.cli.invocation import Common
+from lmtool.cli.options import spelled
 
 if TYPE_CHECKING:
     from lmtool.cli.settings import Settings
@@ -34,7 +35,7 @@ def show(
             out.line(f"[{name}]")
             for param in params:
                 value, origin = _effective(param, tuple(name.split(".")), settings)
-                out.line(f"{param.name} = {_without_secrets(param, value)!r}  # {origin}")
+                out.line(f"{spelled(param.name, param.opts)} = {_without_secrets(param, value)!r}  # {origin}")
 
 
 def path(common: Common) -> None:
@@ -73,7 +74,7 @@ def _effective(param: Any, command: tuple[str, ...], settings: Settings) -> tupl
     given = os.environ.get(str(param.envvar)) if param.envvar else None
     if given:
         return given, f"environment {param.envvar}"
-    found = settings.values.get((*command, param.name)) or settings.values.get((param.name,))
+    found = settings.find(command, spelled(param.name, param.opts))
     if found:
         return found.value, found.origin
     return param.default, "default"

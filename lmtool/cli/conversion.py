@@ -7,7 +7,9 @@ any other type, or a typer that works differently inside, is left to typer.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
@@ -31,7 +33,8 @@ class PlainParam:
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
         """Return the converted value, or the tuple of them for a parameter that may be repeated."""
         if param.multiple or param.nargs == -1:
-            return [self._one(v, param, ctx) for v in value or ()]
+            values = value if isinstance(value, list | tuple) else [] if value is None else [value]
+            return [self._one(v, param, ctx) for v in values]
         return None if value is None else self._one(value, param, ctx)
 
     def _one(self, value: Any, param: Any, ctx: Any) -> Any:
@@ -71,22 +74,36 @@ def converter(annotation: Any) -> Callable[[Any], Any] | None:
         return converter(get_args(annotation)[0])
     if get_origin(annotation) is Literal:
         return _choice(get_args(annotation))
-    plain: dict[Any, Callable[[Any], Any]] = {str: str, int: _integer, float: _number, bool: _truth}
+    plain: dict[Any, Callable[[Any], Any]] = {str: _text, int: _integer, float: _number, bool: _truth}
     return plain.get(annotation)
 
 
+# Settings files give numbers, lists and tables where a command line gives words.
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("a text")  # noqa: TRY004 - what was expected is said in one way
+    return value
+
+
 def _integer(value: Any) -> int:
-    try:
-        return int(value)
-    except ValueError:
-        raise ValueError("a whole number") from None
+    if isinstance(value, str | int) and not isinstance(value, bool):
+        with contextlib.suppress(ValueError):
+            return int(value)
+    raise ValueError("a whole number")
 
 
 def _number(value: Any) -> float:
+    if not isinstance(value, str | int | float) or isinstance(value, bool):
+        raise ValueError("a number")  # noqa: TRY004 - as above
     try:
-        return float(value)
+        number = float(value)
     except ValueError:
         raise ValueError("a number") from None
+    if not math.isfinite(number):
+        raise ValueError("a finite number")
+    return number
 
 
 def _truth(value: Any) -> bool:

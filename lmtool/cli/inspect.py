@@ -197,6 +197,8 @@ async def inspect(
         if snapshot is not None:
             await without.snapshot(out, files, snapshot, size, options, force=force)
         return
+    if record is not None and force:
+        _make_room(record)
     _only_with_proxy(common, proxy)
     warnings: list[str] = []
     wanted = Wanted(
@@ -219,6 +221,15 @@ async def inspect(
             await _on_screen(out, chooser, options, warnings)
         else:
             await _in_lines(out, chooser, options, chosen, sentences=accessible)
+
+
+def _make_room(record: Path) -> None:
+    from lmtool.errors import FileError
+
+    try:
+        record.unlink(missing_ok=True)
+    except OSError as error:
+        raise FileError(f"cannot replace {record}: {error.strerror}") from None
 
 
 async def _in_lines(
@@ -252,7 +263,7 @@ async def _in_lines(
     finally:
         done = await source.stop_recording()
         await source.close()
-    if done is not None:
+    if done is not None and done.events:
         counted = f" · {done.tokens} tokens over LMTP" if done.tokens else ""
         out.note(f"recorded into {done.path}: {done.events} events{counted}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal, TypeAlias
 
@@ -25,6 +26,8 @@ class Common:
     """What a client of ours shows, and what a server of ours asks for."""
     typed: frozenset[str] = frozenset()
     """Names of the command's own options that were typed, and not found in the environment or in settings."""
+    origins: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Of each option with a value that was not typed, such as `--device`: where that was found, and the value."""
 
     @property
     def address(self) -> str:

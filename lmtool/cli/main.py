@@ -20,6 +20,15 @@ def main() -> None:
     from lmtool.cli.app import build
     from lmtool.cli.arguments import complete
     from lmtool.cli.conversion import convert_plainly
+    from lmtool.cli.invocation import Common
+    from lmtool.errors import UsageError
 
     convert_plainly()
-    build()(complete(sys.argv[1:]), prog_name="lmtool")
+    try:
+        words = complete(sys.argv[1:])
+    except UsageError as error:
+        from lmtool.cli.output import report_error
+
+        report_error(error, Common())
+        sys.exit(error.exit_code)
+    build()(words, prog_name="lmtool")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
@@ -53,10 +53,13 @@ async def models(
 def table(found: list[Found]) -> list[str]:
     """Lay the models out in columns."""
     rows = [(m.where, m.name, m.architecture or "", size(m.size_bytes), m.note) for m in found]
-    widths = [max((len(row[i]) for row in rows), default=0) for i in range(4)]
-    return [
-        "  ".join((*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[4])).rstrip() for row in rows
-    ]
+    return columns_of(rows)
+
+
+def columns_of(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines whose cells stand below each other."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def size(count: int | None) -> str:
@@ -80,13 +83,19 @@ async def _served(common: Common) -> list[Found]:
 
     try:
         async with asyncio.timeout(3), connect(common.address, api_key=common.api_key) as client:
-            info = await client.info()
+            entries = await client.models()
+            ready = {entry.name: await client.info(entry.name) for entry in entries if entry.phase == "ready"}
     except AccessDeniedError as denied:
         Output.of(common).warn(denied.message)
         return []
     except (LmtoolError, TimeoutError):
         return []
-    return [Found("served", info.model, info.architecture, None, f"at {common.url}")]
+    return [
+        Found("served", entry.name, ready[entry.name].architecture, entry.size_bytes, f"at {common.url}")
+        if entry.name in ready
+        else Found("served", entry.name, None, entry.size_bytes, f"at {common.url}, {entry.phase}")
+        for entry in entries
+    ]
 
 
 def _embedded() -> list[Found]:

@@ -8,7 +8,7 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
@@ -18,6 +18,8 @@ from lmtool.cli.invocation import DEFAULT_ENDPOINT, ColorWhen, Common
 from lmtool.errors import LmtoolError
 
 PANEL = "Everywhere"
+SETTINGS = "lmtool.settings"
+"""Under this name a context keeps what was read from settings files."""
 
 EndpointOption = Annotated[
     str | None,
@@ -89,7 +91,8 @@ def with_common(function: Callable[..., Any]) -> Callable[..., None]:
     def callback(**given: Any) -> None:
         ctx: typer.Context = given.pop("ctx")
         said = {p.name: given.pop(p.name) for p in shared}
-        common = Common(**said, typed=frozenset(name for name in given if _typed(ctx, name)))
+        typed = frozenset(name for name in given if _typed(ctx, name))
+        common = Common(**said, typed=typed, origins=_origins(ctx))
         run(function, common.under(ctx.obj if isinstance(ctx.obj, Common) else None), given)
 
     callback.__signature__ = inspect.Signature([context, *parameters])  # type: ignore[attr-defined] # typer reads it
@@ -98,9 +101,37 @@ def with_common(function: Callable[..., Any]) -> Callable[..., None]:
     return callback
 
 
+def origin(ctx: Any, param: Any) -> str:
+    """Where an option's value comes from, where nobody typed it: a settings file or a variable; else empty."""
+    source = ctx.get_parameter_source(param.name)
+    if source is not None and source.name == "ENVIRONMENT":
+        return f"the environment, {param.envvar}"
+    if source is not None and source.name == "DEFAULT_MAP" and (settings := ctx.meta.get(SETTINGS)):
+        return str(settings.origin(_path(ctx), spelled(param.name, param.opts)))
+    return ""
+
+
+def _path(ctx: Any) -> tuple[str, ...]:
+    """The command's name, below the program's."""
+    return () if ctx.parent is None else (*_path(ctx.parent), ctx.info_name)
+
+
+def _origins(ctx: Any) -> dict[str, tuple[str, str]]:
+    """The same of every option that has a long form, with its value as text."""
+    options = [param for param in ctx.command.params if param.param_type_name == "option"]
+    found = {form: (origin(ctx, one), str(ctx.params.get(one.name))) for one in options for form in one.opts}
+    return {form: where for form, where in found.items() if where[0] and form.startswith("--")}
+
+
 def _typed(ctx: typer.Context, name: str) -> bool:
     source = ctx.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
+
+
+def spelled(name: str, forms: Sequence[str]) -> str:
+    """An option's name in settings and in the environment: its long form; name: the parameter's, where it has none."""
+    long = next((form for form in forms if form.startswith("--")), name)
+    return long.partition("/")[0].removeprefix("--").replace("-", "_")
 
 
 def _with_environment(name: str, annotation: Any) -> Any:
@@ -109,7 +140,9 @@ def _with_environment(name: str, annotation: Any) -> Any:
     kind, info, *_ = get_args(annotation)
     if isinstance(info, OptionInfo | ArgumentInfo) and info.envvar is None and isinstance(info, OptionInfo):
         info = copy.copy(info)
-        info.envvar, info.show_envvar = f"LMTOOL_{name.upper()}", False
+        # Inside Annotated, what would be the default is the first form.
+        forms = [form for form in (info.default, *(info.param_decls or ())) if isinstance(form, str)]
+        info.envvar, info.show_envvar = f"LMTOOL_{spelled(name, forms).upper()}", False
     return Annotated[kind, info]
 
 

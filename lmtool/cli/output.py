@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 from dataclasses import dataclass
@@ -104,9 +105,18 @@ def report_error(error: LmtoolError, common: Common) -> None:
         traceback.print_exception(error)
     out = Output.of(common)
     head = "\x1b[1;31merror:\x1b[0m" if out.note_color else "error:"
-    hints = "".join(f"  {visible(hint)}\n" for hint in error.hints)
+    words = " ".join((error.message, *error.hints))
+    origins = common.origins.items()
+    found = [f"{option} is set in {where}" for option, (where, value) in origins if _names(words, option, value)]
+    hints = "".join(f"  {visible(hint)}\n" for hint in (*error.hints, *found))
     sys.stderr.write(f"{head} {visible(error.message)}\n{hints}")
     sys.stderr.flush()
+
+
+def _names(words: str, option: str, value: str) -> bool:
+    """Whether an error speaks of an option: by its name, or by a value that stands in quotes or is no common word."""
+    named = re.search(rf"{re.escape(option)}(?![\w-])", words) is not None
+    return named or repr(value) in words or (len(value) > 5 and value in words)
 
 
 def report_bug(bug: Exception, common: Common) -> None:

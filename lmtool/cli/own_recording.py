@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -19,12 +19,18 @@ if TYPE_CHECKING:
 
 @contextlib.asynccontextmanager
 async def recorded(
-    out: Output, path: str, at: Literal["client", "server"], header: Header, spell: Spell | None = None
+    out: Output,
+    path: str,
+    at: Literal["client", "server"],
+    header: Header,
+    spell: Spell | None = None,
+    leaving: Callable[[Callable[[], None]], object] | None = None,
 ) -> AsyncIterator[ServerTap]:
     """Record into a file that is not there yet, or into a folder, one file a connection.
 
-    Headers that may hold keys are left out. A full disk ends the recording with a warning and nothing else. Raises
-    `FileError` when the file cannot be made.
+    Headers that may hold keys are left out. leaving: called with what closes the recording, for a process that ends at
+    once. A full disk ends the recording with a warning and nothing else. Raises `FileError` when the file cannot be
+    made.
     """
     import secrets
     from dataclasses import replace
@@ -59,6 +65,8 @@ async def recorded(
         return time.monotonic() - began
 
     recording = Recording(start, out.warn, clock, split=split)
+    if leaving is not None:
+        leaving(recording.close_at_once)
     try:
         yield ServerTap(recording.tell, clock)
     finally:
@@ -66,7 +74,10 @@ async def recorded(
         for key, times in recording.suspects.items():
             out.warn(f"the trace holds what looks like a key: {key} ({times} times); see: lmtool trace redact")
         _, events, tokens = recording.counts
-        out.note(f"recorded into {path}: {events} events" + (f" · {tokens} tokens over LMTP" if tokens else ""))
+        if not events:
+            out.note(f"nothing was recorded into {path}")
+        else:
+            out.note(f"recorded into {path}: {events} events" + (f" · {tokens} tokens over LMTP" if tokens else ""))
 
 
 def _is_folder(path: str) -> bool:

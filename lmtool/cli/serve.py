@@ -121,6 +121,16 @@ async def serve(
         int | None,
         typer.Option(min=2, metavar="N", help="Tokens of prompt and output together.", rich_help_panel=MACHINE),
     ] = None,
+    max_logprobs: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Most alternatives a token: LMTP gets no more, HTTP is refused.  [default: 256, over HTTP 20]",
+            show_default=False,
+            rich_help_panel=WIRE,
+        ),
+    ] = None,
     kv_cache_bytes: Annotated[
         int | None, typer.Option(min=1, metavar="BYTES", help="Memory for keys and values.", rich_help_panel=MACHINE)
     ] = None,
@@ -216,6 +226,7 @@ async def serve(
     Listens at once; requests wait while the model loads. Ctrl-C lets running streams end and exits with 0; a second
     one ends them.
     """
+    import asyncio
     import os
     from dataclasses import replace
 
@@ -226,7 +237,7 @@ async def serve(
     from lmtool.cli.serving.replicas import ReplicasConfig, commands
     from lmtool.cli.serving.run import ServingConfig, run
     from lmtool.cli.serving.service import CarrierConfig, ServiceConfig
-    from lmtool.cli.wiring import GGUF, ModelsConfig, need_serve_packages, threads_for
+    from lmtool.cli.wiring import GGUF, ModelsConfig, check_device, need_serve_packages, threads_for
     from lmtool.engine.config import EngineConfig
     from lmtool.errors import UsageError
     from lmtool.lmtp.config import ServerConfig
@@ -271,6 +282,7 @@ async def serve(
         max_streams=batch_size or max_streams,
         max_batch_tokens=max_batch_tokens,
         max_context=max_context,
+        max_logprobs=max_logprobs,
         kv_cache_bytes=kv_cache_bytes,
         prefix_cache=prefix_cache,
         speculation=speculation,
@@ -284,6 +296,7 @@ async def serve(
     listen = None if stdio else ListenConfig(host, port)
     door = AccessConfig(common.api_key, tuple(allow_origin or ()), tuple(allow_host or ()), no_auth)
     access = AccessPolicy() if listen is None else door.policy(listen)
+    await asyncio.to_thread(check_device, runs, engine)
     service = ServiceConfig(
         models, engine, ServerConfig(max_connections=max_connections), runs, access, carrier=carrier
     )

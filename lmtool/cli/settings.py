@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,8 +38,17 @@ class Settings:
         """Actions of the inspector to the keys that a settings file gives them."""
         return {path[-1]: str(found.value) for path, found in self.values.items() if path[:-1] == KEYS}
 
-    def default_map(self, options: Mapping[tuple[str, ...], Sequence[str]]) -> dict[str, Any]:
-        """Nested defaults as click reads them. options: option names of each command path.
+    def find(self, command: tuple[str, ...], option: str) -> Setting | None:
+        """What is set for an option of a command."""
+        return self.values.get((*command, option)) or self.values.get((option,))
+
+    def origin(self, command: tuple[str, ...], option: str) -> Path | None:
+        """The file in which that is."""
+        found = self.find(command, option)
+        return None if found is None else found.origin
+
+    def default_map(self, options: Mapping[tuple[str, ...], Mapping[str, str]]) -> dict[str, Any]:
+        """Nested defaults as click reads them. options: of each command path, names as spelled and of parameters.
 
         Raises `FileError` for a name that no command has.
         """
@@ -50,13 +59,15 @@ class Settings:
             node = tree
             for part in command:
                 node = node.setdefault(part, {})
-            for name in names:
-                found = self.values.get((*command, name)) or self.values.get((name,))
+            for name, parameter in names.items():
+                found = self.find(command, name)
                 if found is not None:
-                    node[name] = found.value
+                    node[parameter] = found.value
         return tree
 
-    def _check(self, path: tuple[str, ...], setting: Setting, options: Mapping[tuple[str, ...], Sequence[str]]) -> None:
+    def _check(
+        self, path: tuple[str, ...], setting: Setting, options: Mapping[tuple[str, ...], Mapping[str, str]]
+    ) -> None:
         known = {(*command, name) for command, names in options.items() for name in names}
         known |= {(name,) for names in options.values() for name in names}
         if path in known or path[: len(KEYS)] == KEYS:

@@ -59,7 +59,7 @@ def tokenize(
     if count:
         out.line(str(len(tokens)))
     elif decode:
-        out.write(own.decode(tokens) + ("\n" if out.terminal else ""))
+        out.line(own.decode(tokens))  # one line feed more than the text: where it is read again, one is taken off
     elif json:
         out.line(as_json(tokens, own))
     else:

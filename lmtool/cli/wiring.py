@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from weakref import WeakSet
 
-from lmtool.cli.backends import BackendConfig, find
+from lmtool.cli.backends import DEFAULT, BackendConfig, find
 from lmtool.cli.structured import open_compiler
 from lmtool.errors import FileError, LmtoolError, ModelLoadError, ModelNotFoundError, ResourceError, UsageError
 from lmtool.ports import Counted
+from lmtool.types import ModelEntry
 
 if TYPE_CHECKING:
     import tokenizers
@@ -74,6 +75,9 @@ class ModelsConfig:
         if self.tool_call_parser is not None and self.tool_call_parser not in FORMS:
             known = ", ".join(FORMS)
             raise UsageError(f"--tool-call-parser {self.tool_call_parser!r} is unknown", f"known: {known}")
+        local = self.tokenizer is not None and self.tokenizer.startswith(("/", ".", "~"))
+        if local and not Path(self.tokenizer or "").expanduser().is_dir():
+            raise FileError(f"there is no folder {self.tokenizer}", "check --tokenizer")
         self.template()
 
     def template(self) -> str | None:
@@ -136,9 +140,10 @@ class Loader:
             where = where if where != source else folder
             revision = self.config.revision if where == folder else None
             reading = beside.submit(load_tokenizer, where, self._converted, revision=revision, chat_template=template)
-            if not Path(folder).is_dir() and isinstance(error := reading.exception(), ModelNotFoundError):
-                # Known at once here; transformers would ask a hub that cannot be reached for half a minute.
-                raise error
+            # Known at once here; transformers would ask a hub that cannot be reached for half a minute.
+            absent = not Path(folder).is_dir() and isinstance(reading.exception(), ModelNotFoundError)
+            if absent or (where != folder and reading.exception() is not None):
+                reading.result()  # a tokenizer that was asked for, or all of the model, cannot be had
             told = partial(_while_loading, on_progress)
             engine = find(self.backend.backend)(source, self.config, self.backend.options, told)
             if isinstance(engine, Counted):
@@ -214,15 +219,26 @@ def host(models: ModelsConfig, loader: Loader) -> ModelHost:
 
     return ModelHost(
         loader.load,
-        [] if models.model == AUTO else [served(models.model, models.served_model_name), *_allowed(models)],
+        _served(models),
         any_name=models.model == AUTO,
         max_loaded=models.max_loaded,
         idle_seconds=models.idle_unload,
     )
 
 
-def _allowed(models: ModelsConfig) -> list[ServedModel]:
-    return [served(model) for model in models.allow_model if model != models.model]
+def listed(models: ModelsConfig) -> list[ModelEntry]:
+    """What a server of these models will list as long as it loads the first one."""
+    return [
+        ModelEntry(model.names[0], model.aliases, "unloaded" if at else "loading")
+        for at, model in enumerate(_served(models))
+    ]
+
+
+def _served(models: ModelsConfig) -> list[ServedModel]:
+    if models.model == AUTO:
+        return []
+    allowed = [served(model) for model in models.allow_model if model != models.model]
+    return [served(models.model, models.served_model_name), *allowed]
 
 
 def served(model: str | None, aliases: Sequence[str] = ()) -> ServedModel:
@@ -231,25 +247,30 @@ def served(model: str | None, aliases: Sequence[str] = ()) -> ServedModel:
     A folder shows its last part: its path is nobody's business, but may be asked for. Raises `ModelLoadError` for what
     is neither a folder nor a possible name.
     """
-    from lmtool.engine.model_slot import ServedModel
     from lmtool.tiny.path import MODEL_DIR
 
     if model in {None, EMBEDDED_NAME}:
-        return ServedModel(str(MODEL_DIR), tuple(dict.fromkeys((*aliases, EMBEDDED_NAME))))
+        return _named(str(MODEL_DIR), aliases, EMBEDDED_NAME)
     assert model is not None
     folder = Path(model).expanduser()
     if model and folder.is_dir():
         path = folder.resolve()
-        return ServedModel(str(folder), tuple(dict.fromkeys((*aliases, path.name, model, str(path)))))
+        return _named(str(folder), aliases, path.name, model, str(path))
     if folder.suffix == GGUF and folder.is_file():
-        return ServedModel(str(folder), tuple(dict.fromkeys((*aliases, folder.stem, model))))
+        return _named(str(folder), aliases, folder.stem, model)
     if model.startswith(("/", ".", "~")) or model.count("/") > 1 or folder.exists() or not model:
         raise ModelLoadError(
             f"there is no model folder {model!r}",
             "give the folder that holds config.json, or a name on the Hugging Face hub such as gpt2",
             "the model that comes with lmtool needs no name:  lmtool serve",
         )
-    return ServedModel(model, tuple(dict.fromkeys((*aliases, model))))
+    return _named(model, aliases, model)
+
+
+def _named(source: str, aliases: Sequence[str], *own: str) -> ServedModel:
+    from lmtool.engine.model_slot import ServedModel
+
+    return ServedModel(source, tuple(dict.fromkeys((*aliases, *own))), tuple(dict.fromkeys(aliases))[1:])
 
 
 def threads_for(model: str | None) -> int | None:
@@ -262,6 +283,14 @@ def threads_for(model: str | None) -> int | None:
         return None
     weights = [file.stat().st_size for file in Path(served(model).source).glob("*.safetensors")]
     return 1 if weights and sum(weights) < SMALL_BYTES else None
+
+
+def check_device(backend: BackendConfig, engine: EngineConfig) -> None:
+    """Raise `ResourceError` for a device that was asked for and is not there. Imports torch; call it from a thread."""
+    if backend.backend == DEFAULT and engine.device.startswith("cuda"):
+        from lmtool.engine.weights import find_device
+
+        find_device(engine.device)
 
 
 def need_serve_packages() -> None:

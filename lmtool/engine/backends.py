@@ -80,6 +80,7 @@ def _load(name: str, config: EngineConfig, report: Callable[[LoadProgress], None
         prefix_cache=config.prefix_cache,
         speculation=config.speculation and (device.type == "cpu" or config.deterministic),  # else it is not lossless
         jump_forward=config.jump_forward,
+        max_logprobs=config.max_logprobs,
         step_ahead=config.step_ahead,
     )
 

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from lmtool.errors import UsageError
 
-_WORDS = {"kernels": ("auto", "required", "none"), "quantize": ("int8",)}
+DTYPES = ("float32", "bfloat16", "float16")
+_WORDS = {"dtype": ("auto", *DTYPES), "kernels": ("auto", "required", "none"), "quantize": ("int8",)}
 """What a field may say."""
+_MOST = {
+    "max_streams": 1 << 16,
+    "max_batch_tokens": 1 << 24,
+    "max_context": 1 << 31,
+    "kv_cache_bytes": 1 << 48,
+    "threads": 1024,
+}
+"""The largest number that means something; torch dies of some thousands of threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +62,11 @@ class EngineConfig:
     """
     deterministic: bool = False
     """Whether a stream has the same bits alone and in any batch on a GPU, too; on CPU it always has."""
+    max_logprobs: int | None = None
+    """Most alternatives that a token is told with. None: 256, and 20 over HTTP.
+
+    More are clamped over LMTP, whose clients ask for all they can get, and refused over HTTP.
+    """
     threads: int | None = None
     """CPU threads of the forward pass. None: torch's own choice."""
     trust_remote_code: bool = False
@@ -60,12 +75,19 @@ class EngineConfig:
     """Branch, tag or commit of a hub model. None: the default branch."""
 
     def __post_init__(self) -> None:
-        """Raises `UsageError` for a number that makes no sense, or for a word that is not known."""
+        """Raises `UsageError` for a number that makes no sense, or for a word that is not known.
+
+        Whether a device is there is known where torch is: see `weights.find_device`.
+        """
         for name, known in _WORDS.items():
             word = getattr(self, name)
             if word is not None and word not in known:
-                raise UsageError(f"{name} {word!r} is not known", f"expected {', '.join(known)}")
-        for name in ("max_streams", "max_batch_tokens", "max_context", "kv_cache_bytes", "threads"):
+                raise UsageError(f"{name} {word!r} is not known; expected {', '.join(known)}")
+        if re.fullmatch(r"auto|cpu|cuda(:\d{1,4})?", self.device) is None:
+            raise UsageError(f"device {self.device!r} is not known; expected auto, cpu, cuda or cuda:N")
+        for name, most in _MOST.items():
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"{name} is {value}; expected a number from 1 on")
+            if value is not None and not 1 <= value <= most:
+                raise UsageError(f"{name} is {value}; expected a number from 1 to {most}")
+        if self.max_logprobs is not None and self.max_logprobs < 0:
+            raise UsageError(f"max_logprobs is {self.max_logprobs}; expected a number from 0 on")

@@ -62,12 +62,13 @@ class Engine:
         speculation: bool = False,
         jump_forward: bool = True,
         step_ahead: bool = False,
+        max_logprobs: int | None = None,
     ) -> None:
         """Make an engine; call `start`.
 
         blocks: how many the runner's key-value cache has. threads: CPU threads of a step; None: torch's choice.
-        prefix_cache, speculation, jump_forward, step_ahead: see `EngineConfig`. Speculation is lossless only over a
-        runner whose rows do not depend on their neighbours; no step is begun ahead beside it, since guesses need ids.
+        The others: see `EngineConfig`. Speculation is lossless only over a runner whose rows do not depend on their
+        neighbours; no step is begun ahead beside it, since guesses need ids.
         """
         self._runner: ModelRunner | None = runner
         self._info = info
@@ -75,7 +76,7 @@ class Engine:
         self._prefixes = PrefixCache(limits.chunk_tokens) if prefix_cache else None
         self._scheduler = Scheduler(limits, BlockAllocator(blocks), self._prefixes)
         self._cost = StepCost() if speculation else None
-        self._opening = Opening(info, runner.device, drafts=speculation, jumps=jump_forward)
+        self._opening = Opening(info, runner.device, drafts=speculation, jumps=jump_forward, max_logprobs=max_logprobs)
         self._masks: Masks | None = None
         self._streams: dict[int, Stream] = {}
         self._step_ahead = step_ahead and not speculation

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from lmtool.ports import LoadedModel, Sink, StreamHandle, Unsubscribe
     from lmtool.prompt_limits import LimitsByModel, PromptLimits
-    from lmtool.types import GenerateRequest, ModelInfo, ScoreRequest
+    from lmtool.types import GenerateRequest, ModelEntry, ModelInfo, ScoreRequest
 
     Load: TypeAlias = Callable[[str, Callable[[LoadProgress], None]], LoadedModel]
     Request: TypeAlias = GenerateRequest | ScoreRequest
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 class ModelHost:
-    """A `ports.TokenModel` and `ports.ProgressSource` over any number of models.
+    """A `ports.TokenModel`, `ports.ProgressSource` and `ports.Catalogue` over any number of models.
 
     Loads and unloads happen one at a time in a thread of their own. Requests for a model on its way wait in order. A
     failed load fails whoever waits for it; requests within `retry_seconds` get the same error at once, the first one
@@ -126,11 +126,28 @@ class ModelHost:
             if slot.model is None:
                 raise _copy(slot.failure) if slot.failure else _shutting_down()
             info = await slot.model.info()
+            slot.context_length = info.context_length
         finally:
             slot.claims -= 1
             self._used(slot)
         constructor = info.constructor.replace(slot.served.source, slot.name)
         return replace(info, model=slot.name, constructor=constructor)
+
+    def models(self) -> list[ModelEntry]:
+        """See `ports.Catalogue.models`."""
+        now = self._clock()
+        return [slot.entry(now) for slot in self._slots if self._listed(slot)]
+
+    def entry(self, name: str | None) -> ModelEntry:
+        """See `ports.Catalogue.entry`."""
+        slot = None if name is None else self._by_name.get(name)
+        if name is not None and self._any_name and (slot is None or not self._listed(slot)):
+            raise UnknownModelError(f"model {_short(name)} is not in memory", "a request that names it loads it")
+        return (slot or self._find(name)).entry(self._clock())
+
+    def _listed(self, slot: ModelSlot) -> bool:
+        """Whether the catalogue has it: a name that a client made up and that could not be loaded is not in it."""
+        return slot in self._served or slot.phase != "unloaded"
 
     def subscribe(self, model: str | None, listener: Callable[[LoadProgress], None]) -> Unsubscribe:
         """Tell `listener` how the model's load proceeds, see `ports.ProgressSource`; an unknown name has `failed`.
@@ -203,7 +220,7 @@ class ModelHost:
     def _forget(self) -> None:
         """Drop the first name that a client made known and that is not in use."""
         for slot in self._slots[len(self._served) :]:
-            if slot.phase == "absent":
+            if slot.phase == "unloaded":
                 self._slots.remove(slot)
                 del self._by_name[slot.name]
                 return
@@ -248,7 +265,7 @@ class ModelHost:
 
     def _want(self, slot: ModelSlot) -> None:
         """See that a model gets loaded. Raises the error of its last load while it is too early for another."""
-        if slot.phase != "absent":
+        if slot.phase != "unloaded":
             return
         if slot.failure is not None and self._clock() < slot.retry_at:
             raise _copy(slot.failure)
@@ -304,7 +321,7 @@ class ModelHost:
         self._used(slot)
 
     def _failed(self, slot: ModelSlot, error: BaseException) -> None:
-        slot.phase = "absent"
+        slot.phase = "unloaded"
         if isinstance(error, LmtoolError):
             slot.failure = error
         else:
@@ -329,7 +346,7 @@ class ModelHost:
         self._moving.discard(work)
         if error := work.exception():
             _log.error("unloading %s failed", slot.served.source, exc_info=error)
-        slot.phase = "absent"
+        slot.phase = "unloaded"
         slot.progress = LoadProgress(slot.name, "waiting")
         if not self._closing and (slot.waiting or slot.claims):
             self._enqueue(slot)

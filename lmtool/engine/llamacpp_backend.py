@@ -152,6 +152,7 @@ def load_llamacpp(
         config.threads,
         prefix_cache=False,
         jump_forward=config.jump_forward,
+        max_logprobs=config.max_logprobs,
     )
     engine.start()
     on_progress(LoadProgress(path.name, "ready"))

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from lmtool.types import LoadProgress
+from lmtool.types import LoadProgress, ModelEntry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lmtool.errors import LmtoolError
     from lmtool.ports import DeferredHandle, LoadedModel, Sink, Unsubscribe
-    from lmtool.types import GenerateRequest, ScoreRequest, TokenOutput
+    from lmtool.types import GenerateRequest, ModelPhase, ScoreRequest, TokenOutput
 
     Waiting: TypeAlias = tuple[DeferredHandle, GenerateRequest | ScoreRequest, Sink]
 
@@ -27,6 +27,8 @@ class ServedModel:
     """A hub name or folder, as typed: what is loaded."""
     names: tuple[str, ...]
     """The first one is the name shown, in place of the source wherever that would show."""
+    aliases: tuple[str, ...] = ()
+    """Those of the others that are shown as well: names that were given, and no paths."""
 
 
 @dataclass(eq=False, slots=True)
@@ -34,7 +36,7 @@ class ModelSlot:
     """One model: where it stands, and who waits for it."""
 
     served: ServedModel
-    phase: Literal["absent", "queued", "loading", "ready", "unloading"] = "absent"
+    phase: ModelPhase = "unloaded"
     model: LoadedModel | None = None
     """Set while `phase` is `ready`."""
     failure: LmtoolError | None = None
@@ -48,6 +50,10 @@ class ModelSlot:
     waiting: deque[Waiting] = field(default_factory=deque)
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a load has succeeded or failed."""
+    size_bytes: int | None = None
+    """Of the weights, as its loads told."""
+    context_length: int | None = None
+    """As it was described last."""
     sinks: dict[Sink, CountingSink] = field(default_factory=dict)
     """Those with running streams, by the sink they stand for."""
     progress: LoadProgress = field(init=False)
@@ -65,6 +71,17 @@ class ModelSlot:
     def idle(self) -> bool:
         """Whether the model is in memory and nobody uses it."""
         return self.model is not None and not self.sinks and not self.claims
+
+    def entry(self, now: float) -> ModelEntry:
+        """What a catalogue lists. now: by the host's clock."""
+        return ModelEntry(
+            self.name,
+            self.served.aliases,
+            "failed" if self.phase == "unloaded" and self.failure is not None else self.phase,
+            self.size_bytes,
+            self.context_length,
+            round(now - self.last_used, 3) if self.idle else None,
+        )
 
     def take_waiting(self) -> list[Waiting]:
         """Return the requests that wait, in order; they wait here no longer."""
@@ -86,6 +103,7 @@ class ModelSlot:
     def publish(self, progress: LoadProgress) -> None:
         """Keep how far the load is and tell the listeners."""
         self.progress = progress
+        self.size_bytes = progress.total_bytes or self.size_bytes
         listeners = list(self._listeners.values())
         if progress.phase in {"ready", "failed"}:
             self._listeners.clear()

@@ -21,12 +21,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from lmtool.engine.cpu.library import kernels
-from lmtool.errors import ResourceError
 
 if TYPE_CHECKING:
     from lmtool.engine.cpu.decoder import Shape
-
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 _SMALL = 50_000_000
 """Parameters below which a float32 checkpoint stays float32 on CPU under `--dtype auto`."""
@@ -53,13 +50,11 @@ def choose_dtype(wanted: str, stored: torch.dtype | None, checkpoint_bytes: int,
     """The dtype that a model is loaded in.
 
     wanted: see `EngineConfig.dtype`. stored: the checkpoint's; None counts as float32. checkpoint_bytes: 0 where it is
-    not known. Raises `ResourceError` for a name that is not known.
+    not known.
     """
     if wanted != "auto":
-        if wanted not in _DTYPES:
-            known = ", ".join(_DTYPES)
-            raise ResourceError(f"dtype {wanted!r} is not known; expected auto, {known}", "try --dtype auto")
-        return _DTYPES[wanted]
+        named: torch.dtype = getattr(torch, wanted)
+        return named
     stored = stored or torch.float32
     if machine.device == "cuda":
         return torch.bfloat16 if stored == torch.float32 else stored

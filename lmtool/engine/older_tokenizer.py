@@ -25,6 +25,8 @@ def convert(name: str, revision: str | None = None) -> Tokenizer:
         made = AutoTokenizer.from_pretrained(name, revision=revision)
     except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
         reason = str(error).strip().partition("\n")[0]
+        if reason.endswith(":"):  # a list of all that transformers has tried
+            raise FileError(f"{name!r} has no tokenizer: neither tokenizer.json nor older files", advice) from error
         raise FileError(f"{name!r} has no tokenizer.json, and none can be made: {reason}", advice) from error
     tokenizer: Tokenizer | None = getattr(made, "backend_tokenizer", None)
     if tokenizer is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from lmtool.engine.request_check import check_generate, check_score
+from lmtool.engine.request_check import check_generate, check_score, clamped
 from lmtool.engine.sampler import Bias
 from lmtool.engine.sequence import Sequence
 from lmtool.engine.speculation import Drafter
@@ -26,14 +26,20 @@ if TYPE_CHECKING:
 class Opening:
     """Opens streams over one model. Called in any event loop, one at a time."""
 
-    def __init__(self, info: ModelInfo, device: torch.device, *, drafts: bool, jumps: bool) -> None:
-        """drafts: guess ahead where that is possible. jumps: take what a constraint forces without drawing it."""
+    def __init__(
+        self, info: ModelInfo, device: torch.device, *, drafts: bool, jumps: bool, max_logprobs: int | None = None
+    ) -> None:
+        """drafts: guess ahead where that is possible. jumps: take what a constraint forces without drawing it.
+
+        max_logprobs: see `EngineConfig`.
+        """
         self.guides: GuideCompiler | None = None
         """Compiles constraints; None refuses them."""
         self._info = info
         self._device = device
         self._drafts = drafts
         self._jumps = jumps
+        self._max_logprobs = max_logprobs
         self._numbers = itertools.count(1)
 
     def open(self, request: GenerateRequest | ScoreRequest, sink: Sink, loop: asyncio.AbstractEventLoop) -> Stream:
@@ -57,7 +63,7 @@ class Opening:
             client=sink,
             held=compiling is not None,
         )
-        top, seed = sampling.top_logprobs, draw_seed(sampling.seed)
+        top, seed = clamped(sampling.top_logprobs, self._info, self._max_logprobs), draw_seed(sampling.seed)
         bias = Bias.of(sampling.logit_bias, self._device)
         stream = Stream(request.stream_id, sink, loop, sequence, sampling, top, seed, bias, compiling=compiling)
         stream.eos = eos
@@ -83,4 +89,6 @@ class Opening:
             scored=True,
             client=sink,
         )
-        return Stream(request.stream_id, sink, loop, sequence, SamplingParams(), request.top_logprobs, seed=0)
+        top = request.top_logprobs
+        top = None if top is None else clamped(top, self._info, self._max_logprobs)
+        return Stream(request.stream_id, sink, loop, sequence, SamplingParams(), top, seed=0)

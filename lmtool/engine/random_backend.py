@@ -106,6 +106,7 @@ def load_random(
         prefix_cache=config.prefix_cache,
         speculation=config.speculation,
         jump_forward=config.jump_forward,
+        max_logprobs=config.max_logprobs,
     )
     engine.start()
     on_progress(LoadProgress(model, "ready"))

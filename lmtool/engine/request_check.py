@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,27 +10,24 @@ from lmtool.engine.sampler import bias_arrays
 from lmtool.errors import RequestError, UnknownTokenError
 from lmtool.logit_bias import PackedBias
 from lmtool.prompt_limits import PromptLimits
+from lmtool.types import RANGES
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from lmtool.types import GenerateRequest, ModelInfo, SamplingParams, ScoreRequest
 
-MAX_TOP_LOGPROBS = 256
+MAX_LOGPROBS = 256
+"""Alternatives of a token where nothing else is said."""
 
-_RANGES = (
-    ("max_tokens", 0, math.inf),
-    ("min_tokens", 0, math.inf),
-    ("top_k", 0, math.inf),
-    ("top_logprobs", 0, MAX_TOP_LOGPROBS),
-    ("temperature", -1e6, 1e6),
-    ("top_p", 0, 1),
-    ("min_p", 0, 1),
-    ("repetition_penalty", 1e-6, 1e6),
-    ("presence_penalty", -1e6, 1e6),
-    ("frequency_penalty", -1e6, 1e6),
-)
-"""Field of `SamplingParams`, smallest and largest value."""
+
+def clamped(top_logprobs: int, info: ModelInfo, most: int | None = None) -> int:
+    """How many alternatives a token is given that was asked for so many: LMQL's clients ask for thousands.
+
+    most: the server's limit, `EngineConfig.max_logprobs`.
+    """
+    most = MAX_LOGPROBS if most is None else most
+    return min(top_logprobs, most, info.vocab_size or most)
 
 
 def check_generate(request: GenerateRequest, info: ModelInfo) -> list[int]:
@@ -64,7 +60,7 @@ def check_score(request: ScoreRequest, info: ModelInfo) -> tuple[list[int], list
     _check_vocabulary(prompt, "prompt", info)
     _check_vocabulary(scored, "scored", info)
     if request.top_logprobs is not None:
-        _check_range("top_logprobs", request.top_logprobs, 0, MAX_TOP_LOGPROBS)
+        _check_range("top_logprobs", request.top_logprobs)
     return prompt, scored
 
 
@@ -97,15 +93,15 @@ def _ends(ids: Collection[int]) -> tuple[int, int]:
 
 
 def _check_sampling(params: SamplingParams, info: ModelInfo) -> None:
-    for name, low, high in _RANGES:
-        _check_range(name, getattr(params, name), low, high)
+    for name in RANGES:
+        if name != "seed" or params.seed is not None:
+            _check_range(name, getattr(params, name))
     _check_vocabulary(params.logit_bias, "logit_bias", info)
     _check_vocabulary(params.stop_token_ids, "stop_token_ids", info)
     if np.isnan(bias_arrays(params.logit_bias)[1]).any():
         raise RequestError("logit_bias holds NaN; expected numbers")
 
 
-def _check_range(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        allowed = f"from {low:g} to {high:g}" if math.isfinite(high) else f"from {low:g} on"
-        raise RequestError(f"{name} is {value}; expected a number {allowed}")
+def _check_range(name: str, value: float) -> None:
+    if value not in RANGES[name]:
+        raise RequestError(f"{name} is {value}; expected {RANGES[name]}")

@@ -146,6 +146,8 @@ def reference_logits(model: PreTrainedModel, name: str) -> Reference:
             model(input_ids=_ids(model, prompt), attention_mask=None, use_cache=False).logits[0].float()
             for prompt in prompts
         ]
+    if any(bool(torch.isnan(one).any()) for one in logits):
+        raise ModelLoadError(f"the weights of {name} give logits that are not numbers", "download the model again")
     return Reference(type(model).__name__, prompts, logits, model.dtype, _rounding(model, prompts[0], logits[0]))
 
 

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from lmtool.engine.model_folder import check_folder
 from lmtool.engine.numerics import choose_dtype, this_machine
 from lmtool.errors import LmtoolError, ModelLoadError, OutOfMemoryError, ResourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -32,11 +33,7 @@ def find_device(name: str) -> torch.device:
         return torch.device("cuda:0" if available else "cpu")
     if name == "cpu":
         return torch.device("cpu")
-    kind, _, index = name.partition(":")
-    if kind != "cuda" or not (index or "0").isdecimal():
-        raise ResourceError(
-            f"device {name!r} is not known; expected auto, cpu, cuda or cuda:N", "lmtool serve MODEL --device auto"
-        )
+    index = name.partition(":")[2]
     if int(index or 0) >= available:
         found = f"torch {torch.__version__} sees {available or 'no'} GPU{'' if available == 1 else 's'}"
         raise ResourceError(
@@ -53,13 +50,14 @@ def load_model(
     """The model `name` on `device`, in evaluation mode, without gradients.
 
     name: a local folder, or a hub name (downloaded, or taken from the local hub cache).
-    Raises `ModelLoadError` (not found, not a causal language model, damaged), `ResourceError` (unknown dtype) or
-    `OutOfMemoryError`.
+    Raises `ModelLoadError` (not found, not a causal language model, damaged) or `OutOfMemoryError`.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
     from lmtool.engine.load_progress import Progress
 
+    if is_folder(name):
+        check_folder(Path(name))
     total = checkpoint_bytes(name)
     progress = Progress(name, total, on_progress)
     progress.start()
@@ -75,12 +73,13 @@ def load_model(
             dtype=dtype,
             attn_implementation="eager",
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # told below, by name
             tqdm_class=progress.bar(),
             **settings,
         )
         model: PreTrainedModel = loaded[0]
         report: dict[str, Any] = loaded[1]
-        _check_complete(name, [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])])
+        _check_complete(name, report["missing_keys"], report["mismatched_keys"])
         nn.Module.to(model, device)
         model.train(mode=False)
         for parameter in model.parameters():
@@ -120,15 +119,16 @@ def _check_causal(name: str, config: PreTrainedConfig, *, trusted: bool) -> None
         raise ModelLoadError(f"{name} is an encoder-decoder model ({config.model_type}); only decoders are served")
 
 
-def _check_complete(name: str, absent: list[str]) -> None:
+def _check_complete(name: str, absent: Iterable[str], misshapen: Iterable[tuple[str, Any, Any]]) -> None:
     """Transformers fills up what a checkpoint lacks with random numbers, and only logs it."""
-    if absent:
-        more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
-        raise ModelLoadError(
-            f"the checkpoint {name} lacks weights of its model, or has them in another shape: "
-            f"{', '.join(sorted(absent)[:3])}{more}",
-            "download it again, or check that config.json belongs to it",
-        )
+    wrong = [f"{key} is {list(stored)}, expected {list(wanted)}" for key, stored, wanted in sorted(misshapen)]
+    for what, found in (("has weights in other shapes than its config.json says", wrong), ("lacks", sorted(absent))):
+        if found:
+            more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+            raise ModelLoadError(
+                f"the checkpoint {name} {what}: {', '.join(found[:3])}{more}",
+                "download it again, or check that config.json belongs to it",
+            )
 
 
 @contextlib.contextmanager
@@ -158,12 +158,15 @@ def _load_error(name: str, config: EngineConfig, problem: Exception) -> LmtoolEr
             f"{name} brings its own Python code, which is not run unless you allow it",
             "if you trust it: lmtool serve MODEL --trust-remote-code",
         )
-    if is_folder(name):
-        expected = "config.json and *.safetensors"
+    if "does not recognize this architecture" in str(problem):
+        from transformers import __version__
+
         return ModelLoadError(
-            f"the model in {folder} cannot be loaded: {reason}",
-            f"it holds: {_listing(folder)}; expected {expected}",
+            f"the model in {name} is of a kind that transformers {__version__} does not know",
+            "a newer one may:  pip install -U transformers",
         )
+    if is_folder(name):
+        return ModelLoadError(f"the model in {folder} cannot be loaded: {reason}", "see that its files belong together")
     if name.startswith((".", "/", "~")) or _exists(folder):
         return ModelLoadError(f"{name} is not a model folder", "give the folder that holds config.json, or a hub name")
     revision = f" (revision {config.revision})" if config.revision else ""
@@ -186,11 +189,10 @@ def _offline() -> str:
     return "; HF_HUB_OFFLINE is set, so nothing is downloaded" if os.environ.get("HF_HUB_OFFLINE") else ""
 
 
-def _listing(folder: Path) -> str:
-    names = sorted(path.name for path in folder.iterdir())
-    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "") if names else "nothing"
-
-
 def _first_line(problem: BaseException) -> str:
-    lines = str(problem).strip().splitlines()
-    return f"{type(problem).__name__}: {lines[0][:300]}" if lines else type(problem).__name__
+    """What happened, in one line: with the next one where the first only announces it."""
+    if type(problem).__name__.startswith("StrictDataclass") and problem.__cause__ is not None:
+        problem = problem.__cause__  # what is wrong with config.json, without the names of its checks
+    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
+    head = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
+    return f"{type(problem).__name__}: {head[:300]}" if head else type(problem).__name__

@@ -12,6 +12,7 @@ from lmtool.lmtp.json_text import JsonTextError
 from lmtool.lmtp.messages import (
     FieldsIgnored,
     ModelInfoAnswer,
+    ModelsAnswer,
     Progress,
     RequestFailed,
     ServerMessage,
@@ -55,7 +56,7 @@ def write_output(output: TokenOutput, *, extended: bool) -> bytes:
     return json_text.dump(entry)
 
 
-def write_message(message: ModelInfoAnswer | RequestFailed | Progress | FieldsIgnored) -> bytes:
+def write_message(message: ModelInfoAnswer | ModelsAnswer | RequestFailed | Progress | FieldsIgnored) -> bytes:
     """One entry of a MSG list."""
     stream_id = msgspec.Raw((message.stream_id or "null").encode())
     match message:
@@ -63,6 +64,8 @@ def write_message(message: ModelInfoAnswer | RequestFailed | Progress | FieldsIg
             return _error_entry(stream_id, message.error, message.error_code)
         case ModelInfoAnswer():
             return json_text.dump({"stream_id": stream_id, "model_info": message.model_info})
+        case ModelsAnswer():
+            return json_text.dump({"stream_id": stream_id, "models": message.models})
         case Progress():
             return json_text.dump({"stream_id": stream_id, "progress": message.progress})
         case FieldsIgnored():
@@ -200,6 +203,10 @@ def _read_model_info(stream_id: str, value: object) -> ServerMessage:
     return ModelInfoAnswer(stream_id, value if json_text.is_object(value) else str(value))
 
 
+def _read_models(stream_id: str, value: object) -> ServerMessage:
+    return ModelsAnswer(stream_id, value if isinstance(value, list) else ())
+
+
 def _read_progress(stream_id: str, value: object) -> ServerMessage:
     try:
         return Progress(stream_id, msgspec.convert(value, LoadProgress))
@@ -213,6 +220,7 @@ def _read_ignored(stream_id: str, value: object) -> ServerMessage:
 
 _MESSAGES: Mapping[str, Callable[[str, object], ServerMessage]] = {
     "model_info": _read_model_info,
+    "models": _read_models,
     "progress": _read_progress,
     "ignored": _read_ignored,
 }

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lmtool.errors import ConnectError, LocalProtocolError, TimeLimitError
 from lmtool.lmtp import endpoint as endpoints
 from lmtool.lmtp import model_info
-from lmtool.lmtp.link import Link
+from lmtool.lmtp.link import SILENCE, Link
 from lmtool.ports import refuse
+from lmtool.types import ModelEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from types import TracebackType
     from typing import Self
 
     from lmtool.errors import LmtoolError
     from lmtool.lmtp.endpoint import Endpoint
     from lmtool.ports import Sink, StreamHandle
-    from lmtool.types import GenerateRequest, LoadProgress, ModelInfo, ScoreRequest
+    from lmtool.types import GenerateRequest, LoadProgress, ModelInfo, ModelPhase, ScoreRequest
 
 OnFrame: TypeAlias = "Callable[[Literal['>', '<'], str], None]"
 """Is shown every frame: `>` as it is sent, `<` as it is received."""
@@ -43,18 +46,21 @@ class LmtpClient:
         on_frame: OnFrame | None = None,
         on_progress: Callable[[LoadProgress], None] | None = None,
         on_ignored: Callable[[tuple[str, ...]], None] | None = None,
+        extended: bool = False,
     ) -> None:
         """Remember where the server is (`lmtool.lmtp.endpoint` has the forms). Raises `UsageError`.
 
         `api_key` is shown to the server, unless the endpoint has credentials of its own.
         `on_progress` is told how the server's load proceeds while requests wait for it, `on_ignored` which fields of a
-        request the server did not know, where a server can tell.
+        request the server did not know, where a server can tell. extended: the server is known to speak the extensions;
+        else the first request that uses one asks MODEL_INFO before, and what LMQL's server does not know is refused.
         """
         self._endpoint = endpoints.parse(endpoint, api_key)
         self._open_timeout = open_timeout
         self._on_frame = on_frame
         self._on_progress = on_progress
         self._on_ignored = on_ignored
+        self._extended = extended
         self._link: Link | None = None
         self._closed = False
 
@@ -96,6 +102,11 @@ class LmtpClient:
         return self._link is not None and not self._link.lost
 
     @property
+    def plain(self) -> bool:
+        """Whether the server is known to speak LMTP as LMQL's does, without the extensions."""
+        return self._link is not None and self._link.plain
+
+    @property
     def loss(self) -> LmtoolError | None:
         """Why the last connection was lost; None while it is there."""
         return None if self._link is None else self._link.reason
@@ -129,10 +140,40 @@ class LmtpClient:
     async def info(self, model: str | None = None, *, timeout: float | None = None) -> ModelInfo:  # noqa: ASYNC109  # a limit of the protocol's, with an error of ours
         """What the server serves under this name.
 
-        Waits while the model loads, `timeout` seconds at most. Raises `ServerError`, `ConnectError`, `TimeLimitError`.
+        Waits while the model loads, `timeout` seconds at most. Raises `RequestError` (a name that is not served, where
+        the server tells the kind), `ServerError`, `ConnectError`, `TimeLimitError`.
         """
         told = await self.model_info(model, timeout=timeout)
         return model_info.from_wire(told, model)
+
+    async def info_if_told(self, model: str | None = None, *, patient: bool = True) -> ModelInfo | None:
+        """The same of a server that may have nothing to say: then None. Raises as `info`.
+
+        LMQL's answers `<unavailable>` while it loads a model and for ever of some, and may not answer at all; patient:
+        wait for that. A server of ours is waited for while it loads the model.
+        """
+        link = self._live_link()
+        with self._explained(model):
+            told = await (link.ask(model) if patient else link.ask_for(SILENCE, model))
+        return None if told in (None, model_info.UNAVAILABLE) else model_info.from_wire(told, model)
+
+    async def models(self, model: str | None = None, *, timeout: float | None = None) -> list[ModelEntry]:  # noqa: ASYNC109  # as above
+        """What the server serves, at once; of one that cannot list it, the model of this name once it is loaded.
+
+        model: the name for that case, without which LMQL's server would drop the connection. Raises as `info`.
+        """
+        with self._explained(model):
+            try:
+                async with asyncio.timeout(timeout):
+                    told = await self._live_link().models(model)
+            except TimeoutError:
+                raise TimeLimitError(f"no list of models within {timeout:g} s") from None
+        if isinstance(told, Mapping | str):
+            info = model_info.from_wire(told, model)
+            phase: ModelPhase = "loading" if told == model_info.UNAVAILABLE else "ready"
+            return [ModelEntry(info.model, phase=phase, context_length=info.context_length)]
+        entries = told if isinstance(told, list | tuple) else ()
+        return [model_info.entry_from_wire(entry) for entry in entries if isinstance(entry, Mapping)]
 
     async def model_info(
         self,
@@ -141,16 +182,23 @@ class LmtpClient:
         timeout: float | None = None,  # noqa: ASYNC109  # as above
     ) -> Mapping[str, object] | str:
         """The `model_info` of the server's answer as it is, for what `ModelInfo` has no field for. As `info` else."""
+        with self._explained(model):
+            try:
+                async with asyncio.timeout(timeout):
+                    while True:
+                        told = await self._live_link().ask(model)
+                        if told != model_info.UNAVAILABLE:
+                            return told
+                        # LMQL's server does not answer when its model is loaded, but at once: ask it again.
+                        await asyncio.sleep(_POLL_SECONDS)
+            except TimeoutError:
+                raise TimeLimitError(f"no answer to MODEL_INFO within {timeout:g} s") from None
+
+    @contextlib.contextmanager
+    def _explained(self, model: str | None) -> Iterator[None]:
+        """Say what a lost connection may come from."""
         try:
-            async with asyncio.timeout(timeout):
-                while True:
-                    told = await self._live_link().ask(model)
-                    if told != model_info.UNAVAILABLE:
-                        return told
-                    # LMQL's server does not answer when its model is loaded, but at once; it has to be asked again.
-                    await asyncio.sleep(_POLL_SECONDS)
-        except TimeoutError:
-            raise TimeLimitError(f"no answer to MODEL_INFO within {timeout:g} s") from None
+            yield
         except ConnectError as error:
             if model is not None or self._owned or self._link is None or not self._link.was_open:
                 raise
@@ -167,6 +215,7 @@ class LmtpClient:
                 on_frame=self._on_frame,
                 on_progress=self._on_progress,
                 on_ignored=self._on_ignored,
+                extended=self._extended,
                 after=self._link if self._owned else None,  # two would not have room in memory
             )
         return self._link

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from lmtool.lmtp.config import ServerConfig
-    from lmtool.ports import ProgressSource, StreamHandle, TokenModel, Unsubscribe
+    from lmtool.ports import Catalogue, ProgressSource, StreamHandle, TokenModel, Unsubscribe
     from lmtool.types import LoadProgress, StreamId, TokenOutput
 
 
@@ -49,6 +49,7 @@ class Connection:
         config: ServerConfig,
         *,
         progress: ProgressSource | None,
+        catalogue: Catalogue | None,
         log: Callable[[RequestLog], None],
         tap: Tap | None = None,
     ) -> None:
@@ -58,6 +59,7 @@ class Connection:
         self._model = model
         self._config = config
         self._progress = progress
+        self._catalogue = catalogue
         self._log = log
         self._tap = tap
         self._session = ServerSession(max_streams=config.max_streams, max_frame_bytes=config.max_sent_frame_bytes)
@@ -121,6 +123,10 @@ class Connection:
             handle.pause()
 
     def _tell(self, request: ModelInfoRequest) -> None:
+        if request.listing and self._catalogue is not None:
+            self._session.answer_list(request, self._catalogue.models())
+            self._log(RequestLog(self.number, request.stream_id, "MODEL_INFO", end="stop", ignored=request.ignored))
+            return
         if len(self._answers) >= self._config.max_streams:
             overload = OverloadedError(
                 f"{len(self._answers)} MODEL_INFO requests wait on this connection, the most it may"

@@ -127,7 +127,8 @@ def ends(command: str | None, entry: Entry) -> bool:
     """Whether an entry of a server's frame is the last one of its stream or request."""
     if entry.get("error") is not None:
         return True
-    return entry.get("model_info" if command == "MSG" else "finish_reason") is not None
+    last = ("model_info", "models") if command == "MSG" else ("finish_reason",)
+    return any(entry.get(name) is not None for name in last)
 
 
 def stream_key(stream_id: object) -> Key:

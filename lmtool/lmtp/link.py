@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
-from lmtool.errors import AccessDeniedError, ConnectError, LmtoolError, RemoteProtocolError, ServerError
+from lmtool.errors import (
+    AccessDeniedError,
+    ConnectError,
+    LmtoolError,
+    RemoteProtocolError,
+    RequestError,
+    ServerError,
+    kind_of,
+)
 from lmtool.lmtp.channel import open_channel
 from lmtool.lmtp.endpoint import CommandEndpoint
-from lmtool.lmtp.messages import FieldsIgnored, ModelInfoAnswer, Progress, RequestFailed
+from lmtool.lmtp.messages import FieldsIgnored, ModelInfoAnswer, ModelsAnswer, Progress, RequestFailed
 from lmtool.lmtp.session import BrokenFrame, ClientSession, StreamsAdvanced
-from lmtool.ports import refuse
+from lmtool.ports import DeferredHandle, refuse
 from lmtool.types import TokenOutput
 
 if TYPE_CHECKING:
@@ -21,6 +30,11 @@ if TYPE_CHECKING:
     from lmtool.lmtp.session import ClientEvent
     from lmtool.ports import Sink, StreamHandle
     from lmtool.types import GenerateRequest, LoadProgress, ScoreRequest
+
+    Request: TypeAlias = GenerateRequest | ScoreRequest
+
+SILENCE = 5.0
+"""Seconds without an answer to MODEL_INFO after which a server is taken for LMQL's, which may never give one."""
 
 
 class RemoteStream:
@@ -86,6 +100,7 @@ class Link:
         on_frame: Callable[[Literal[">", "<"], str], None] | None,
         on_progress: Callable[[LoadProgress], None] | None,
         on_ignored: Callable[[tuple[str, ...]], None] | None,
+        extended: bool = False,
         after: Link | None = None,
     ) -> None:
         """after: a connection that was lost, and must be over before this one opens."""
@@ -96,9 +111,9 @@ class Link:
         self._on_progress = on_progress
         self._on_ignored = on_ignored
         self.loop = asyncio.get_running_loop()
-        self._session = ClientSession()
+        self._session = ClientSession(extended=extended)
         self._streams: dict[str, RemoteStream] = {}
-        self._answers: dict[str, asyncio.Future[Mapping[str, object] | str]] = {}
+        self._answers: dict[str, asyncio.Future[object]] = {}
         self._outgoing: asyncio.Queue[str] = asyncio.Queue()
         self._opened: asyncio.Future[None] = self.loop.create_future()
         self.lost = False
@@ -109,7 +124,17 @@ class Link:
         """Why it was lost; None until then."""
         self.closed = False
         """Whether `close` was called: then it is this side that ended it."""
+        self._deciding: list[tuple[DeferredHandle, Request, Sink]] = []
+        """Requests that wait until it is known what the server speaks."""
+        self._known = asyncio.Event()
+        """Set once that is known."""
         self._task = self.loop.create_task(self._live())
+        self._learning: asyncio.Task[None] | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether the server is known not to speak the extensions."""
+        return self._session.plain
 
     async def opened(self) -> None:
         """Return when the connection is open. Raises `ConnectError` or `TimeLimitError`."""
@@ -132,8 +157,29 @@ class Link:
 
     # What is asked of the server.
 
-    def submit(self, request: GenerateRequest | ScoreRequest, sink: Sink) -> StreamHandle:
-        """Start a stream. Like every failure of a stream, one to write the request comes through the sink."""
+    def submit(self, request: Request, sink: Sink) -> StreamHandle:
+        """Start a stream. Like every failure of a stream, one to write the request comes through the sink.
+
+        What only some servers understand is sent once the server has said, to a MODEL_INFO, that it is one of them.
+        """
+        try:
+            undecided = self._session.undecided(request)
+        except LmtoolError as error:
+            return refuse(request.stream_id, sink, error)
+        if not undecided:
+            return self._begin(request, sink)
+        handle = DeferredHandle(request.stream_id, sink)
+        self._deciding.append((handle, request, sink))
+        if self._learning is None:
+            self._learning = self.loop.create_task(self._learn(request.model))
+        return handle
+
+    def _begin(self, request: Request, sink: Sink) -> StreamHandle:
+        ending = self._session.ending(request)
+        if ending is not None:
+            handle = DeferredHandle(request.stream_id, sink)
+            handle.end(TokenOutput(request.stream_id, finish_reason=ending))
+            return handle
         try:
             key, frame = self._session.open(request, progress=self._on_progress is not None)
         except LmtoolError as error:
@@ -143,10 +189,67 @@ class Link:
         self._outgoing.put_nowait(frame)
         return stream
 
-    async def ask(self, model: str | None) -> Mapping[str, object] | str:
+    async def _learn(self, model: str | None) -> None:
+        """Find out what the server speaks, then begin the streams that wait for it.
+
+        It is known from an answer to MODEL_INFO, or from the progress of a load; one that tells neither is taken for
+        a plain server after `SILENCE` seconds.
+        """
+        tasks = [self.loop.create_task(self.ask(model, progress=True)), self.loop.create_task(self._known.wait())]
+        failure: LmtoolError | None = None
+        try:
+            await self.opened()
+            done, _ = await asyncio.wait(tasks, timeout=SILENCE, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.gather(*done)
+        except ServerError:
+            pass  # about the model: the streams will be told the same
+        except LmtoolError as error:
+            failure = error
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        self._session.taken_for_plain()
+        self._learning = None
+        self._decide(failure)
+
+    def _decide(self, failure: LmtoolError | None) -> None:
+        """Begin the streams that wait until it is known what the server speaks, or end them all with an error."""
+        waiting, self._deciding = self._deciding, []
+        for handle, request, sink in waiting:
+            if failure is not None:
+                handle.fail(failure)
+            else:
+                handle.start(partial(self._begin, request, sink))
+
+    async def ask_for(self, seconds: float, model: str | None) -> Mapping[str, object] | str | None:
+        """The answer to MODEL_INFO; None where the server neither answers nor tells how a load proceeds for so long.
+
+        Raises as `ask`, and as `opened`.
+        """
+        await self.opened()
+        asking = self.loop.create_task(self.ask(model, progress=True))
+        try:
+            await asyncio.wait({asking}, timeout=seconds)
+            if not asking.done():
+                self._session.taken_for_plain()
+            return None if self._session.plain and not asking.done() else await asking
+        finally:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+
+    async def ask(self, model: str | None, *, progress: bool = False) -> Mapping[str, object] | str:
         """Ask MODEL_INFO. Raises `ServerError` or `ConnectError`."""
-        key, frame = self._session.ask(model, progress=self._on_progress is not None)
-        answer: asyncio.Future[Mapping[str, object] | str] = self.loop.create_future()
+        return cast("Mapping[str, object] | str", await self._ask(model, progress=progress))
+
+    async def models(self, model: str | None) -> object:
+        """Ask what is served: the list, or MODEL_INFO's answer from a server that has none. Raises as `ask`."""
+        return await self._ask(model, listing=True)
+
+    async def _ask(self, model: str | None, *, progress: bool = False, listing: bool = False) -> object:
+        progress = progress or (self._on_progress is not None and not listing)
+        key, frame = self._session.ask(model, progress=progress, listing=listing)
+        answer: asyncio.Future[object] = self.loop.create_future()
         self._answers[key] = answer
         self._outgoing.put_nowait(frame)
         try:
@@ -208,7 +311,10 @@ class Link:
             frame = await channel.receive()
             if self._on_frame is not None and isinstance(frame, str):
                 self._on_frame("<", frame)
-            self._handle(self._session.receive(frame))
+            events = self._session.receive(frame)
+            if not self._known.is_set() and (self._session.extended or self._session.plain):
+                self._known.set()
+            self._handle(events)
 
     def _handle(self, events: Iterable[ClientEvent]) -> None:
         for event in events:
@@ -217,6 +323,8 @@ class Link:
                     self._advance(event)
                 case ModelInfoAnswer():
                     self._settle(event.stream_id, event.model_info)
+                case ModelsAnswer():
+                    self._settle(event.stream_id, event.models)
                 case RequestFailed():
                     self._settle(event.stream_id, _error(event))
                 case Progress() if self._on_progress is not None:
@@ -241,7 +349,7 @@ class Link:
         for sink, outputs in by_sink.items():
             sink(outputs)
 
-    def _settle(self, key: str | None, answer: Mapping[str, object] | str | LmtoolError) -> None:
+    def _settle(self, key: str | None, answer: object) -> None:
         future = self._answers.get(key) if key is not None else None
         if future is None or future.done():
             return
@@ -256,6 +364,7 @@ class Link:
             self._opened.set_exception(error)
             self._opened.exception()  # nobody has to wait for the opening: each request is told by itself
         self._handle(self._session.lost(error))
+        self._decide(error)
 
 
 def _closed() -> ConnectError:
@@ -263,5 +372,7 @@ def _closed() -> ConnectError:
 
 
 def _error(event: RequestFailed) -> LmtoolError:
-    kinds = {ConnectError.code: ConnectError, AccessDeniedError.code: AccessDeniedError}
-    return kinds.get(event.error_code or "", ServerError)(event.error)
+    """The error of a request; a `RequestError` keeps its kind, another failure is the server's."""
+    kind = kind_of(event.error_code)
+    kept = issubclass(kind, RequestError | ConnectError | AccessDeniedError)
+    return (kind if kept else ServerError)(event.error)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from lmtool.types import GenerateRequest, LoadProgress, ScoreRequest, TokenOutput
 
@@ -35,6 +35,7 @@ EXTENSIONS = (
     "error_code",
     "ignored",
     "progress",
+    "list",
 )
 """Names of what this implementation knows beyond the LMTP document, as told by MODEL_INFO."""
 
@@ -71,6 +72,8 @@ class ModelInfoRequest:
     extended: bool = False
     progress: bool = False
     ignored: tuple[str, ...] = ()
+    listing: bool = False
+    """Whether to list all that is served instead, at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,14 @@ class ModelInfoAnswer:
 
     stream_id: str
     model_info: Mapping[str, object] | str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelsAnswer:
+    """MSG with `models`: what is served, as `model_info.entry_to_wire` writes each."""
+
+    stream_id: str
+    models: Sequence[object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,4 +145,6 @@ class UnknownMessage:
     stream_id: str | None = None
 
 
-ServerMessage: TypeAlias = Tokens | ModelInfoAnswer | RequestFailed | Progress | FieldsIgnored | UnknownMessage
+ServerMessage: TypeAlias = (
+    Tokens | ModelInfoAnswer | ModelsAnswer | RequestFailed | Progress | FieldsIgnored | UnknownMessage
+)

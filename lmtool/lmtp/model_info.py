@@ -1,11 +1,11 @@
-"""MODEL_INFO's answer: from a `ModelInfo` to the wire's object, and back from whatever a server tells."""
+"""MODEL_INFO's answers, a description or a list, to the wire's objects and back from whatever a server tells."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast, get_args
 
 from lmtool.lmtp.messages import EXTENSIONS, PROTOCOL_VERSION
-from lmtool.types import ModelInfo, TokenizerInfo
+from lmtool.types import ModelEntry, ModelInfo, ModelPhase, TokenizerInfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,6 +61,31 @@ def from_wire(told: Mapping[str, object] | str, model: str | None) -> ModelInfo:
         dtype=_text(told, "dtype"),
         device=_text(told, "device"),
         kernels=_text(told, "kernels"),
+    )
+
+
+def entry_to_wire(entry: ModelEntry) -> dict[str, object]:
+    """One entry of `models`; what is not known is left out."""
+    told: dict[str, object] = {"name": entry.name, "phase": entry.phase}
+    if entry.aliases:
+        told["aliases"] = entry.aliases
+    for name in ("size_bytes", "context_length", "idle_seconds"):
+        value = getattr(entry, name)
+        if value is not None:
+            told[name] = value
+    return told
+
+
+def entry_from_wire(told: Mapping[str, object]) -> ModelEntry:
+    """One entry of a server's `models`, as far as it makes sense; a phase of a later server counts as ready."""
+    phase, idle = told.get("phase"), told.get("idle_seconds")
+    return ModelEntry(
+        _text(told, "name") or "",
+        tuple(alias for alias in _list(told, "aliases") if isinstance(alias, str)),
+        cast("ModelPhase", phase) if phase in get_args(ModelPhase) else "ready",
+        _number(told, "size_bytes"),
+        _number(told, "context_length"),
+        float(idle) if isinstance(idle, int | float) else None,
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 import msgspec
 
 from lmtool.errors import RequestError
-from lmtool.types import ChatMessage, LogprobsMode, Prompt
+from lmtool.types import RANGES, ChatMessage, LogprobsMode, Prompt, Range
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,9 +71,23 @@ _StopText = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
 _FewTokenIds = Annotated[tuple[_TokenId, ...], msgspec.Meta(max_length=MAX_STOP_ENTRIES)]
 _FewStops = Annotated[tuple[_StopText | _TokenId, ...], msgspec.Meta(max_length=MAX_STOP_ENTRIES)]
 
-_COUNT: Field[int] = Field(Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)], "an integer, 0 or more")
-_NUMBER: Field[float] = Field(float, "a finite number")
-TOP_LOGPROBS: Field[int] = Field(Annotated[int, msgspec.Meta(ge=0, le=256)], "an integer from 0 to 256")
+
+def _number(allowed: Range) -> Field[Any]:
+    low, high = allowed.low, allowed.high
+    bounds = msgspec.Meta(gt=low, le=high) if allowed.above else msgspec.Meta(ge=low, le=high)
+    return Field(Annotated[int if allowed.whole else float, bounds], str(allowed))
+
+
+_FINITE: Field[float] = Field(float, "a finite number")
+_NUMBERS: dict[str, Field[Any]] = {
+    **{name: _number(allowed) for name, allowed in RANGES.items()},
+    # As SPEC.md has them; an engine refuses what it cannot compute with.
+    **dict.fromkeys(("temperature", "presence_penalty", "frequency_penalty"), _FINITE),
+    "repetition_penalty": Field(Annotated[float, msgspec.Meta(gt=0)], "a number above 0"),
+    "top_p": _number(Range(0, 1, above=True)),
+}
+"""The numbers of `SamplingParams`."""
+TOP_LOGPROBS: Field[int] = _NUMBERS["top_logprobs"]
 SWITCH: Field[bool] = Field(bool, "true or false")
 PROMPT: Field[tuple[int, ...] | str] = Field(
     str | tuple[_TokenId, ...], "an array of token ids (integers, 0 or more) or a string"
@@ -97,20 +111,10 @@ PRIORITY: Field[int] = Field(Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 -
 LMTP: Field[int] = Field(Annotated[int, msgspec.Meta(ge=1)], "an integer, 1 or more")
 
 SAMPLING: Mapping[str, Field[Any]] = {
-    "max_tokens": _COUNT,
-    "temperature": _NUMBER,
-    "top_k": _COUNT,
-    "top_p": Field(Annotated[float, msgspec.Meta(gt=0, le=1)], "a number above 0, at most 1"),
-    "min_p": Field(Annotated[float, msgspec.Meta(ge=0, le=1)], "a number from 0 to 1"),
-    "repetition_penalty": Field(Annotated[float, msgspec.Meta(gt=0)], "a number above 0"),
-    "presence_penalty": _NUMBER,
-    "frequency_penalty": _NUMBER,
-    "seed": Field(Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)], "an integer of at most 64 bits"),
+    **_NUMBERS,
     "logit_bias": Field(dict[_TokenId, float], 'an object of token ids and finite numbers, such as {"50256": -100}'),
     "stop_token_ids": Field(_FewTokenIds, f"an array of at most {MAX_STOP_ENTRIES} token ids"),
-    "min_tokens": _COUNT,
     "ignore_eos": SWITCH,
-    "top_logprobs": TOP_LOGPROBS,
     "logprobs_mode": Field(LogprobsMode, '"raw", "biased" or "processed"'),
 }
 """Fields of GENERATE that bear the names of `SamplingParams`, but for `stop`."""
@@ -121,7 +125,7 @@ KNOWN: Mapping[str, frozenset[str]] = {
     | {"prompt", "messages", "text", "progress", "stop", "constraint", "priority", "logits_processors"}
     | SAMPLING.keys(),
     "SCORE": _REQUEST | {"prompt", "messages", "scored", "text", "progress", "top_logprobs"},
-    "MODEL_INFO": _REQUEST | {"data", "progress"},
+    "MODEL_INFO": _REQUEST | {"data", "progress", "list"},
     "CANCEL": _REQUEST,
 }
 """Every field that has a meaning, per command; the others are ignored and told to a client that asks."""

@@ -98,7 +98,8 @@ def _read_score(stream: str, members: Mapping[str, bytes]) -> Score:
 def _read_model_info(stream: str, members: Mapping[str, bytes]) -> ModelInfoRequest:
     model = _optional(members, "model", request_fields.MODEL)
     ignored = _ignored("MODEL_INFO", members)
-    return ModelInfoRequest(stream, model, _extended(members), _switch(members, "progress"), ignored)
+    listing = _switch(members, "list")
+    return ModelInfoRequest(stream, model, _extended(members), _switch(members, "progress"), ignored, listing)
 
 
 def _read_cancel(stream: str, members: Mapping[str, bytes]) -> Cancel:
@@ -194,16 +195,22 @@ def write(message: ClientMessage) -> tuple[str, bytes]:
         payload["lmtp"] = PROTOCOL_VERSION
     if not isinstance(message, Cancel) and message.progress:
         payload["progress"] = True
+    if isinstance(message, ModelInfoRequest) and message.listing:
+        payload["list"] = True
     try:
         return command, msgspec.json.encode(payload)
     except UnicodeEncodeError:
         raise LocalProtocolError(f"the text of {command} holds half a surrogate pair; expected Unicode") from None
 
 
-def needs_extensions(request: GenerateRequest | ScoreRequest) -> bool:
-    """Whether only a server that knows more than LMQL 0.7.3's understands a request."""
+def extensions(request: GenerateRequest | ScoreRequest) -> list[str]:
+    """What of a request only a server that knows more than LMQL 0.7.3's understands, in words for people."""
     payload = _generate_payload(request) if isinstance(request, GenerateRequest) else _score_payload(request)
-    return bool(payload.keys() - _KNOWN_TO_LMQL) or any(isinstance(payload.get(at), str) for at in ("prompt", "scored"))
+    names = [name for name in payload if name not in _KNOWN_TO_LMQL]
+    if isinstance(request, GenerateRequest) and request.constraint is not None:
+        names[names.index("constraint")] = f"constraint ({request.constraint.kind})"
+    names += [f"{name} as text" for name in ("prompt", "scored") if isinstance(payload.get(name), str)]
+    return names + (["top_logprobs 0 (1 is its least)"] if payload.get("top_logprobs") == 0 else [])
 
 
 _KNOWN_TO_LMQL = {"model", "stream_id", "prompt", "scored", "max_tokens", "temperature", "logit_bias"} | {

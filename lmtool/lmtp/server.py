@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from lmtool.lmtp.request_log import RequestLog
     from lmtool.lmtp.stdio import LineReader, LineWriter
-    from lmtool.ports import ProgressSource, TokenModel
+    from lmtool.ports import Catalogue, ProgressSource, TokenModel
 
 _FLUSH_SECONDS = 2.0
 _GOING_AWAY = 1001
@@ -32,8 +32,9 @@ _GOING_AWAY = 1001
 class LmtpServer:
     """Offers a model to any number of clients.
 
-    `progress` is asked how a load proceeds, for clients that want to be told; `log` gets one `RequestLog` for each
-    request that ends; `tap` is shown every frame.
+    `progress` is asked how a load proceeds, for clients that want to be told, and `catalogue` what is served: without
+    it a list is answered by the description of the one model. `log` gets one `RequestLog` for each request that ends;
+    `tap` is shown every frame.
     """
 
     def __init__(
@@ -42,12 +43,14 @@ class LmtpServer:
         *,
         config: ServerConfig | None = None,
         progress: ProgressSource | None = None,
+        catalogue: Catalogue | None = None,
         log: Callable[[RequestLog], None] | None = None,
         tap: Tap | None = None,
     ) -> None:
         self._model = model
         self._config = config or ServerConfig()
         self._progress = progress
+        self._catalogue = catalogue
         self._log = log or silent
         self._tap = tap
         self._count = 0
@@ -112,7 +115,13 @@ class LmtpServer:
 
     def _register(self, number: int, agent: str) -> Connection:
         connection = Connection(
-            number, self._model, self._config, progress=self._progress, log=self._log, tap=self._tap
+            number,
+            self._model,
+            self._config,
+            progress=self._progress,
+            catalogue=self._catalogue,
+            log=self._log,
+            tap=self._tap,
         )
         self._connections.add(connection)
         self._empty.clear()

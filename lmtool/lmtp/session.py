@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from lmtool.errors import OverloadedError, RequestError
+from lmtool.errors import LocalProtocolError, OverloadedError, RequestError
 from lmtool.lmtp import answer_payloads, codec, model_info, request_payloads
 from lmtool.lmtp.codec import BrokenFrameError, RefusedFrameError
 from lmtool.lmtp.messages import (
@@ -17,6 +17,7 @@ from lmtool.lmtp.messages import (
     Generate,
     ModelInfoAnswer,
     ModelInfoRequest,
+    ModelsAnswer,
     Progress,
     RequestFailed,
     Score,
@@ -27,12 +28,12 @@ from lmtool.lmtp.outbox import Outbox
 from lmtool.types import GenerateRequest, TokenOutput
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from lmtool.errors import LmtoolError
     from lmtool.lmtp.messages import ClientMessage, ServerMessage
     from lmtool.prompt_limits import LimitsByModel
-    from lmtool.types import LoadProgress, ModelInfo, ScoreRequest, StreamId
+    from lmtool.types import FinishReason, LoadProgress, ModelEntry, ModelInfo, ScoreRequest, StreamId
 
 ServerEvent: TypeAlias = "Generate | Score | ModelInfoRequest | Cancel | RefusedFrameError"
 """What a client's frame asks the server to do. A refused frame has been answered already."""
@@ -154,6 +155,11 @@ class ServerSession:
         answer = ModelInfoAnswer(request.stream_id, model_info.to_wire(info))
         self._outbox.put("MSG", answer_payloads.write_message(answer))
 
+    def answer_list(self, request: ModelInfoRequest, models: Sequence[ModelEntry]) -> None:
+        """Answer a MODEL_INFO that asks for a list."""
+        answer = ModelsAnswer(request.stream_id, [model_info.entry_to_wire(entry) for entry in models])
+        self._outbox.put("MSG", answer_payloads.write_message(answer))
+
     def refuse(self, stream_id: str | None, error: LmtoolError) -> None:
         """Answer a request, or a frame that belongs to none (None), with an error that ends no stream."""
         failed = RequestFailed(stream_id, _sentence(error), error.code if self.extended else None)
@@ -184,7 +190,8 @@ class BrokenFrame:
 
 
 ClientEvent: TypeAlias = (
-    "StreamsAdvanced | ModelInfoAnswer | RequestFailed | Progress | FieldsIgnored | UnknownMessage | BrokenFrame"
+    "StreamsAdvanced | ModelInfoAnswer | ModelsAnswer | RequestFailed | Progress | FieldsIgnored | UnknownMessage"
+    " | BrokenFrame"
 )
 
 
@@ -192,25 +199,47 @@ class ClientSession:
     """The client's end of one connection.
 
     `open` and `ask` give a key and the frame to send; `receive` turns each of the server's frames into events. Keys are
-    the ids on the wire, counted from 1 and never used twice.
+    the ids on the wire, counted from 1 and never used twice. A request that is `undecided` must wait until it is known
+    what the server speaks (or `taken_for_plain`), and one with an `ending` is not sent at all.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, extended: bool = False) -> None:
         self._last_key = 0
         self._streams: dict[str, StreamId] = {}
         self._requests: set[str] = set()
-        self.extended = False
+        self.extended = extended
         """Whether the server is known to speak the extensions."""
         self.plain = False
-        """Whether the server is known not to speak them."""
+        """Whether the server is known not to speak them: it is LMQL's, or one like it."""
+
+    def undecided(self, request: GenerateRequest | ScoreRequest) -> bool:
+        """Whether a request uses an extension, and it is not known yet whether the server speaks them.
+
+        Raises `LocalProtocolError` for a request that cannot be written at all.
+        """
+        if self.extended or self.plain:
+            return False
+        return _without_tokens(request) is not None or bool(request_payloads.extensions(request))
+
+    def taken_for_plain(self) -> None:
+        """Go on as with LMQL's server: this one has not said in time what it speaks."""
+        self.plain = not self.extended
+
+    def ending(self, request: GenerateRequest | ScoreRequest) -> FinishReason | None:
+        """How a stream without tokens ends here, because a plain server would not end it so; None: send it."""
+        return _without_tokens(request) if self.plain else None
 
     def open(self, request: GenerateRequest | ScoreRequest, *, progress: bool = False) -> tuple[str, str]:
         """Begin a stream. Returns its key and the frame to send. Raises `LocalProtocolError`; then nothing is begun.
 
         `lmtp` and `progress` are sent only where the request uses an extension anyway, or the server is known to speak
-        them: LMQL's server fails a request with a field that it does not know.
+        them. LMQL's server fails a request with a field that it does not know, or drops it unseen: there, what it does
+        not know is refused by name.
         """
-        extended = self.extended or request_payloads.needs_extensions(request)
+        needed = request_payloads.extensions(request)
+        if self.plain:
+            _check_plain(request, needed)
+        extended = self.extended or bool(needed)
         key = str(self._last_key + 1)
         progress = progress and extended
         message: Generate | Score
@@ -223,12 +252,14 @@ class ClientSession:
         self._streams[key] = request.stream_id
         return key, frame
 
-    def ask(self, model: str | None, *, progress: bool = False) -> tuple[str, str]:
-        """Ask MODEL_INFO. Returns the request's key and the frame to send."""
+    def ask(self, model: str | None, *, progress: bool = False, listing: bool = False) -> tuple[str, str]:
+        """Ask MODEL_INFO, or for the list of all that is served. Returns the request's key and the frame to send."""
         self._last_key += 1
         key = str(self._last_key)
         self._requests.add(key)
-        return key, codec.encode_request(ModelInfoRequest(key, model, extended=True, progress=progress))
+        new = not self.plain
+        request = ModelInfoRequest(key, model, extended=new, progress=new and progress, listing=new and listing)
+        return key, codec.encode_request(request)
 
     def cancel(self, key: str, model: str | None) -> str | None:
         """End a stream: late outputs of it are dropped. Returns the frame to send, None where the server needs none."""
@@ -255,14 +286,21 @@ class ClientSession:
             case RequestFailed():
                 return self._fail(message)
             case ModelInfoAnswer():
-                self._learn(message.model_info)
-                answered = message.stream_id in self._requests
-                self._requests.discard(message.stream_id)
-                return message if answered else None
+                self._learn(speaks=not isinstance(message.model_info, str) and "lmtp" in message.model_info)
+                return self._answered(message)
+            case ModelsAnswer():
+                self._learn(speaks=True)
+                return self._answered(message)
             case Progress() | FieldsIgnored():
+                self._learn(speaks=True)
                 return message if message.stream_id in self._requests or message.stream_id in self._streams else None
             case UnknownMessage():
                 return message
+
+    def _answered(self, message: ModelInfoAnswer | ModelsAnswer) -> ClientEvent | None:
+        answered = message.stream_id in self._requests
+        self._requests.discard(message.stream_id)
+        return message if answered else None
 
     def _advance(self, received: tuple[TokenOutput, ...]) -> StreamsAdvanced | None:
         keys, outputs = [], []
@@ -279,19 +317,20 @@ class ClientSession:
 
     def _fail(self, message: RequestFailed) -> ClientEvent | None:
         """A MSG error: of a request, or of a stream, where LMQL's server refuses a GENERATE that way."""
-        if message.error.startswith("Unknown command: CANCEL"):
-            self.plain = True
         key = message.stream_id
+        if message.error_code is not None:
+            self._learn(speaks=True)
+        elif message.error.startswith("Unknown command: CANCEL") or key in self._requests:
+            self._learn(speaks=False)  # whoever knows the extensions tells the error's code
         if key is None or key in self._requests:
             self._requests.discard(key or "")
             return message
         code = message.error_code or RequestError.code
         return self._advance((TokenOutput(key, error=message.error, error_code=code),))
 
-    def _learn(self, told: Mapping[str, object] | str) -> None:
-        speaks = not isinstance(told, str) and "lmtp" in told
+    def _learn(self, *, speaks: bool) -> None:
         self.extended = self.extended or speaks
-        self.plain = not speaks
+        self.plain = not self.extended
 
     def lost(self, error: LmtoolError) -> list[ClientEvent]:
         """End every stream and request, because the connection is gone."""
@@ -318,6 +357,29 @@ def _renamed(output: TokenOutput, stream_id: StreamId) -> TokenOutput:
         output.warnings,
         output.stopped_by,
     )
+
+
+def _without_tokens(request: GenerateRequest | ScoreRequest) -> FinishReason | None:
+    """How a stream ends that has no tokens; None for one that may have some.
+
+    LMQL's server sends a token all the same for `max_tokens` 0, and nothing ever for an empty `scored`.
+    """
+    if isinstance(request, GenerateRequest):
+        return "length" if request.sampling.max_tokens == 0 else None
+    return None if request.scored else "stop"
+
+
+def _check_plain(request: GenerateRequest | ScoreRequest, needed: Sequence[str]) -> None:
+    """Raise `LocalProtocolError` for what LMQL's server does not know, or drops its connection over."""
+    if request.model is None:
+        raise LocalProtocolError("the server is LMQL's, or one like it: it needs the name of a model", "name it")
+    if needed:
+        ids = any(name.endswith("as text") or name == "messages" for name in needed)
+        raise LocalProtocolError(
+            f"the server speaks LMTP as LMQL does, and does not know: {', '.join(needed)}",
+            "send token ids" if ids else "leave that out",
+            "or serve the model with lmtool, which knows it",
+        )
 
 
 def _sentence(error: LmtoolError) -> str:

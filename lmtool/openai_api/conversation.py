@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lmtool.openai_api.members import Members
-from lmtool.types import ChatMessage, ToolCall
+from lmtool.types import ROLES, ChatMessage, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +29,8 @@ def _message(members: Members, index: int, given: object) -> ChatMessage:
         raise members.wrong(where, given, "an object with role and content")
     own = Members(given, f"{where}.")
     role, name, answers = own.text("role") or "", own.text("name"), own.text("tool_call_id")
+    if role not in ROLES:
+        raise own.wrong("role", role, f"one of {', '.join(ROLES)}")
     calls = tuple(_call(call) for call in own.objects("tool_calls", MOST_MESSAGES))
     content = _content(own, optional=bool(calls))
     for ignored in _SAID_ELSEWHERE:

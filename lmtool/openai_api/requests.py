@@ -28,8 +28,8 @@ MOST_CHOICES = 128
 """Answers to one request: prompts times `n`."""
 MOST_TOKENS = 2**31 - 1
 """In place of no limit: the context ends the answer."""
-_CHAT_TOP_LOGPROBS = 20
-_TEXT_LOGPROBS = 20
+MOST_LOGPROBS = 20
+"""Alternatives beside a token where the server says nothing else."""
 _GUIDED = {"guided_json": "json", "guided_regex": "regex", "guided_choice": "choice", "guided_grammar": "grammar"}
 """What vLLM once called them, to what they are called in `structured_outputs`."""
 
@@ -83,14 +83,14 @@ class Call:
         return None if self.sampling.seed is None else self.sampling.seed + index % self.width
 
 
-def chat(body: Mapping[str, object]) -> Call:
+def chat(body: Mapping[str, object], most_logprobs: int = MOST_LOGPROBS) -> Call:
     """A request to `/v1/chat/completions`. Raises `ApiError`."""
     members = Members(body)
     model, messages = members.text("model"), conversation.messages(members)
-    wanted, top = members.flag("logprobs"), members.integer("top_logprobs", 0, _CHAT_TOP_LOGPROBS)
+    wanted, top = members.flag("logprobs"), members.integer("top_logprobs", 0, most_logprobs)
     if top is not None and not wanted:
         raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
-    newer, older = (members.integer(name, 0, MOST_TOKENS) for name in ("max_completion_tokens", "max_tokens"))
+    newer, older = (members.integer(name, 1, MOST_TOKENS) for name in ("max_completion_tokens", "max_tokens"))
     limit = newer if newer is not None else older
     for name in ("functions", "function_call"):
         if members.take(name):
@@ -99,7 +99,7 @@ def chat(body: Mapping[str, object]) -> Call:
     if modalities not in (None, ["text"]):
         raise members.wrong("modalities", modalities, '["text"]; sounds cannot be made here')
     sampling = sampling_of(members, MOST_TOKENS if limit is None else limit, (top or 0) if wanted else None)
-    call = _call(members, model, (messages,), sampling, (top or 0) if wanted else None)
+    call = _call(members, model, (messages,), sampling, ((top or 0) if wanted else None, most_logprobs))
     call = replace(
         call, template_options=members.mapping("chat_template_kwargs"), **held_by_tools(call, chat_tools(members))
     )
@@ -114,15 +114,15 @@ def held_by_tools(call: Call, tools: ToolUse | None) -> dict[str, Any]:
     return {"tools": tools, "constraint": tools.constraint() or call.constraint}
 
 
-def completion(body: Mapping[str, object]) -> Call:
+def completion(body: Mapping[str, object], most_logprobs: int = MOST_LOGPROBS) -> Call:
     """A request to `/v1/completions`. Raises `ApiError`."""
     members = Members(body)
     model, prompts = members.text("model"), _prompts(members)
-    logprobs, limit = members.integer("logprobs", 0, _TEXT_LOGPROBS), members.integer("max_tokens", 0, MOST_TOKENS)
+    logprobs, limit = members.integer("logprobs", 0, most_logprobs), members.integer("max_tokens", 0, MOST_TOKENS)
     if members.text("suffix"):
         raise ApiError(400, "suffix is for models that fill gaps, which none here does", param="suffix")
     sampling = sampling_of(members, 16 if limit is None else limit, logprobs)
-    call = _call(members, model, prompts, sampling, logprobs, echo=members.flag("echo"))
+    call = _call(members, model, prompts, sampling, (logprobs, most_logprobs), echo=members.flag("echo"))
     members.end()
     return call
 
@@ -132,10 +132,11 @@ def _call(
     model: str | None,
     prompts: tuple[Prompt, ...],
     sampling: SamplingParams,
-    logprobs: int | None,
+    logprobs: tuple[int | None, int],
     *,
     echo: bool = False,
 ) -> Call:
+    """What all routes share. logprobs: alternatives that are wanted beside each token, and the most there may be."""
     n = members.integer("n", 1, MOST_CHOICES) or 1
     best_of = members.integer("best_of", 1, MOST_CHOICES)
     if best_of is not None and best_of < n:
@@ -153,7 +154,7 @@ def _call(
         options.end()
     if stream and best_of not in {None, n}:
         raise ApiError(400, "best_of cannot be streamed: which answer is best is known at the end", param="best_of")
-    shown = members.integer("prompt_logprobs", 0, _TEXT_LOGPROBS)
+    shown = members.integer("prompt_logprobs", 0, logprobs[1])
     if stream and shown is not None:
         raise ApiError(400, "prompt_logprobs cannot be streamed", param="prompt_logprobs")
     chosen = best_of if best_of != n else None
@@ -166,7 +167,7 @@ def _call(
         stream,
         usage or continuous,
         continuous,
-        logprobs,
+        logprobs[0],
         shown,
         echo,
         constraint_of(members),

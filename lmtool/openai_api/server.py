@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from starlette.middleware import Middleware
@@ -33,9 +34,9 @@ if TYPE_CHECKING:
     from lmtool.openai_api.replies import Route as Kind
     from lmtool.openai_api.requests import Call
     from lmtool.openai_api.tools.parsers import Form
-    from lmtool.ports import TokenModel
+    from lmtool.ports import Catalogue, TokenModel
     from lmtool.prompt_limits import LimitsByModel
-    from lmtool.types import ModelInfo, TokenOutput
+    from lmtool.types import ModelEntry, TokenOutput
 
     Handler: TypeAlias = "Callable[[Request], Any]"
 
@@ -56,6 +57,8 @@ class ApiConfig:
     """How models write calls of tools; None: as their chat templates teach."""
     counted: Counted | None = None
     """Is told of each stream that ended."""
+    max_logprobs: int | None = None
+    """Most alternatives that may be asked for beside a token; None: `requests.MOST_LOGPROBS`."""
 
 
 class OpenAIServer:
@@ -66,15 +69,20 @@ class OpenAIServer:
         model: TokenModel,
         tokenizer: Callable[[str | None], Spelling | None],
         config: ApiConfig | None = None,
+        *,
+        catalogue: Catalogue,
     ) -> None:
         """tokenizer: of a served name, None where this process does not have it."""
         self._model = model
+        self._catalogue = catalogue
         self._tokenizer = tokenizer
         self._config = config or ApiConfig()
         self._created = int(time.time())
         self._scored = ScoredPrompts()
+        most = self._config.max_logprobs
+        self._most_logprobs = requests.MOST_LOGPROBS if most is None else most
         self._tokenizing = TokenizingRoutes(self.served, self._limits)
-        self._responses = ResponsesRoutes(self.served, self._limits)
+        self._responses = ResponsesRoutes(self.served, self._limits, most_logprobs=self._most_logprobs)
         self._messages = MessagesRoutes(self.served, self._limits)
         self._in_flight = InFlight()
 
@@ -138,36 +146,46 @@ class OpenAIServer:
         return answer
 
     async def _models(self, _request: Request) -> Response:
-        info = await self._model.info()
-        return JSONResponse({"object": "list", "data": [self._card(info)]})
+        """Every name that clients are shown, at once: nothing is loaded or waited for."""
+        entries = self._catalogue.models()
+        cards = [self._card(entry, name) for entry in entries for name in (entry.name, *entry.aliases)]
+        return JSONResponse({"object": "list", "data": cards})
 
     async def _one_model(self, request: Request) -> Response:
-        return JSONResponse(self._card(await self._model.info(request.path_params["name"])))
+        name = request.path_params["name"]
+        entry = self._catalogue.entry(name)
+        return JSONResponse(self._card(entry, name if name in entry.aliases else entry.name))
 
-    def _card(self, info: ModelInfo) -> dict[str, object]:
+    def _card(self, entry: ModelEntry, name: str) -> dict[str, object]:
         return {
-            "id": info.model,
+            "id": name,
             "object": "model",
             "created": self._created,
             "owned_by": "lmtool",
-            "max_model_len": info.context_length,
+            "root": entry.name,
+            "max_model_len": entry.context_length,
+            "phase": entry.phase,
+            "size_bytes": entry.size_bytes,
+            "idle_seconds": entry.idle_seconds,
         }
 
     async def _embeddings(self, request: Request) -> Response:
-        info = await self._model.info(await asked(request, _model_name))
+        entry = self._catalogue.entry(await asked(request, _model_name))
         raise ApiError(
             400,
-            f"{info.model} was trained to continue texts, not to compare them: what its layers hold is no embedding, "
+            f"{entry.name} was trained to continue texts, not to compare them: what its layers hold is no embedding, "
             "and none is made up here; ask a server of an embedding model",
             param="model",
             code="unsupported_model",
         )
 
     async def _chat(self, request: Request) -> Response:
-        return await self._run(request, "chat", await asked(request, requests.chat, self._limits()))
+        call = await asked(request, partial(requests.chat, most_logprobs=self._most_logprobs), self._limits())
+        return await self._run(request, "chat", call)
 
     async def _completions(self, request: Request) -> Response:
-        return await self._run(request, "text", await asked(request, requests.completion, self._limits()))
+        call = await asked(request, partial(requests.completion, most_logprobs=self._most_logprobs), self._limits())
+        return await self._run(request, "text", call)
 
     async def _run(self, request: Request, kind: Kind, call: Call) -> Response:
         served = await self.served(call.model)

@@ -13,6 +13,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from lmtool.errors import RequestError
+from lmtool.types import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,10 +56,17 @@ class ChatTemplate:
 
         tools: what the assistant may call, as OpenAI's API has them. options: what else this template knows by name.
 
-        Raises `RequestError` when the template refuses the messages (with its own words), fails, or cannot be read.
+        Raises `RequestError` for a role that neither `ROLES` nor the template has (many templates would render any
+        word), and when the template refuses the messages (with its own words), fails, or cannot be read.
         """
         if not messages:
             raise RequestError("messages is empty", "send at least one message")
+        for index, message in enumerate(messages):
+            if message.role not in ROLES and not self._names(message.role):
+                raise RequestError(
+                    f"messages[{index}].role is {message.role!r:.60}; expected one of {', '.join(ROLES)}",
+                    "or one that the model's chat template names",
+                )
         turns = [_turn(message) for message in messages]
         try:
             return self._text(turns, list(tools) if tools else None, options or {})
@@ -77,6 +85,10 @@ class ChatTemplate:
                 f"the model's chat template fails on these messages: {type(error).__name__}: {error}",
                 "change the messages, or send a prompt without a template",
             ) from error
+
+    def _names(self, role: str) -> bool:
+        """Whether the template's source has this role as a text in quotes."""
+        return f"'{role}'" in self._source or f'"{role}"' in self._source
 
     def _text(self, turns: list[dict[str, object]], tools: object, options: Mapping[str, object]) -> str:
         found: list[str] = []

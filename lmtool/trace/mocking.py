@@ -77,7 +77,7 @@ async def _our_client(recorded: Sequence[Exchange], patience: float) -> list[Com
     if not asked:
         return []
     async with playing([one for one, _ in asked], "order") as port:
-        client = LmtpClient(f"127.0.0.1:{port}", on_progress=_unheard)
+        client = LmtpClient(f"127.0.0.1:{port}", on_progress=_unheard, extended=True)  # what was recorded can be sent
         calls = []
         async with client:
             for exchange, message in asked:
@@ -114,15 +114,19 @@ class _Call:
         if isinstance(message, Generate | Score):
             client.submit(message.request, self._take)
         elif isinstance(message, ModelInfoRequest):
-            self._asking = asyncio.create_task(self._ask(client, message.model))
+            self._asking = asyncio.create_task(self._ask(client, message))
 
     def _take(self, outputs: Sequence[TokenOutput]) -> None:
         self._got += [_told(output) for output in outputs]
         self._look()
 
-    async def _ask(self, client: LmtpClient, model: str | None) -> None:
+    async def _ask(self, client: LmtpClient, message: ModelInfoRequest) -> None:
         try:
-            self._got.append({"model_info": await client.model_info(model)})
+            if message.listing:
+                names = [entry.name for entry in await client.models(message.model)]
+                self._got.append({"models": names})
+            else:
+                self._got.append({"model_info": await client.model_info(message.model)})
         except LmtoolError as error:
             self._got.append({"error": error.message})
         self._look()
@@ -177,6 +181,8 @@ def _facts(entry: Mapping[str, object]) -> dict[str, object]:
         return {"error": ...}
     if "model_info" in entry:
         return {"model_info": entry["model_info"]}
+    if isinstance(models := entry.get("models"), list):
+        return {"models": [one["name"] for one in models]}
     facts = {name: entry.get(name) for name in ("token", "logprob", "text", "finish_reason")}
     top = entry.get("top_logprobs")
     if isinstance(top, dict):

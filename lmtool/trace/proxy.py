@@ -56,15 +56,15 @@ class Target:
 
 
 def parse_target(text: str, api_key: str | None = None) -> Target:
-    """The server that a URL names: ws, wss, http or https; HOST:PORT means ws. Raises `UsageError`.
+    """The server that a URL names: ws, wss, http or https; HOST:PORT and :PORT mean ws. Raises `UsageError`.
 
     api_key: shown to it, unless the URL has credentials of its own.
     """
     text, shown = authorization(text, api_key)
-    url = text if "://" in text else f"ws://{text}"
+    url = text if "://" in text else f"ws://{'127.0.0.1' if text.startswith(':') else ''}{text}"
     parts = urlsplit(url)
     tls = parts.scheme in ("wss", "https")
-    forms = "write ws://HOST:PORT/, http://HOST:PORT/v1, https://HOST/v1, or HOST:PORT"
+    forms = "write ws://HOST:PORT/, http://HOST:PORT/v1, https://HOST/v1, HOST:PORT or :PORT"
     try:
         port = parts.port or (443 if tls else 80)
     except ValueError as error:

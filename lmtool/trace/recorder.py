@@ -72,8 +72,11 @@ class Recorder:
         self._writer.flush()
 
     def close(self, time: float) -> None:
-        """Flush and write the end record. Raises `OSError`."""
-        self._writer.close(time)
+        """Flush and write the end record; a trace in which nothing happened is removed. Raises `OSError`."""
+        if self.counts[0]:
+            self._writer.close(time)
+        else:
+            self._writer.remove()
 
     def abandon(self) -> None:
         """Leave the trace as it is on the disk: cut."""

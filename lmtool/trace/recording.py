@@ -111,11 +111,17 @@ class Recording:
             self._warn(f"RECORDING STOPPED: {reason}. Everything is still passed on; what was written can be read.")
 
     async def close(self) -> None:
-        """Write what is left and the end records."""
+        """Write what is left and the end records; a trace in which nothing happened leaves no file."""
         self._stopping.set()
         await self._task
         await self._close_all(self._to_close)
         await self._close_all(self._recorders)
+
+    def close_at_once(self) -> None:
+        """The same for a process that is about to end, which a full disk does not keep from it."""
+        for recorder in self._recorders.values():
+            with contextlib.suppress(OSError):
+                recorder.close(self._clock())
 
     @property
     def counts(self) -> tuple[int, int, int]:

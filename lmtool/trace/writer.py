@@ -25,10 +25,11 @@ class TraceWriter:
     What was flushed survives the death of the process: the file is then cut, and still readable.
     """
 
-    def __init__(self, path: str | Path, header: Header, *, overwrite: bool = False) -> None:
+    def __init__(self, path: str | Path, header: Header, *, overwrite: bool | None = None) -> None:
         """Make the file and write its header. A name that ends in `.gz` is packed.
 
-        Raises `FileError` when the file cannot be made, or exists and may not be overwritten.
+        overwrite: whether a file that exists is replaced; False where the user could have said --force, None where
+        there is no such option. Raises `FileError` when the file cannot be made, or exists and may not be replaced.
         """
         self.path = Path(path)
         self._header = header
@@ -97,6 +98,11 @@ class TraceWriter:
         finally:
             self.abandon()
 
+    def remove(self) -> None:
+        """Close the file and delete it: there is nothing in it. Raises `OSError`."""
+        self.abandon()
+        self.path.unlink(missing_ok=True)
+
     def abandon(self) -> None:
         """Close the file without an end record: it is cut."""
         with contextlib.suppress(OSError):  # a full disk, which `flush` has told of
@@ -106,10 +112,15 @@ class TraceWriter:
             self._raw.close()
 
 
-def _create(path: Path, *, overwrite: bool) -> BinaryIO:
+def _create(path: Path, *, overwrite: bool | None) -> BinaryIO:
     try:
         return path.open("wb" if overwrite else "xb")
     except FileExistsError:
-        raise FileError(f"{path} exists already", "choose another name, or --force to replace it") from None
+        raise exists(path, force=overwrite is not None) from None
     except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror}") from None
+        raise FileError(f"cannot write {path}: {error.strerror}", "choose another place") from None
+
+
+def exists(path: Path, *, force: bool) -> FileError:
+    """The error for a file that is there already. force: whether the command has an option to replace it."""
+    return FileError(f"{path} exists already", f"choose another name{', or --force to replace it' if force else ''}")

@@ -10,7 +10,7 @@ from lmtool.logprobs.distribution import probability
 from lmtool.trace import exports as trace_exports
 from lmtool.trace.events import Frame, Open, Request, Response, Vocab
 from lmtool.trace.header import Header
-from lmtool.trace.writer import TraceWriter
+from lmtool.trace.writer import TraceWriter, exists
 from lmtool.tui.heat import COLORS, legend, short
 from lmtool.tui.preamble import own_entries, without_other_streams
 from lmtool.tui.runs import visible, width
@@ -67,8 +67,8 @@ def write(form: str, view: View, folder: Path) -> Path:
     return path
 
 
-def write_to(path: Path, form: str, view: View, stream: Stream, *, overwrite: bool = False) -> None:
-    """Write a stream, up to the moment that is seen, into a file. Raises `FileError`."""
+def write_to(path: Path, form: str, view: View, stream: Stream, *, overwrite: bool | None = None) -> None:
+    """Write a stream, up to the moment seen, into a file. overwrite: as for `TraceWriter`. Raises `FileError`."""
     if form == "trace":
         _write_trace(path, view, stream, overwrite=overwrite)
         return
@@ -77,12 +77,12 @@ def write_to(path: Path, form: str, view: View, stream: Stream, *, overwrite: bo
         with path.open("w" if overwrite else "x", encoding="utf-8", newline="\n") as file:
             file.write(text)
     except FileExistsError:
-        raise FileError(f"{path} exists already", "choose another name, or --force to replace it") from None
+        raise exists(path, force=overwrite is not None) from None
     except OSError as error:
         raise FileError(f"cannot write {path}: {error.strerror}") from None
 
 
-def _write_trace(path: Path, view: View, stream: Stream, *, overwrite: bool) -> None:
+def _write_trace(path: Path, view: View, stream: Stream, *, overwrite: bool | None) -> None:
     model = {"name": view.state.model, "vocab_size": view.state.vocab_size}
     header = Header(
         by="lmtool inspect",

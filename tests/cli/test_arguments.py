@@ -6,6 +6,7 @@ import pytest
 
 from lmtool.cli.arguments import OPTIONAL, complete
 from lmtool.cli.talking.heat import MODES
+from lmtool.errors import UsageError
 
 
 @pytest.mark.parametrize(
@@ -14,6 +15,7 @@ from lmtool.cli.talking.heat import MODES
         (["chat", "Hi", "--heat"], ["chat", "Hi", "--heat=prob"]),
         (["chat", "Hi", "--heat", "--stats"], ["chat", "Hi", "--heat=prob", "--stats"]),
         (["chat", "--heat", "Hello there"], ["chat", "--heat=prob", "Hello there"]),
+        (["chat", "Hi", "--heat", "max_tokens=5"], ["chat", "Hi", "--heat=prob", "max_tokens=5"]),
         (["chat", "--heat", "rank", "Hi"], ["chat", "--heat", "rank", "Hi"]),
         (["chat", "--heat=rank", "Hi"], ["chat", "--heat=rank", "Hi"]),
         (["chat", "--heat", "--", "rank"], ["chat", "--heat=prob", "--", "rank"]),
@@ -24,6 +26,13 @@ from lmtool.cli.talking.heat import MODES
 def test_value_left_out(words: list[str], completed: list[str]) -> None:
     """An option alone gets its first value; a prompt behind it stays the prompt."""
     assert complete(words) == completed
+
+
+@pytest.mark.parametrize("words", [["chat", "Hi", "--heat", "rainbow"], ["score", "--heat", "rainbow", "a b", "c"]])
+def test_a_word_that_is_no_value(words: list[str]) -> None:
+    """It is refused, and not taken for a part of the prompt."""
+    with pytest.raises(UsageError, match="--heat rainbow: expected one of prob"):
+        complete(words)
 
 
 def test_values_are_the_modes() -> None:

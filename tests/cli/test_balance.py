@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import signal
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -115,6 +117,29 @@ async def test_servers_at_addresses(start_server: StartServer, served: str) -> N
             server.interrupt()
             server.rest()
             assert server.wait() == 0
+
+
+async def test_several_models(start_server: StartServer) -> None:
+    """Workers serve what is allowed too; it is listed at once, here and by a balancer in front, and can be asked."""
+    stories = str(Path(__file__).parent.parent / "data/stories260K")
+    with start_server(*RANDOM, "--replicas", "2", "--allow-model", stories) as server:
+        server.expect("listen")
+        assert await _listed(server) == {"lmtool-tiny": "loading", "stories260K": "unloaded"}
+        server.expect("ready in")
+        with start_server(server.url, command="balance") as front:
+            front.expect("ready in")
+            assert await _listed(front) == {"lmtool-tiny": "ready", "stories260K": "unloaded"}
+            async with LmtpClient(front.url) as client:
+                asked = replace(request(1, 3), model="stories260K")
+                assert [output.error for output in await collect(client, asked)] == [None] * 3
+                async with asyncio.timeout(PATIENCE):
+                    while (await _listed(front))["stories260K"] != "ready":
+                        await client.models()
+
+
+async def _listed(server: ServerProcess) -> dict[str, str]:
+    models = server.url.replace("ws://", "http://") + "v1/models"
+    return {card["id"]: card["phase"] for card in json.loads(await asyncio.to_thread(_read, models))["data"]}
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,9 @@ def test_parameters_in_the_prompt(chat: Run) -> None:
     assert len(by_words["tokens"]) == 5
     assert by_words["finish_reason"] == "length"
     assert by_words["usage"]["completion_tokens"] == 5
-    assert chat(START, "-n", "5").stdout == by_words["text"]
-    assert chat(*START.split(), "max_tokens=5").stdout == by_words["text"]
-    assert chat("max_tokens=5", stdin=START).stdout == by_words["text"]
+    assert chat(START, "-n", "5").stdout == by_words["text"] + "\n"
+    assert chat(*START.split(), "max_tokens=5").stdout == by_words["text"] + "\n"
+    assert chat("max_tokens=5", stdin=START).stdout == by_words["text"] + "\n"
 
 
 def test_literal(chat: Run) -> None:
@@ -66,7 +66,7 @@ def test_seeded_streams_can_be_repeated(chat: Run) -> None:
 
 def test_stop(chat: Run) -> None:
     """A stop text ends the answer before it."""
-    assert chat(START, "--stop", "girl", "-n", "60").stdout.endswith("little ")
+    assert chat(START, "--stop", "girl", "-n", "60").stdout.endswith("little \n")
 
 
 def test_colours_only_on_demand(chat: Run) -> None:
@@ -82,7 +82,10 @@ def test_colours_only_on_demand(chat: Run) -> None:
         (["--json", "--table", "Hi"], 2, "--table and --json"),
         (["Hi max_tokens=many"], 2, "max_tokens=many: expected a whole number"),
         (["-o", "tempo=1", "Hi"], 2, "no parameter is called 'tempo'"),
-        (["Hi", "--max-tokens", "-1"], 2, "less than 0"),
+        (["Hi", "--max-tokens", "0"], 2, "less than 1"),
+        (["Hi", "-t", "-1"], 2, "less than 0"),
+        (["Hi", "--heat", "rainbow"], 2, "--heat rainbow: expected one of"),
+        (["Hi", "--top-p", "7"], 2, "--top-p is 7.0; expected a number above 0"),
         (["Hi", "--heat=warm"], 2, "warm"),
         (["Hi", "--no-such-option"], 2, "No such option"),
         ([], 2, "the prompt is empty"),
@@ -90,7 +93,7 @@ def test_colours_only_on_demand(chat: Run) -> None:
         (["Hi", "--template"], 4, "chat template"),
         (["Hi", "-m", "other"], 4, "other"),
         (["Hi", "--tokenizer", "./nowhere"], 8, "no such folder"),
-        (["Hi", "-o", "top_p=7"], 4, "top_p"),
+        (["Hi", "-o", "top_p=7"], 2, "top_p=7: expected"),
     ],
 )
 def test_mistakes(chat: Run, words: list[str], status: int, message: str) -> None:

@@ -41,10 +41,19 @@ def test_plain_types_are_converted(annotation: Any, word: str, value: object) ->
         (float, "warm", "a number"),
         (bool, "maybe", "true or false"),
         (Literal["raw", "biased"], "rwa", "one of raw, biased"),
+        (float, "nan", "a finite number"),
+        (float, "-inf", "a finite number"),
+        (float, [1.0], "a number"),
+        (float, True, "a number"),
+        (int, 1.5, "a whole number"),
+        (int, True, "a whole number"),
+        (int, [1], "a whole number"),
+        (str, 5, "a text"),
+        (list[str], 5, "a text"),
     ],
 )
-def test_a_wrong_word_is_told_what_was_expected(annotation: Any, word: str, expected: str) -> None:
-    """The message says what a value of this type looks like."""
+def test_a_wrong_value_is_told_what_was_expected(annotation: Any, word: object, expected: str) -> None:
+    """The message says what a value of this type looks like; settings files have more than words."""
     convert = converter(annotation)
     assert convert is not None
     with pytest.raises(ValueError, match=expected):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 from pathlib import Path
@@ -61,6 +62,43 @@ def test_a_model_that_is_not_served(lmtool: Run, served: str) -> None:
     assert "'nonsense' is not served here" in told.stderr
 
 
+def test_one_of_many(lmtool: Run, served: str) -> None:
+    """A model may be named by `-m` as with other commands; two different names make no sense."""
+    told = lmtool("info", "-m", "stories260K", "-e", served)
+    assert told.stdout.startswith("stories260K")
+    assert lmtool("info", "-m", "nonsense", "-e", served).returncode == 4
+    twice = lmtool("info", "stories260K", "-m", "nonsense", "-e", served)
+    assert twice.returncode == 2
+    assert "stories260K and -m nonsense are two models" in twice.stderr
+
+
+@pytest.mark.parametrize("balanced", [False, True])
+def test_many_models_are_listed_and_not_loaded(lmtool: Run, start_server: StartServer, *, balanced: bool) -> None:
+    """Without a name, all that is served, as far as it is known; nothing is loaded for it, nor by a balancer."""
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(start_server("--allow-model", STORIES, "--served-model-name", "first"))
+        server.expect("ready in")
+        if balanced:
+            server = stack.enter_context(start_server(server.url, command="balance"))
+            server.expect("ready in")
+        for _ in range(2):
+            told = lmtool("info", "-e", server.url)
+            assert told.returncode == 0, told.stderr
+            head, first, second, _hint = told.stdout.splitlines()
+            assert head == f"2 models at {server.url}"
+            assert first.split()[:2] == ["first", "ready"]
+            assert second.split() == ["stories260K", "unloaded"]
+        entries = json.loads(lmtool("info", "--json", "-e", server.url).stdout)["models"]
+        assert [(entry["name"], entry["phase"]) for entry in entries] == [
+            ("first", "ready"),
+            ("stories260K", "unloaded"),
+        ]
+        rows = [line.split() for line in lmtool("models", "-e", server.url).stdout.splitlines()]
+        assert [row[1] for row in rows if row[0] == "served"] == ["first", "stories260K"]
+        assert lmtool("info", "stories260K", "--wait", "-e", server.url).stdout.startswith("stories260K ·")
+        assert "unloaded" not in lmtool("info", "-e", server.url).stdout
+
+
 def test_nobody_there(lmtool: Run) -> None:
     """No server: exit status 3, and how to start one."""
     told = lmtool("info", "-e", "127.0.0.1:1")
@@ -113,7 +151,7 @@ def test_long_facts_are_broken_at_the_terminals_width(columns: int) -> None:
 
 
 async def test_a_server_that_says_nothing(lmtool: Run) -> None:
-    """Within five seconds without an answer: exit status 6, and `--wait` is named."""
+    """Without an answer in five seconds, or in those of `--timeout`: exit status 6, and `--wait` is named."""
 
     async def silent(connection: ServerConnection) -> None:
         async for _frame in connection:
@@ -122,5 +160,7 @@ async def test_a_server_that_says_nothing(lmtool: Run) -> None:
     async with serve(silent, "127.0.0.1", 0) as mute:
         port = mute.sockets[0].getsockname()[1]
         told = await asyncio.to_thread(lmtool, "info", "-e", f":{port}")
-    assert told.returncode == 6
+        soon = await asyncio.to_thread(lmtool, "info", "-e", f":{port}", "--timeout", "0.2")
+    assert told.returncode == soon.returncode == 6
     assert "--wait" in told.stderr
+    assert "within 0.2 s" in soon.stderr

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from lmtool.cli.app import root
+from lmtool.cli.app import build, build_whole, option_names, root
 from lmtool.cli.invocation import DEFAULT_ENDPOINT, Common
 from lmtool.cli.options import with_common
 from lmtool.errors import ConnectError, LmtoolError, RequestError, ResourceError
+
+if TYPE_CHECKING:
+    from tests.conftest import Run
 
 runner = CliRunner()
 seen: list[tuple[Common, object]] = []
@@ -85,6 +88,48 @@ def test_settings_file_is_weaker_than_environment(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("LMTOOL_WORD", "env")
     runner.invoke(app, ["probe"])
     assert [word for _, word in seen] == ["file", "env"]
+
+
+@pytest.mark.parametrize(
+    ("words", "settings", "status", "said"),
+    [
+        (("chat", "Hi"), "[chat]\ntemperature = 'hot'", 2, "'hot' is not a number. It is set in {}."),
+        (("chat", "Hi"), "[chat]\nstop = 5", 2, "5 is not a text. It is set in {}."),
+        (("chat", "Hi"), "[chat]\ntop-p = 7", 2, "--top-p is set in {}"),
+        (("trace", "verify", "."), "[trace.verify]\ntimeout = -1", 2, "It is set in {}."),
+        (("inspect", "x", "--plain"), "[inspect]\nspeed = 'fast'", 2, "--speed is set in {}"),
+        (("info",), "endpoint = 'ftp://x'", 2, "--endpoint is set in {}"),
+        (("info",), "endpoint = '127.0.0.1:1'", 3, "--endpoint is set in {}"),
+        (("serve",), "[serve]\nquantize = 'x'", 2, "--quantize is set in {}"),
+    ],
+)
+def test_a_wrong_value_names_its_file(
+    lmtool: Run, words: tuple[str, ...], settings: str, status: int, said: str, tmp_path: Path
+) -> None:
+    """Whoever finds it: the command line's reader, or the command itself."""
+    file = tmp_path / "own.toml"
+    file.write_text(f"{settings}\n")
+    result = lmtool(*words, "--settings", str(file))
+    assert (result.returncode, result.stdout) == (status, "")
+    assert said.format(file) in " ".join(result.stderr.split())
+
+
+def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same for the environment."""
+    monkeypatch.setenv("LMTOOL_TOP_P", "4")
+    result = runner.invoke(build(), ["chat", "Hi"])
+    assert (result.exit_code, "LMTOOL_TOP_P" in result.output) == (2, True)
+    assert "is set in" not in runner.invoke(build(), ["chat", "Hi", "--top-p", "4"]).output
+
+
+def test_every_variable_has_its_options_name() -> None:
+    """`--timeout` is LMTOOL_TIMEOUT, whatever its parameter is called."""
+    for path, names in option_names(tree := build_whole()).items():
+        command = tree
+        for part in path:
+            command = command.commands[part]
+        variables = {param.envvar for param in command.params if param.envvar}
+        assert variables == {f"LMTOOL_{name.upper()}" for name in names}
 
 
 def test_a_coroutine_runs_to_its_end() -> None:

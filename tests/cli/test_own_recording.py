@@ -42,9 +42,10 @@ async def test_a_file(tmp_path: Path) -> None:
         tap.ended(1, "client", 1000)
     assert [type(event) for event in events_of(path)][:3] == [Open, Frame, Close]
     assert TraceReader(path).header.at == "client"
-    with pytest.raises(FileError, match="exists already"):
+    with pytest.raises(FileError, match="exists already") as refused:
         async with recorded(out, str(path), "client", Header()):
             pass
+    assert "--force" not in str(refused.value.hints)
 
 
 async def test_a_folder(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import json
 import re
+import shutil
 import signal
 import socket
 import sys
@@ -128,9 +129,13 @@ async def _last(client: LmtpClient, request: GenerateRequest) -> TokenOutput:
     return [output async for output in stream(client, request)][-1]
 
 
-def test_ctrl_c_while_loading_stops_at_once(start_server: StartServer) -> None:
-    """A load cannot be stopped, so the process ends; meanwhile the port answers 503 with the progress."""
-    with start_server(STORIES) as server:
+def test_ctrl_c_while_loading_stops_at_once(start_server: StartServer, tmp_path: Path) -> None:
+    """A load cannot be stopped, so the process ends; meanwhile the port answers 503 with the progress.
+
+    A recording in which nothing happened leaves no file.
+    """
+    record = tmp_path / "a.lmtp.jsonl"
+    with start_server(STORIES, "--record", str(record)) as server:
         server.expect(" listen ")
         base = server.url.replace("ws://", "http://")
         with pytest.raises(urllib.error.HTTPError) as refused:
@@ -140,6 +145,7 @@ def test_ctrl_c_while_loading_stops_at_once(start_server: StartServer) -> None:
         server.interrupt()
         assert server.rest()[-1] == "stopped"
         assert server.wait() == 130
+    assert not record.exists()
 
 
 def test_sigterm_drains_like_ctrl_c(start_server: StartServer) -> None:
@@ -212,15 +218,34 @@ def test_a_folder_that_is_not_there(lmtool: Run) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_load_that_fails_ends_the_server(lmtool: Run) -> None:
-    """The port is open by then; the server says why in one line with hints, closes and exits with 8."""
-    done = lmtool("serve", STORIES, "--device", "cuda:99", "--port", "0")
+def test_a_load_that_fails_ends_the_server(lmtool: Run, tmp_path: Path) -> None:
+    """The port is open by then; the server says why in one line with hints, closes, and leaves no empty recording."""
+    model, record = tmp_path / "model", tmp_path / "a.lmtp.jsonl"
+    shutil.copytree(STORIES, model)
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000])
+    for _ in range(2):
+        done = lmtool("serve", str(model), "--port", "0", "--record", str(record))
+        assert done.returncode == 8
+        assert " listen " in done.stdout
+        assert "ready" not in done.stdout
+        assert f"nothing was recorded into {record}\nerror: {weights} is cut off" in done.stderr
+        assert "download the model again" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert not record.exists()
+
+
+@pytest.mark.parametrize("replicas", ["1", "2"])
+def test_a_device_that_is_not_there(lmtool: Run, tmp_path: Path, replicas: str) -> None:
+    """Known before the port is open and before a file is made, of replicas as well."""
+    record = tmp_path / "a.lmtp.jsonl"
+    words = ("serve", STORIES, "--device", "cuda:99", "--port", "0", "--record", str(record), "--replicas", replicas)
+    done = lmtool(*words)
     assert done.returncode == 8
-    assert " listen " in done.stdout
-    assert "ready" not in done.stdout
+    assert done.stdout == ""
     assert done.stderr.startswith("error: device 'cuda:99' is not there")
     assert "--device cpu" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert not record.exists()
 
 
 def test_kernels_that_are_required_and_not_there(lmtool: Run) -> None:
@@ -240,6 +265,9 @@ def test_kernels_that_are_required_and_not_there(lmtool: Run) -> None:
         (("--stdio", "--port", "9"), "error: --stdio and --port contradict each other"),
         (("--stdio", "--host", "::1"), "error: --stdio and --host contradict each other"),
         (("--port", "70000"), "70000"),
+        (("--device", "tpu"), "error: device 'tpu' is not known; expected auto, cpu, cuda or cuda:N"),
+        (("--dtype", "int3"), "error: dtype 'int3' is not known; expected auto, float32, bfloat16, float16"),
+        (("--threads", "100000"), "error: threads is 100000; expected a number from 1 to 1024"),
         (("--max-streams", "0"), "0"),
         (("--nonsense",), "--nonsense"),
     ],

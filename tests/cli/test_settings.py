@@ -9,7 +9,10 @@ import pytest
 from lmtool.cli.settings import load, project_file, user_file
 from lmtool.errors import FileError
 
-OPTIONS = {("chat",): ["endpoint", "max_tokens"], ("trace", "record"): ["endpoint", "redact"]}
+OPTIONS = {
+    ("chat",): {"endpoint": "endpoint", "max_tokens": "max_tokens"},
+    ("trace", "record"): {"endpoint": "endpoint", "redact": "what"},
+}
 
 
 @pytest.fixture
@@ -50,6 +53,15 @@ def test_top_level_value_holds_for_every_command(home: Path) -> None:
     """A value outside any table reaches each command that has the option; a command's own value is stronger."""
     write(home / "project" / "lmtool.toml", "endpoint = 'a'\n[trace.record]\nendpoint = 'b'\n")
     assert load().default_map(OPTIONS) == {"chat": {"endpoint": "a"}, "trace": {"record": {"endpoint": "b"}}}
+
+
+def test_an_option_is_named_as_on_the_command_line(home: Path) -> None:
+    """Whatever its parameter is called in the program; where it is set can be told."""
+    file = write(home / "project" / "lmtool.toml", "[trace.record]\nredact = 'prompt'\n")
+    settings = load()
+    assert settings.default_map(OPTIONS)["trace"]["record"] == {"what": "prompt"}
+    assert settings.origin(("trace", "record"), "redact") == file
+    assert settings.origin(("chat",), "max_tokens") is None
 
 
 def test_explicit_file_replaces_the_others(home: Path) -> None:

@@ -59,7 +59,7 @@ def test_command(lmtool: Run) -> None:
     name = ("--tokenizer", str(STORIES))
     ids = json.loads(lmtool("tokenize", "Once upon a time", "--json", *name).stdout)["tokens"]
     words = " ".join(str(token["id"]) for token in ids)
-    assert lmtool("tokenize", "--decode", *name, stdin=words).stdout == "Once upon a time"
+    assert lmtool("tokenize", "--decode", *name, stdin=words).stdout == "Once upon a time\n"
     assert lmtool("tokenize", "--ids", words, "--count", *name).stdout == f"{len(ids)}\n"
     rows = lmtool("tokenize", "--no-special", *name, stdin="Once upon a time\n").stdout
     assert len(rows.splitlines()) == len(ids) - 1

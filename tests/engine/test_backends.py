@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -127,7 +128,7 @@ class TestRefusals:
         """A file that is cut off."""
         (tmp_path / "config.json").write_bytes((STORIES / "config.json").read_bytes())
         (tmp_path / "model.safetensors").write_bytes((STORIES / "model.safetensors").read_bytes()[:5000])
-        assert "cannot be loaded" in self.refusal(tmp_path)
+        assert "is cut off: it has 5000 bytes" in self.refusal(tmp_path)
 
     def test_missing_weights(self, tmp_path):
         """A checkpoint without some of the model's weights is not filled up with random ones."""
@@ -142,7 +143,34 @@ class TestRefusals:
     def test_config_that_is_not_json(self, tmp_path):
         """A broken config.json."""
         (tmp_path / "config.json").write_text("{")
-        assert "cannot be loaded" in self.refusal(tmp_path)
+        assert "config.json is not JSON" in self.refusal(tmp_path)
+
+    @pytest.mark.parametrize(
+        ("changes", "problem"),
+        [
+            ({"vocab_size": 600}, "model.embed_tokens.weight is [512, 64], expected [600, 64]"),
+            ({"num_hidden_layers": 9}, "lacks: model.layers.5.input_layernorm.weight"),
+            ({"num_attention_heads": 7}, "cannot be loaded"),
+            ({"model_type": "zorg"}, "of a kind that transformers"),
+        ],
+    )
+    def test_config_of_another_model(self, tmp_path, changes, problem):
+        """What does not belong to the weights is told by name."""
+        for name in ("config.json", "model.safetensors"):
+            (tmp_path / name).write_bytes((STORIES / name).read_bytes())
+        config = json.loads((tmp_path / "config.json").read_text())
+        (tmp_path / "config.json").write_text(json.dumps({**config, **changes}))
+        assert problem in self.refusal(tmp_path)
+
+    def test_weights_that_are_not_numbers(self, tmp_path):
+        """Nothing is served whose logits are NaN."""
+        from safetensors.torch import load_file, save_file
+
+        (tmp_path / "config.json").write_bytes((STORIES / "config.json").read_bytes())
+        weights = load_file(STORIES / "model.safetensors")
+        weights["model.norm.weight"] *= math.nan
+        save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+        assert "give logits that are not numbers" in self.refusal(tmp_path)
 
     def test_not_causal(self, tmp_path):
         """A model that does not continue text."""
@@ -195,11 +223,6 @@ class TestRefusals:
     def test_no_gpu(self):
         """CUDA asked for and none there."""
         assert "'cuda' is not there" in self.refusal(STORIES, EngineConfig(device="cuda"), ResourceError)
-
-    def test_unknown_device_and_dtype(self):
-        """Names that mean nothing."""
-        assert "'tpu' is not known" in self.refusal(STORIES, EngineConfig(device="tpu"), ResourceError)
-        assert "'int3' is not known" in self.refusal(STORIES, EngineConfig(dtype="int3"), ResourceError)
 
     def test_cache_too_small(self):
         """Says how many bytes are needed."""

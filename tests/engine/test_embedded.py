@@ -19,7 +19,7 @@ from lmtool.engine.cpu.forward import CompiledModel
 from lmtool.engine.embedded import FOLDER, is_embedded
 from lmtool.engine.lean import LeanModel
 from lmtool.engine.selfcheck import check_runner, reference_logits
-from lmtool.errors import ModelLoadError, ResourceError
+from lmtool.errors import ModelLoadError
 from lmtool.tiny.path import MODEL_DIR
 from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
 from tests.engine.conftest import bits, no_compiler
@@ -138,11 +138,6 @@ class TestSettings:
         engine = load_engine(str(MODEL_DIR), EngineConfig(threads=1, max_context=100, max_streams=1))
         engine.close()
         assert engine.info_now.context_length == 100
-
-    def test_unknown_dtype(self):
-        """A dtype that is none is refused."""
-        with pytest.raises(ResourceError, match="'int3' is not known"):
-            load_engine(str(MODEL_DIR), EngineConfig(dtype="int3"))
 
     def test_progress(self):
         """Bytes from none to all."""

@@ -389,6 +389,61 @@ class TestEnd:
         assert shelf.loads == ["a"]
 
 
+class TestCatalogue:
+    """What is listed, and that listing loads nothing."""
+
+    async def test_phases(self) -> None:
+        """Each served model with its names and how far it is; paths are not told, but may be asked for."""
+        shelf, sink, clock = Shelf(open_=False), Collector(), Clock()
+        models = [ServedModel("/m/a", ("a", "b", "/m/a"), ("b",)), ServedModel("c", ("c",))]
+        host = ModelHost(shelf.load, models, clock=clock)
+        assert [(one.name, one.aliases, one.phase) for one in host.models()] == [
+            ("a", ("b",), "unloaded"),
+            ("c", (), "unloaded"),
+        ]
+        assert shelf.loads == []
+        host.submit(ask(1, "a"), sink)
+        assert [host.entry(name).phase for name in ("a", "b", "/m/a", "c")] == ["loading"] * 3 + ["unloaded"]
+        shelf.gate.set()
+        await until(lambda: shelf.models)
+        await turn()
+        await host.info("a")
+        assert (host.entry("a").phase, host.entry("a").idle_seconds) == ("ready", 0)
+        clock.now += 7
+        assert host.entry("a").idle_seconds == 7
+        assert host.entry("a").context_length == (await host.info("a")).context_length
+        with pytest.raises(UnknownModelError, match="'other' is not served here"):
+            host.entry("other")
+        with pytest.raises(UnknownModelError, match="names no model"):
+            host.entry(None)
+        assert shelf.loads == ["/m/a"]
+        await host.close()
+
+    async def test_on_demand(self) -> None:
+        """Under any name those are listed that are in memory; what could not be loaded is not."""
+        shelf = Shelf()
+        shelf.errors["bad"] = ModelLoadError("no such model")
+        host = ModelHost(shelf.load, [], any_name=True)
+        assert host.models() == []
+        with pytest.raises(UnknownModelError, match="not in memory"):
+            host.entry("good")
+        await host.info("good")
+        with pytest.raises(ModelLoadError):
+            await host.info("bad")
+        assert [(one.name, one.phase) for one in host.models()] == [("good", "ready")]
+        await host.close()
+
+    async def test_failed(self) -> None:
+        """A served model that could not be loaded says so."""
+        shelf = Shelf()
+        shelf.errors["m"] = ModelLoadError("broken")
+        host = ModelHost(shelf.load, named("m"))
+        with pytest.raises(ModelLoadError):
+            await host.info()
+        assert [one.phase for one in host.models()] == ["failed"]
+        await host.close()
+
+
 class TestLimits:
     """What prompts may have, of the models that are in memory."""
 

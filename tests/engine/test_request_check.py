@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from lmtool.engine.request_check import check_generate, check_score
+from lmtool.engine.request_check import MAX_LOGPROBS, check_generate, check_score, clamped
 from lmtool.errors import ContextOverflowError, RequestError, UnknownTokenError
-from lmtool.types import ChatMessage, GenerateRequest, ModelInfo, SamplingParams, ScoreRequest
+from lmtool.types import RANGES, ChatMessage, GenerateRequest, ModelInfo, SamplingParams, ScoreRequest
 
 INFO = ModelInfo("m", "", "transformers", vocab_size=50, context_length=10, bos_token_id=1)
 
@@ -29,10 +29,12 @@ def generate(prompt=(3,), **params):
         {"top_p": 1.1},
         {"top_p": math.nan},
         {"min_p": 2},
+        {"seed": 2**63},
+        {"max_tokens": 10**12},
+        {"max_tokens": 1.5},
         {"top_k": -1},
         {"max_tokens": -1},
         {"min_tokens": -1},
-        {"top_logprobs": 257},
         {"top_logprobs": -1},
         {"repetition_penalty": 0},
         {"repetition_penalty": math.inf},
@@ -43,7 +45,7 @@ def generate(prompt=(3,), **params):
 def test_out_of_range(params):
     """The field, its value, and what was expected."""
     ((name, value),) = params.items()
-    with pytest.raises(RequestError, match=re.escape(f"{name} is {value}; expected a number from")):
+    with pytest.raises(RequestError, match=re.escape(f"{name} is {value}; expected {RANGES[name]}")):
         generate(**params)
 
 
@@ -53,8 +55,9 @@ def test_out_of_range(params):
         {"temperature": -1},
         {"top_p": 0},
         {"top_k": 10**9},
-        {"max_tokens": 10**12},
+        {"max_tokens": 2**31 - 1},
         {"top_logprobs": 0},
+        {"seed": -(2**63)},
         {"logit_bias": {49: -math.inf, 0: math.inf}},
         {"stop_token_ids": (0, 49)},
     ],
@@ -104,6 +107,15 @@ def test_context():
 
 def test_score_alternatives():
     """As in SamplingParams, or none."""
-    assert check_score(ScoreRequest(1, (), (4,), top_logprobs=256), INFO)
-    with pytest.raises(RequestError, match="top_logprobs is 300"):
-        check_score(ScoreRequest(1, (), (4,), top_logprobs=300), INFO)
+    assert check_score(ScoreRequest(1, (), (4,), top_logprobs=9999), INFO)
+    with pytest.raises(RequestError, match="top_logprobs is -1"):
+        check_score(ScoreRequest(1, (), (4,), top_logprobs=-1), INFO)
+
+
+@pytest.mark.parametrize(
+    ("asked", "most", "given"), [(5, None, 5), (9999, None, 50), (9999, 20, 20), (3, 20, 3), (7, 0, 0)]
+)
+def test_alternatives_are_clamped(asked, most, given):
+    """To the server's limit and the vocabulary: LMQL's clients ask for thousands."""
+    assert clamped(asked, INFO, most) == given
+    assert clamped(9999, ModelInfo("m", "", "x"), None) == MAX_LOGPROBS

@@ -21,7 +21,7 @@ from lmtool.lmtp.connection import Tap
 from lmtool.lmtp.request_log import RequestLog
 from lmtool.lmtp.server import LmtpServer, uvicorn_options
 from lmtool.openai_api.refusals import refused
-from lmtool.ports import ProgressSource, TokenModel
+from lmtool.ports import Catalogue, ProgressSource, TokenModel
 
 PATIENCE = 30.0
 """Seconds after which something that does not come counts as missing: generous, the machine may be busy."""
@@ -46,12 +46,13 @@ async def serving(
     *,
     config: ServerConfig | None = None,
     progress: ProgressSource | None = None,
+    catalogue: Catalogue | None = None,
     tap: Tap | None = None,
     policy: AccessPolicy | None = None,
 ) -> AsyncIterator[Served]:
     """Serve a model on a free port, in this event loop, behind the door that every server has."""
     logged: list[RequestLog] = []
-    server = LmtpServer(model, config=config, progress=progress, log=logged.append, tap=tap)
+    server = LmtpServer(model, config=config, progress=progress, catalogue=catalogue, log=logged.append, tap=tap)
     options = uvicorn_options(config)
     guarded = Door(Starlette(routes=server.routes()), policy or AccessPolicy(), refused)
     runner = uvicorn.Server(uvicorn.Config(guarded, lifespan="off", log_level="error", **options))  # type: ignore[arg-type]

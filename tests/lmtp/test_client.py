@@ -9,10 +9,20 @@ import sys
 import pytest
 from websockets.asyncio.server import serve
 
-from lmtool.errors import ConnectError, RemoteProtocolError, ServerError, TimeLimitError, UsageError
+from lmtool.errors import ConnectError, RemoteProtocolError, TimeLimitError, UnknownModelError, UsageError
 from lmtool.lmtp.client import LmtpClient
 from lmtool.ports import stream
-from lmtool.types import ChatMessage, GenerateRequest, LoadProgress, SamplingParams, ScoreRequest, TokenOutput, Usage
+from lmtool.types import (
+    ChatMessage,
+    Constraint,
+    GenerateRequest,
+    LoadProgress,
+    ModelEntry,
+    SamplingParams,
+    ScoreRequest,
+    TokenOutput,
+    Usage,
+)
 from tests.lmtp.harness import PATIENCE, serving, until
 from tests.scripted_model import ScriptedModel, logprob_of, tokens_of
 
@@ -68,7 +78,7 @@ class TestStreams:
             (6, logprob_of(6), None),
             (7, logprob_of(7), None),
         ]
-        assert empty == [TokenOutput(0, finish_reason="stop")]
+        assert empty == [TokenOutput(0, finish_reason="stop", usage=Usage(1, 0))]
 
     async def test_it_knows_whether_it_is_connected(self):
         """From the opening to the loss."""
@@ -199,9 +209,9 @@ class TestInfo:
         assert raw["lmtp"] == 1
 
     async def test_unknown_model(self):
-        """A name that is not served is the server's error."""
+        """A name that is not served is the server's error, of the kind that it tells."""
         async with serving(ScriptedModel()) as served, LmtpClient(served.url) as client:
-            with pytest.raises(ServerError, match="other"):
+            with pytest.raises(UnknownModelError, match="other"):
                 await client.info("other")
 
     async def test_time_limit(self):
@@ -413,3 +423,138 @@ class TestOldServers:
             'GENERATE {"model":"m","stream_id":1,"prompt":[1],"top_p":0.5}',
             'CANCEL {"model":"m","stream_id":1}',
         ]
+
+
+class TestPlainServers:
+    """LMQL's server, and those like it: nothing is sent that they do not know, and nothing is waited for in vain."""
+
+    INFO = 'MSG [{"stream_id": 1, "model_info": {"model": "m"}}]'
+    TOKEN = 'TOKEN [{"token": 7, "stream_id": 2, "logprob": -1.0, "finish_reason": "length"}]'
+
+    def lmql(self, frame):
+        """What LMQL's server would say to the first question and the first stream."""
+        return [self.INFO] if frame.startswith("MODEL_INFO") else [self.TOKEN]
+
+    @pytest.mark.parametrize(
+        ("request_", "named"),
+        [
+            (GenerateRequest(0, (1,), SamplingParams(seed=1), model="m"), "seed"),
+            (GenerateRequest(0, (1,), constraint=Constraint("choice", '["a"]'), model="m"), "constraint (choice)"),
+            (GenerateRequest(0, (1,), SamplingParams(min_p=0.1, stop=("x",)), model="m"), "min_p, stop"),
+            (GenerateRequest(0, "text", text=True, model="m"), "prompt as text"),
+        ],
+    )
+    @pytest.mark.parametrize("asked", [True, False])
+    async def test_what_it_does_not_know_is_refused_by_name(self, request_, named, asked):
+        """Also where nobody has asked yet what it speaks; not a byte of the request is sent."""
+        async with peer(self.lmql) as (url, received), LmtpClient(url) as client:
+            if asked:
+                await client.info("m")
+            (refused,) = await outputs(client, request_)
+            assert (refused.error_code, client.plain) == ("usage", True)
+            assert f"does not know: {named};" in refused.error
+        assert [frame.partition(" ")[0] for frame in received] == ["MODEL_INFO"]
+
+    async def test_nothing_but_its_own_fields(self):
+        """`lmtp` and `progress` are for servers that are not known to be plain, in every request."""
+        async with peer(self.lmql) as (url, received), LmtpClient(url, on_progress=lambda _progress: None) as client:
+            await client.info("m")
+            await outputs(client, GenerateRequest(0, (1,), SamplingParams(max_tokens=1), model="m"))
+            with contextlib.suppress(TimeLimitError):
+                await client.models("m", timeout=0.01)
+        told, generate, again = (json.loads(frame.partition(" ")[2]) for frame in received)
+        assert set(told) == {"model", "stream_id", "lmtp", "progress"}
+        assert set(generate) == {"model", "stream_id", "prompt", "max_tokens"}
+        assert set(again) == {"model", "stream_id"}
+
+    @pytest.mark.parametrize(
+        ("request_", "reason"),
+        [
+            (GenerateRequest(0, (1,), SamplingParams(max_tokens=0), model="m"), "length"),
+            (ScoreRequest(0, (1,), (), model="m"), "stop"),
+        ],
+    )
+    async def test_streams_without_tokens_end_here(self, request_, reason):
+        """It would send a token for `max_tokens` 0, and nothing ever for an empty `scored`."""
+        async with peer(self.lmql) as (url, received), LmtpClient(url) as client:
+            assert await outputs(client, request_) == [TokenOutput(0, finish_reason=reason)]
+            assert await outputs(client, request_) == [TokenOutput(0, finish_reason=reason)]
+        assert [frame.partition(" ")[0] for frame in received] == ["MODEL_INFO"]
+
+    async def test_a_request_without_a_model(self):
+        """LMQL's would drop the connection over it."""
+        async with peer(self.lmql) as (url, _), LmtpClient(url) as client:
+            await client.info("m")
+            (refused,) = await outputs(client, GenerateRequest(0, (1,)))
+            assert "needs the name of a model" in refused.error
+
+    @pytest.mark.parametrize("answers", [[], ['MSG [{"stream_id": 1, "model_info": "<unavailable>"}]']])
+    async def test_one_that_tells_nothing(self, answers, monkeypatch):
+        """LMQL's `random` says `<unavailable>` for ever, others nothing at all: a name and a tokenizer are enough."""
+        monkeypatch.setattr("lmtool.lmtp.client.SILENCE", 0.05)
+        silent = peer(lambda frame: answers if "INFO" in frame else [self.TOKEN])
+        async with silent as (url, _), LmtpClient(url) as client:
+            assert await client.info_if_told("m", patient=False) is None
+            assert client.plain
+            (output,) = await outputs(client, GenerateRequest(0, (1,), model="m"))
+            assert output.token == 7
+
+    async def test_one_of_ours_that_loads_is_waited_for(self, monkeypatch):
+        """It says how the load proceeds: that is no silence, and requests of any kind may be sent meanwhile."""
+        monkeypatch.setattr("lmtool.lmtp.client.SILENCE", 0.05)
+        monkeypatch.setattr("lmtool.lmtp.link.SILENCE", 0.05)
+        loading = {"model": "m", "phase": "loading", "done_bytes": 1, "total_bytes": 2, "message": ""}
+
+        def ours(frame):
+            own = {"stream_id": json.loads(frame.partition(" ")[2])["stream_id"]}
+            if frame.startswith("MODEL_INFO"):
+                return [f"MSG {json.dumps([{**own, 'progress': loading}])}"]
+            return [f"TOKEN {json.dumps([{**own, 'token': 7, 'logprob': -1.0, 'finish_reason': 'length'}])}"]
+
+        async with peer(ours) as (url, received), LmtpClient(url) as client:
+            asking = asyncio.create_task(client.info_if_told("m", patient=False))
+            (output,) = await outputs(client, GenerateRequest(0, (1,), SamplingParams(seed=1)))
+            assert (output.token, client.plain) == (7, False)
+            await asyncio.wait([asking], timeout=0.2)
+            assert not asking.done()
+            asking.cancel()
+        assert '"lmtp":1' in received[-1]
+
+    async def test_a_connection_that_is_lost_meanwhile(self):
+        """What waits to know what the server speaks ends with the loss."""
+        async with peer(lambda _frame: [None]) as (url, _), LmtpClient(url) as client:
+            (lost,) = await outputs(client, GenerateRequest(0, (1,), SamplingParams(seed=1), model="m"))
+            assert lost.error_code == "connection"
+
+
+class TestModels:
+    """What a server serves."""
+
+    async def test_the_list(self):
+        """At once, also while the model loads; a server without a list tells the one model."""
+        model = ScriptedModel()
+        model.loaded.clear()
+        async with serving(model, catalogue=model) as served, LmtpClient(served.url) as client:
+            assert await client.models() == [ModelEntry("scripted", phase="loading", context_length=4096)]
+            assert not client.plain
+        model.loaded.set()
+        async with serving(model) as served, LmtpClient(served.url) as client:
+            assert await client.models() == [ModelEntry("scripted", context_length=4096)]
+
+    async def test_lists_of_later_servers(self):
+        """What is not known of an entry is passed over."""
+        entries = [
+            {"name": "a", "phase": "melting", "size_bytes": "many", "colour": 1},
+            7,
+            {"name": "b", "aliases": ["c", 4]},
+        ]
+        answer = json.dumps([{"stream_id": 1, "models": entries}])
+        async with peer(lambda _frame: [f"MSG {answer}"]) as (url, _), LmtpClient(url) as client:
+            assert await client.models() == [ModelEntry("a"), ModelEntry("b", ("c",))]
+
+    async def test_lmqls_server(self):
+        """It has no list: its one model, named, counts as loading while it is not available."""
+        for told, phase in (('"<unavailable>"', "loading"), ('"Random(seed=0)"', "ready")):
+            answer = f'MSG [{{"stream_id": 1, "model_info": {told}}}]'
+            async with peer(lambda _frame, answer=answer: [answer]) as (url, _), LmtpClient(url) as client:
+                assert await client.models("m") == [ModelEntry("m", phase=phase)]

@@ -29,7 +29,7 @@ class LimitedModel(ScriptedModel):
 
 def connect(model, config=None, progress=None):
     logged = []
-    return Connection(1, model, config or ServerConfig(), progress=progress, log=logged.append), logged
+    return Connection(1, model, config or ServerConfig(), progress=progress, catalogue=None, log=logged.append), logged
 
 
 class Reader:

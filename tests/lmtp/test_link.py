@@ -1,6 +1,7 @@
 """One life of a client's connection."""
 
 import asyncio
+import math
 import sys
 
 import psutil
@@ -45,7 +46,7 @@ async def test_no_output_before_submit_returns():
     async with serving(ScriptedModel()) as served:
         link = link_to(served.url)
         calls = []
-        link.submit(GenerateRequest(0, "\ud800"), calls.append)
+        link.submit(GenerateRequest(0, (1,), SamplingParams(temperature=math.inf)), calls.append)
         assert calls == []
         await link.opened()
         assert calls[0][0].error_code == "usage"

@@ -23,7 +23,7 @@ GOOD = {
     "stop_token_ids": [[], [0, 5]],
     "min_tokens": [0, 7],
     "ignore_eos": [True, False],
-    "top_logprobs": [0, 1, 256],
+    "top_logprobs": [0, 1, 256, 50_257],
     "logprobs_mode": ["raw", "biased", "processed"],
 }
 BAD = {
@@ -40,7 +40,7 @@ BAD = {
     "stop_token_ids": [[-1], ["a"], 5, list(range(65))],
     "min_tokens": [-1],
     "ignore_eos": [1, "true"],
-    "top_logprobs": [-1, 257, True],
+    "top_logprobs": [-1, 2**31, True],
     "logprobs_mode": ["best", 1],
 }
 

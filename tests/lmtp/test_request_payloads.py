@@ -115,27 +115,27 @@ def test_half_a_surrogate_is_not_sent():
 )
 def test_plain_requests_need_no_extension(request_):
     """Token ids and what LMQL's server knows can be sent to any server."""
-    assert not request_payloads.needs_extensions(request_)
+    assert request_payloads.extensions(request_) == []
 
 
 @pytest.mark.parametrize(
-    "request_",
+    ("request_", "names"),
     [
-        GenerateRequest(1, "text"),
-        GenerateRequest(1, (ChatMessage("user", "hi"),)),
-        GenerateRequest(1, (1,), text=True),
-        GenerateRequest(1, (1,), SamplingParams(seed=1)),
-        GenerateRequest(1, (1,), SamplingParams(stop=("x",))),
-        GenerateRequest(1, (1,), SamplingParams(min_p=0.1)),
-        GenerateRequest(1, (1,), constraint=Constraint("regex", "a")),
-        GenerateRequest(1, (1,), priority=1),
-        ScoreRequest(1, (1,), "text"),
-        ScoreRequest(1, "text", (1,)),
+        (GenerateRequest(1, "text", text=True), ["prompt as text"]),
+        (GenerateRequest(1, (ChatMessage("user", "hi"),), text=True), ["messages"]),
+        (GenerateRequest(1, (1,), text=True), ["text"]),
+        (GenerateRequest(1, (1,), SamplingParams(seed=1)), ["seed"]),
+        (GenerateRequest(1, (1,), SamplingParams(stop=("x",), min_p=0.1)), ["min_p", "stop"]),
+        (GenerateRequest(1, (1,), SamplingParams(top_logprobs=0)), ["top_logprobs 0 (1 is its least)"]),
+        (GenerateRequest(1, (1,), constraint=Constraint("regex", "a")), ["constraint (regex)"]),
+        (GenerateRequest(1, (1,), priority=1), ["priority"]),
+        (ScoreRequest(1, (1,), "text", text=True), ["scored as text"]),
+        (ScoreRequest(1, "text", (1,)), ["text", "prompt as text"]),
     ],
 )
-def test_extended_requests_need_extensions(request_):
-    """Everything else only a server with extensions understands."""
-    assert request_payloads.needs_extensions(request_)
+def test_extended_requests_need_extensions(request_, names):
+    """Everything else only a server with extensions understands; what it is is named."""
+    assert request_payloads.extensions(request_) == names
 
 
 def test_stops_of_all_forms():
@@ -184,7 +184,7 @@ def test_text_mode_follows_the_prompt(payload, text):
         ("SCORE", {"prompt": [1]}, "scored is missing"),
         ("SCORE", {"scored": [1]}, "prompt is missing"),
         ("SCORE", {"prompt": [1], "scored": [-1]}, "scored has -1 at index 0"),
-        ("SCORE", {"prompt": [1], "scored": [1], "top_logprobs": 257}, "top_logprobs is 257"),
+        ("SCORE", {"prompt": [1], "scored": [1], "top_logprobs": -3}, "top_logprobs is -3"),
         ("MODEL_INFO", {"model": []}, r"model is \[\]"),
         ("CANCEL", {"model": 1}, "model is 1"),
         ("generate", {"prompt": [1]}, "Unknown command: generate; expected GENERATE, SCORE, MODEL_INFO, CANCEL"),

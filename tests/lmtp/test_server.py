@@ -43,7 +43,7 @@ MALFORMED = {
     "endless bias": 'GENERATE {"stream_id": 1, "prompt": [1], "logit_bias": {"1": Infinity}}',
     "bias of words": 'GENERATE {"stream_id": 1, "prompt": [1], "logit_bias": {"the": 1}}',
     "bias as a list": 'GENERATE {"stream_id": 1, "prompt": [1], "logit_bias": [1]}',
-    "too many alternatives": 'GENERATE {"stream_id": 1, "prompt": [1], "top_logprobs": 257}',
+    "fewer than no alternatives": 'GENERATE {"stream_id": 1, "prompt": [1], "top_logprobs": -3}',
     "unknown model": 'GENERATE {"stream_id": 1, "prompt": [1], "model": "other"}',
     "info of an unknown model": 'MODEL_INFO {"stream_id": 1, "model": "other"}',
     "deep": f'GENERATE {{"stream_id": 1, "prompt": {"[" * 100_000}}}',

@@ -12,6 +12,7 @@ from lmtool.openai_api.server import ApiConfig, OpenAIServer
 from lmtool.ports import Sink
 from lmtool.text.chat_template import ChatTemplate
 from lmtool.types import ChatMessage, GenerateRequest, ModelInfo, Prompt, ScoreRequest, TokenOutput, Usage
+from tests.scripted_model import ScriptedModel
 
 MARK, MARK_ID, EOS = "<tool_call>", 500, 501
 """A special token: it does not show as text."""
@@ -140,4 +141,5 @@ def application(
 ) -> Starlette:
     """The routes over a model that says what it is told to."""
     spelling = letters or Letters()
-    return Starlette(routes=OpenAIServer(model, lambda _: spelling if tokenizer else None, config).routes())
+    spelt = spelling if tokenizer else None
+    return Starlette(routes=OpenAIServer(model, lambda _: spelt, config, catalogue=ScriptedModel()).routes())

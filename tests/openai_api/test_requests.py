@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from lmtool.openai_api.errors import ApiError
 from lmtool.openai_api.requests import Call, chat, completion
+from lmtool.openai_api.responses.requests import read as responses
 from lmtool.types import ChatMessage
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -83,6 +86,9 @@ def test_text_is_no_constraint() -> None:
         ({}, "messages"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "wizard", "content": "a"}]}, "messages[0].role"),
+        ({"messages": HELLO, "max_tokens": 0}, "max_tokens"),
+        ({"messages": HELLO, "max_completion_tokens": 0}, "max_completion_tokens"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
         ({"messages": HELLO, "top_logprobs": 2}, "top_logprobs"),
         ({"messages": HELLO, "tools": [{}]}, "tools[0].function"),
@@ -125,6 +131,24 @@ def test_what_is_wrong_with_a_completion(body: dict[str, object], param: str) ->
     with pytest.raises(ApiError) as raised:
         completion(body)
     assert (raised.value.status, raised.value.param) == (400, param)
+
+
+@pytest.mark.parametrize(
+    ("read", "body", "member"),
+    [
+        (chat, {"messages": HELLO, "logprobs": True}, "top_logprobs"),
+        (completion, {"prompt": "a"}, "logprobs"),
+        (completion, {"prompt": "a"}, "prompt_logprobs"),
+        (responses, {"input": "a"}, "top_logprobs"),
+    ],
+)
+def test_the_limit_of_alternatives(read: Callable[..., object], body: dict[str, object], member: str) -> None:
+    """20, or what the server was started with; above it the member is refused by name."""
+    for most, wanted in ((None, 20), (3, 3), (100, 100), (0, 0)):
+        reader = read if most is None else partial(read, most_logprobs=most)
+        reader({**body, member: wanted})
+        with pytest.raises(ApiError, match=f"{member} is {wanted + 1}; expected a whole number from 0 to {wanted}"):
+            reader({**body, member: wanted + 1})
 
 
 def test_answers_without_a_seed_differ() -> None:

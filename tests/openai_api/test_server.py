@@ -255,7 +255,9 @@ def serving(model: ScriptedModel) -> Starlette:
         def token(self, token_id: int) -> str:
             return ""
 
-    return Starlette(routes=OpenAIServer(model, lambda _: Letters(), ApiConfig()).routes())  # type: ignore[arg-type]
+    return Starlette(
+        routes=OpenAIServer(model, lambda _: Letters(), ApiConfig(), catalogue=model).routes()  # type: ignore[arg-type]
+    )
 
 
 TOOL = {"name": "count", "parameters": COUNT["input_schema"]}

@@ -120,6 +120,13 @@ async def alternatives(client: Talk) -> None:
         await client.ended(stream_id)
 
 
+@alone("more alternatives than there may be, as LMQL's clients ask for them", "GEN-6 TOK-5 SCO-5")
+async def alternatives_clamped(client: Talk) -> None:
+    await client.generate(1, GIRL, max_tokens=2, top_logprobs=50257)
+    await client.score(2, GIRL, DOG[-1:], top_logprobs=50257)
+    await client.ended(1, 2)
+
+
 @alone("two streams at once", "STR-6 STR-8 FRM-9 GEN-8")
 async def two_streams_interleaved(client: Talk) -> None:
     await client.generate(1, ONCE, max_tokens=16)
@@ -317,6 +324,13 @@ async def model_info(client: Talk) -> None:
     await client.messages(3)
 
 
+@alone("the list of what is served", "INF-6")
+async def list_of_models(client: Talk) -> None:
+    await client.send("MODEL_INFO", stream_id=1, list=True)
+    await client.send("MODEL_INFO", stream_id=2, list=True, model="no-such-model")
+    await client.messages(2)
+
+
 @alone("fields with wrong values, and missing ones", "ERR-1 ERR-5")
 async def wrong_fields(client: Talk) -> None:
     wrong: tuple[dict[str, Any], ...] = (
@@ -324,7 +338,7 @@ async def wrong_fields(client: Talk) -> None:
         {"max_tokens": -1},
         {"max_tokens": 1.5},
         {"top_p": 0},
-        {"top_logprobs": 257},
+        {"top_logprobs": -1},
         {"logit_bias": {"x": 1}},
         {"logit_bias": [1]},
         {"prompt": "text and", "messages": []},

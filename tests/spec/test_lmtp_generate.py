@@ -52,7 +52,6 @@ async def test_max_tokens(client):
         ("max_tokens", 1.5),
         ("temperature", "hot"),
         ("logit_bias", {"x": 1}),
-        ("top_logprobs", 257),
         ("top_logprobs", -1),
         ("top_p", 0),
         ("top_k", -1),
@@ -92,11 +91,17 @@ async def test_logit_bias(real):
     assert "512" in outside["error"]
 
 
-async def test_alternatives(client):
-    """GEN-6: `top_logprobs` is 1 unless given, 256 at most."""
-    for asked, found in ((None, 1), (1, 1), (5, 5), (256, 256)):
-        entries = await generate(client, prompt=[1], max_tokens=2, top_logprobs=asked)
-        assert [len(entry["top_logprobs"]) for entry in entries] == [found, found]
+@pytest.mark.parametrize(
+    ("asked", "found"), [(None, 1), (1, 1), (5, 5), (256, 256), (257, 256), (50_000, 256), (2**31 - 1, 256)]
+)
+async def test_alternatives(real, asked, found):
+    """GEN-6, SCO-5: `top_logprobs` is 1 unless given; above 256 it counts as 256."""
+    entries = await generate(real, max_tokens=2, top_logprobs=asked)
+    assert [len(entry["top_logprobs"]) for entry in entries] == [found, found]
+    if asked is not None:
+        await real.send(f'SCORE {{"prompt": [1], "scored": [2], "stream_id": 7, "top_logprobs": {asked}}}')
+        (scored,) = await real.stream(7)
+        assert len(scored["top_logprobs"]) in {found, found + 1}
 
 
 async def test_limits_of_the_choice(real):

@@ -63,3 +63,15 @@ async def test_waiting_for_the_model():
         await asyncio.sleep(0)
         model.loaded.set()
         assert (await waiting).model == "scripted"
+
+
+async def test_the_list():
+    """INF-6: with `list` all that is served is told at once, whatever loads; without a catalogue it is INF-1."""
+    model = ScriptedModel()
+    model.loaded.clear()
+    async with serving(model, catalogue=model) as served, wire(served) as client:
+        entry = await ask(client, list=True, model="no matter")
+        assert entry == {"stream_id": 1, "models": [{"name": "scripted", "phase": "loading", "context_length": 4096}]}
+    model.loaded.set()
+    async with serving(model) as served, wire(served) as client:
+        assert "model_info" in await ask(client, list=True)

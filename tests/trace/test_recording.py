@@ -61,6 +61,28 @@ async def test_one_trace_a_connection(tmp_path: Path) -> None:
     assert not running.suspects
 
 
+async def test_a_trace_in_which_nothing_happened(tmp_path: Path) -> None:
+    """It leaves no file, so that the same name may be given again."""
+    for _ in range(2):
+        running = recording(tmp_path, [])
+        assert (tmp_path / "0").exists()
+        await running.close()
+        assert not (tmp_path / "0").exists()
+
+
+async def test_a_process_that_ends_at_once(tmp_path: Path) -> None:
+    """What was told is whole on the disk, and an empty trace is not there."""
+    running = recording(tmp_path, [], split=True)
+    running.tell(1, [generate(1)])
+    running.close_at_once()
+    reader = TraceReader(tmp_path / "1")
+    assert next(iter(reader)) == generate(1)
+    assert [*reader][-1:] != []
+    assert reader.ending is not None
+    assert reader.ending.state == "complete"
+    await running.close()
+
+
 async def test_a_full_disk_ends_the_recording_and_nothing_else(tmp_path: Path) -> None:
     """One loud line; events go on being taken from whoever follows; what was written before can be read."""
     warnings: list[str] = []

@@ -75,8 +75,12 @@ def test_numbered_times(tmp_path: Path) -> None:
 def test_an_existing_file_is_not_lost(write_trace: WriteTrace, tmp_path: Path) -> None:
     """A file that exists is only replaced when that was asked for."""
     path = write_trace()
-    with pytest.raises(FileError, match="exists already"):
+    with pytest.raises(FileError, match="exists already") as refused:
         TraceWriter(path, Header())
+    assert refused.value.hints == ("choose another name",)  # no --force where there is none
+    with pytest.raises(FileError, match="exists already") as refused:
+        TraceWriter(path, Header(), overwrite=False)
+    assert refused.value.hints == ("choose another name, or --force to replace it",)
     TraceWriter(path, Header(), overwrite=True).abandon()
     with pytest.raises(FileError, match="cannot write"):
         TraceWriter(tmp_path / "no" / "folder", Header())

@@ -121,6 +121,7 @@ async def _server(
     from lmtool.bench.targets import ModelTarget, OpenAITarget, Server
     from lmtool.cli.wiring import connect
     from lmtool.errors import ServerError
+    from lmtool.types import ModelInfo
 
     stdio = address.startswith("stdio:")
     url, shown = (address, None) if stdio else authorization(address, api_key)
@@ -135,9 +136,10 @@ async def _server(
             await target.close()
         return
     async with connect(address, api_key=api_key) as client:
-        info = await client.info(model)
-        size = vocab_size or info.vocab_size or 1000
-        yield Server(ModelTarget(client, model), url, info.model, size, info.context_length, _process(url))
+        info = await client.info_if_told(model, patient=None in (model, vocab_size))
+        info = info or ModelInfo(model or "", "", "unknown")
+        size, own = vocab_size or info.vocab_size or 1000, ModelTarget(client, model, plain=client.plain)
+        yield Server(own, url, info.model, size, info.context_length, _process(url))
 
 
 def _process(url: str) -> int | None:

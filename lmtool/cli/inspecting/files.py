@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lmtool.errors import FileError, UsageError
+from lmtool.trace.writer import exists
 
 if TYPE_CHECKING:
     from lmtool.cli.output import Output
@@ -65,7 +66,7 @@ async def snapshot(
 
 def _refuse_existing(target: Path, *, force: bool) -> None:
     if target.exists() and not force:
-        raise FileError(f"{target} exists already", "choose another name, or --force to replace it")
+        raise exists(target, force=True)
 
 
 def _write(target: Path, text: str) -> None:

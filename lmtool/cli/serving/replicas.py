@@ -125,6 +125,7 @@ def _vllm(service: ServiceConfig, devices: int, *, verbose: bool) -> list[str]:
         "max_model_len": engine.max_context,
         "max_num_batched_tokens": engine.max_batch_tokens,
         "kv_cache_memory_bytes": engine.kv_cache_bytes,
+        "max_logprobs": engine.max_logprobs,
         "revision": engine.revision,
         "trust_remote_code": engine.trust_remote_code or None,
         "tensor_parallel_size": devices if devices > 1 else None,

@@ -103,6 +103,8 @@ class _Run:
     interrupts: Interrupts
     ready_file: ReadyFile
     began: float = field(default_factory=time.perf_counter)
+    leaving: list[Callable[[], None]] = field(default_factory=list)
+    """What must be done before the process ends without any further word."""
 
     async def all(self) -> None:
         """Do everything in order."""
@@ -124,7 +126,8 @@ class _Run:
         kind = "stdio" if self.config.listen is None else "websocket"
         header = Header(transport={"kind": kind, "path": "/"}, model={"name": name} if name else {})
         spell = await asyncio.to_thread(_spelling, self.config.service.models)
-        async with recorded(Output.of(self.common), self.config.record, "server", header, spell) as tap:
+        out = Output.of(self.common)
+        async with recorded(out, self.config.record, "server", header, spell, self.leaving.append) as tap:
             yield tap
 
     async def _all(self, service: Service) -> None:
@@ -190,6 +193,8 @@ class _Run:
         self.console.tell(Stopped())
         self.console.close()
         self.ready_file.remove()
+        for close in self.leaving:
+            close()
         os._exit(status)
 
     def _log(self, entry: RequestLog) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from lmtool.access.policy import AccessPolicy
 from lmtool.cli.backends import BackendConfig
 from lmtool.cli.serving.health import Health, routes
-from lmtool.cli.wiring import AUTO, Loader, ModelsConfig, host, served
+from lmtool.cli.wiring import AUTO, Loader, ModelsConfig, host, listed, served
 from lmtool.engine.config import EngineConfig
 from lmtool.errors import LmtoolError, UsageError
 from lmtool.lmtp.balancing.balancer import Balancer
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     import uvicorn
 
+    from lmtool.engine.host import ModelHost
     from lmtool.openai_api.server import OpenAIServer
     from lmtool.ports import TokenModel
     from lmtool.text.tokenizer import TextTokenizer
@@ -66,6 +67,8 @@ class ServiceConfig:
     """Which requests are let in."""
     workers: tuple[str, ...] = field(default=(), repr=False)
     """Endpoints of servers that do the work, in place of models in this process; they are shown the same key."""
+    foreign: bool = False
+    """Whether what they serve is theirs to say; else it is `models`."""
     carrier: CarrierConfig = field(default_factory=CarrierConfig)
 
 
@@ -88,15 +91,19 @@ class Service:
         self._log = log
         self._tap = tap
         self._loader = Loader(config.engine, config.backend, models=config.models)
-        self._host = (
-            Balancer(config.workers, config.access.key) if config.workers else host(config.models, self._loader)
+        if config.workers:
+            expected = () if config.foreign else listed(config.models)
+            self._host: Balancer | ModelHost = Balancer(config.workers, config.access.key, expected=expected)
+        else:
+            self._host = host(config.models, self._loader)
+        self._server = LmtpServer(
+            self._host, config=config.server, progress=self._host, catalogue=self._host, log=self._ended, tap=tap
         )
-        self._server = LmtpServer(self._host, config=config.server, progress=self._host, log=self._ended, tap=tap)
         self._carrier: uvicorn.Server | None = None
         self._http: OpenAIServer | None = None
         self._wire: TextIO | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self.health = Health(model=None if config.workers else config.models.main)
+        self.health = Health(model=None if config.foreign else config.models.main)
 
     @property
     def model(self) -> TokenModel:
@@ -132,6 +139,11 @@ class Service:
 
         unsubscribe = self._host.subscribe(self.health.model, listener)
         try:
+            if self.health.model is None and isinstance(self._host, Balancer):
+                self.health.model = await self._host.main()
+            if self.health.model is None:
+                self.health.state = "ready"
+                return None
             info = await self._host.info(self.health.model)
         except LmtoolError as error:
             self.health.state, self.health.message = "failed", error.message
@@ -216,7 +228,8 @@ class Service:
         from lmtool.openai_api.server import ApiConfig, OpenAIServer
 
         form = form_named(self._config.models.tool_call_parser)
-        self._http = OpenAIServer(self._host, self._tokenizer, ApiConfig(form, self._answered))
+        api = ApiConfig(form, self._answered, self._config.engine.max_logprobs)
+        self._http = OpenAIServer(self._host, self._tokenizer, api, catalogue=self._host)
         handlers = [*self._server.routes(), *routes(self.health, self._numbers), *self._http.routes()]
         application = Starlette(routes=handlers)
         return application if self._tap is None else self._tap.around(application, leave_out=("/health", "/metrics"))

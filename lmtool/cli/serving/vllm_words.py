@@ -47,7 +47,6 @@ ENGINE = {
     "-pp": "leave it out, or --backend vllm",
     "--distributed-executor-backend": "leave it out, or --backend vllm",
     "--seed": "send seed with the request: without one each answer draws its own",
-    "--max-logprobs": "leave it out: 20 alternatives a token over HTTP, 256 over LMTP",
 }
 """vLLM's options with a value that this engine lacks, and what to do; `--backend vllm` takes them as they are."""
 ENGINE_SWITCHES = {

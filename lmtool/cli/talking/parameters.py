@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, get_args
 
 from lmtool.errors import UsageError
-from lmtool.types import LogprobsMode, SamplingParams
+from lmtool.types import RANGES, LogprobsMode, Range, SamplingParams
 
 _ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9_-]*)=(?P<value>.*)", re.DOTALL)
 
@@ -106,23 +106,15 @@ def _no_constant(word: str) -> float:
     raise ValueError(word)
 
 
-def _integer(_raw: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not float(value).is_integer():
-        raise ValueError
-    return int(value)
+def _within(allowed: Range) -> _Field:
+    def read(_raw: str, value: Any) -> float:
+        if isinstance(value, float) and value.is_integer() and allowed.whole:
+            value = int(value)
+        if value not in allowed:
+            raise ValueError
+        return value if allowed.whole else float(value)
 
-
-def _count(raw: str, value: Any) -> int:
-    number = _integer(raw, value)
-    if number < 0:
-        raise ValueError
-    return number
-
-
-def _number(_raw: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e308:
-        raise ValueError
-    return float(value)
+    return _Field(read, str(allowed))
 
 
 def _flag(_raw: str, value: Any) -> bool:
@@ -143,13 +135,15 @@ def _texts(raw: str, value: Any) -> tuple[str, ...]:
 
 
 def _ids(raw: str, value: Any) -> tuple[int, ...]:
-    return tuple(_count(raw, v) for v in (value if isinstance(value, list) else [value]))
+    read = FIELDS["top_k"].read  # any number from 0
+    return tuple(int(read(raw, v)) for v in (value if isinstance(value, list) else [value]))
 
 
 def _bias(raw: str, value: Any) -> dict[int, float]:
     if not isinstance(value, dict):
         raise ValueError  # noqa: TRY004 - the value is the user's, not a caller's
-    return {_count(key, int(key)): _number(raw, bias) for key, bias in value.items()}
+    ids, biases = FIELDS["top_k"].read, FIELDS["presence_penalty"].read
+    return {int(ids(key, int(key))): float(biases(raw, bias)) for key, bias in value.items()}
 
 
 def _mode(_raw: str, value: Any) -> str:
@@ -158,28 +152,35 @@ def _mode(_raw: str, value: Any) -> str:
     return str(value)
 
 
-_COUNT = _Field(_count, "a whole number, 0 or more")
-_NUMBER = _Field(_number, "a number")
+ASKED: Mapping[str, Range] = {
+    **RANGES,
+    "max_tokens": replace(RANGES["max_tokens"], low=1),
+    "temperature": replace(RANGES["temperature"], low=0),
+    "top_p": replace(RANGES["top_p"], above=True),
+    "seed": replace(RANGES["seed"], low=0),
+}
+"""What a person may ask for: an answer of no tokens, or a heat below the coldest, is a slip of the hand."""
 
 FIELDS: Mapping[str, _Field] = {
-    "max_tokens": _COUNT,
-    "temperature": _NUMBER,
-    "top_k": _COUNT,
-    "top_p": _NUMBER,
-    "min_p": _NUMBER,
-    "repetition_penalty": _NUMBER,
-    "presence_penalty": _NUMBER,
-    "frequency_penalty": _NUMBER,
-    "seed": _COUNT,
+    **{name: _within(allowed) for name, allowed in ASKED.items()},
     "logit_bias": _Field(_bias, 'ids and numbers, such as {"11":-100}'),
     "stop": _Field(_texts, 'a text or a list of texts, such as ["\\n"]'),
     "stop_token_ids": _Field(_ids, "a token id or a list of them, such as [13,50256]"),
-    "min_tokens": _COUNT,
     "ignore_eos": _Field(_flag, "true or false"),
-    "top_logprobs": _COUNT,
     "logprobs_mode": _Field(_mode, f"one of {', '.join(get_args(LogprobsMode))}"),
 }
 """How each parameter that may stand in a prompt is read: the fields of `SamplingParams`."""
+
+
+def check_typed(name: str, value: Any) -> Any:
+    """The value of an option of its own, such as `--top-p`. Raises `UsageError` for one that it cannot have."""
+    for one in value if isinstance(value, tuple) else (value,):
+        try:
+            FIELDS[name].read(str(one), one)
+        except ValueError:
+            option = name.replace("_", "-")
+            raise UsageError(f"--{option} is {one!r}; expected {FIELDS[name].expected}") from None
+    return value
 
 
 def options(words: Sequence[str]) -> dict[str, Any]:

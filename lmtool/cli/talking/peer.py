@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from lmtool.errors import ConnectError, UsageError
+from lmtool.types import ModelInfo
 
 if TYPE_CHECKING:
     from lmtool.cli.invocation import Common
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from lmtool.lmtp.client import LmtpClient
     from lmtool.ports import TokenModel
     from lmtool.text.tokenizer import TextTokenizer
-    from lmtool.types import LoadProgress, ModelInfo, TokenizerInfo
+    from lmtool.types import LoadProgress, TokenizerInfo
 
 OnFrame = Callable[[Literal[">", "<"], str], None]
 
@@ -45,8 +46,9 @@ async def open_peer(
 ) -> AsyncIterator[Peer]:
     """Connect, ask what is served under this name, and close at the end. Tells on stderr how a load proceeds.
 
-    tokenizer: name or folder of the one to use here; then the server is sent token ids. Raises `ConnectError`,
-    `ServerError`, `UsageError` for a server that takes ids only and no tokenizer, and what loading a tokenizer raises.
+    tokenizer: name or folder of the one to use here; then the server is sent token ids, and with the model's name there
+    is nothing that it must tell first. Raises `ConnectError`, `RequestError`, `ServerError`, `UsageError` for a server
+    that takes ids only and no tokenizer, and what loading a tokenizer raises.
     """
     from lmtool.cli.wiring import connect
 
@@ -60,7 +62,10 @@ async def open_peer(
     )
     try:
         await _connect(client)
-        info = await _info(client, model, waiting)
+        info = await _info(client, model, waiting, patient=None in (model, tokenizer))
+        if info is None and tokenizer is not None:
+            out.note(f"the server does not say what it serves (LMQL's may never answer): going on with {model}")
+        info = info or ModelInfo(model or "", "", "unknown")
         yield (
             _speaking_text(client, info, common.url) if tokenizer is None else await _with(tokenizer, client, info, out)
         )
@@ -81,10 +86,10 @@ async def _connect(client: LmtpClient) -> None:
         raise
 
 
-async def _info(client: LmtpClient, model: str | None, waiting: Waiting) -> ModelInfo:
+async def _info(client: LmtpClient, model: str | None, waiting: Waiting, *, patient: bool) -> ModelInfo | None:
     waiting.begin()
     try:
-        return await client.info(model)
+        return await client.info_if_told(model, patient=patient)
     finally:
         waiting.answered()
 

@@ -28,9 +28,13 @@ async def recording_frames(
 
     transport = {"kind": "stdio"} if endpoint.startswith("stdio:") else {"kind": "websocket", "path": "/"}
     async with recorded(out, path, "client", Header(transport=transport)) as tap:
-        tap.opened(1, "lmtool")
+        opened = False
 
         def on_frame(direction: Literal[">", "<"], frame: str) -> None:
+            nonlocal opened
+            if not opened:  # not before there is a connection
+                tap.opened(1, "lmtool")
+                opened = True
             tap.frame(1, direction, frame)
             if also is not None:
                 also(direction, frame)
@@ -38,4 +42,5 @@ async def recording_frames(
         try:
             yield on_frame
         finally:
-            tap.ended(1, "client", 1000)
+            if opened:
+                tap.ended(1, "client", 1000)

@@ -86,7 +86,7 @@ class Tint:
 
 @dataclass(slots=True)
 class TextView:
-    """The text of one stream, token by token, nothing else; on a terminal a line feed at the end."""
+    """The text of one stream, token by token, nothing else but a line feed at the end."""
 
     ink: Ink
     tint: Tint
@@ -103,8 +103,8 @@ class TextView:
         self.ink.write(pieces)
 
     def close(self) -> None:
-        """Leave a terminal's cursor at the beginning of a line."""
-        if self.ink.out.terminal and self._written not in {"", "\n"}:
+        """End the last line: for a terminal's cursor, and for what reads a pipe line by line."""
+        if self._written not in {"", "\n"}:
             self.ink.write([("\n", "")])
 
 

@@ -54,15 +54,15 @@ async def drive(
     a check does not hold.
     """
     from lmtool.cli.output import Output
-    from lmtool.errors import FileError
     from lmtool.trace.keeping import keep
     from lmtool.trace.proxy import parse_target
     from lmtool.trace.replaying import demand_of, renamed, replay
+    from lmtool.trace.writer import exists
 
     out, target = Output.of(common), parse_target(to or common.address, common.api_key)
     header, events = read_whole(out, file)
     if save is not None and save.exists() and (not force or save.samefile(file)):
-        raise FileError(f"{save} exists already", "choose another name, or --force to replace it")
+        raise exists(save, force=True)
     demand = demand_of(
         header, level=level, tol_logprob=tol_logprob, tie_eps=tie_eps, patience=patience, speed=speed_of(speed)
     )

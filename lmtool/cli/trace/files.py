@@ -78,6 +78,7 @@ def write_trace(path: Path, header: Header, events: Iterable[Event], *, force: b
 def text_output(path: Path | None, *, force: bool) -> Iterator[typer.FileTextWrite]:
     """A file to write text into, or stdout. Raises `FileError`."""
     from lmtool.errors import FileError
+    from lmtool.trace.writer import exists
 
     if path is None:
         yield sys.stdout  # type: ignore[misc] # a TextIO is all that is needed
@@ -85,7 +86,7 @@ def text_output(path: Path | None, *, force: bool) -> Iterator[typer.FileTextWri
     try:
         file = path.open("w" if force else "x", encoding="utf-8", newline="\n")
     except FileExistsError:
-        raise FileError(f"{path} exists already", "choose another name, or --force to replace it") from None
+        raise exists(path, force=True) from None
     except OSError as error:
         raise FileError(f"cannot write {path}: {error.strerror}") from None
     with file:

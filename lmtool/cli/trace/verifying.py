@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lmtool.errors import FileError, LmtoolError, UsageError
+from lmtool.errors import ConnectError, FileError, LmtoolError, UsageError
 from lmtool.trace.verification import SUFFIXES, Case, Known, Outcome, judge, name_of
 
 if TYPE_CHECKING:
@@ -67,7 +67,11 @@ async def ask(url: str, api_key: str | None = None) -> Server:
     if target.url.startswith("http"):
         return Server(target, None)
     async with connect(url, api_key=api_key) as client:
-        return Server(target, (await client.info(timeout=30.0)).model)
+        try:
+            models = await client.models(timeout=30.0)
+        except ConnectError:
+            return Server(target, None)  # it is there: LMQL's drops a connection over a question without a name
+        return Server(target, models[0].name if len(models) == 1 else None)
 
 
 @contextlib.asynccontextmanager
@@ -108,10 +112,16 @@ async def run(
 
 
 async def check(plan: Plan, case: Case, path: Path) -> Outcome:
-    """The outcome of one case; a file that cannot be read, or a lost connection, is one as well."""
+    """The outcome of one case; a file that cannot be read, or a lost connection, is one as well.
+
+    Raises `FileError` where what came cannot be kept.
+    """
     began = time.perf_counter()
     try:
         header, events = _read(path)
+    except FileError as error:
+        return _failed(plan, case, path, error, 0.0)
+    try:
         reason, server = _server_for(plan, case, header)
         if reason:
             return Outcome(case, "skipped", reason, recorded=str(path))
@@ -119,19 +129,17 @@ async def check(plan: Plan, case: Case, path: Path) -> Outcome:
     except UsageError as refusal:
         return Outcome(case, "skipped", refusal.message, recorded=str(path))
     except LmtoolError as error:
-        if isinstance(error, FileError):
-            raise
-        judgement, reason = judge(case, "fail", plan.known)
-        told = _failure(error.message)
-        return Outcome(case, judgement, reason, (told,), time.perf_counter() - began, recorded=str(path))
+        return _failed(plan, case, path, error, time.perf_counter() - began)
     return _judged(plan, case, (path, header, events), (comparisons, came), time.perf_counter() - began)
 
 
-def _failure(message: str) -> Comparison:
+def _failed(plan: Plan, case: Case, path: Path, error: LmtoolError, seconds: float) -> Outcome:
     from lmtool.trace.comparison import Comparison
     from lmtool.trace.findings import Finding
 
-    return Comparison("-", "-", (Finding("fail", "shape", "-", None, message),))
+    judgement, reason = judge(case, "fail", plan.known)
+    comparison = Comparison("-", "-", (Finding("fail", "shape", "-", None, error.message),))
+    return Outcome(case, judgement, reason, (comparison,), seconds, recorded=str(path))
 
 
 def _read(path: Path) -> tuple[Header, list[Event]]:

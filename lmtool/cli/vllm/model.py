@@ -18,6 +18,7 @@ from lmtool.cli.vllm.translation import (
     scored,
     scoring,
 )
+from lmtool.engine.request_check import clamped
 from lmtool.errors import (
     ConnectError,
     ConstraintError,
@@ -47,15 +48,17 @@ class VllmModel:
         info: ModelInfo,
         guides: RemoteGuides | None = None,
         diagnose: Callable[[], ConnectError] = lambda: ConnectError("vLLM's engine has ended"),
+        max_logprobs: int | None = None,
     ) -> None:
         """engine: a `vllm.v1.engine.async_llm.AsyncLLM` without a tokenizer. guides: what holds streams in it.
 
-        diagnose: says why the engine has ended, once it has.
+        diagnose: says why the engine has ended, once it has. max_logprobs: most alternatives that it gives a token.
         """
         self._engine = engine
         self._guides = guides
         self._info = info
         self._diagnose = diagnose
+        self._max_logprobs = max_logprobs
         self._numbers = itertools.count()
 
     @property
@@ -76,7 +79,7 @@ class VllmModel:
 
     def submit(self, request: GenerateRequest | ScoreRequest, sink: Sink) -> StreamHandle:
         """See `TokenModel.submit`; the prompt must be token ids."""
-        stream = _Stream(request, sink)
+        stream = _Stream(self._clamped(request), sink)
         stream.task = asyncio.get_running_loop().create_task(self._run(stream, f"lmtool-{next(self._numbers)}"))
         return stream
 
@@ -96,6 +99,14 @@ class VllmModel:
         except Exception as problem:  # noqa: BLE001  # whatever vLLM raises ends this stream and no other
             refused = ServerError(f"vLLM refused or failed: {problem}", "see the server's log")
             stream.put(failure(request.stream_id, self.failure or refused))
+
+    def _clamped(self, request: GenerateRequest | ScoreRequest) -> GenerateRequest | ScoreRequest:
+        if isinstance(request, GenerateRequest):
+            top = clamped(request.sampling.top_logprobs, self._info, self._max_logprobs)
+            return replace(request, sampling=replace(request.sampling, top_logprobs=top))
+        if request.top_logprobs is None:
+            return request
+        return replace(request, top_logprobs=clamped(request.top_logprobs, self._info, self._max_logprobs))
 
     def _checked(self, request: GenerateRequest | ScoreRequest) -> list[int]:
         scored_ids = request.scored if isinstance(request, ScoreRequest) else ()

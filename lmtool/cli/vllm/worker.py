@@ -16,6 +16,7 @@ from lmtool.cli.vllm.failures import engine_end, import_failure, load_failure
 from lmtool.cli.vllm.log import EngineLog
 from lmtool.cli.vllm.scratch import Scratch
 from lmtool.cli.vllm.watchdog import LivenessSocket
+from lmtool.engine.request_check import MAX_LOGPROBS
 from lmtool.errors import LmtoolError
 from lmtool.ports import stream
 from lmtool.types import GenerateRequest, ModelInfo, SamplingParams
@@ -72,7 +73,9 @@ async def _serve(settings: dict[str, Any], folder: Path, log: EngineLog) -> None
     info, tokenizer = describe(engine.model_config, settings), _tokenizer(settings, log)
     scratch.describe(info, None if tokenizer is None else tokenizer.to_json())
     guides = RemoteGuides(engine, scratch.told) if _can_hold(settings) else None
-    model = VllmModel(engine, info, guides, partial(_why_ended, engine, log))
+    most = engine.model_config.max_logprobs
+    most = info.vocab_size if most < 0 else most  # vLLM's -1 is no limit
+    model = VllmModel(engine, info, guides, partial(_why_ended, engine, log), most)
     await _warm_up(model, settings, log)
     log.trim(0)  # what loading printed explains nothing that happens later
     texts = model if tokenizer is None else TextModel(model, tokenizer, JsonAnswerCheck())
@@ -120,7 +123,12 @@ def _engine(settings: dict[str, Any], scratch: Scratch, log: EngineLog) -> Any:
     except Exception as problem:  # noqa: BLE001  # whatever a broken environment raises
         traceback.print_exc()
         raise import_failure(sys.executable, log.tail(), problem) from None
-    options = {"enable_prefix_caching": True, "max_logprobs": 256, "disable_log_stats": True, **settings["options"]}
+    options = {
+        "enable_prefix_caching": True,
+        "max_logprobs": MAX_LOGPROBS,
+        "disable_log_stats": True,
+        **settings["options"],
+    }
     if _can_hold(settings):
         options = {**scratch.options, **options}
     try:

@@ -6,9 +6,10 @@ import asyncio
 import logging
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
-from lmtool.errors import ConnectError, ResourceError, UsageError
+from lmtool.errors import ConnectError, ResourceError, UnknownModelError, UsageError
 from lmtool.lmtp.balancing.choice import Prefixes, choose
 from lmtool.lmtp.balancing.worker import ANSWER_SECONDS, CHECK_SECONDS, Worker
 from lmtool.lmtp.endpoint import SocketEndpoint, parse
@@ -21,13 +22,15 @@ if TYPE_CHECKING:
 
     from lmtool.ports import Sink, StreamHandle, Unsubscribe
     from lmtool.prompt_limits import LimitsByModel
-    from lmtool.types import GenerateRequest, ModelInfo, ScoreRequest
+    from lmtool.types import GenerateRequest, ModelEntry, ModelInfo, ModelPhase, ScoreRequest
+
+_ON_ITS_WAY: Sequence[ModelPhase] = ("ready", "loading", "queued", "unloading", "unloaded", "failed")
 
 _log = logging.getLogger(__name__)
 
 
 class Balancer:
-    """A `ports.TokenModel` and `ports.ProgressSource` over workers.
+    """A `ports.TokenModel`, `ports.ProgressSource` and `ports.Catalogue` over workers.
 
     Streams of a worker that is lost end with an error; it is asked again until it answers, and started again where its
     process is ours. Belongs to one event loop.
@@ -38,10 +41,14 @@ class Balancer:
         endpoints: Sequence[str],
         api_key: str | None = None,
         *,
+        expected: Sequence[ModelEntry] = (),
         check_seconds: float = CHECK_SECONDS,
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
-        """endpoints, api_key: as for `LmtpClient`. Raises `UsageError` for one that is none, or the same one twice."""
+        """endpoints, api_key: as for `LmtpClient`. expected: what is listed as long as no worker has listed anything.
+
+        Raises `UsageError` for an endpoint that is none, or the same one twice.
+        """
         parsed = [parse(endpoint, api_key) for endpoint in endpoints]
         addresses = [endpoint.url for endpoint in parsed if isinstance(endpoint, SocketEndpoint)]
         if len(set(addresses)) < len(addresses) or not endpoints:
@@ -52,6 +59,7 @@ class Balancer:
         self.longest_token_bytes: int | None = None
         """Bytes of the longest token of the workers' model, where its tokenizer is known here."""
         self._prefixes = Prefixes()
+        self._expected = expected
         self._workers = [
             Worker(
                 number,
@@ -117,6 +125,28 @@ class Balancer:
         self._publish(LoadProgress(info.model, "ready"))
         return replace(info, running=self.streams()[0] if info.running is not None else None)
 
+    async def main(self) -> str | None:
+        """The model that the workers serve, once one is up; None for many, or such as are loaded on demand."""
+        self.start()
+        return (await self._first()).only
+
+    def models(self) -> list[ModelEntry]:
+        """See `ports.Catalogue.models`: what is furthest on its way on any worker."""
+        found: dict[str, ModelEntry] = {}
+        for entry in chain.from_iterable(worker.models for worker in self._workers):
+            found[entry.name] = min(found.get(entry.name, entry), entry, key=_far)
+        return list(found.values()) or list(self._expected)
+
+    def entry(self, name: str | None) -> ModelEntry:
+        """See `ports.Catalogue.entry`."""
+        models = self.models()
+        for entry in models:
+            if name in (entry.name, *entry.aliases) or (name is None and len(models) == 1):
+                return entry
+        problem = f"model {name!r:.200} is not served here" if name is not None else "the request names no model"
+        known = f"served here: {', '.join(entry.name for entry in models)}" if models else "nothing is in memory yet"
+        raise UnknownModelError(problem, known)
+
     def subscribe(self, model: str | None, listener: Callable[[LoadProgress], None]) -> Unsubscribe:  # noqa: ARG002  # one model
         """Tell `listener` how the workers' loads proceed, see `ports.ProgressSource`."""
         key = object()
@@ -136,14 +166,14 @@ class Balancer:
             for worker in self._workers:
                 if worker.up:
                     return worker
-            failures = [worker.failure for worker in self._workers if worker.owned and worker.info is None]
+            failures = [worker.failure for worker in self._workers if worker.owned and not worker.was_up]
             if len(failures) == len(self._workers) and all(failures):
                 assert failures[0] is not None
                 raise ResourceError(failures[0].message, *failures[0].hints)
             await self._changed.wait()
 
     def _check_same(self) -> None:
-        told = {worker.info.model for worker in self._workers if worker.info is not None}
+        told = {worker.only for worker in self._workers if worker.only is not None}
         if len(told) > 1:
             raise UsageError(
                 f"the workers serve different models: {', '.join(sorted(told))}", "balance servers of one model"
@@ -176,6 +206,11 @@ class Balancer:
 
     def _unsubscribe(self, key: object) -> None:
         self._listeners.pop(key, None)
+
+
+def _far(entry: ModelEntry) -> tuple[int, float]:
+    """How far a model is on its way to an answer; the least is the furthest, among equals the one used last."""
+    return _ON_ITS_WAY.index(entry.phase), entry.idle_seconds or 0.0
 
 
 def _numerics(worker: Worker) -> str:

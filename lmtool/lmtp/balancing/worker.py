@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from lmtool.lmtp.endpoint import Endpoint
     from lmtool.ports import Sink, StreamHandle
-    from lmtool.types import GenerateRequest, LoadProgress, ModelInfo, ScoreRequest, TokenOutput
+    from lmtool.types import GenerateRequest, LoadProgress, ModelEntry, ModelInfo, ScoreRequest, TokenOutput
 
 CHECK_SECONDS = 2.0
 """Between two questions whether it lives."""
@@ -48,8 +48,14 @@ class Worker:
         """Whether its process is ours."""
         self.endpoint = replace(endpoint, on_log=self._log) if isinstance(endpoint, CommandEndpoint) else endpoint
         self.up = False
+        self.was_up = False
+        """Whether it ever was up."""
+        self.only: str | None = None
+        """The model that it served when it first was up; None where it had many, or none yet."""
         self.info: ModelInfo | None = None
-        """What it serves, as it told last."""
+        """Of its only model, as described when it last came up with that in memory."""
+        self.models: Sequence[ModelEntry] = ()
+        """What it serves, as it listed last."""
         self.failure: LmtoolError | None = None
         """Why it is not up."""
         self.running = 0
@@ -127,12 +133,26 @@ class Worker:
         while True:
             self._lost.clear()
             try:
-                self.info = await self._client.info(timeout=self._answer_seconds if self.ready else None)
+                await self._ask_models()
             except LmtoolError as error:
                 await self._failed(self._client.loss or error)  # which has its hints apart
             else:
                 self._rise()
             await self._pause()
+
+    async def _ask_models(self) -> None:
+        """Take its list of models; where it was not up, wait for a load that is under way. Raises the load's error."""
+        self.models = await self._client.models(timeout=self._answer_seconds if self.ready else None)
+        if self.up:
+            return
+        phases = {entry.phase for entry in self.models}
+        for entry in self.models:
+            if entry.phase in {"queued", "loading"} or phases == {"failed"}:
+                await self._client.info(entry.name)
+                self.models = await self._client.models()
+                break
+        loaded = len(self.models) == 1 and self.models[0].phase == "ready"
+        self.info = await self._client.info(self.models[0].name) if loaded else None
 
     async def _pause(self) -> None:
         """Wait until it is time to ask again: at once after a loss, ever later while asking is in vain."""
@@ -158,7 +178,9 @@ class Worker:
         if not self.up:
             if self.failure is not None:
                 _log.warning("%s is up again", self.name)
-            self.up, self.failure = True, None
+            if not self.was_up and len(self.models) == 1:
+                self.only = self.models[0].name
+            self.up, self.was_up, self.failure = True, True, None
             self._changed(self)
 
     def _down(self, error: LmtoolError) -> None:

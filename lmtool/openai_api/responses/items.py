@@ -39,8 +39,8 @@ def turns_of(members: Members, items: Sequence[dict[str, Any]]) -> tuple[ChatMes
 def _turn(own: Members, kind: str) -> ChatMessage:
     if kind == "message":
         role = own.text("role")
-        if role is None:
-            raise own.wrong("role", None, "user, assistant, system or developer")
+        if role not in ("user", "assistant", "system", "developer"):
+            raise own.wrong("role", role, "user, assistant, system or developer")
         own.take("phase")
         return ChatMessage("system" if role == "developer" else role, _text(own, "content"))
     if kind == "function_call":

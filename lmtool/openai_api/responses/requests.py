@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 _LOGPROBS = "message.output_text.logprobs"
 _INCLUDE = frozenset({_LOGPROBS, "reasoning.encrypted_content"})
-_TOP_LOGPROBS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ class Ask:
         return replace(self, call=call, turns=(*turns, *self.turns))
 
 
-def read(body: Mapping[str, object]) -> Ask:
+def read(body: Mapping[str, object], most_logprobs: int = requests.MOST_LOGPROBS) -> Ask:
     """Read a request. Raises `ApiError`. What it goes on from is not looked for, see `Ask.behind`."""
     members = Members(body)
     model, items = members.text("model"), _items(members)
@@ -65,7 +64,7 @@ def read(body: Mapping[str, object]) -> Ask:
     for name in ("background", "conversation", "prompt", "max_tool_calls"):
         if members.take(name):
             raise ApiError(400, f"{name} is not supported here; send the conversation as input", param=name)
-    sampling, logprobs = _sampling(members)
+    sampling, logprobs = _sampling(members, most_logprobs)
     tools = [_tool(given) for given in members.objects("tools", MOST_TOOLS, most_bytes=MOST_MEMBER_BYTES)]
     choice, parallel = body.get("tool_choice"), body.get("parallel_tool_calls")
     members.check_size("tool_choice", choice)
@@ -103,12 +102,12 @@ def _items(members: Members) -> list[dict[str, Any]]:
     return given
 
 
-def _sampling(members: Members) -> tuple[SamplingParams, int | None]:
+def _sampling(members: Members, most_logprobs: int) -> tuple[SamplingParams, int | None]:
     """The sampling parameters, and how many alternatives are wanted beside each token: None for no logprobs."""
     include = members.take("include") or []
     if not isinstance(include, list) or not _INCLUDE.issuperset(one for one in include if isinstance(one, str)):
         raise members.wrong("include", include, f"a list of {_LOGPROBS}; nothing else is known here")
-    top = members.integer("top_logprobs", 0, _TOP_LOGPROBS)
+    top = members.integer("top_logprobs", 0, most_logprobs)
     wanted = (top or 0) if _LOGPROBS in include or top else None
     limit = members.integer("max_output_tokens", 1, requests.MOST_TOKENS)
     return requests.sampling_of(members, requests.MOST_TOKENS if limit is None else limit, wanted), wanted

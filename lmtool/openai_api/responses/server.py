@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from starlette.responses import JSONResponse, Response
@@ -11,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 from lmtool.openai_api.errors import ApiError
 from lmtool.openai_api.generation import Generation, Served
 from lmtool.openai_api.http import asked, server_sent, unless_gone
+from lmtool.openai_api.requests import MOST_LOGPROBS
 from lmtool.openai_api.responses import events
 from lmtool.openai_api.responses.requests import Ask, read
 from lmtool.openai_api.responses.store import Kept, Store
@@ -32,10 +34,15 @@ class ResponsesRoutes:
         served: Callable[[str | None], Awaitable[Served]],
         limits: Callable[[], LimitsByModel] = dict,
         store: Store | None = None,
+        most_logprobs: int = MOST_LOGPROBS,
     ) -> None:
-        """served: the model of a name; raises `UnknownModelError`. limits: of the models' prompts."""
+        """served: the model of a name; raises `UnknownModelError`. limits: of the models' prompts.
+
+        most_logprobs: alternatives beside a token.
+        """
         self._served = served
         self._limits = limits
+        self._most_logprobs = most_logprobs
         self._store = Store() if store is None else store
 
     def handlers(self) -> list[tuple[str, str, Callable[[Request], Any]]]:
@@ -48,7 +55,7 @@ class ResponsesRoutes:
         ]
 
     async def _create(self, request: Request) -> Response:
-        ask = await asked(request, read, self._limits())
+        ask = await asked(request, partial(read, most_logprobs=self._most_logprobs), self._limits())
         if ask.previous is not None:
             ask = ask.behind(self._store.get(ask.previous).turns)
         generation = Generation(await self._served(ask.call.model), ask.call)

@@ -228,6 +228,17 @@ def model_info(seen: Seen, *, of: object, has: Mapping[str, str] | None = None, 
             yield f"model_info.{name} is {short(member)}; expected {wanted}"
 
 
+def listed(seen: Seen, *, of: object) -> _Found:
+    """The request is answered once with `models`, a list of objects with a name and a phase."""
+    found = [entry["models"] for entry in seen.told(of) if "models" in entry]
+    entries = found[0] if len(found) == 1 and isinstance(found[0], list) else None
+    if entries is None:
+        yield f"request {of}: expected one MSG entry with a list of models, got {len(found)}{_refusal(seen, of, 'a')}"
+    for entry in entries or ():
+        if not isinstance(entry, dict) or not all(isinstance(entry.get(name), str) for name in ("name", "phase")):
+            yield f"an entry of models is {short(entry)}; expected an object with name and phase"
+
+
 def closed(seen: Seen, *, at: str = "a", code: int) -> _Found:
     """The server has closed the connection with this code."""
     end = seen.closed.get(at)
@@ -373,7 +384,7 @@ CHECKS: Mapping[str, Callable[..., Iterator[str]]] = {
     for one in (
         ending, failure, refusal, silence, no_message, tokens, token_ids, without, same_tokens, continued,
         same_logprobs, fields, integers, alternatives, best_first, normalised, certain, finite, strict_json, lists,
-        model_info, closed, still_open, handshake, http, ends_before, scored, texts, no_text, usage, ignored,
+        model_info, listed, closed, still_open, handshake, http, ends_before, scored, texts, no_text, usage, ignored,
         some_refused, sampled_apart,
     )
 }  # fmt: skip

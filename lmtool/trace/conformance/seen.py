@@ -132,7 +132,7 @@ class Seen:
 
     def is_answered(self, of: object, at: str = "a") -> bool:
         """Whether a request has its MSG."""
-        return any("model_info" in e or e.get("error") is not None for e in self.told(of, at))
+        return any({"model_info", "models"} & e.keys() or e.get("error") is not None for e in self.told(of, at))
 
 
 def ends(entry: Entry) -> bool:

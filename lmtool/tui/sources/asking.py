@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Literal
 from lmtool.errors import ConnectError, LmtoolError, RequestError, TimeLimitError
 from lmtool.lmtp import model_info
 from lmtool.lmtp.endpoint import SocketEndpoint, parse
-from lmtool.lmtp.link import Link, RemoteStream
+from lmtool.lmtp.link import SILENCE, Link, RemoteStream
 from lmtool.trace.frame_tap import FrameTap
-from lmtool.types import ChatMessage, GenerateRequest, ScoreRequest
+from lmtool.types import ChatMessage, GenerateRequest, ModelInfo, ScoreRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from lmtool.text.tokenizer import TextTokenizer
     from lmtool.tui.sources.intake import Intake
     from lmtool.tui.sources.source import TextToScore
-    from lmtool.types import ModelInfo, Prompt, TokenOutput
+    from lmtool.types import Prompt, TokenOutput
 
 AGENT = "lmtool inspect"
 """What the inspector's own connections call themselves in a trace."""
 OPEN_LIMIT = 10.0
 """Seconds that a server has to take a connection."""
 INFO_LIMIT = 120.0
-"""Seconds that a model has to load."""
+"""Seconds without an answer, and without a word of a load that proceeds."""
 TOP = 5
 """Alternatives beside each scored token."""
 
@@ -119,19 +119,17 @@ class Asking:
             self._tap.ended(number, "server", 1006)
 
     async def _ask_info(self, link: Link) -> None:
-        try:
-            async with asyncio.timeout(INFO_LIMIT):
-                told = await link.ask(self._model)
-        except TimeoutError:
-            raise TimeLimitError(f"no answer to MODEL_INFO within {INFO_LIMIT:g} s") from None
-        info = model_info.from_wire(told, self._model)
-        if info.tokenizer is not None and (self.info is None or self.info.tokenizer != info.tokenizer):
+        tokenizer = await asyncio.to_thread(self._find_tokenizer, _untold(self._model))
+        given = tokenizer is not None and self._model is not None  # then the server need not tell anything
+        told = await link.ask_for(SILENCE if given else INFO_LIMIT, self._model)
+        if told is None and not given:
+            raise TimeLimitError(f"no answer to MODEL_INFO within {INFO_LIMIT:g} s")
+        info = _untold(self._model) if told is None else model_info.from_wire(told, self._model)
+        if self.info is None or self.info.tokenizer != info.tokenizer:
             tokenizer = await asyncio.to_thread(self._find_tokenizer, info)
             self._check(info, tokenizer)
             self._tokenizer = tokenizer
             self._intake.explain_by(None if tokenizer is None else tokenizer.piece)
-        elif self.info is None:
-            self._check(info, None)
         self.info = info
         self._intake.model.update(_described(info))
 
@@ -213,6 +211,10 @@ class Asking:
         if self._link is not None:
             await self._link.close()
         await asyncio.gather(*self._watching)
+
+
+def _untold(model: str | None) -> ModelInfo:
+    return ModelInfo(model or "", "", "unknown")
 
 
 def _described(info: ModelInfo) -> dict[str, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lmtool.tui.sources.asking import Asking
@@ -65,10 +66,11 @@ class ConnectSource:
     async def run(self, feed: Feed) -> None:
         """Connect, send the prompts, feed what comes. Raises `ConnectError` when the server is not there or goes."""
         self._intake.feed_to(feed)
-        await self._asking.connect()
+        link = await self._asking.connect()
         prompts, self._prompts = self._prompts, ()  # once, also when a server that was lost is back
         for request in prompts:
-            await self._asking.generate(request)
+            sampling = replace(request.sampling, seed=None) if link.plain else request.sampling  # LMQL's has no seeds
+            await self._asking.generate(replace(request, sampling=sampling))
         if self._stay:
             await self._asking.gone()
         gone = asyncio.create_task(self._asking.gone())

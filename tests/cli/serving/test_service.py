@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
+import openai
 import pytest
 
 from lmtool.cli.serving.listening import ListenConfig, bind, url
@@ -64,7 +65,8 @@ async def test_from_the_open_port_to_the_last_word() -> None:
         assert (len(rest), rest[-1].finish_reason) == (299, "length")
         assert await draining
     await service.close()
-    assert [(entry.command, entry.output_tokens, entry.end) for entry in log] == [("GENERATE", 300, "length")]
+    ended = [(entry.command, entry.output_tokens, entry.end) for entry in log if entry.command == "GENERATE"]
+    assert ended == [("GENERATE", 300, "length")]
     with pytest.raises(ConnectError):
         async with LmtpClient(where):
             pass
@@ -184,6 +186,58 @@ async def test_under_auto_it_is_ready_at_once() -> None:
     assert service.health.state == "ready"
     assert service.streams == 0
     await service.close()
+
+
+async def listed(http: httpx.AsyncClient) -> dict[str, str]:
+    """Names and phases; each name is there by itself as well, with and without `/v1`."""
+    cards = (await http.get("/v1/models")).json()["data"]
+    for card in cards:
+        for front in ("/v1", ""):
+            assert (await http.get(f"{front}/models/{card['id']}")).json()["id"] == card["id"]
+    return {card["id"]: card["phase"] for card in cards}
+
+
+async def test_models_are_listed_at_once() -> None:
+    """While one loads, where several are served, under every name that was given; nothing is loaded for it."""
+    service = Service(ServiceConfig(ModelsConfig(STORIES, ("a", "b"), allow_model=("lmtool-tiny",))))
+    where = opened(service)
+    try:
+        async with httpx.AsyncClient(base_url=where.replace("ws", "http", 1), timeout=5) as http:
+            assert await listed(http) == {"a": "unloaded", "b": "unloaded", "lmtool-tiny": "unloaded"}
+            loading = asyncio.create_task(service.ready(ignore))
+            while (await listed(http))["a"] != "loading":
+                assert not loading.done()
+            await loading
+            assert await listed(http) == {"a": "ready", "b": "ready", "lmtool-tiny": "unloaded"}
+            card = (await http.get("/v1/models/b")).json()
+            assert (card["root"], card["max_model_len"], card["size_bytes"]) == ("a", 512, 1044992)
+            missing = await http.get("/v1/models/other")
+            assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
+            refused = await http.post("/v1/embeddings", json={"model": "lmtool-tiny", "input": "x"})
+            assert refused.status_code == 400
+            assert (await listed(http))["lmtool-tiny"] == "unloaded"
+        with openai.OpenAI(base_url=f"{where.replace('ws', 'http', 1)}v1", api_key="x", max_retries=0) as client:
+            models = await asyncio.to_thread(lambda: list(client.models.list()))
+            assert [model.id for model in models] == ["a", "b", "lmtool-tiny"]
+            assert all(type(model.created) is int and model.object == "model" for model in models)
+            assert (await asyncio.to_thread(client.models.retrieve, "b")).id == "b"
+    finally:
+        await service.close()
+
+
+async def test_models_under_auto() -> None:
+    """What is in memory is listed; a name that is not is no reason to load it."""
+    service = Service(ServiceConfig(ModelsConfig("auto")))
+    where = opened(service)
+    await service.ready(ignore)
+    try:
+        async with httpx.AsyncClient(base_url=where.replace("ws", "http", 1), timeout=60) as http:
+            assert await listed(http) == {}
+            assert (await http.get(f"/v1/models/{STORIES}")).status_code == 404
+            assert (await http.post("/v1/completions", json={"model": STORIES, "prompt": "a"})).status_code == 200
+            assert await listed(http) == {STORIES: "ready"}
+    finally:
+        await service.close()
 
 
 async def test_frames_above_the_limit_close_their_connection_alone() -> None:

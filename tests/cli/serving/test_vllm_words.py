@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         ("X --max_model_len=auto", "X"),
         ("--model=X --served-model-name a b -q", "X --served-model-name a --served-model-name b -q"),
         ("--served-model-name a X", "--served-model-name a X"),
+        ("X --max-logprobs 50", "X --max-logprobs 50"),
         ("X --enable-prefix-caching --no-enable-prefix-caching", "X --prefix-cache --no-prefix-cache"),
         ("X --tensor-parallel-size 1", "X"),
         ("X --backend vllm -tp 2", "X --backend vllm --layout 1x2"),

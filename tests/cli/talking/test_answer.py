@@ -109,7 +109,7 @@ def test_text_goes_to_stdout_alone(lmtool: Run) -> None:
     """Stdout gets the text, exactly; figures go to stderr."""
     with script(hello) as server:
         result = lmtool("chat", "Hi", "--stats", "-e", server.url)
-    assert (result.returncode, result.stdout) == (0, "Hello")
+    assert (result.returncode, result.stdout) == (0, "Hello\n")
     assert result.stderr.startswith("stop · 2 tokens · ttft ")
 
 
@@ -171,7 +171,7 @@ def test_text_comes_as_it_is_made() -> None:
         assert process.stdout is not None
         assert os.read(process.stdout.fileno(), 100) == b"first"
         more.set()
-        assert process.stdout.read() == b" second"
+        assert process.stdout.read() == b" second\n"
         assert process.wait(PATIENCE) == 0
 
 
@@ -221,7 +221,7 @@ def test_lost_connection_keeps_what_came(lmtool: Run) -> None:
 
     with script(answer) as server:
         result = lmtool("chat", "Hi", "-e", server.url)
-    assert (result.returncode, result.stdout) == (3, "begun")
+    assert (result.returncode, result.stdout) == (3, "begun\n")
     assert result.stderr.startswith("error: the connection to ")
 
 
@@ -251,7 +251,7 @@ def test_time_limit(lmtool: Run) -> None:
         result = lmtool("chat", "Hi", "--timeout", "3", "-e", server.url)
         assert server.frames.get(timeout=PATIENCE).startswith("GENERATE")
         assert server.frames.get(timeout=PATIENCE).startswith("CANCEL")
-    assert (result.returncode, result.stdout) == (6, "begun")
+    assert (result.returncode, result.stdout) == (6, "begun\n")
     assert "no end within 3 s" in result.stderr
 
 

@@ -9,9 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmtool.cli.talking.parameters import FIELDS, options, parse_option, read_value, sampling, split_prompt
+from lmtool.cli.talking.parameters import (
+    ASKED,
+    FIELDS,
+    check_typed,
+    options,
+    parse_option,
+    read_value,
+    sampling,
+    split_prompt,
+)
 from lmtool.errors import UsageError
-from lmtool.types import SamplingParams
+from lmtool.types import RANGES, SamplingParams
 
 
 @pytest.mark.parametrize(
@@ -87,6 +96,7 @@ def test_hint_on_near_misses(typed: str, hint: str | None) -> None:
             "seed=[1]",
         ],
         *["temperature=1e999", "logit_bias=3", 'logit_bias={"a":1}', 'logit_bias={"1":"x"}', "logprobs_mode=best"],
+        *["max_tokens=0", "temperature=-1", "top_p=0", "top_p=1.5", "min_p=2", "repetition_penalty=0", f"seed={2**63}"],
         *["stop_token_ids=[-1]", "max_tokens=__import__('os')", "top_k=1e400", "max_tokens=1e999", f"seed={10**400}"],
     ],
 )
@@ -109,7 +119,7 @@ def test_nothing_is_lost(text: str) -> None:
         assert found.text == text.rstrip(" ")
 
 
-@given(st.text(alphabet=st.characters(exclude_categories=["Cs"])), st.integers(0, 10**6), st.floats(-9, 9))
+@given(st.text(alphabet=st.characters(exclude_categories=["Cs"])), st.integers(1, 10**6), st.floats(0, 9))
 def test_parameters_behind_any_text(text: str, count: int, number: float) -> None:
     """Two parameters behind any text come off it."""
     found = split_prompt(f"{text}x max_tokens={count} temperature={number}")
@@ -140,3 +150,22 @@ def test_layers() -> None:
     params = sampling(SamplingParams(max_tokens=256), {"max_tokens": 7, "seed": None}, {"max_tokens": 5}, {"seed": 1})
     assert params == SamplingParams(max_tokens=5, seed=1)
     assert read_value("seed", "1") == 1
+
+
+def test_what_a_person_may_ask_for() -> None:
+    """Every number is within what an engine takes, and within the default of the request."""
+    assert ASKED.keys() == RANGES.keys()
+    for name, allowed in ASKED.items():
+        value = getattr(SamplingParams(), name)
+        assert value is None or value in allowed
+        assert all(bound in RANGES[name] for bound in (allowed.low, allowed.high))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("temperature", -1.0), ("max_tokens", 0), ("top_p", 0.0), ("seed", 2**64), ("stop", ("a", ""))]
+)
+def test_options_of_their_own(name: str, value: Any) -> None:
+    """What cannot be is refused by the option's name before anything is sent."""
+    with pytest.raises(UsageError, match=f"--{name.replace('_', '-')} is .*; expected "):
+        check_typed(name, value)
+    assert check_typed("top_p", 0.5) == 0.5

@@ -50,11 +50,14 @@ def arrive(record: Record, *texts: str, p: float = 0.5, last: bool = False) -> l
 
 
 def test_pipe_gets_the_text_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
-    """A pipe gets exactly the model's text: no line feed at the end, no escapes of ours, controls as they are."""
-    view = TextView(PIPE, Tint("none", "prob"))
-    view.show(arrive(Record(1, 0.0), "Hel", "lo\x1b[31m"))
-    view.close()
-    assert capsys.readouterr().out == "Hello\x1b[31m"
+    """A pipe gets the model's text and a line feed where it ends in none: no escapes of ours, controls as they are."""
+    for last, end in (("lo\x1b[31m", "\n"), ("lo\n", ""), ("", "\n")):
+        view = TextView(PIPE, Tint("none", "prob"))
+        view.show(arrive(Record(1, 0.0), "Hel", last))
+        view.close()
+        assert capsys.readouterr().out == f"Hel{last}{end}"
+    TextView(PIPE, Tint("none", "prob")).close()
+    assert capsys.readouterr().out == ""
 
 
 def test_terminal_is_safe_and_left_on_a_fresh_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -176,7 +176,7 @@ def test_on_the_screen_meanwhile(served: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--to", "ftp://x"), "cannot record from 'ftp://x'"),
+        (("--to", "ftp://x"), "'ftp://x' is no address of a server"),
         (("--listen", "here:there"), "cannot listen on 'here:there'"),
         (("--listen", "1:99999"), "cannot listen on '1:99999'"),
         (("--redact", "everything"), "cannot redact 'everything'"),

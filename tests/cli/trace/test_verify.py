@@ -104,11 +104,25 @@ def test_without_a_server(folder: Path) -> None:
     assert trace("verify", folder, "--to", "ws://127.0.0.1:9/").exit_code == 3
 
 
-def test_bad_files(tmp_path: Path) -> None:
-    """A file that is no trace, or not there, is status 7."""
-    bad = tmp_path / "bad.lmtp.jsonl"
-    bad.write_text('{"lmtp_trace": 1}\nnonsense\n')
-    done = trace("verify", bad)
-    assert done.exit_code == 7
-    assert "line 2" in done.stderr
+def test_a_bad_file_keeps_no_other_from_being_checked(folder: Path, tmp_path: Path) -> None:
+    """A file that is no trace, cut in its middle or altered fails its checks by name; the others are done."""
+    (folder / "a.lmtp.jsonl").write_text('{"lmtp_trace": 1}\nnonsense\n')
+    (folder / "b.lmtp.jsonl").write_bytes(b"\xff\xfe")
+    (folder / "c.lmtp.jsonl").write_text(GREEDY.read_text(encoding="utf-8").replace("GENERATE", "GENERALE"))
+    (folder / "d.lmtp.jsonl").mkdir()
+    done = trace("verify", folder, "--report", tmp_path / "report")
+    assert done.exit_code == 1
+    assert "line 2" in done.stdout
+    assert not done.stderr.startswith("error")
+    judged = {line.split()[1]: line.split()[0] for line in done.stdout.splitlines() if not line.startswith(" ")}
+    assert judged == {
+        **{f"{name}[{direction}]": "fail" for name in "abcd" for direction in ("mock", "drive")},
+        **{f"{name}[mock]": "pass" for name in ("good", "wrong")},
+        **{f"{name}[drive]": "skipped" for name in ("good", "wrong")},
+    }
+    assert ET.parse(tmp_path / "report/junit.xml").getroot().get("failures") == "8"
+
+
+def test_a_path_that_is_not_there(tmp_path: Path) -> None:
+    """Nothing can be checked: status 7."""
     assert trace("verify", tmp_path / "none").exit_code == 7

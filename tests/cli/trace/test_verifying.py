@@ -79,11 +79,14 @@ async def test_a_lost_server_is_a_failure_of_the_case(write_trace: Callable[...,
 
 
 async def test_an_altered_file(write_trace: Callable[..., Path]) -> None:
-    """A recording that was changed by hand, end record and all, is refused."""
+    """A recording that was changed by hand fails its case, which may be known to fail."""
     path = write_trace(ONE)
     path.write_text(path.read_text().replace('"token": 7', '"token": 8'))
-    with pytest.raises(FileError, match="is altered"):
-        await check(Plan(), Case("a", "mock"), path)
+    outcome = await check(Plan(), Case("a", "mock"), path)
+    assert outcome.failed
+    assert "is altered" in outcome.findings[0]
+    known = Plan((), Known(failing=(("a", "by hand"),)))
+    assert (await check(known, Case("a", "mock"), path)).judgement == "known-failing"
 
 
 async def test_run_keeps_the_order(write_trace: Callable[..., Path]) -> None:

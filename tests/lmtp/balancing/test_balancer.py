@@ -11,11 +11,19 @@ from dataclasses import replace
 
 import pytest
 
-from lmtool.errors import ConnectError, ResourceError, ServerError, UsageError
+from lmtool.errors import ConnectError, ResourceError, UnknownModelError, UsageError
 from lmtool.lmtp.balancing.balancer import Balancer
 from lmtool.ports import stream
 from lmtool.prompt_limits import PromptLimits
-from lmtool.types import GenerateRequest, LoadProgress, ModelInfo, SamplingParams, TokenOutput
+from lmtool.types import (
+    GenerateRequest,
+    LoadProgress,
+    ModelEntry,
+    ModelInfo,
+    ModelPhase,
+    SamplingParams,
+    TokenOutput,
+)
 from tests.lmtp.balancing.waiting import until
 from tests.lmtp.harness import PATIENCE, serving
 from tests.scripted_model import ScriptedModel, tokens_of
@@ -37,11 +45,11 @@ class Computing(ScriptedModel):
 async def balanced(*models: ScriptedModel) -> AsyncIterator[Balancer]:
     """A balancer whose workers all are up."""
     async with contextlib.AsyncExitStack() as stack:
-        servers = [await stack.enter_async_context(serving(model)) for model in models]
+        servers = [await stack.enter_async_context(serving(model, catalogue=model)) for model in models]
         balancer = Balancer([server.url for server in servers], check_seconds=0.05)
         stack.push_async_callback(balancer.close)
         async with asyncio.timeout(PATIENCE):
-            await balancer.info()
+            balancer.start()
             await until(lambda: len(balancer.up) == len(models))
         yield balancer
 
@@ -108,7 +116,7 @@ async def test_the_models_description_is_passed_through() -> None:
     async with balanced(ScriptedModel(), ScriptedModel()) as balancer:
         info = await balancer.info("scripted")
         assert (info.model, info.vocab_size) == ("scripted", 1000)
-        with pytest.raises(ServerError, match="not served"):
+        with pytest.raises(UnknownModelError, match="not served"):
             await balancer.info("other")
 
 
@@ -168,3 +176,62 @@ async def test_endpoints_that_make_no_sense(endpoints: list[str]) -> None:
     """None at all, the same one twice, no endpoint."""
     with pytest.raises(UsageError):
         Balancer(endpoints)
+
+
+class TestCatalogue:
+    """What is served is told at once, by what the workers listed last."""
+
+    async def test_nothing_is_waited_for(self) -> None:
+        """Before a worker answers what is expected is listed; while it loads, that; then its own list."""
+        model = ScriptedModel()
+        model.loaded.clear()
+        async with serving(model, catalogue=model) as server:
+            expected = [ModelEntry("scripted", phase="queued")]
+            balancer = Balancer([server.url], expected=expected, check_seconds=0.01)
+            assert balancer.models() == expected
+            balancer.start()
+            await until(lambda: balancer.models()[0].phase == "loading")
+            assert balancer.up == []
+            model.loaded.set()
+            await until(lambda: balancer.up != [])
+            assert balancer.entry(None) == balancer.entry("scripted") == model.models()[0]
+            with pytest.raises(UnknownModelError, match="'other' is not served"):
+                balancer.entry("other")
+            await balancer.close()
+
+    async def test_many_models(self) -> None:
+        """A worker that serves several is up, and a request that names one gets it; the best phase counts."""
+        one, two = Many(), Many("b", "unloaded")
+        async with balanced(one, two) as balancer:
+            assert {entry.name: entry.phase for entry in balancer.models()} == {"a": "ready", "b": "ready"}
+            assert await balancer.main() is None
+            assert (await balancer.info("a")).model == "a"
+            with pytest.raises(UnknownModelError, match="names no model"):
+                balancer.entry(None)
+
+    async def test_listing_uses_no_model(self) -> None:
+        """Workers are asked whether they live by the list: a model that is idle there can be unloaded."""
+        model = Many()
+        async with balanced(model) as balancer:
+            await until(lambda: model.listed > 5)
+            assert model.described == 0
+            assert len(balancer.up) == 1
+
+
+class Many(ScriptedModel):
+    """Two models, of which one may be away; without a name there is no description."""
+
+    def __init__(self, name: str = "b", phase: ModelPhase = "ready") -> None:
+        super().__init__()
+        self.other = ModelEntry(name, phase=phase)
+        self.listed = self.described = 0
+
+    def models(self) -> list[ModelEntry]:
+        self.listed += 1
+        return [ModelEntry("a"), self.other]
+
+    async def info(self, model: str | None = None) -> ModelInfo:
+        self.described += 1
+        if model is None:
+            raise UnknownModelError("the request names no model, and 2 are served")
+        return ModelInfo(model, "", "scripted")

@@ -39,6 +39,7 @@ def test_turns() -> None:
     ("item", "param"),
     [
         ({"content": "a"}, "input[0].role"),
+        ({"role": "wizard", "content": "a"}, "input[0].role"),
         ({"role": "user", "content": 1}, "input[0].content"),
         ({"role": "user", "content": [{"type": "input_image"}]}, "input[0].content"),
         ({"type": "item_reference", "id": "x"}, "input[0].type"),

@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from lmtool.errors import RequestError, ServerError, UsageError
+from lmtool.errors import RequestError, UnknownModelError, UsageError
 from lmtool.trace.events import Event, Open
 from lmtool.tui.sources.asking import Asking
 from lmtool.tui.sources.intake import Intake
@@ -47,7 +47,7 @@ async def test_a_model_that_is_not_served() -> None:
     """The server's refusal is raised, and the connection let go of."""
     async with serving(ScriptedModel()) as served:
         one = asking(served.url, [], model="other")
-        with pytest.raises(ServerError, match="not served"):
+        with pytest.raises(UnknownModelError, match="not served"):
             await one.connect()
         await one.close()
 
