@@ -68,9 +68,9 @@ def parse_target(text: str, api_key: str | None = None) -> Target:
     try:
         port = parts.port or (443 if tls else 80)
     except ValueError as error:
-        raise UsageError("cannot record from {}: {}".format(*unreadable(text, str(error))), forms) from None
+        raise UsageError("{} is no address of a server: {}".format(*unreadable(text, str(error))), forms) from None
     if parts.scheme not in ("ws", "wss", "http", "https") or not parts.hostname:
-        raise UsageError("cannot record from {}: {}".format(*unreadable(text, "no such server")), forms)
+        raise UsageError("{} is no address of a server: {}".format(*unreadable(text, "it names none")), forms)
     return Target(url, parts.hostname, port, tls, parts.path or "/", shown)
 
 

@@ -119,9 +119,9 @@ class Recording:
 
     def close_at_once(self) -> None:
         """The same for a process that is about to end, which a full disk does not keep from it."""
-        for recorder in self._recorders.values():
+        while self._recorders:
             with contextlib.suppress(OSError):
-                recorder.close(self._clock())
+                self._recorders.popitem()[1].close(self._clock())
 
     @property
     def counts(self) -> tuple[int, int, int]:

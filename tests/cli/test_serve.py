@@ -60,12 +60,15 @@ def test_it_says_what_it_is_where_it_listens_what_it_loads_and_when_it_is_ready(
 
 
 async def test_each_request_gets_a_line(server: ServerProcess) -> None:
-    """Connection and stream, tokens in and out, time to the first token, ending; never what was said."""
+    """Connection and stream, tokens in and out, time to the first token, ending; never what was said.
+
+    The connection's first id is that of the client's question what the server speaks.
+    """
     async with LmtpClient(server.url) as client:
         outputs = [output async for output in stream(client, story(37))]
     assert len(outputs) == 37
     line = server.expect("GENERATE 5 tok in → 37 out")
-    assert re.fullmatch(r"\d\d:\d\d:\d\d  #\d+/1 GENERATE 5 tok in → 37 out  ttft [\d.]+ ms  \d+ tok/s  length", line)
+    assert re.fullmatch(r"\d\d:\d\d:\d\d  #\d+/2 GENERATE 5 tok in → 37 out  ttft [\d.]+ ms  \d+ tok/s  length", line)
     assert "Once upon" not in line
 
 
@@ -111,6 +114,7 @@ async def test_the_second_ctrl_c_ends_streams_at_once(start_server: StartServer)
     with start_server(STORIES, "--max-streams", "1") as server:
         server.expect("ready in")
         async with LmtpClient(server.url) as client:
+            await client.info()  # by which the client knows what the server speaks: nothing waits for that any more
             streams = [asyncio.create_task(_last(client, story(500))) for _ in range(20)]
             await asyncio.sleep(0)  # all are submitted now
             await client.info()  # and have reached the server, which reads in order

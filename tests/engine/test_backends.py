@@ -231,7 +231,7 @@ class TestRefusals:
 
     def test_cache_too_large(self):
         """More than any machine has."""
-        config = EngineConfig(kv_cache_bytes=10**18)
+        config = EngineConfig(kv_cache_bytes=10**14)
         assert "no memory for the key-value cache" in self.refusal(STORIES, config, OutOfMemoryError)
 
 

@@ -69,6 +69,9 @@ TABLE: list[tuple[str, dict[str, Any], Seen, Seen, str]] = [
     ("lists", {}, GOOD, said(b"TOKEN []"), "neither a TOKEN list nor a MSG list"),
     ("model_info", {"of": 1}, said(msg(model_info={})), said(msg(model_info="<unavailable>")), "expected an object"),
     ("model_info", {"of": 1}, said(msg(model_info={})), said(msg(error="no")), "got 0 (a MSG refused it: no)"),
+    ("listed", {"of": 1}, said(msg(models=[{"name": "m", "phase": "ready"}])), said(msg(models={})), "got 1"),
+    ("listed", {"of": 1}, said(msg(models=[])), said(msg(model_info={})), "expected one MSG entry with a list"),
+    ("listed", {"of": 1}, said(msg(models=[])), said(msg(models=[{"name": "m"}])), "an object with name and phase"),
     (
         "model_info",
         {"of": 1, "has": {"model": "text", "running": "integer"}},

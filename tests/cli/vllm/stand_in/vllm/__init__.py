@@ -51,7 +51,11 @@ class AsyncLLM:
         hf_config = SimpleNamespace(to_dict=lambda: raw)
         size, length = raw["vocab_size"], raw["max_position_embeddings"]
         self.model_config = SimpleNamespace(
-            hf_config=hf_config, get_vocab_size=lambda: size, max_model_len=length, dtype="torch.float32"
+            hf_config=hf_config,
+            get_vocab_size=lambda: size,
+            max_model_len=length,
+            max_logprobs=args.max_logprobs,
+            dtype="torch.float32",
         )
         self._pipe, theirs = _CONTEXT.Pipe()
         self._core = _CONTEXT.Process(target=_core, args=(theirs, args.worker_extension_cls, args.behaviour))
