@@ -64,6 +64,7 @@ class EngineOptions(TypedDict, total=False):
 
     device: str
     dtype: str
+    kernels: str
     quantize: str | None
     max_streams: int
     max_batch_tokens: int | None

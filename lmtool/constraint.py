@@ -161,14 +161,16 @@ def _parsed(text: str, where: str) -> object:
 
 
 def _canonical(value: object, where: str) -> str:
-    _check_nesting(value, where)
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except RecursionError:
+        raise _too_deep(where) from None
     except (ValueError, TypeError) as error:
         raise ConstraintError(f"{where} cannot be written as JSON: {error}") from None
     if not _is_unicode(text):
         raise ConstraintError(f"{where} holds half a surrogate pair; expected Unicode")
     _check_size(text, where)
+    _check_nesting(value, where)
     return text
 
 

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
+from lmtool.prompt_limits import PromptLimits
 from lmtool.types import (
     ChatMessage,
     Constraint,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lmtool.errors import LmtoolError
+    from lmtool.prompt_limits import LimitsByModel
 
 Sink: TypeAlias = Callable[[Sequence[TokenOutput]], None]
 """Takes all outputs of one step for one connection. Called in the loop that submitted; must not block or raise."""
@@ -61,6 +63,32 @@ class TokenModel(Protocol):
 
 
 @runtime_checkable
+class Limited(Protocol):
+    """A `TokenModel` that tells which prompts it refuses, so that these are not read to their end."""
+
+    @property
+    def limits(self) -> LimitsByModel:
+        """Of the models that are in memory now."""
+
+
+@runtime_checkable
+class Counted(Protocol):
+    """A model that can be described at any time, with how many streams it has."""
+
+    @property
+    def info_now(self) -> ModelInfo:
+        """What is served, with the numbers of streams as they are now."""
+
+
+def current_limits(model: TokenModel) -> LimitsByModel:
+    """Which prompts a model refuses, as far as that is known now."""
+    if isinstance(model, Limited):
+        return model.limits
+    own = PromptLimits.of(model.info_now) if isinstance(model, Counted) else None
+    return {} if own is None else {None: own}
+
+
+@runtime_checkable
 class LoadedModel(TokenModel, Protocol):
     """A `TokenModel` that holds memory or a device until it is closed."""
 
@@ -90,6 +118,13 @@ class Detokenizer(Protocol):
 
 class Tokenizer(Protocol):
     """Text to ids and back, for one model."""
+
+    limits: PromptLimits | None
+    """Of the model; a text that is beyond them is refused, before it is tokenized or soon after."""
+
+    @property
+    def longest_token_bytes(self) -> int:
+        """Bytes of the longest token."""
 
     @property
     def info(self) -> TokenizerInfo:

@@ -239,6 +239,9 @@ class ModelInfo:
     """Streams being computed now."""
     waiting: int | None = None
     """Streams not yet started."""
+    kernels: str | None = None
+    """What multiplies the weights on a CPU: `C kernels (AVX512-BF16)`, `oneDNN`, `torch`; on a GPU what computes
+    attention: `Triton`, `flash-attn 3`, `torch`."""
 
 
 @dataclass(frozen=True, slots=True)

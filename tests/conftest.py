@@ -55,7 +55,7 @@ def _clean(home: Path) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "NO_COLOR": "1",
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": "",  # lmtool is installed
     }
 
 
@@ -113,9 +113,12 @@ class ServerProcess:
             self._fresh.put(line.rstrip("\n"))
         self._fresh.put(None)
 
-    def expect(self, part: str) -> str:
-        """Return the next line that holds `part`; fails with everything said when the process ends without it."""
-        while (line := self._fresh.get(timeout=PATIENCE)) is not None:
+    def expect(self, part: str, seconds: float = PATIENCE) -> str:
+        """Return the next line that holds `part`; fails with everything said when the process ends without it.
+
+        seconds: without a line after which it counts as hung.
+        """
+        while (line := self._fresh.get(timeout=seconds)) is not None:
             self.lines.append(line)
             if " listen " in line or '"listening"' in line:
                 self.url = re.findall(r"ws://[^\s\"]+", line)[0]

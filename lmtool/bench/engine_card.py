@@ -24,7 +24,9 @@ def engine_card(report: EngineReport, columns: int) -> Group:
     size = f"{weights / 1e6:.0f} M" if weights >= 1e6 else f"{weights / 1e3:.0f} K"
     head = f"{report.model_name} · {size} weights · {bench.threads} thread{'s' * (bench.threads > 1)}"
     products = ", ".join(f"{dtype} {rate / 1e9:.0f} G/s" for dtype, rate in report.products.items())
-    machine = f"memory {report.bandwidth / 1e9:.1f} GB/s · products {products}"
+    about = report.abouts.get(report.ours, {})
+    ours = f"{report.ours} by {about['kernels']} · " if about.get("kernels") else ""
+    machine = f"{ours}memory {report.bandwidth / 1e9:.1f} GB/s · products {products}"
     parts: list[Text | Table] = [Text(head, "bold"), Text(machine, "dim")]
     for batch in bench.batch:
         parts += [Text(), _title(report, batch), _table(report, batch, narrow=columns < NARROW)]

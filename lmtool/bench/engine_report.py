@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import platform
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from lmtool.bench.contest import Agreement, Round, Standing, standings
+from lmtool.bench.contestants import AUTO
 from lmtool.bench.result import Metric, outcome
 
 if TYPE_CHECKING:
@@ -33,6 +34,11 @@ class EngineBench:
     seed: int = 0
     timeout: float = 600.0
     """Seconds that one load or one visit may take."""
+
+    def decided(self, dtype: str) -> EngineBench:
+        """The same where `AUTO` means this dtype; a contestant that is there twice then takes part once."""
+        named = (replace(one, dtype=dtype) if one.dtype == AUTO else one for one in self.contestants)
+        return replace(self, contestants=tuple(dict.fromkeys(named)))
 
 
 @dataclass

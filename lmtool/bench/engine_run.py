@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lmtool.bench.checkpoint import Checkpoint, read_checkpoint
 from lmtool.bench.contest import Agreement, Round, agreement, clearest, rotated, timing
+from lmtool.bench.contestants import AUTO
 from lmtool.bench.engine_report import EngineBench, EngineReport
 from lmtool.bench.worker import Worker
 from lmtool.errors import LmtoolError, ResourceError
@@ -40,12 +41,12 @@ async def run(bench: EngineBench, tell: Callable[[str], None]) -> EngineReport:
     async with contextlib.AsyncExitStack() as stack:
         work = stack.enter_context(tempfile.TemporaryDirectory(prefix="lmtool-bench-"))
         folder, name = await _model(bench, work, tell)
-        started = {
-            one.name: Worker(one.peer, one.python, _settings(bench, one, folder, work)) for one in bench.contestants
-        }
-        for worker in started.values():
+        bench, ours = await _start_ours(bench, folder, work, stack, tell)
+        peers = {one.name: _worker(bench, one, folder, work) for one in bench.contestants[1:]}
+        for worker in peers.values():
             await stack.enter_async_context(worker)
-        failures = await _start(bench, started, tell)
+        failures = await _start(bench, peers, tell)
+        started = {bench.contestants[0].name: ours, **peers}
         ceiling = await _ceiling(bench, stack)
         measured = await _measure_ceiling(bench, ceiling)
         agreements = await _check(bench, started, failures, folder, tell)
@@ -77,10 +78,10 @@ def _shown(model: str) -> str | None:
     return Path(model).resolve().name if Path(model).is_dir() else None
 
 
-def _settings(bench: EngineBench, one: Contestant, folder: str, work: str) -> dict[str, Any]:
+def _worker(bench: EngineBench, one: Contestant, folder: str, work: str) -> Worker:
     own = Path(work) / one.name.replace(":", "-")
     own.mkdir()
-    return {
+    settings = {
         "model": folder,
         "work": str(own),
         "dtype": one.dtype,
@@ -89,6 +90,21 @@ def _settings(bench: EngineBench, one: Contestant, folder: str, work: str) -> di
         "streams": max(*bench.batch, _as_many(bench, CHECKED_STREAMS)),
         "tokens": bench.prompt_len + max(bench.output_len, CHECKED_TOKENS) + 1,
     }
+    return Worker(one.peer, one.python, settings)
+
+
+async def _start_ours(
+    bench: EngineBench, folder: str, work: str, stack: contextlib.AsyncExitStack, tell: Callable[[str], None]
+) -> tuple[EngineBench, Worker]:
+    """Load ours, and decide which dtype the peers have that were given none."""
+    ours = bench.contestants[0]
+    worker = await stack.enter_async_context(_worker(bench, ours, folder, work))
+    tell(f"loading {ours.name}")
+    await worker.start(bench.timeout)
+    bench = bench.decided(worker.about["dtype"])
+    if ours.dtype == AUTO:
+        tell(f"{ours.name} is {worker.about['dtype']} here, by {worker.about['kernels']}")
+    return bench, worker
 
 
 async def _ceiling(bench: EngineBench, stack: contextlib.AsyncExitStack) -> Worker:
@@ -99,15 +115,13 @@ async def _ceiling(bench: EngineBench, stack: contextlib.AsyncExitStack) -> Work
 
 
 async def _start(bench: EngineBench, workers: dict[str, Worker], tell: Callable[[str], None]) -> dict[str, str]:
-    """Load all, one after the other; the peers that cannot."""
+    """Load the peers, one after the other; those that cannot, and why."""
     failures = {}
     for name, worker in workers.items():
         tell(f"loading {name}")
         try:
             await worker.start(bench.timeout)
         except LmtoolError as problem:
-            if name == bench.contestants[0].name:
-                raise
             failures[name] = problem.message
             tell(f"{name} takes no part: {problem.message}")
     return failures

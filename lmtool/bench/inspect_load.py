@@ -14,7 +14,7 @@ from lmtool.trace.header import Header
 from lmtool.trace.writer import TraceWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from lmtool.trace.events import Event
@@ -104,7 +104,7 @@ class LoadSource:
     def cancel(self, label: str) -> None:
         """Nothing can be cancelled."""
 
-    def start_recording(self, path: Path) -> None:
+    def start_recording(self, path: Path, history: Sequence[Event] = ()) -> None:
         """Nothing is recorded."""
 
     async def stop_recording(self) -> None:

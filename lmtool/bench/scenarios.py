@@ -66,11 +66,12 @@ async def held(bench: ServeBench, server: Server, many: int, tell: Callable[[str
     tell("first tokens of new schemas")
     records = [record for visit in visits["held"] for record in visit.records]
     seconds, used = (sum(getattr(visit, name) for visit in visits["held"]) for name in ("seconds", "cpu_seconds"))
+    counted = all(visit.cpu_seconds for kind in visits.values() for visit in kind)
     return {
         "load": f"{many} held to a schema",
         **summary(records, seconds, Goal(), used or None),
         "held_over_free": _ratios(visits, "seconds"),
-        **({"held_over_free_cpu": _ratios(visits, "cpu_seconds")} if used else {}),
+        **({"held_over_free_cpu": _ratios(visits, "cpu_seconds")} if counted else {}),
         **await _first_tokens(bench, server, many),
     }
 
@@ -82,7 +83,7 @@ class _Visit:
     records: Sequence[Record]
     seconds: float
     cpu_seconds: float
-    """0 where nobody knows."""
+    """0 where nobody knows, or where it was less than one tick of the system's clock."""
 
 
 async def _visit(server: Server, jobs: Sequence[Job], many: int) -> _Visit:

@@ -14,13 +14,18 @@ from lmtool.access.outgoing import DENIED, as_headers, denied
 from lmtool.bench.processes import cpu_seconds
 from lmtool.bench.record import Record
 from lmtool.errors import ConnectError, ServerError, TimeLimitError
+from lmtool.providers.answer_events import AnswerFailed, TextDelta, TokenUsage, ToolCallDelta, counted_tokens
+from lmtool.providers.answer_reader import AnswerReader
+from lmtool.providers.body_parts import form_of
+from lmtool.trace.answers import ANSWER_ENDED
 from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from lmtool.bench.workload import Job
     from lmtool.ports import TokenModel
+    from lmtool.providers.answer_events import AnswerEvent
     from lmtool.types import TokenOutput
 
 OnToken: TypeAlias = "Callable[[Record], None]"
@@ -100,7 +105,10 @@ class ModelTarget:
 
 
 class OpenAITarget:
-    """`POST URL/completions` with `stream`: one stamp a chunk, tokens counted by the server's `usage`."""
+    """`POST URL/completions` with `stream`: a stamp a token where they are named, else a piece of text.
+
+    The server's `usage` says how many tokens these were.
+    """
 
     def __init__(self, url: str, model: str = "", timeout: float = 600.0, *, authorization: str | None = None) -> None:
         """url: ends with `/v1`. timeout: seconds without a byte. authorization: the header of this name."""
@@ -159,28 +167,43 @@ class OpenAITarget:
                     text = (await answer.aread()).decode("utf-8", "replace")
                     record.error = f"status {answer.status_code}: {text[:200]}"
                     return record
-                async for line in answer.aiter_lines():
-                    _take(record, line, on_token)
+                reader = AnswerReader("completions", form_of(answer.headers.get("content-type", "")))
+                count = _Count(record, on_token)
+                async for data in answer.aiter_bytes():
+                    count.add(reader.feed(data))
+                count.add(reader.end())
+                count.end()
         except httpx.HTTPError as error:
             record.error = f"{type(error).__name__}: {error}"
         record.tokens = record.tokens or len(record.stamps)
         return record
 
 
-def _take(record: Record, line: str, on_token: OnToken | None) -> None:
-    """One line of the event stream into the record."""
-    if not line.startswith("data:") or line[5:].strip() == "[DONE]":
-        return
-    try:
-        event = json.loads(line[5:])
-    except ValueError:
-        record.error = f"an event that is no JSON: {line[:80]}"
-        return
-    if "error" in event:
-        record.error = str(event["error"])[:200]
-    if event.get("choices"):
-        record.stamps.append(time.perf_counter())
-        if on_token is not None:
-            on_token(record)
-    if event.get("usage"):
-        record.tokens = int(event["usage"]["completion_tokens"])
+class _Count:
+    """Puts what an answer brings into a record."""
+
+    def __init__(self, record: Record, on_token: OnToken | None) -> None:
+        self._record = record
+        self._on_token = on_token
+        self._finished = False
+        self._named: set[int] = set()
+
+    def add(self, events: Iterable[AnswerEvent]) -> None:
+        record = self._record
+        for event in events:
+            if isinstance(event, TextDelta | ToolCallDelta):
+                tokens = counted_tokens(event, self._named)
+                record.stamps += [time.perf_counter()] * len(tokens)
+                if tokens and self._on_token is not None:
+                    self._on_token(record)
+            elif isinstance(event, AnswerFailed):
+                record.error = event.message[:200]
+            elif isinstance(event, TokenUsage):
+                record.tokens = event.completion_tokens or record.tokens
+            else:
+                self._finished = True
+
+    def end(self) -> None:
+        """The body is complete."""
+        if not self._finished and self._record.error is None:
+            self._record.error = ANSWER_ENDED

@@ -20,10 +20,13 @@ if TYPE_CHECKING:
 MODULE = "lmtool.bench.peers.worker"
 PACKAGE = Path(__file__).parents[1]
 FOREIGN = (
-    "import sys, types; package = types.ModuleType('lmtool'); package.__path__ = [sys.argv[1]];"
-    "sys.modules['lmtool'] = package; from {module} import main; main(sys.argv[2:])"
+    "import sys, types; sys.path[:] = filter(None, sys.path); package = types.ModuleType('lmtool');"
+    "package.__path__ = [sys.argv[1]]; sys.modules['lmtool'] = package; from {module} import main; main(sys.argv[2:])"
 )
-"""Runs a module of this package in another Python without giving it anything else of this one's environment."""
+"""Runs a module of this package in another Python without anything else of this one's environment.
+
+The working folder is left out too: a clone of an engine's repository may lie in it.
+"""
 LINE_LIMIT = 64 * 1024 * 1024
 EXIT_SECONDS = 5.0
 TAIL_BYTES = 2000

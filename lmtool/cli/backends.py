@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -76,12 +75,12 @@ class BackendConfig:
             find(self.backend)
 
     def _check_python(self) -> None:
+        from lmtool.cli.vllm.environment import INSTALL, check
+
         python = self.backend_python
-        hint = "pip install vllm in an environment of its own, then:  --backend vllm --backend-python ENV/bin/python"
         if python is None:
-            raise ResourceError("--backend vllm needs the Python of an environment that has vLLM", hint)
-        if shutil.which(python) is None:
-            raise ResourceError(f"--backend-python {python!r} is no program", hint)
+            raise ResourceError("--backend vllm needs the Python of an environment that has vLLM", INSTALL)
+        check(python)
 
 
 def find(name: str) -> Load:

@@ -177,17 +177,24 @@ def _devices() -> Iterator[Finding]:
     if importlib.util.find_spec("torch") is None:
         return
     try:
-        from lmtool.engine.devices import describe, kernel_compiler
+        from lmtool.engine.devices import describe, describe_auto
 
-        described, compiler = describe(), kernel_compiler()
+        described = [*describe(), ("dtype", f"on the CPU, {describe_auto()}")]
     except (ImportError, OSError) as error:  # installed, and a library it needs is not there
         yield Finding(
             "bad", "torch", f"cannot be imported: {error}", f"pip install --force-reinstall torch; {SEE_TORCH}"
         )
         return
     yield from (Finding("ok", name, found) for name, found in described)
-    if compiler is not None:
-        yield Finding("ok", "kernels", f"for this processor, compiled with {compiler}")
-    else:
-        slower = "none for this processor: models take two to three times as long on the CPU"
-        yield Finding("note", "kernels", slower, "install gcc or clang, or name a C compiler with CC")
+    yield _kernels()
+
+
+def _kernels() -> Finding:
+    from lmtool.engine.devices import describe_kernels
+    from lmtool.errors import ResourceError
+
+    try:
+        return Finding("ok", "kernels", describe_kernels())
+    except ResourceError as problem:
+        slower = f"{problem.message}: models take about 1.5 times as long on the CPU"
+        return Finding("note", "kernels", slower, problem.hints[0])

@@ -253,7 +253,8 @@ async def _in_lines(
         done = await source.stop_recording()
         await source.close()
     if done is not None:
-        out.note(f"recorded into {done.path}: {done.events} events · {done.tokens} tokens")
+        counted = f" · {done.tokens} tokens over LMTP" if done.tokens else ""
+        out.note(f"recorded into {done.path}: {done.events} events{counted}")
 
 
 async def _on_screen(out: Output, chooser: Chooser, options: InspectorOptions, warnings: list[str]) -> None:

@@ -61,6 +61,14 @@ async def serve(
         str,
         typer.Option(metavar="TYPE", help="Of the weights: auto, float32, bfloat16, float16.", rich_help_panel=MACHINE),
     ] = "auto",
+    kernels: Annotated[
+        str,
+        typer.Option(
+            metavar="WORD",
+            help="C kernels on a CPU: auto (where they compile), required, none.",
+            rich_help_panel=MACHINE,
+        ),
+    ] = "auto",
     quantize: Annotated[
         str | None,
         typer.Option(metavar="WAY", help="Weights as bytes, on a CPU: int8; near, not equal.", rich_help_panel=MACHINE),
@@ -258,6 +266,7 @@ async def serve(
     engine = EngineConfig(
         device="cuda" if cuda and device == "auto" else device,
         dtype=dtype,
+        kernels=kernels,
         quantize=quantize,
         max_streams=batch_size or max_streams,
         max_batch_tokens=max_batch_tokens,
@@ -278,7 +287,7 @@ async def serve(
     service = ServiceConfig(
         models, engine, ServerConfig(max_connections=max_connections), runs, access, carrier=carrier
     )
-    workers = commands(ReplicasConfig(replicas, layout), service, dict(os.environ))
+    workers = commands(ReplicasConfig(replicas, layout), service, dict(os.environ), verbose=bool(common.verbose))
     config = ServingConfig(
         listen,
         replace(service, workers=workers),

@@ -17,6 +17,7 @@ from weakref import WeakSet
 from lmtool.cli.backends import BackendConfig, find
 from lmtool.cli.structured import open_compiler
 from lmtool.errors import FileError, LmtoolError, ModelLoadError, ModelNotFoundError, ResourceError, UsageError
+from lmtool.ports import Counted
 
 if TYPE_CHECKING:
     import tokenizers
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from lmtool.lmtp.endpoint import Endpoint
     from lmtool.ports import GuideCompiler, LoadedModel
     from lmtool.text.tokenizer import TextTokenizer
-    from lmtool.types import LoadProgress, ModelInfo
+    from lmtool.types import LoadProgress
 
 EMBEDDED_NAME = "lmtool-tiny"
 """The name of the model that comes with lmtool, for `serve` and for clients."""
@@ -96,15 +97,6 @@ class ModelsConfig:
     def main(self) -> str | None:
         """The name of the model that is loaded at the start; None under `auto`."""
         return None if self.model == AUTO else served(self.model, self.served_model_name).names[0]
-
-
-@runtime_checkable
-class Counted(Protocol):
-    """A model that knows at any time how many streams it has."""
-
-    @property
-    def info_now(self) -> ModelInfo:
-        """What is served, with the numbers of streams as they are now."""
 
 
 @runtime_checkable

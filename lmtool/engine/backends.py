@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from lmtool.engine.config import EngineConfig
+from lmtool.engine.cpu.library import use_kernels
 from lmtool.engine.embedded import is_embedded, load_embedded
 from lmtool.engine.engine import Engine
 from lmtool.engine.kv_cache import BLOCK_TOKENS
@@ -28,7 +29,7 @@ def load_engine(
 
     model: a local folder or a hub name. on_progress: called in this thread, last with `ready` or `failed`.
     Raises `ModelLoadError` (not found, not a causal language model, damaged, an architecture that cannot be served),
-    `ResourceError` (no such device, unknown dtype, too small a cache) or `OutOfMemoryError`.
+    `ResourceError` (no such device, unknown dtype, no C kernels, too small a cache) or `OutOfMemoryError`.
     """
     config = config or EngineConfig()
     report = on_progress or _silent
@@ -55,6 +56,7 @@ def _load(name: str, config: EngineConfig, report: Callable[[LoadProgress], None
         torch.cuda.set_device(device)  # of this thread: Triton launches where the thread is
     if config.threads is not None:
         torch.set_num_threads(config.threads)
+    use_kernels(config.kernels)
     embedded = is_embedded(name) and device.type == "cpu" and not config.quantize  # else as all models
     loaded = (load_embedded if embedded else _load_checked)(name, config, device, report)
     context = loaded.info.context_length or loaded.blocks * BLOCK_TOKENS

@@ -15,15 +15,16 @@ from lmtool.engine import transformers_attention
 from lmtool.engine.activations import even_activations
 from lmtool.engine.cache_size import allocate, cache_blocks
 from lmtool.engine.cpu.library import kernels
-from lmtool.engine.cpu.load import compiled_model, compiled_shape, no_quantized_pass, stored_as
+from lmtool.engine.cpu.load import compiled_model, compiled_shape, no_quantized_pass
 from lmtool.engine.cuda.load import lean_model, no_fixed_pass, paged_runner
 from lmtool.engine.cuda.products import settle
 from lmtool.engine.kv_cache import BLOCK_TOKENS
 from lmtool.engine.lean import LeanModel
 from lmtool.engine.lean_config import FAMILIES, LeanConfig, lean_config
-from lmtool.engine.linear import PACKED_MIN_ROWS, PLAIN_MIN_ROWS, packing_pays
+from lmtool.engine.linear import PACKED_MIN_ROWS, PLAIN_MIN_ROWS, packing_pays, product_name
 from lmtool.engine.loaded import Loaded, chunk_tokens, shown_name
 from lmtool.engine.model_runner import ModelRunner
+from lmtool.engine.numerics import choose_packed, this_machine
 from lmtool.engine.packing import prepare_linears
 from lmtool.engine.selfcheck import (
     CHECK_BLOCKS,
@@ -107,15 +108,16 @@ def _plain(name: str, config: EngineConfig, device: torch.device, report: Callab
     embedding = model.get_input_embeddings()
     assert isinstance(embedding, nn.Embedding)
     vocabulary = min(reference.logits[0].shape[-1], embedding.num_embeddings)
-    info = _info(name, model, vocabulary, min(context, blocks * BLOCK_TOKENS + 1))
+    info = replace(_info(name, model, vocabulary, min(context, blocks * BLOCK_TOKENS + 1)), kernels=runner.kernels)
     return _Plain(name, model, reference, layers, context, Loaded(runner, blocks, info))
 
 
 def _packed(plain: _Plain) -> Loaded | None:
     """The model with layers of ours in it; None if it cannot do with them and must be loaded again."""
-    rows = prepare_linears(plain.model, plain.loaded.runner.device)
-    even_activations(plain.model, plain.loaded.runner.device)
-    return _if_equal(plain, replace(plain.loaded.runner, min_rows=rows), "runs with its own layers only")
+    runner = plain.loaded.runner
+    rows = prepare_linears(plain.model, runner.device)
+    even_activations(plain.model, runner.device)
+    return _if_equal(plain, _with_products(runner, rows), "runs with its own layers only")
 
 
 def _compiled(plain: _Plain, config: EngineConfig) -> ModelRunner | None:
@@ -126,12 +128,12 @@ def _compiled(plain: _Plain, config: EngineConfig) -> ModelRunner | None:
     weights = dict(model.named_parameters())
     seen = [(layer.shape, layer.window) for layer in plain.layers]
     shape = compiled_shape(model.config.to_dict(), type(model).__name__, set(weights), seen)
-    stored = stored_as(model.dtype, config.quantize, shape) if shape else None
+    packed = choose_packed(model.dtype, config.quantize, shape, this_machine(old.device))
     library = kernels()
-    if shape is None or stored is None or library is None:
+    if shape is None or packed is None or library is None:
         return None
     rotary = dict(model.named_buffers()).get("model.rotary_emb.inv_freq")
-    forward = compiled_model(library, shape, _taken(model), rotary, plain.context, stored)
+    forward = compiled_model(library, shape, _taken(model), rotary, plain.context, packed)
     layers = [(layer, shape.layer_shape) for layer in forward.layers]
     cache = allocate(plain.name, layers, plain.loaded.blocks, torch.float32, old.device)
     return forward.runner(cache, old.chunk_tokens)
@@ -165,7 +167,14 @@ def _lean(plain: _Plain, shape: LeanConfig) -> Loaded | None:
     model = fused or LeanModel(shape, weights, frequencies, plain.context, packed=packed)
     runner.cache.rename(model.layers)
     rows = PACKED_MIN_ROWS if packed else runner.min_rows
-    return _if_equal(plain, replace(runner, forward=model, min_rows=rows), "runs through transformers' modules")
+    lean = replace(_with_products(runner, rows), forward=model)
+    return _if_equal(plain, lean, "runs through transformers' modules")
+
+
+def _with_products(runner: ModelRunner, rows: int) -> ModelRunner:
+    """The runner where products are of so many rows at least."""
+    kernels = product_name(rows) if runner.device.type == "cpu" else runner.kernels
+    return replace(runner, min_rows=rows, kernels=kernels)
 
 
 def _taken(model: PreTrainedModel) -> dict[str, Tensor]:
@@ -182,7 +191,7 @@ def _if_equal(plain: _Plain, runner: ModelRunner, otherwise: str, quantized: str
     except ModelLoadError as problem:
         _logger.warning("%s %s: %s", plain.name, otherwise, problem.message)
         return None
-    return replace(plain.loaded, runner=runner)
+    return replace(plain.loaded, runner=runner, info=replace(plain.loaded.info, kernels=runner.kernels))
 
 
 def _context_length(model_config: PreTrainedConfig, config: EngineConfig) -> int:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from lmtool.errors import UsageError
 
+_WORDS = {"kernels": ("auto", "required", "none"), "quantize": ("int8",)}
+"""What a field may say."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
@@ -19,6 +22,9 @@ class EngineConfig:
     `auto` on CPU: float32 for float32 checkpoints of fewer than 50 million parameters, otherwise bfloat16 where the
     processor computes in it and float32 where not. `auto` on CUDA: the checkpoint's own, bfloat16 for float32 ones.
     """
+    kernels: str = "auto"
+    """C kernels, compiled for this processor at the first load: `auto` (used where they can be compiled), `required`
+    (else nothing is loaded), or `none` (torch's operators only). Holds for the whole process, as `threads` does."""
     quantize: str | None = None
     """`int8` stores weights as bytes, one scale an output, and rounds activations row by row; None: as `dtype` says."""
     max_streams: int = 256
@@ -54,9 +60,11 @@ class EngineConfig:
     """Branch, tag or commit of a hub model. None: the default branch."""
 
     def __post_init__(self) -> None:
-        """Raises `UsageError` for a number that makes no sense, or for an unknown way to quantize."""
-        if self.quantize not in (None, "int8"):
-            raise UsageError(f"quantize {self.quantize!r} is not known; expected int8")
+        """Raises `UsageError` for a number that makes no sense, or for a word that is not known."""
+        for name, known in _WORDS.items():
+            word = getattr(self, name)
+            if word is not None and word not in known:
+                raise UsageError(f"{name} {word!r} is not known", f"expected {', '.join(known)}")
         for name in ("max_streams", "max_batch_tokens", "max_context", "kv_cache_bytes", "threads"):
             value = getattr(self, name)
             if value is not None and value < 1:

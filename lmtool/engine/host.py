@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from lmtool.engine.model_slot import CountingSink, ModelSlot, ServedModel
 from lmtool.errors import LmtoolError, ModelLoadError, OverloadedError, RequestError, UnknownModelError
-from lmtool.ports import DeferredHandle, refuse
+from lmtool.ports import DeferredHandle, current_limits, refuse
+from lmtool.prompt_limits import limits_of, widest
 from lmtool.types import LoadProgress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lmtool.ports import LoadedModel, Sink, StreamHandle, Unsubscribe
+    from lmtool.prompt_limits import LimitsByModel, PromptLimits
     from lmtool.types import GenerateRequest, ModelInfo, ScoreRequest
 
     Load: TypeAlias = Callable[[str, Callable[[LoadProgress], None]], LoadedModel]
@@ -97,6 +99,17 @@ class ModelHost:
         handle = DeferredHandle(request.stream_id, sink)
         slot.waiting.append((handle, request, sink))
         return handle
+
+    @property
+    def limits(self) -> LimitsByModel:
+        """What prompts of the models in memory may have, see `ports.Limited`."""
+        found: dict[str | None, PromptLimits] = {}
+        for slot in self._slots:
+            own = None if slot.model is None else limits_of(None, current_limits(slot.model))
+            found |= dict.fromkeys(slot.served.names, own) if own is not None else {}
+        if not self._any_name and all(slot.name in found for slot in self._slots):
+            found[None] = widest(found.values())  # no other model could come
+        return found
 
     async def info(self, model: str | None = None) -> ModelInfo:
         """Return what is served under this name, once it is loaded.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from lmtool.engine.cpu.library import use_kernels
 from lmtool.engine.engine import Engine
 from lmtool.engine.kv_cache import BLOCK_TOKENS
 from lmtool.engine.plan import Limits
@@ -122,6 +123,7 @@ def load_llamacpp(
     `ModelLoadError` for what is no GGUF file that llama.cpp can load, `OutOfMemoryError`.
     """
     layers = _gpu_layers(options)
+    use_kernels(config.kernels)
     path = Path(model)
     if importlib.util.find_spec("llama_cpp") is None:
         raise ResourceError("--backend llamacpp needs the package llama-cpp-python", f"install it:  {INSTALL}")

@@ -39,6 +39,8 @@ class ModelRunner:
     """Fewest rows of a matrix product for which a row's bits do not depend on the others."""
     free_cuts: bool = field(default=False, kw_only=True)
     """Whether a position's bits do not depend on how its text is cut into steps either."""
+    kernels: str = field(default="torch", kw_only=True)
+    """What computes, see `ModelInfo.kernels`."""
     doubling_position: int | None = field(default=None, kw_only=True)
     """Where a token takes twice as long as at the start of its text; None: not known."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from lmtool.engine.cpu.library import use_kernels
 from lmtool.engine.engine import Engine
 from lmtool.engine.kv_cache import BLOCK_TOKENS, KVCache
 from lmtool.engine.loaded import chunk_tokens, shown_name
@@ -67,6 +68,7 @@ def load_random(
     streams make room for each other). Raises `UsageError` for others.
     """
     numbers = _numbers(options)
+    use_kernels(config.kernels)
     config_json = Path(model) / "config.json"
     told = json.loads(config_json.read_text(encoding="utf-8")) if config_json.is_file() else {}
     size = int(numbers.get("vocab_size", told.get("vocab_size", 1000)))

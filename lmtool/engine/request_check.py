@@ -5,10 +5,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from lmtool.errors import ContextOverflowError, RequestError, UnknownTokenError
+import numpy as np
+
+from lmtool.engine.sampler import bias_arrays
+from lmtool.errors import RequestError, UnknownTokenError
+from lmtool.logit_bias import PackedBias
+from lmtool.prompt_limits import PromptLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection
 
     from lmtool.types import GenerateRequest, ModelInfo, SamplingParams, ScoreRequest
 
@@ -35,6 +40,9 @@ def check_generate(request: GenerateRequest, info: ModelInfo) -> list[int]:
     A prompt must leave room for one token. If only `max_tokens` goes beyond the context, the stream runs and ends
     with `length` where the context does. Raises `RequestError`.
     """
+    limits = PromptLimits.of(info)
+    if limits is not None:
+        limits.check_prompt(request.prompt)
     prompt = _ids(request.prompt, "prompt")
     _check_vocabulary(prompt, "prompt", info)
     if not prompt:
@@ -43,27 +51,18 @@ def check_generate(request: GenerateRequest, info: ModelInfo) -> list[int]:
                 f"the prompt is empty and {info.model} has no bos token to start from", "send at least one token id"
             )
         prompt = [info.bos_token_id]
-    if info.context_length is not None and len(prompt) + 1 > info.context_length:
-        raise ContextOverflowError(
-            f"prompt of {len(prompt)} tokens leaves no room for output: the context of {info.model} is "
-            f"{info.context_length} tokens",
-            "shorten the prompt",
-        )
     _check_sampling(request.sampling, info)
     return prompt
 
 
 def check_score(request: ScoreRequest, info: ModelInfo) -> tuple[list[int], list[int]]:
     """The ids of prompt and scored text. Raises `RequestError`."""
+    limits = PromptLimits.of(info)
+    if limits is not None:
+        limits.check(request)
     prompt, scored = _ids(request.prompt, "prompt"), _ids(request.scored, "scored")
     _check_vocabulary(prompt, "prompt", info)
     _check_vocabulary(scored, "scored", info)
-    if info.context_length is not None and len(prompt) + len(scored) > info.context_length:
-        raise ContextOverflowError(
-            f"prompt of {len(prompt)} and scored text of {len(scored)} tokens do not fit: the context of {info.model} "
-            f"is {info.context_length} tokens",
-            "shorten one of them",
-        )
     if request.top_logprobs is not None:
         _check_range("top_logprobs", request.top_logprobs, 0, MAX_TOP_LOGPROBS)
     return prompt, scored
@@ -71,22 +70,30 @@ def check_score(request: ScoreRequest, info: ModelInfo) -> tuple[list[int], list
 
 def _ids(value: object, field: str) -> list[int]:
     """The value as token ids. Text and messages need a tokenizer, which is not here."""
-    if isinstance(value, tuple | list) and all(isinstance(token, int) for token in value):
+    if isinstance(value, tuple | list) and all(issubclass(kind, int) for kind in set(map(type, value))):
         return list(value)
     raise RequestError(
         f"{field} must be a list of token ids: this model is served without a tokenizer", "tokenize the text first"
     )
 
 
-def _check_vocabulary(ids: Iterable[int], field: str, info: ModelInfo) -> None:
+def _check_vocabulary(ids: Collection[int], field: str, info: ModelInfo) -> None:
     size = info.vocab_size or 0
-    known = list(ids)
-    if known and not (min(known) >= 0 and max(known) < size):
-        unknown = next(token for token in known if not 0 <= token < size)
+    lowest, highest = _ends(ids)
+    if not (lowest >= 0 and highest < size):
+        unknown = next(token for token in ids if not 0 <= token < size)
         raise UnknownTokenError(
             f"token id {unknown} in {field} is not in the vocabulary of {info.model} (0 to {size - 1})",
             "check that the client uses this model's tokenizer: lmtool info",
         )
+
+
+def _ends(ids: Collection[int]) -> tuple[int, int]:
+    """The lowest and the highest id; 0 and -1, which every vocabulary holds, where there is none."""
+    if isinstance(ids, PackedBias):
+        array, _ = bias_arrays(ids)
+        return int(array.min()), int(array.max())
+    return (min(ids), max(ids)) if ids else (0, -1)
 
 
 def _check_sampling(params: SamplingParams, info: ModelInfo) -> None:
@@ -94,7 +101,7 @@ def _check_sampling(params: SamplingParams, info: ModelInfo) -> None:
         _check_range(name, getattr(params, name), low, high)
     _check_vocabulary(params.logit_bias, "logit_bias", info)
     _check_vocabulary(params.stop_token_ids, "stop_token_ids", info)
-    if any(math.isnan(value) for value in params.logit_bias.values()):
+    if np.isnan(bias_arrays(params.logit_bias)[1]).any():
         raise RequestError("logit_bias holds NaN; expected numbers")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,10 +20,13 @@ from lmtool.engine.cuda.step_rows import to_device
 from lmtool.engine.cumulative import draw, most_likely, truncate
 from lmtool.engine.drawing import Choice, Drawing, Numbers, numbers, parts_of
 from lmtool.engine.rows import put_rows, rows_of
+from lmtool.logit_bias import PackedBias
 from lmtool.types import LogprobsMode, SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from lmtool.logits_processors import Processors
 
@@ -44,9 +48,20 @@ class Bias:
         """The tensors for a mapping; None for an empty one."""
         if not bias:
             return None
-        values = torch.tensor(list(bias.values()), dtype=torch.float64).clamp(-_HUGE, _HUGE).float()
-        device = values.device if device is None else device
-        return Bias(to_device(list(bias), torch.int64, device), to_device(values, torch.float32, device))
+        ids, nats = bias_arrays(bias)
+        device = torch.device("cpu") if device is None else device
+        values = nats.clip(-_HUGE, _HUGE).astype(np.float32)
+        return Bias(to_device(ids, torch.int64, device), to_device(values, torch.float32, device))
+
+
+def bias_arrays(bias: Mapping[int, float]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Token ids and nats of a bias; those of a packed one are its own.
+
+    By numpy: the event loop looks at them, and torch would share the work with threads that wait for each other.
+    """
+    if isinstance(bias, PackedBias):
+        return np.frombuffer(bias.token_ids, np.int64), np.frombuffer(bias.nats, np.float64)
+    return np.fromiter(bias, np.int64, len(bias)), np.fromiter(bias.values(), np.float64, len(bias))
 
 
 @dataclass(frozen=True, slots=True)

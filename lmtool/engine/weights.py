@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from lmtool.engine.numerics import choose_dtype, this_machine
 from lmtool.errors import LmtoolError, ModelLoadError, OutOfMemoryError, ResourceError
 
 if TYPE_CHECKING:
@@ -22,11 +23,6 @@ if TYPE_CHECKING:
     from lmtool.types import LoadProgress
 
 _logger = logging.getLogger(__name__)
-
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-_SMALL = 50_000_000
-"""Parameters below which a float32 checkpoint stays float32 on CPU under `--dtype auto`."""
 
 
 def find_device(name: str) -> torch.device:
@@ -64,7 +60,6 @@ def load_model(
 
     from lmtool.engine.load_progress import Progress
 
-    wanted = wanted_dtype(config)
     total = checkpoint_bytes(name)
     progress = Progress(name, total, on_progress)
     progress.start()
@@ -73,7 +68,7 @@ def load_model(
         model_config = AutoConfig.from_pretrained(name, **settings)
         _check_causal(name, model_config, trusted=config.trust_remote_code)
         stored = getattr(model_config.get_text_config(), "dtype", None)
-        dtype = wanted or auto_dtype(stored, device, total)
+        dtype = choose_dtype(config.dtype, stored, total, this_machine(device))
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             name,
             config=model_config,
@@ -134,32 +129,6 @@ def _check_complete(name: str, absent: list[str]) -> None:
             f"{', '.join(sorted(absent)[:3])}{more}",
             "download it again, or check that config.json belongs to it",
         )
-
-
-def wanted_dtype(config: EngineConfig) -> torch.dtype | None:
-    """What `--dtype` names; None for `auto`. Raises `ResourceError` for a name that is not known."""
-    if config.dtype == "auto":
-        return None
-    if config.dtype not in _DTYPES:
-        known = ", ".join(_DTYPES)
-        raise ResourceError(f"dtype {config.dtype!r} is not known; expected auto, {known}", "try --dtype auto")
-    return _DTYPES[config.dtype]
-
-
-def auto_dtype(stored: torch.dtype | None, device: torch.device, checkpoint_bytes: int) -> torch.dtype:
-    """What `--dtype auto` means here; see `EngineConfig.dtype`. stored: the checkpoint's; None counts as float32."""
-    stored = stored or torch.float32
-    if device.type == "cuda":
-        return torch.bfloat16 if stored == torch.float32 else stored
-    if stored == torch.float32 and checkpoint_bytes and checkpoint_bytes / 4 < _SMALL:
-        return torch.float32
-    return torch.bfloat16 if computes_bfloat16() else torch.float32
-
-
-def computes_bfloat16() -> bool:
-    """Whether this processor multiplies bfloat16 matrices in hardware (AVX512-BF16 or AMX)."""
-    tests = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
-    return any(test() for test in tests if test is not None)
 
 
 @contextlib.contextmanager

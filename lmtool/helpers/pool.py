@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from queue import LifoQueue
+import contextlib
+from queue import Empty, LifoQueue
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from lmtool.helpers.process import Process
@@ -32,6 +33,16 @@ class Pool:
         try:
             return process.call(seconds, function, *args, **kwargs)
         finally:
+            self._free.put(process)
+
+    def end_idle(self) -> None:
+        """End those that nobody asks now, with all the memory that they took; they start again when they are needed."""
+        free: list[Process] = []
+        with contextlib.suppress(Empty):
+            while True:
+                free.append(self._free.get_nowait())
+        for process in reversed(free):
+            process.end()
             self._free.put(process)
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import pickle
+import fcntl
 import signal
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 from lmtool.errors import ServerError
-from lmtool.helpers.program import receive, send
+from lmtool.helpers.program import pack, receive, send
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 START_SECONDS = 120.0
 """Longest wait until a process is prepared."""
+_PIPE_BYTES = 1 << 20
+"""Where the system lets us choose (Linux, within a user's limits); else the two take turns every 64 KiB."""
 _GRACE_SECONDS = 2.0
 """How much later than we would a process ends itself, should we be gone."""
 _PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from lmtool.helpers.program import main; main()"
@@ -60,8 +62,10 @@ class Process:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is for the server, which drains first
+                process_group=0,  # Ctrl-C is for the server, which drains first; in a session of its own, Linux would
+                # weigh it against the whole server (sched_autogroup), whatever its niceness
             )
+            _widen(self._child)
 
     def ready(self) -> None:
         """Wait until it is prepared, starting it where needed.
@@ -92,9 +96,14 @@ class Process:
             raise
 
     def close(self) -> None:
-        """Kill it; whoever waits for an answer gets `CrashError`."""
+        """Kill it for good; whoever waits for an answer gets `CrashError`."""
         with self._lock:
             self._closed = True
+        self.end()
+
+    def end(self) -> None:
+        """Kill it; the next call starts another one."""
+        with self._lock:
             if self._child is not None:
                 self._child.kill()
                 self._child.wait()
@@ -105,7 +114,7 @@ class Process:
         assert child is not None, "a process is started before it is asked"
         assert child.stdin is not None, "it is a pipe"
         assert child.stdout is not None, "it is a pipe"
-        question = pickle.dumps((function, seconds + _GRACE_SECONDS))
+        question = pack((function, seconds + _GRACE_SECONDS))
         over = threading.Event()
 
         def kill() -> None:
@@ -126,9 +135,12 @@ class Process:
             raise CrashError(_ending(child.returncode)) from None
         finally:
             timer.cancel()
-        if not returned:
+        if returned:
+            return outcome
+        try:
             raise outcome
-        return outcome
+        finally:
+            del outcome  # else it would hold itself, and what was asked, until garbage is collected
 
     def _reap(self) -> None:
         """Give back what is left of a process that has ended."""
@@ -137,6 +149,14 @@ class Process:
                 assert pipe is not None, "both are pipes"
                 with contextlib.suppress(OSError):
                     pipe.close()
+
+
+def _widen(child: subprocess.Popen[bytes]) -> None:
+    if sys.platform == "linux":
+        for pipe in (child.stdin, child.stdout):
+            assert pipe is not None, "both are pipes"
+            with contextlib.suppress(OSError):  # a user's pipes may have so many bytes, all together
+                fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
 
 def _ending(status: int) -> str:

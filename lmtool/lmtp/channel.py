@@ -19,7 +19,6 @@ MAX_RECEIVED_BYTES = 64 * 1024 * 1024
 _PING_SECONDS = 60.0
 _PONG_SECONDS = 300.0
 """Long, because LMQL's server with `--single_thread` answers no ping while it computes."""
-_EXIT_SECONDS = 5.0
 
 
 class Channel(Protocol):
@@ -124,63 +123,9 @@ class _SocketChannel:
 
 
 async def _start(endpoint: CommandEndpoint) -> Channel:
+    from lmtool.lmtp.pipe_channel import PipeChannel
+
     try:
-        process = await asyncio.create_subprocess_exec(
-            *endpoint.words,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=MAX_RECEIVED_BYTES,
-            start_new_session=True,  # Ctrl-C in a terminal is for this program alone; the server ends with its input
-        )
+        return await PipeChannel.start(endpoint, MAX_RECEIVED_BYTES)
     except OSError as error:
-        raise ConnectError(f"cannot start {endpoint.words[0]!r} ({_reason(error)})") from None
-    return _PipeChannel(process, endpoint.words[0])
-
-
-class _PipeChannel:
-    def __init__(self, process: asyncio.subprocess.Process, name: str) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        self._process = process
-        self._name = name
-        self._stdin = process.stdin
-        self._stdout = process.stdout
-
-    async def send(self, frame: str) -> None:
-        try:
-            self._stdin.write(frame.encode() + b"\n")
-            await self._stdin.drain()
-        except OSError:
-            raise await self._lost() from None
-
-    async def receive(self) -> str | bytes:
-        try:
-            line = await self._stdout.readline()
-        except ValueError:
-            raise ConnectError(f"{self._name!r} sent a line above {MAX_RECEIVED_BYTES} bytes") from None
-        if not line:
-            raise await self._lost()
-        try:
-            return line.decode().rstrip("\r\n")
-        except UnicodeDecodeError:
-            return line
-
-    async def _lost(self) -> ConnectError:
-        try:
-            async with asyncio.timeout(_EXIT_SECONDS):
-                status = await self._process.wait()
-        except TimeoutError:
-            return ConnectError(f"{self._name!r} has closed its input or output")
-        return ConnectError(f"{self._name!r} has ended with exit status {status}")
-
-    async def close(self) -> None:
-        """Close the server's stdin, which tells it to end; insist when it does not."""
-        self._stdin.close()
-        for insist in (self._process.terminate, self._process.kill):
-            try:
-                async with asyncio.timeout(_EXIT_SECONDS):
-                    await self._process.wait()
-                break
-            except TimeoutError:
-                insist()
-        await self._process.wait()
+        raise ConnectError(f"cannot start {endpoint.program!r} ({_reason(error)})") from None

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from lmtool.errors import LmtoolError
     from lmtool.lmtp.endpoint import Endpoint
     from lmtool.ports import Sink, StreamHandle
     from lmtool.types import GenerateRequest, LoadProgress, ModelInfo, ScoreRequest
@@ -85,9 +86,19 @@ class LmtpClient:
         return client
 
     @property
+    def _owned(self) -> bool:
+        """Whether the server is a process of this client's."""
+        return isinstance(self._endpoint, endpoints.CommandEndpoint)
+
+    @property
     def connected(self) -> bool:
         """Whether there is a connection not known to be lost; where there is none the next request makes one."""
         return self._link is not None and not self._link.lost
+
+    @property
+    def loss(self) -> LmtoolError | None:
+        """Why the last connection was lost; None while it is there."""
+        return None if self._link is None else self._link.reason
 
     async def open(self) -> None:
         """Connect now rather than at the first request. Raises as `connect` does."""
@@ -141,7 +152,7 @@ class LmtpClient:
         except TimeoutError:
             raise TimeLimitError(f"no answer to MODEL_INFO within {timeout:g} s") from None
         except ConnectError as error:
-            if model is not None or self._link is None or not self._link.was_open:
+            if model is not None or self._owned or self._link is None or not self._link.was_open:
                 raise
             hint = "name a model: LMQL's own server drops a connection that names none"
             raise ConnectError(error.message, *error.hints, hint) from None
@@ -156,5 +167,6 @@ class LmtpClient:
                 on_frame=self._on_frame,
                 on_progress=self._on_progress,
                 on_ignored=self._on_ignored,
+                after=self._link if self._owned else None,  # two would not have room in memory
             )
         return self._link

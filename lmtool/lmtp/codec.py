@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lmtool.errors import RequestError
+from lmtool.errors import LocalProtocolError, RequestError
 from lmtool.lmtp import answer_payloads, json_text, request_payloads
 from lmtool.lmtp.json_text import JsonTextError
-from lmtool.lmtp.messages import Tokens, UnknownMessage
+from lmtool.lmtp.messages import MAX_FRAME_BYTES, Tokens, UnknownMessage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lmtool.lmtp.messages import ClientMessage, ServerMessage
+    from lmtool.prompt_limits import LimitsByModel
 
 _SHOWN_CHARACTERS = 64
 
@@ -21,7 +22,13 @@ class RefusedFrameError(RequestError):
     """A client's frame that cannot be obeyed, with all that is known about whose it is."""
 
     def __init__(
-        self, message: str, *hints: str, command: str = "?", stream_id: str | None = None, extended: bool = False
+        self,
+        message: str,
+        *hints: str,
+        command: str = "?",
+        stream_id: str | None = None,
+        extended: bool = False,
+        error_code: str = RequestError.code,
     ) -> None:
         super().__init__(message, *hints)
         self.command = command
@@ -30,14 +37,16 @@ class RefusedFrameError(RequestError):
         """The id's JSON text; None where the frame names no usable one."""
         self.extended = extended
         """Whether the frame has `lmtp`, so that its client knows the extensions."""
+        self.error_code = error_code
+        """`LmtoolError.code` of what is wrong with it."""
 
 
 class BrokenFrameError(ValueError):
     """A server's frame that cannot be read at all; the message says why."""
 
 
-def decode_request(frame: str | bytes) -> ClientMessage:
-    """The message of a client's frame. Raises `RefusedFrameError`."""
+def decode_request(frame: str | bytes, limits: LimitsByModel | None = None) -> ClientMessage:
+    """The message of a client's frame. Raises `RefusedFrameError`, also for a prompt beyond the limits."""
     if isinstance(frame, bytes):
         raise RefusedFrameError("the frame is binary; expected text: a command, one space, JSON")
     command, space, payload = frame.partition(" ")
@@ -48,27 +57,37 @@ def decode_request(frame: str | bytes) -> ClientMessage:
         members = json_text.load_members(payload)
     except JsonTextError as error:
         raise RefusedFrameError(f"the payload of {shown} is not a JSON object: {error}", command=shown) from None
-    return _message(command, shown, members)
+    return _message(command, shown, members, limits or {})
 
 
-def _message(command: str, shown: str, members: Mapping[str, bytes]) -> ClientMessage:
+def _message(command: str, shown: str, members: Mapping[str, bytes], limits: LimitsByModel) -> ClientMessage:
     stream_id = None
     try:
         stream_id = request_payloads.stream_id(members)
-        return request_payloads.read(command, shown, stream_id, members)
+        return request_payloads.read(command, shown, stream_id, members, limits)
     except RequestError as error:
         extended = members.get("lmtp", b"null") != b"null"
         raise RefusedFrameError(
-            error.message, *error.hints, command=shown, stream_id=stream_id, extended=extended
+            error.message,
+            *error.hints,
+            command=shown,
+            stream_id=stream_id,
+            extended=extended,
+            error_code=error.code,
         ) from None
 
 
 def encode_request(message: ClientMessage) -> str:
     """The frame of a client's message; fields that have their default value are left out.
 
-    Raises `LocalProtocolError` for a number that is not finite or text that is not Unicode.
+    Raises `LocalProtocolError` for a number that is not finite, text that is not Unicode, and a frame that no server
+    need read (TRA-4): the server would close the connection, and end all that runs on it.
     """
     command, payload = request_payloads.write(message)
+    if len(payload) + len(command) + 1 > MAX_FRAME_BYTES:
+        raise LocalProtocolError(
+            f"the request has {len(payload)} bytes; a server reads at most {MAX_FRAME_BYTES}", "send a shorter one"
+        )
     return f"{command} {payload.decode()}"
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lmtool.lmtp.messages import MAX_FRAME_BYTES
+
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
     """Limits of a server and of each of its connections."""
 
-    max_frame_bytes: int = 4 * 1024 * 1024
+    max_frame_bytes: int = MAX_FRAME_BYTES
     """Longest frame a client may send, LMQL's own limit; above it that connection is closed with code 1009."""
     max_connections: int = 1024
     """Open connections; one more is refused with status 503."""

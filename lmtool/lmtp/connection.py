@@ -8,12 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from lmtool.errors import LmtoolError, OverloadedError, ServerError
-from lmtool.helpers.reading import beside
+from lmtool.helpers.reading import beside, is_long
 from lmtool.lmtp.codec import RefusedFrameError
 from lmtool.lmtp.messages import Cancel, Generate, ModelInfoRequest, Score
 from lmtool.lmtp.request_log import RequestLog, StreamRecord
 from lmtool.lmtp.session import ServerSession, read
-from lmtool.ports import failure
+from lmtool.ports import current_limits, failure
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -85,7 +85,10 @@ class Connection:
         if self._tap is not None:
             self._tap.frame(self.number, ">", frame)
         try:
-            message = await beside(read, frame)
+            if is_long(frame):
+                message = await beside(partial(read, limits=current_limits(self._model)), frame)
+            else:
+                message = read(frame)
         except LmtoolError as problem:
             self.refuse(problem)
             return

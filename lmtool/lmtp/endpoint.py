@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import urlsplit
 
 from lmtool.access.names import is_loopback
 from lmtool.access.outgoing import authorization, unreadable
 from lmtool.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _FORMS = "write ws://HOST:PORT/, wss://HOST/, http://HOST:PORT, HOST:PORT, :PORT, or stdio:COMMAND"
 _SCHEMES = {"ws": "ws", "http": "ws", "wss": "wss", "https": "wss"}
@@ -34,6 +37,15 @@ class CommandEndpoint:
 
     words: tuple[str, ...]
     """The program and its arguments; no shell is involved."""
+    on_log: Callable[[str], None] | None = None
+    """Called with each line of its stderr, in the event loop; None: it writes to this process's stderr."""
+
+    @property
+    def program(self) -> str:
+        """The program by its name, also behind `env`, whose options here are single words."""
+        if self.words[0] != "env":
+            return self.words[0]
+        return next((word for word in self.words[1:] if not word.startswith("-") and "=" not in word), "env")
 
 
 Endpoint: TypeAlias = SocketEndpoint | CommandEndpoint

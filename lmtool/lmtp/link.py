@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from lmtool.errors import AccessDeniedError, ConnectError, LmtoolError, RemoteProtocolError, ServerError
 from lmtool.lmtp.channel import open_channel
+from lmtool.lmtp.endpoint import CommandEndpoint
 from lmtool.lmtp.messages import FieldsIgnored, ModelInfoAnswer, Progress, RequestFailed
 from lmtool.lmtp.session import BrokenFrame, ClientSession, StreamsAdvanced
 from lmtool.ports import refuse
@@ -85,8 +86,11 @@ class Link:
         on_frame: Callable[[Literal[">", "<"], str], None] | None,
         on_progress: Callable[[LoadProgress], None] | None,
         on_ignored: Callable[[tuple[str, ...]], None] | None,
+        after: Link | None = None,
     ) -> None:
+        """after: a connection that was lost, and must be over before this one opens."""
         self._endpoint = endpoint
+        self._after = after
         self._open_timeout = open_timeout
         self._on_frame = on_frame
         self._on_progress = on_progress
@@ -118,10 +122,13 @@ class Link:
     async def close(self) -> None:
         """Close the connection; every stream and request ends with an error."""
         self.closed = True
-        self._task.cancel()
+        if not (self.lost and isinstance(self._endpoint, CommandEndpoint)):  # else its process is being ended already
+            self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         if not self.lost:  # cancelled before it began
             self._lose(_closed())
+        if self._after is not None:
+            await self._after.over()
 
     # What is asked of the server.
 
@@ -163,6 +170,9 @@ class Link:
         channel = None
         error: LmtoolError = _closed()
         try:
+            if self._after is not None:
+                await self._after.over()
+                self._after = None
             channel = await open_channel(self._endpoint, open_timeout=self._open_timeout)
             self.was_open = True
             self._opened.set_result(None)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 PROTOCOL_VERSION = 1
 """What MODEL_INFO tells as `lmtp`, and what a client sends as `lmtp` to ask for the extensions (SPEC.md, EXT)."""
 
+MAX_FRAME_BYTES = 4 * 1024 * 1024
+"""Of a client's frame: as many as every server reads (SPEC.md, TRA-4)."""
+
 SUBPROTOCOL = "lmtp"
 """Selected of a WebSocket's subprotocols where it is offered: a page that shows a key in another needs one (TRA-12)."""
 

@@ -14,7 +14,7 @@ UNAVAILABLE = "<unavailable>"
 """What LMQL's server answers while it loads a model, and for ever when the load failed."""
 
 _NUMBERS = ("vocab_size", "context_length", "bos_token_id", "parameters", "running", "waiting")
-_TEXTS = ("architecture", "dtype", "device")
+_TEXTS = ("architecture", "dtype", "device", "kernels")
 
 
 def to_wire(info: ModelInfo) -> dict[str, object]:
@@ -60,6 +60,7 @@ def from_wire(told: Mapping[str, object] | str, model: str | None) -> ModelInfo:
         architecture=_text(told, "architecture"),
         dtype=_text(told, "dtype"),
         device=_text(told, "device"),
+        kernels=_text(told, "kernels"),
     )
 
 

@@ -19,6 +19,8 @@ MAX_STREAM_ID_BYTES = 1024
 """A stream_id is echoed with every token, so a long one would multiply."""
 MAX_STOP_ENTRIES = 64
 MAX_NAME_CHARACTERS = 4096
+MAX_MESSAGES = 10_000
+"""As many as the HTTP APIs take."""
 _SHOWN_CHARACTERS = 60
 
 T = TypeVar("T")
@@ -78,8 +80,8 @@ PROMPT: Field[tuple[int, ...] | str] = Field(
 )
 SCORED = PROMPT
 MESSAGES: Field[Prompt] = Field(
-    Annotated[tuple[ChatMessage, ...], msgspec.Meta(min_length=1)],
-    'an array of at least one {"role": string, "content": string}',
+    Annotated[tuple[ChatMessage, ...], msgspec.Meta(min_length=1, max_length=MAX_MESSAGES)],
+    f'an array of 1 to {MAX_MESSAGES} {{"role": string, "content": string}}',
 )
 STOP: Field[str | int | tuple[str | int, ...]] = Field(
     _StopText | _TokenId | _FewStops,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import fields
+from heapq import nsmallest
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -14,8 +15,10 @@ from lmtool.errors import LocalProtocolError, RequestError
 from lmtool.lmtp import json_text, request_fields
 from lmtool.lmtp.json_text import JsonTextError
 from lmtool.lmtp.messages import PROTOCOL_VERSION, Cancel, ClientMessage, Generate, ModelInfoRequest, Score
+from lmtool.logit_bias import PackedBias, pack_bias
 from lmtool.logits_processors import processors_from
 from lmtool.logits_processors import written as written_processors
+from lmtool.prompt_limits import LimitsByModel, limits_of
 from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
 
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _DEFAULTS = SamplingParams()
+_NO_LIMITS: LimitsByModel = {}
 _REPORTED_FIELDS = 20
 _REPORTED_CHARACTERS = 64
 
@@ -43,13 +47,21 @@ def stream_id(members: Mapping[str, bytes]) -> str:
         raise RequestError(f"stream_id is {request_fields.shown(text)}; expected a JSON value") from None
 
 
-def read(command: str, shown: str, stream: str, members: Mapping[str, bytes]) -> ClientMessage:
-    """The message of a command with these members. Raises `RequestError`; `shown` names the command in it."""
+def read(
+    command: str, shown: str, stream: str, members: Mapping[str, bytes], limits: LimitsByModel = _NO_LIMITS
+) -> ClientMessage:
+    """The message of a command with these members. Raises `RequestError`; `shown` names the command in it.
+
+    limits: what is beyond them is refused.
+    """
     reader = _READERS.get(command)
     if reader is None:
         raise RequestError(f"Unknown command: {shown}; expected {', '.join(_READERS)}")
     # null is the same as leaving a field out, so that a client may always send all its fields.
-    return reader(stream, {name: text for name, text in members.items() if text != b"null"})
+    message = reader(stream, {name: text for name, text in members.items() if text != b"null"})
+    if isinstance(message, Generate | Score) and (own := limits_of(message.request.model, limits)) is not None:
+        own.check(message.request)
+    return message
 
 
 def _read_generate(stream: str, members: Mapping[str, bytes]) -> Generate:
@@ -130,6 +142,8 @@ def _sampling(members: Mapping[str, bytes]) -> SamplingParams:
         values["stop"] = tuple(entry for entry in entries if isinstance(entry, str))
         ids = tuple(entry for entry in entries if isinstance(entry, int))
         values["stop_token_ids"] = ids + values.get("stop_token_ids", ())
+    if "logit_bias" in values:
+        values["logit_bias"] = pack_bias(values["logit_bias"], members["logit_bias"])
     return SamplingParams(**values)
 
 
@@ -157,8 +171,8 @@ def _extended(members: Mapping[str, bytes]) -> bool:
 
 
 def _ignored(command: str, members: Mapping[str, bytes]) -> tuple[str, ...]:
-    unknown = sorted(members.keys() - request_fields.KNOWN[command])
-    return tuple(name[:_REPORTED_CHARACTERS] for name in unknown[:_REPORTED_FIELDS])
+    unknown = nsmallest(_REPORTED_FIELDS, members.keys() - request_fields.KNOWN[command])
+    return tuple(name[:_REPORTED_CHARACTERS] for name in unknown)
 
 
 def write(message: ClientMessage) -> tuple[str, bytes]:
@@ -203,8 +217,7 @@ def _generate_payload(request: GenerateRequest) -> dict[str, object]:
     for field in fields(SamplingParams):
         value = getattr(request.sampling, field.name)
         if value != getattr(_DEFAULTS, field.name):
-            _refuse_infinite(field.name, value)
-            payload[field.name] = value
+            payload[field.name] = _json_value(field.name, value)
     if request.text != _is_text(request.prompt):
         payload["text"] = request.text
     if request.constraint is not None:
@@ -230,6 +243,13 @@ def _score_payload(request: ScoreRequest) -> dict[str, object]:
 def _payload(model: str | None, stream: str) -> dict[str, object]:
     start: dict[str, object] = {} if model is None else {"model": model}
     return {**start, "stream_id": msgspec.Raw(stream.encode())}
+
+
+def _json_value(name: str, value: object) -> object:
+    if isinstance(value, PackedBias) and value.json is not None:
+        return msgspec.Raw(value.json)
+    _refuse_infinite(name, value)
+    return dict(value) if isinstance(value, Mapping) else value
 
 
 def _refuse_infinite(name: str, value: object) -> None:

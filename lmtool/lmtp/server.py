@@ -195,26 +195,38 @@ def _raise_unexpected(ends: Iterable[BaseException | None]) -> None:
 
 
 async def _read(websocket: WebSocket, connection: Connection) -> None:
-    while True:
+    await connection.room()
+    while await _read_frame(websocket, connection):
         await connection.room()
-        event = await websocket.receive()
-        if event["type"] == "websocket.disconnect":
-            connection.close_code = event.get("code")
-            return
-        text = event.get("text")
-        await connection.receive(text if text is not None else event["bytes"])
+
+
+async def _read_frame(websocket: WebSocket, connection: Connection) -> bool:
+    """Read one frame, and keep nothing of it while the next one is waited for; False where the client left instead."""
+    event = await websocket.receive()
+    if event["type"] == "websocket.disconnect":
+        connection.close_code = event.get("code")
+        return False
+    text = event.get("text")
+    await connection.receive(text if text is not None else event["bytes"])
+    return True
 
 
 async def _read_lines(reader: LineReader, connection: Connection) -> None:
     try:
-        while line := await reader.readline():
-            if line.strip():
-                await connection.receive(_text(line))
+        while await _read_line(reader, connection):
             await connection.room()
     except RequestError as error:
         connection.refuse(error)
     await connection.idle()
     await connection.flushed()
+
+
+async def _read_line(reader: LineReader, connection: Connection) -> bool:
+    """Read one line, and keep nothing of it while the next one is waited for; False at the end."""
+    line = await reader.readline()
+    if line.strip():
+        await connection.receive(_text(line))
+    return bool(line)
 
 
 def _text(line: bytes) -> str | bytes:
@@ -228,12 +240,14 @@ def _text(line: bytes) -> str | bytes:
 def uvicorn_options(config: ServerConfig | None = None) -> dict[str, Any]:
     """Keyword arguments for `uvicorn.Config` that make it carry LMTP as SPEC.md says.
 
-    websockets' sans-IO core with its back-pressure; deflate off, because it costs more time than it saves; the frame
-    limit; pings slow enough for a client that computes a mask in its event loop.
+    websockets' sans-IO core with its back-pressure, see `WebSocketProtocol`; deflate off, because it costs more time
+    than it saves; the frame limit; pings slow enough for a client that computes a mask in its event loop.
     """
+    from lmtool.lmtp.websocket_protocol import WebSocketProtocol
+
     config = config or ServerConfig()
     return {
-        "ws": "websockets-sansio",
+        "ws": WebSocketProtocol,
         "ws_max_size": config.max_frame_bytes,
         "ws_per_message_deflate": False,
         "ws_ping_interval": config.ping_interval,

@@ -31,16 +31,20 @@ if TYPE_CHECKING:
 
     from lmtool.errors import LmtoolError
     from lmtool.lmtp.messages import ClientMessage, ServerMessage
+    from lmtool.prompt_limits import LimitsByModel
     from lmtool.types import LoadProgress, ModelInfo, ScoreRequest, StreamId
 
 ServerEvent: TypeAlias = "Generate | Score | ModelInfoRequest | Cancel | RefusedFrameError"
 """What a client's frame asks the server to do. A refused frame has been answered already."""
 
 
-def read(frame: str | bytes) -> ClientMessage | RefusedFrameError:
-    """The message of a client's frame, or why it cannot be obeyed. Knows no session: any thread may do it."""
+def read(frame: str | bytes, limits: LimitsByModel | None = None) -> ClientMessage | RefusedFrameError:
+    """The message of a client's frame, or why it cannot be obeyed. Knows no session: any process may do it.
+
+    limits: of the models' prompts, where they are known.
+    """
     try:
-        return codec.decode_request(frame)
+        return codec.decode_request(frame, limits)
     except RefusedFrameError as error:
         return error
 
@@ -109,7 +113,7 @@ class ServerSession:
         """Tell a client why its frame was refused, where it looks for it (ERR-1, ERR-2)."""
         starts_stream = error.command in ("GENERATE", "SCORE")
         if starts_stream and error.stream_id is not None and error.stream_id not in self._streams:
-            self._put_output(TokenOutput(error.stream_id, error=_sentence(error), error_code=error.code))
+            self._put_output(TokenOutput(error.stream_id, error=_sentence(error), error_code=error.error_code))
         else:
             self.refuse(error.stream_id, error)
 

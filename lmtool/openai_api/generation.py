@@ -43,18 +43,17 @@ class Spelling(Pieces, Protocol):
     def special_id(self, text: str) -> int | None:
         """The id of a special token."""
 
-    def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """Ids of a text."""
-
-    def encode_chat(
+    async def encode_prompt(
         self,
-        messages: Sequence[ChatMessage],
+        prompt: Prompt,
         tools: Sequence[Mapping[str, object]] | None = None,
         options: Mapping[str, object] | None = None,
+        *,
+        special: bool = True,
     ) -> list[int]:
-        """Ids of a conversation under the chat template. Raises `RequestError`."""
+        """Ids of a text, or of a conversation under the chat template. Raises `RequestError`."""
 
-    def decode(self, tokens: Sequence[int]) -> str:
+    async def decode_tokens(self, tokens: Sequence[int]) -> str:
         """Text of ids."""
 
 
@@ -110,12 +109,17 @@ class Generation:
         """
         if self.call.logprobs is not None or self.call.echo or self.call.prompt_logprobs is not None:
             self.served.spelt()
-        self.prompts = tuple([await self._prompt(prompt, count=count) for prompt in self.call.prompts])
+        prompts: list[Prompt] = []
+        for prompt in self.call.prompts:
+            if prompts:
+                await asyncio.sleep(0)  # 128 prompts that are tokenized one after the other would keep all waiting
+            prompts.append(await self._prompt(prompt, count=count or len(self.call.prompts) > 1))
+        self.prompts = tuple(prompts)
 
     async def _prompt(self, prompt: Prompt, *, count: bool) -> Prompt:
         call, spelling = self.call, self.served.spelling
         if isinstance(prompt, str):
-            return tuple(spelling.encode(prompt)) if count and spelling is not None else prompt
+            return tuple(await spelling.encode_prompt(prompt)) if count and spelling is not None else prompt
         messages = [one for one in prompt if isinstance(one, ChatMessage)]
         if not messages:
             return prompt
@@ -125,8 +129,8 @@ class Generation:
         if not needed and (spelling is None or not (tools or count)):
             return prompt  # whoever computes it knows the template, too
         spelling = self.served.spelt()
-        ids = await asyncio.to_thread(spelling.encode_chat, messages, tools, call.template_options)
-        return (*ids, *(spelling.encode(call.prefill, special=False) if call.prefill else ()))
+        ids = await spelling.encode_prompt(tuple(messages), tools, call.template_options)
+        return (*ids, *(await spelling.encode_prompt(call.prefill, special=False) if call.prefill else ()))
 
     def _held(self) -> Constraint | None:
         """What the answers must match: the request's own form, or calls where it allows them. Raises `ApiError`."""
@@ -225,10 +229,8 @@ class Generation:
         wanted: alternatives beside each token. The first token comes behind nothing: it has no logprob.
         """
         spelling = self.served.spelt()
-        ids = tuple(spelling.encode(prompt)) if isinstance(prompt, str) else _ids(prompt)
-        if not ids and prompt:
-            ids = tuple(spelling.encode_chat([one for one in prompt if isinstance(one, ChatMessage)]))
-        text = prompt if isinstance(prompt, str) else spelling.decode(ids)
+        ids = tuple(await spelling.encode_prompt(prompt))
+        text = prompt if isinstance(prompt, str) else await spelling.decode_tokens(ids)
         if wanted is None or not ids:
             return text, []
         known = self.served.scored.beginning(self.served.info.model, wanted, ids) or [TokenOutput(0, ids[0])]
@@ -286,10 +288,6 @@ class Generation:
 def form_named(name: str | None) -> Form | None:
     """The form of calls of this name. Raises `KeyError`."""
     return None if name is None else FORMS[name]
-
-
-def _ids(prompt: Prompt) -> tuple[int, ...]:
-    return tuple(one for one in prompt if isinstance(one, int))
 
 
 def _are_ids(prompt: Prompt) -> bool:

@@ -5,35 +5,71 @@ from __future__ import annotations
 import asyncio
 import json
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
 from lmtool.errors import LmtoolError
-from lmtool.helpers.reading import beside
+from lmtool.helpers.reading import beside, is_long
 from lmtool.openai_api import errors
 from lmtool.openai_api.errors import ApiError
 from lmtool.openai_api.members import read_object
+from lmtool.prompt_limits import limits_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 
+    from lmtool.prompt_limits import LimitsByModel, PromptLimits
+
 T = TypeVar("T")
+
+
+@runtime_checkable
+class Limitable(Protocol):
+    """A request whose prompts must fit into a model's context."""
+
+    @property
+    def model(self) -> str | None:
+        """Its name."""
+
+    def check(self, limits: PromptLimits) -> None:
+        """Raise `ContextOverflowError` for what cannot fit."""
+
 
 MOST_BYTES = 4 << 20
 """Of a request's body."""
 _SERVER_SENT = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
-async def asked(request: Request, read: Callable[[Mapping[str, Any]], T]) -> T:
-    """What `read` makes of the request's JSON object, a long one in a helper, see `beside`. Raises `ApiError`."""
-    data = bytearray()
+async def asked(request: Request, read: Callable[[Mapping[str, Any]], T], limits: LimitsByModel | None = None) -> T:
+    """What `read` makes of the request's JSON object, a long one in a helper, see `beside`. Raises `ApiError`.
+
+    limits: of the models' prompts; what is beyond them is refused.
+    """
+    body, read_body = await _body(request), partial(_read, read, limits or {})
+    return await beside(read_body, body) if is_long(body) else read_body(body)
+
+
+async def _body(request: Request) -> bytes:
+    chunks, size = [], 0
     async for chunk in request.stream():
-        data += chunk
-        if len(data) > MOST_BYTES:
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > MOST_BYTES:
             raise ApiError(413, f"the request has more than {MOST_BYTES} bytes")
-    return await beside(partial(read_object, read), bytes(data))
+    return b"".join(chunks)
+
+
+def _read(read: Callable[[Mapping[str, Any]], T], limits: LimitsByModel, data: bytes) -> T:
+    found = read_object(read, data)
+    own = limits_of(found.model, limits) if isinstance(found, Limitable) else None
+    if isinstance(found, Limitable) and own is not None:
+        try:
+            found.check(own)
+        except LmtoolError as problem:
+            raise errors.of(problem) from None
+    return found
 
 
 async def server_sent(
@@ -81,9 +117,10 @@ async def unless_gone(request: Request, work: Any) -> Response:  # noqa: ANN401 
         response: Response = working.result()
         return response
     finally:
-        for task in (working, watching):
-            task.cancel()
+        working.cancel()
+        watching.cancel()
         await asyncio.gather(working, watching, return_exceptions=True)
+        del working, watching  # else what went wrong would hold itself and the request until garbage is collected
 
 
 async def _gone(request: Request) -> None:

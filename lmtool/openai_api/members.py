@@ -7,6 +7,8 @@ import json
 import math
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
+import msgspec
+
 from lmtool.openai_api.errors import ApiError
 
 if TYPE_CHECKING:
@@ -16,18 +18,29 @@ T = TypeVar("T")
 
 HARMLESS = frozenset({"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"})
 """Members that say something about the request and change nothing about its answer."""
+MOST_MEMBER_BYTES = 512 * 1024
+"""Of a member that is handed on as it is, as JSON."""
 _SHOWN = 80
 
 
 def read_object(read: Callable[[Mapping[str, Any]], T], data: bytes) -> T:
     """What `read` makes of the JSON object in a request's body. Raises `ApiError`."""
     try:
-        body = json.loads(data)
+        body = _json(data)
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"the request is not JSON: {error}") from None
     if not isinstance(body, dict):
         raise ApiError(400, "the request is not a JSON object")
     return read(body)
+
+
+def _json(data: bytes) -> object:
+    """The value of a JSON text. Raises `ValueError` or `RecursionError`."""
+    try:
+        value: object = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):  # Python's own reader takes more, and says where it went wrong
+        value = json.loads(data)
+    return value
 
 
 class Members:
@@ -96,8 +109,11 @@ class Members:
             raise self.wrong(name, value, "an object")
         return Members(value, f"{self._inside}{name}.")
 
-    def objects(self, name: str, most: int) -> list[Members]:
-        """The members of each object of a list of at most so many; none where there is no list."""
+    def objects(self, name: str, most: int, *, most_bytes: int | None = None) -> list[Members]:
+        """The members of each object of a list of at most so many; none where there is no list.
+
+        most_bytes: of the list as JSON; None: as many as the request may have.
+        """
         value = self.take(name)
         if value is None:
             return []
@@ -106,16 +122,27 @@ class Members:
         for at, one in enumerate(value):
             if not isinstance(one, dict):
                 raise self.wrong(f"{name}[{at}]", one, "an object")
+        if most_bytes is not None:
+            self.check_size(name, value, most_bytes)
         return [Members(one, f"{self._inside}{name}[{at}].") for at, one in enumerate(value)]
 
-    def mapping(self, name: str) -> dict[str, object]:
-        """An object as it is; empty where there is none."""
+    def mapping(self, name: str, *, most_bytes: int | None = MOST_MEMBER_BYTES) -> dict[str, object]:
+        """An object as it is; empty where there is none. most_bytes: as JSON; None: as many as the request may have."""
         value = self.take(name)
         if value is None:
             return {}
         if not isinstance(value, dict):
             raise self.wrong(name, value, "an object")
+        if most_bytes is not None:
+            self.check_size(name, value, most_bytes)
         return value
+
+    def check_size(self, name: str, value: object, most_bytes: int = MOST_MEMBER_BYTES) -> None:
+        """Refuse a value of more bytes as JSON: what is handed on as it is must not have a million parts."""
+        size = len(json.dumps(value))
+        if size > most_bytes:
+            param = f"{self._inside}{name}"
+            raise ApiError(400, f"{param} has {size} bytes; expected at most {most_bytes}", param=param)
 
     def end(self) -> None:
         """Refuse what was not read: a misspelt parameter must not be ignored in silence."""
@@ -128,6 +155,8 @@ class Members:
 
     def wrong(self, name: str, value: object, expected: str) -> ApiError:
         """The error for a member with a value that cannot be."""
+        if isinstance(value, str | list):
+            value = value[: _SHOWN + 1]  # of a million, the first ones are shown
         shown = repr(value)
         shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
         param = f"{self._inside}{name}"

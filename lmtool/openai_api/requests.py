@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+import msgspec
+
 from lmtool import constraint as constraints
 from lmtool import logits_processors
 from lmtool.errors import ConstraintError, RequestError
+from lmtool.logit_bias import pack_bias
 from lmtool.openai_api import conversation, errors
 from lmtool.openai_api.errors import ApiError
 from lmtool.openai_api.members import Members
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lmtool.openai_api.tools.definitions import ToolUse
+    from lmtool.prompt_limits import PromptLimits
     from lmtool.types import Constraint, NamedProcessor, Prompt
 
 MOST_CHOICES = 128
@@ -66,6 +70,13 @@ class Call:
     def width(self) -> int:
         """Answers that are generated for each prompt."""
         return self.best_of or self.n
+
+    def check(self, limits: PromptLimits) -> None:
+        """Raise `ContextOverflowError` for a prompt that cannot fit."""
+        for prompt in self.prompts:
+            limits.check_prompt(prompt)
+        if self.prefill is not None:
+            limits.check_text(self.prefill)
 
     def seed(self, index: int) -> int | None:
         """The seed of an answer: those to one prompt must differ."""
@@ -171,7 +182,7 @@ def sampling_of(members: Members, max_tokens: int, logprobs: int | None) -> Samp
     own numbers.
     """
     stop_ids = members.take("stop_token_ids")
-    if stop_ids is not None and not _are_ids(stop_ids):
+    if stop_ids is not None and not are_ids(stop_ids):
         raise members.wrong("stop_token_ids", stop_ids, "a list of token ids")
     return SamplingParams(
         max_tokens=max_tokens,
@@ -193,31 +204,35 @@ def sampling_of(members: Members, max_tokens: int, logprobs: int | None) -> Samp
     )
 
 
-def _bias(members: Members) -> dict[int, float]:
-    given = members.mapping("logit_bias")
-    bias: dict[int, float] = {}
-    for name, value in given.items():
-        if not name.isdecimal() or isinstance(value, bool) or not isinstance(value, int | float):
-            raise members.wrong("logit_bias", {name: value}, "token ids with numbers")
-        bias[int(name)] = max(-100.0, min(100.0, float(value)))
-    return bias
+def _bias(members: Members) -> Mapping[int, float]:
+    given = members.mapping("logit_bias", most_bytes=None)
+    # By what works on all at once: a mask may name each id of a vocabulary.
+    if not all(map(str.isdecimal, given)) or not set(map(type, given.values())) <= {int, float}:
+        name, value = next(one for one in given.items() if not one[0].isdecimal() or type(one[1]) not in {int, float})
+        raise members.wrong("logit_bias", {name: value}, "token ids with numbers")
+    numbers = [float(max(-100, min(100, value))) for value in given.values()]  # type: ignore[call-overload]
+    bias = dict(zip(map(int, given), numbers, strict=True))
+    return pack_bias(bias, msgspec.json.encode(bias))
 
 
 def _prompts(members: Members) -> tuple[Prompt, ...]:
     given = members.take("prompt")
     if isinstance(given, str):
         return (given,)
-    if _are_ids(given) and given:
+    if are_ids(given) and given:
         return (tuple(given),)
+    if isinstance(given, list) and len(given) > MOST_CHOICES:
+        raise ApiError(400, f"{len(given)} prompts; expected at most {MOST_CHOICES}", param="prompt")
     if isinstance(given, list) and given and all(isinstance(one, str) for one in given):
         return tuple(given)
-    if isinstance(given, list) and given and all(_are_ids(one) and one for one in given):
+    if isinstance(given, list) and given and all(are_ids(one) and one for one in given):
         return tuple(tuple(one) for one in given)
     raise members.wrong("prompt", given, "a text, a list of token ids, or a list of either")
 
 
-def _are_ids(value: object) -> TypeGuard[list[int]]:
-    return isinstance(value, list) and all(isinstance(one, int) and not isinstance(one, bool) for one in value)
+def are_ids(value: object) -> TypeGuard[list[int]]:
+    """Whether a value is a list of whole numbers."""
+    return isinstance(value, list) and set(map(type, value)) <= {int}
 
 
 def processors_of(members: Members) -> tuple[NamedProcessor, ...]:

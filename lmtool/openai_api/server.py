@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from lmtool.errors import LmtoolError
-from lmtool.openai_api import completions, conversation, errors, requests
+from lmtool.openai_api import completions, errors, requests
 from lmtool.openai_api.anthropic.server import MessagesRoutes
 from lmtool.openai_api.errors import ApiError
 from lmtool.openai_api.generation import Generation, Served
@@ -23,16 +23,18 @@ from lmtool.openai_api.members import Members
 from lmtool.openai_api.replies import Reply
 from lmtool.openai_api.responses.server import ResponsesRoutes
 from lmtool.openai_api.scored_prompts import ScoredPrompts
-from lmtool.openai_api.tools.definitions import chat_tools
+from lmtool.openai_api.tokenizing import TokenizingRoutes
+from lmtool.ports import current_limits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from lmtool.openai_api.generation import Counted, Spelling
     from lmtool.openai_api.replies import Route as Kind
     from lmtool.openai_api.requests import Call
     from lmtool.openai_api.tools.parsers import Form
     from lmtool.ports import TokenModel
+    from lmtool.prompt_limits import LimitsByModel
     from lmtool.types import ModelInfo, TokenOutput
 
     Handler: TypeAlias = "Callable[[Request], Any]"
@@ -71,8 +73,9 @@ class OpenAIServer:
         self._config = config or ApiConfig()
         self._created = int(time.time())
         self._scored = ScoredPrompts()
-        self._responses = ResponsesRoutes(self.served)
-        self._messages = MessagesRoutes(self.served)
+        self._tokenizing = TokenizingRoutes(self.served, self._limits)
+        self._responses = ResponsesRoutes(self.served, self._limits)
+        self._messages = MessagesRoutes(self.served, self._limits)
         self._in_flight = InFlight()
 
     @property
@@ -92,8 +95,7 @@ class OpenAIServer:
             ("POST", "/chat/completions", self._chat),
             ("POST", "/completions", self._completions),
             ("POST", "/embeddings", self._embeddings),
-            ("POST", "/tokenize", self._tokenize),
-            ("POST", "/detokenize", self._detokenize),
+            *self._tokenizing.handlers(),
             *self._responses.handlers(),
         ]
         own = [(method, path, self._guarded(handler)) for method, path, handler in handlers]
@@ -114,6 +116,9 @@ class OpenAIServer:
         config = self._config
         spelling, counted = self._tokenizer(model), config.counted or _uncounted
         return Served(self._model, info, spelling, config.calls_form, self._scored, counted)
+
+    def _limits(self) -> LimitsByModel:
+        return current_limits(self._model)
 
     def _guarded(self, handler: Handler, refusal: Callable[[ApiError], Response] = _refusal) -> Handler:
         """The handler, with errors in the API's form."""
@@ -149,8 +154,7 @@ class OpenAIServer:
         }
 
     async def _embeddings(self, request: Request) -> Response:
-        members = await asked(request, Members)
-        info = await self._model.info(members.text("model"))
+        info = await self._model.info(await asked(request, _model_name))
         raise ApiError(
             400,
             f"{info.model} was trained to continue texts, not to compare them: what its layers hold is no embedding, "
@@ -159,33 +163,11 @@ class OpenAIServer:
             code="unsupported_model",
         )
 
-    async def _tokenize(self, request: Request) -> Response:
-        members = await asked(request, Members)
-        served = await self.served(members.text("model"))
-        prompt, special = members.text("prompt"), members.flag("add_special_tokens", default=True)
-        if prompt is not None:
-            tokens = served.spelt().encode(prompt, special=special)
-        else:
-            turns, use = conversation.messages(members), chat_tools(members)
-            tools = None if use is None else [tool.shown for tool in use.tools]
-            tokens = served.spelt().encode_chat(turns, tools, members.mapping("chat_template_kwargs"))
-        members.end()
-        return JSONResponse({"tokens": tokens, "count": len(tokens), "max_model_len": served.info.context_length})
-
-    async def _detokenize(self, request: Request) -> Response:
-        members = await asked(request, Members)
-        served = await self.served(members.text("model"))
-        tokens, vocabulary = members.take("tokens"), served.info.vocab_size or 0
-        members.end()
-        if not isinstance(tokens, list) or not all(isinstance(one, int) and 0 <= one < vocabulary for one in tokens):
-            raise ApiError(400, f"tokens must be a list of ids from 0 to {vocabulary - 1}", param="tokens")
-        return JSONResponse({"prompt": served.spelt().decode(tokens)})
-
     async def _chat(self, request: Request) -> Response:
-        return await self._run(request, "chat", await asked(request, requests.chat))
+        return await self._run(request, "chat", await asked(request, requests.chat, self._limits()))
 
     async def _completions(self, request: Request) -> Response:
-        return await self._run(request, "text", await asked(request, requests.completion))
+        return await self._run(request, "text", await asked(request, requests.completion, self._limits()))
 
     async def _run(self, request: Request, kind: Kind, call: Call) -> Response:
         served = await self.served(call.model)
@@ -196,6 +178,10 @@ class OpenAIServer:
         if call.stream:
             return await server_sent(completions.events(generation, reply))
         return await unless_gone(request, _json(completions.whole(generation, reply)))
+
+
+def _model_name(body: Mapping[str, object]) -> str | None:
+    return Members(body).text("model")
 
 
 async def _json(work: Any) -> Response:  # noqa: ANN401  # a coroutine of a JSON object

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from lmtool.errors import LmtoolError, ResourceError, ServerError
-from lmtool.ports import DeferredHandle, LoadedModel, failure, refuse
+from lmtool.ports import DeferredHandle, LoadedModel, current_limits, failure, refuse
+from lmtool.prompt_limits import limits_of
 from lmtool.text.stop_strings import StopStrings
+from lmtool.text.worker import LONG, prompt_size, run_in_worker
 from lmtool.types import ChatMessage, GenerateRequest, SamplingParams, TokenOutput, Usage
 
 if TYPE_CHECKING:
@@ -20,12 +21,10 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from lmtool.ports import AnswerCheck, Detokenizer, Sink, StreamHandle, Tokenizer, TokenModel, Verdict
+    from lmtool.prompt_limits import LimitsByModel
     from lmtool.types import ModelInfo, Prompt, ScoreRequest, StreamId
 
 Request: TypeAlias = "GenerateRequest | ScoreRequest"
-
-_LONG = 16_384
-"""Characters from which on a request is tokenized in a thread of its own: below, it takes a few milliseconds."""
 
 
 class TextModel:
@@ -48,8 +47,10 @@ class TextModel:
         self._inner = inner
         self._tokenizer = tokenizer
         self._check = check
+        limits = limits_of(None, current_limits(inner))
+        if limits is not None:
+            tokenizer.limits = limits.with_text_limit(tokenizer.longest_token_bytes)
         self._channels: dict[Sink, _Channel] = {}
-        self._worker: ThreadPoolExecutor | None = None
         self._at_work: set[asyncio.Future[Any]] = set()
         """Prompts being tokenized, and answers being validated."""
         if tokenizer.has_chat_template:  # Jinja takes a tenth of a second to import: now, not while streams run
@@ -60,12 +61,20 @@ class TextModel:
         check = self._check_of(request)
         if check is None and _plain(request):
             return self._inner.submit(request, sink)
-        if _text_length(request) >= _LONG:
-            return self._submit_later(request, sink, check)
         try:
+            if self._tokenizer.limits is not None:
+                self._tokenizer.limits.check(request)
+            size = _text_size(request)
+            if size >= LONG:
+                return self._submit_later(request, sink, size, check)
             return self._start(_Prepared(request, self._tokenizer, check), sink)
         except LmtoolError as error:
             return refuse(request.stream_id, sink, error)
+
+    @property
+    def limits(self) -> LimitsByModel:
+        """What its prompts may have, see `ports.Limited`."""
+        return {} if self._tokenizer.limits is None else {None: self._tokenizer.limits}
 
     async def info(self, model: str | None = None) -> ModelInfo:
         """Return the inner model's description, with the tokenizer's identity."""
@@ -91,9 +100,9 @@ class TextModel:
             await asyncio.wait(self._at_work, timeout=max(0.0, seconds))
 
     def close(self) -> None:
-        """Close the inner model, see `ports.LoadedModel.close`."""
-        if self._worker is not None:
-            self._worker.shutdown(cancel_futures=True)
+        """Close the inner model, see `ports.LoadedModel.close`; what waits for it is given up."""
+        for work in self._at_work:
+            work.cancel()
         if isinstance(self._inner, LoadedModel):
             self._inner.close()
         if self._check is not None:
@@ -114,17 +123,19 @@ class TextModel:
             channel = self._channels[sink] = _Channel(sink, on_empty, self._at_work)
         return channel.start(prepared, prepared.detokenizer, self._inner)
 
-    def _submit_later(self, request: Request, sink: Sink, check: AnswerCheck | None) -> StreamHandle:
+    def _submit_later(self, request: Request, sink: Sink, size: int, check: AnswerCheck | None) -> StreamHandle:
         """Tokenize in the worker thread, so that one long text does not stop everybody's streams."""
-        if self._worker is None:
-            self._worker = ThreadPoolExecutor(1, thread_name_prefix="lmtool-tokenize")
         handle = DeferredHandle(request.stream_id, sink)
-        work = asyncio.get_running_loop().run_in_executor(self._worker, _Prepared, request, self._tokenizer, check)
+        work = run_in_worker(size, self._prepare, request, handle, check)
         self._at_work.add(work)
         work.add_done_callback(partial(self._tokenized, handle, sink))
         return handle
 
-    def _tokenized(self, handle: DeferredHandle, sink: Sink, work: asyncio.Future[_Prepared]) -> None:
+    def _prepare(self, request: Request, handle: DeferredHandle, check: AnswerCheck | None) -> _Prepared | None:
+        """Tokenize; None where nobody waits for it any more."""
+        return None if handle.ended else _Prepared(request, self._tokenizer, check)
+
+    def _tokenized(self, handle: DeferredHandle, sink: Sink, work: asyncio.Future[_Prepared | None]) -> None:
         self._at_work.discard(work)
         if work.cancelled():
             handle.fail(ResourceError("the model was closed before the prompt was read"))
@@ -133,7 +144,8 @@ class TextModel:
             prepared = work.result()
         except LmtoolError as error:
             handle.fail(error)
-        else:
+            return
+        if prepared is not None:
             handle.start(partial(self._start, prepared, sink))
 
 
@@ -223,8 +235,9 @@ class _Channel:
 
 def _problem(work: asyncio.Future[Verdict]) -> LmtoolError | None:
     """Why a stream cannot end as it would."""
-    bug = None if work.cancelled() else work.exception()
-    if work.cancelled() or bug is not None:
+    if work.cancelled():
+        return ServerError("the server stopped before the answer was validated")
+    if (bug := work.exception()) is not None:
         asyncio.get_running_loop().call_exception_handler({"message": "an answer was not validated", "exception": bug})
         return ServerError("the answer could not be validated", "see the server's log")
     return work.result().error
@@ -357,13 +370,10 @@ def _messages(prompt: tuple[int, ...] | tuple[ChatMessage, ...]) -> tuple[ChatMe
     return prompt if prompt and isinstance(prompt[0], ChatMessage) else ()
 
 
-def _text_length(request: Request) -> int:
+def _text_size(request: Request) -> int:
     """Return how many characters must be tokenized."""
-    prompt = request.prompt
-    length = len(prompt) if isinstance(prompt, str) else sum(len(message.content) for message in _messages(prompt))
-    if not isinstance(request, GenerateRequest) and isinstance(request.scored, str):
-        length += len(request.scored)
-    return length
+    scored = "" if isinstance(request, GenerateRequest) else request.scored
+    return prompt_size(request.prompt) + (len(scored) if isinstance(scored, str) else 0)
 
 
 def _prompt_ids(prompt: Prompt, tokenizer: Tokenizer) -> tuple[int, ...]:

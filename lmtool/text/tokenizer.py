@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tokenizers import Tokenizer
@@ -12,19 +13,21 @@ from lmtool.errors import FileError, RequestError
 from lmtool.text.detokenizer import PieceDetokenizer, WindowDetokenizer
 from lmtool.text.files import locate, read_text
 from lmtool.text.pieces import pieces, spelling
-from lmtool.types import TokenizerInfo
+from lmtool.text.worker import LONG, prompt_size, run_in_worker
+from lmtool.types import ChatMessage, TokenizerInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from lmtool.ports import Detokenizer
+    from lmtool.prompt_limits import PromptLimits
     from lmtool.text.chat_template import ChatTemplate
-    from lmtool.types import ChatMessage
+    from lmtool.types import Prompt
 
     Convert: TypeAlias = Callable[[str], Tokenizer]
 
-_LONG = 4096
-"""Characters from which on a text is encoded without holding the interpreter lock."""
+_FIRST_CHARACTERS = 8
+"""Characters a token of the context, the first part of a text that is looked at: seldom a text has more."""
 _ANCHORS = ("\n", "=", "\x02")
 """Texts that rarely merge with what follows them."""
 
@@ -94,6 +97,8 @@ class TextTokenizer:
         self._named_tokens = named_tokens
         self._template = template
         self._chat: ChatTemplate | None = None
+        self.limits: PromptLimits | None = None
+        """Of the model that the ids are for: what is longer is refused, before it is tokenized or soon after."""
         self._special = frozenset(i for i, t in tokenizer.get_added_tokens_decoder().items() if t.special)
         self._pieces = pieces(tokenizer, self._special)
         self._prefixes = self._adds_prefix()
@@ -112,6 +117,11 @@ class TextTokenizer:
     def vocab_size(self) -> int:
         """Number of token ids that have a meaning; a model's logits may have more."""
         return self._tokenizer.get_vocab_size(with_added_tokens=True)
+
+    @cached_property
+    def longest_token_bytes(self) -> int:
+        """Bytes of the longest token, as it is spelled in the vocabulary."""
+        return max(len(token.encode()) for token in self._tokenizer.get_vocab(with_added_tokens=True))
 
     def to_json(self) -> str:
         """Return the text of a tokenizer.json that says all of this one, special tokens named elsewhere included."""
@@ -139,11 +149,25 @@ class TextTokenizer:
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Token ids of a text; `special` adds what the model expects at a text's start, such as its bos id.
 
-        Raises `RequestError` for a text that is no Unicode (lone surrogates).
+        Raises `RequestError` for a text that is no Unicode (lone surrogates), or beyond `limits`.
         """
+        if self.limits is not None:
+            self.limits.check_text(text, "text")
+            self._check_beginnings(text, self.limits)
+        return self._encode(text, special=special)
+
+    def _check_beginnings(self, text: str, limits: PromptLimits) -> None:
+        """Refuse a text of which a part alone has far too many tokens: the whole would take seconds, and be refused."""
+        characters = _FIRST_CHARACTERS * limits.context_length
+        while characters < len(text):
+            limits.check_beginning(len(self._encode(text[:characters], special=False)))
+            characters *= 2
+
+    def _encode(self, text: str, *, special: bool) -> list[int]:
         try:
-            if len(text) < _LONG:
+            if len(text) < LONG:
                 return self._tokenizer.encode(text, add_special_tokens=special).ids
+            # This one works without the interpreter lock.
             return self._tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids
         except TypeError as error:  # what tokenizers says of surrogates; the type itself is known here
             raise RequestError(
@@ -185,8 +209,10 @@ class TextTokenizer:
         tools: what the assistant may call, as OpenAI's API has them. options: what else the template knows by name.
 
         The template itself writes bos where the model wants one. Raises `RequestError` when the template refuses the
-        messages or there is none.
+        messages or there is none, or they are beyond `limits`.
         """
+        if self.limits is not None:
+            self.limits.check_messages(messages)
         return self.encode(self.render_chat(messages, tools, options), special=False)
 
     def render_chat(
@@ -206,6 +232,41 @@ class TextTokenizer:
 
             self._chat = ChatTemplate(self._template, self._named_tokens)
         return self._chat.render(messages, tools, options)
+
+    async def encode_prompt(
+        self,
+        prompt: Prompt,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        options: Mapping[str, object] | None = None,
+        *,
+        special: bool = True,
+    ) -> list[int]:
+        """Token ids of a prompt in any form, with nothing kept waiting. Raises as `encode` and `encode_chat`."""
+        size = prompt_size(prompt)
+        if size >= LONG or tools or options:
+            return await run_in_worker(size, self._encode_prompt, prompt, tools, options, special=special)
+        return self._encode_prompt(prompt, tools, options, special=special)
+
+    def _encode_prompt(
+        self,
+        prompt: Prompt,
+        tools: Sequence[Mapping[str, object]] | None,
+        options: Mapping[str, object] | None,
+        *,
+        special: bool,
+    ) -> list[int]:
+        if isinstance(prompt, str):
+            return self.encode(prompt, special=special)
+        messages = [one for one in prompt if isinstance(one, ChatMessage)]
+        if messages:
+            return self.encode_chat(messages, tools, options)
+        return [one for one in prompt if isinstance(one, int)]
+
+    async def decode_tokens(self, tokens: Sequence[int]) -> str:
+        """What `decode` returns, with nothing kept waiting."""
+        if len(tokens) >= LONG:
+            return await run_in_worker(len(tokens), self.decode, tokens)
+        return self.decode(tokens)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of a whole sequence of ids, special tokens left out; equals what a stream of them shows."""

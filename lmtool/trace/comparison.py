@@ -6,17 +6,20 @@ import json
 import re
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from lmtool.trace import diff
-from lmtool.trace.events import Close, Drop
+from lmtool.trace.answers import Answers
+from lmtool.trace.events import Close, Done, Drop, Piece
 from lmtool.trace.exchanges import Exchange, HttpExchange, LmtpExchange, collect, exchanges
 from lmtool.trace.findings import Finding, Level, Verdict, worst
 from lmtool.trace.matching import Asked, How, Matcher, Miss, kind_of, text_of
+from lmtool.trace.stream_events import OutputEvent, stream_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from lmtool.lmtp.frames import Entry
     from lmtool.trace.diff import Tolerance
     from lmtool.trace.events import Event
 
@@ -68,7 +71,7 @@ def compare_again(
     ended otherwise than recorded, are findings as well.
     """
     ours, theirs = list(expected), list(actual)
-    recorded, (came, strays) = exchanges(ours), collect(theirs)
+    recorded, (came, unmatched) = exchanges(ours), collect(theirs)
     by_connection: dict[int, deque[Exchange]] = {}
     for exchange in came:
         by_connection.setdefault(exchange.connection, deque()).append(exchange)
@@ -81,10 +84,10 @@ def compare_again(
         else:
             lost = Finding("fail", "shape", _name(exchange), None, "could not be sent: the connection was gone")
             made.append(Comparison(_name(exchange), kind_of(exchange), (lost,)))
-    for stray in strays:
-        name = f"{stray.connection}/{json.dumps(stray.stream_id)}"
-        told = f"expected entries of streams that were begun, got {json.dumps(stray.entry)[:100]}"
-        made.append(Comparison(name, "stray", (Finding("fail", "shape", name, None, told),)))
+    for one in unmatched:
+        name = f"{one.connection}/{json.dumps(one.entry.get('stream_id'))}"
+        told = f"expected entries of streams that were begun, got {json.dumps(one.entry)[:100]}"
+        made.append(Comparison(name, "unmatched", (Finding("fail", "shape", name, None, told),)))
     return made + list(_compare_closings(ours, theirs))
 
 
@@ -130,13 +133,15 @@ def _pair(exchange: Exchange, found: Exchange, level: Level, tolerance: Toleranc
     if isinstance(exchange, LmtpExchange) and isinstance(found, LmtpExchange):
         return Comparison(name, kind, tuple(diff.compare(exchange, found, level, tolerance)))
     if isinstance(exchange, HttpExchange) and isinstance(found, HttpExchange):
-        return Comparison(name, kind, tuple(_compare_http(exchange, found, name, level)))
+        return Comparison(name, kind, tuple(_compare_http(exchange, found, name, level, tolerance)))
     other = Finding("fail", "shape", name, None, f"expected {kind}, got {kind_of(found)}")
     return Comparison(name, kind, (other,))
 
 
-def _compare_http(expected: HttpExchange, actual: HttpExchange, name: str, level: Level) -> list[Finding]:
-    """Status and completeness; above `shape` also the bytes of the body, however they were divided."""
+def _compare_http(
+    expected: HttpExchange, actual: HttpExchange, name: str, level: Level, tolerance: Tolerance
+) -> list[Finding]:
+    """Status and completeness; above `shape` also what was generated, or else the bytes of the body."""
     found = []
     wanted, got = (None if one.response is None else one.response.status for one in (expected, actual))
     if wanted != got:
@@ -145,20 +150,56 @@ def _compare_http(expected: HttpExchange, actual: HttpExchange, name: str, level
         found.append(Finding("fail", "shape", name, None, "expected a complete body, got one that was cut"))
     if level == "shape" or found:
         return found
+    ours, theirs = _choices(expected), _choices(actual)
+    if not ours:
+        return list(_compare_bodies(expected, actual, name))
+    for choice in sorted(ours.keys() | theirs.keys()):
+        label, cut = f"{name}.{choice}" if choice else name, not expected.complete
+        sides = ours.get(choice, []), theirs.get(choice, [])
+        found += diff.compare_outputs(*sides, label, level, tolerance, cut=cut)
+    return found
+
+
+def _choices(exchange: HttpExchange) -> dict[int, list[Entry]]:
+    """Of each choice of an answer the outputs, as entries such as LMTP has; text of unknown tokens as one.
+
+    How an answer is split over events is not compared, nor are the ids and times that a server makes up.
+    """
+    answers = Answers(stream_of)
+    found: dict[int, list[Entry]] = {}
+    kind: Literal["sse", "body"] = "sse" if exchange.streamed else "body"
+    pieces = [Piece(0.0, kind, exchange.connection, part.data) for part in exchange.parts]
+    head: list[Event] = [exchange.request, *([] if exchange.response is None else [exchange.response])]
+    ending = [Done(0.0, exchange.connection)] if exchange.complete else []
+    for event in (*head, *pieces, *ending):
+        for step in answers.follow(event):
+            if isinstance(step, OutputEvent):
+                _put(found.setdefault(step.stream.choice, []), step, answers.text_of(step))
+    return found
+
+
+def _put(entries: list[Entry], output: OutputEvent, text: str | None) -> None:
+    last = entries[-1] if entries else {}
+    if output.is_piece and "piece" in last:
+        entries[-1] = {**last, "token": f"{last['token']}{text}", "finish_reason": output.finish_reason}
+    elif output.error is not None:
+        entries.append({"error": output.error})
+    else:
+        top = {str(name): logprob for name, logprob in output.alternatives}
+        facts = {"logprob": output.logprob, "top_logprobs": top, "finish_reason": output.finish_reason}
+        entries.append({"token": text, **facts, **({"piece": True} if output.is_piece else {})})
+
+
+def _compare_bodies(expected: HttpExchange, actual: HttpExchange, name: str) -> Iterator[Finding]:
     ours, theirs = (b"".join(part.data for part in one.parts) for one in (expected, actual))
     if ours != theirs and _steady(ours) != _steady(theirs):
         pairs = zip(ours, theirs, strict=False)
         place = next((i for i, (one, other) in enumerate(pairs) if one != other), min(len(ours), len(theirs)))
-        wanted_bytes, got_bytes = ours[place : place + 40], theirs[place : place + 40]
-        found.append(
-            Finding(
-                "fail", "ids", name, None, f"body differs at byte {place}: expected {wanted_bytes!r}, got {got_bytes!r}"
-            )
-        )
-    return found
+        wanted, got = ours[place : place + 40], theirs[place : place + 40]
+        yield Finding("fail", "ids", name, None, f"body differs at byte {place}: expected {wanted!r}, got {got!r}")
 
 
-_CHANGING = re.compile(rb'"(id|created|system_fingerprint)": ?("[^"]*"|\\d+)')
+_CHANGING = re.compile(rb'"(id|created|system_fingerprint)": ?("[^"]*"|\d+)')
 
 
 def _steady(body: bytes) -> bytes:

@@ -6,9 +6,7 @@ import json
 import math
 from typing import TYPE_CHECKING
 
-from lmtool.lmtp import json_text
-from lmtool.lmtp.json_text import JsonTextError
-from lmtool.trace.conversation import Began, Conversation
+from lmtool.logprobs.distribution import format_probability, probability
 from lmtool.trace.events import (
     Blob,
     Close,
@@ -26,73 +24,76 @@ from lmtool.trace.events import (
     Stat,
     Vocab,
 )
+from lmtool.trace.stream_events import RequestStarted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from lmtool.trace.conversation import Produced
+    from lmtool.trace.answers import Answers
     from lmtool.trace.events import Event
-    from lmtool.trace.selection import Selection
+    from lmtool.trace.stream_events import OutputEvent, Stream, StreamEvent
 
 _WIDE = 100
 
 
-def describe(event: Event, conversation: Conversation, selection: Selection | None = None) -> Iterator[str]:
-    """Lines for people: one a token, one for every other event. Call in order; follows the conversation.
+def describe(
+    event: Event, answers: Answers[Stream], wants: Callable[[StreamEvent], bool] | None = None
+) -> Iterator[str]:
+    """Lines for people: one a token, one for every other event. Call in order; follows the answers.
 
-    selection: which requests and outputs to tell of; then nothing else is.
+    wants: which requests and outputs to print; then nothing else is.
     """
-    for line in _lines(event, conversation, selection):
-        yield line.replace("\n", "\\n")
-
-
-def _lines(event: Event, conversation: Conversation, selection: Selection | None) -> Iterator[str]:
-    steps = conversation.follow(event)
+    steps = answers.follow(event)
     for step in steps:
-        if selection is not None and not selection.wants(step):
-            continue
-        mark, text = (
-            (">", _request(step, conversation)) if isinstance(step, Began) else ("<", _output(step, conversation))
-        )
-        yield f"{step.time:12.6f}  {step.stream:<7} {mark} {text}"
-    if not steps and selection is None:
+        if wants is None or wants(step):
+            yield line_of(step, answers)
+    if wants is None and (not steps or isinstance(event, Close | Drop)):
         where = str(event.connection or "-")
-        yield f"{event.time:12.6f}  {where:<7} {_other(event)}"
+        yield f"{event.time:12.6f}  {where:<7} {_other(event)}".replace("\n", "\\n")
 
 
-def _request(began: Began, conversation: Conversation) -> str:
-    parts = [began.kind, began.model or "", _prompt(began, conversation)]
-    known = ("model", "prompt", "messages", "stream_id", "scored", "$blob")
-    parts += [f"{name} {_short(value)}" for name, value in began.payload.items() if name not in known]
-    if isinstance(scored := began.payload.get("scored"), list):
+def line_of(step: StreamEvent, answers: Answers[Stream]) -> str:
+    """The line for a request or an output."""
+    if isinstance(step, RequestStarted):
+        label, mark, text = step.label, ">", _request(step, answers)
+    else:
+        label, mark, text = step.stream.label, "<", _output(step, answers)
+    return f"{step.time:12.6f}  {label:<7} {mark} {text}".replace("\n", "\\n")
+
+
+def _request(started: RequestStarted, answers: Answers[Stream]) -> str:
+    parts = [started.kind, started.model or "", _prompt(started, answers)]
+    known = ("model", "prompt", "messages", "input", "stream_id", "scored", "$blob")
+    parts += [f"{name} {_short(value)}" for name, value in started.payload.items() if name not in known]
+    if isinstance(scored := started.payload.get("scored"), list):
         parts.append(f"scored {len(scored)} ids")
     return " · ".join(filter(None, parts))
 
 
-def _prompt(began: Began, conversation: Conversation) -> str:
-    prompt = began.payload.get("prompt")
+def _prompt(started: RequestStarted, answers: Answers[Stream]) -> str:
+    prompt = started.prompt
     if isinstance(prompt, str):
         return _short(prompt)
-    length = began.prompt_length
-    if not isinstance(prompt, list):
+    length = started.prompt_length
+    if not isinstance(prompt, list) or not all(isinstance(token, int) for token in prompt[:40]):
         return "" if length is None else f"{length} in the prompt"
-    texts = [conversation.text_of(token) for token in prompt[:40] if isinstance(token, int)]
+    texts = [answers.text_of_id(token) for token in prompt[:40]]
     known = "".join(text for text in texts if text is not None)
     return f"{length} ids" + (f" {_short(known)}" if known else "")
 
 
-def _output(step: Produced, conversation: Conversation) -> str:
-    output = step.output
+def _output(output: OutputEvent, answers: Answers[Stream]) -> str:
     if output.error is not None:
-        return f"error · {_short(output.error)}"
+        how = "unfinished" if output.stream.cut else "error"
+        return f"{how} · {_short(output.error)}"
     parts = []
+    text = answers.text_of(output)
     if output.token is not None:
-        text = conversation.text_of(output.token) if output.text is None else output.text
         parts.append(f"{output.token:>6}" + ("" if text is None else f" {_short(text)}"))
-    elif output.text:
-        parts.append(_short(output.text))
-    if output.logprob is not None and math.isfinite(output.logprob):
-        parts.append(f"p {math.exp(min(output.logprob, 0)):.3f}")
+    elif output.counts:
+        parts.append(f"piece {_short(text)}" if output.is_piece else _short(text or ""))
+    if output.logprob is not None:
+        parts.append(f"p {format_probability(probability(output.logprob))}")
     if output.finish_reason is not None:
         parts.append(output.finish_reason)
     return " · ".join(parts) or "nothing"
@@ -111,7 +112,7 @@ def _other(event: Event) -> str:  # noqa: C901 - one short case per kind reads b
         case Piece():
             return f"< {_cut(event.wire().decode('utf-8', 'replace').strip())}"
         case Close():
-            return f"close by {event.by} · {event.code} {event.reason}".rstrip()
+            return f"close by {event.by}" + ("" if event.code is None else f" · {event.code} {event.reason}".rstrip())
         case Open() | Drop() | Stat():
             facts = " · ".join(f"{name} {_short(value)}" for name, value in event.facts.items())
             return f"{type(event).__name__.lower()} {facts}".rstrip()
@@ -145,7 +146,7 @@ def objects(event: Event) -> Iterator[Mapping[str, object]]:
     """
     base: dict[str, object] = {"time": event.time, "connection": event.connection}
     if isinstance(event, Frame):
-        command, payload = _readable(event)
+        command, payload = _command_and_payload(event)
         for entry in payload if event.direction == "<" and isinstance(payload, list) else [payload]:
             members = entry if isinstance(entry, dict) else {"payload": entry}
             yield {**base, "event": command, **_finite_members(members)}
@@ -157,18 +158,12 @@ def objects(event: Event) -> Iterator[Mapping[str, object]]:
         yield {**base, **_facts(event)}
 
 
-def _readable(frame: Frame) -> tuple[str, object]:
-    """Command and payload of a frame, also of one with `-Infinity`; the direction and the text where it has none."""
-    content = frame.content
-    if isinstance(content, Parsed):
-        return content.lead, content.value
-    if isinstance(content, bytes):
-        return frame.direction, {"hex": content.hex()}
-    command, space, payload = content.partition(" ")
-    try:
-        return (command, json_text.load(payload)) if space else (frame.direction, content)
-    except JsonTextError:
-        return frame.direction, content
+def _command_and_payload(frame: Frame) -> tuple[str, object]:
+    """Command and payload of a frame; the direction and the text where it has none."""
+    if isinstance(frame.content, bytes):
+        return frame.direction, {"hex": frame.content.hex()}
+    command, payload, readable = frame.parse()
+    return (command, payload) if command is not None and readable else (frame.direction, frame.wire())
 
 
 def _facts(event: Event) -> dict[str, object]:

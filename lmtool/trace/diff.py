@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
+from lmtool.lmtp import frames
 from lmtool.trace.findings import Finding, Level
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
+    from lmtool.lmtp.frames import Entry
     from lmtool.trace.exchanges import LmtpExchange
-
-Entry: TypeAlias = "Mapping[str, object]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,9 @@ def compare(
     if answered:
         found += _compare_messages(answered, _answers(actual), _name(actual), level)
     elif level != "shape":
-        found += _compare_streams(expected, actual, level, tolerance or Tolerance())
+        ours, theirs = _entries(expected, "TOKEN"), _entries(actual, "TOKEN")
+        tolerance = tolerance or Tolerance()
+        found += compare_outputs(ours, theirs, _name(actual), level, tolerance, cut=not expected.ended)
     return found
 
 
@@ -64,7 +66,7 @@ def shape(exchange: LmtpExchange, *, unfinished: bool = False) -> Iterator[Findi
 def _shape_of_stream(
     exchange: LmtpExchange, tokens: Sequence[Entry], name: str, *, unfinished: bool
 ) -> Iterator[Finding]:
-    ends = [i for i, entry in enumerate(tokens) if _ends(entry)]
+    ends = [i for i, entry in enumerate(tokens) if frames.ends("TOKEN", entry)]
     if not ends and unfinished:
         pass
     elif not ends:
@@ -80,10 +82,6 @@ def _shape_of_stream(
     count = sum("token" in entry for entry in tokens)
     if isinstance(most, int) and count > max(most, 0):
         yield Finding("fail", "shape", name, None, f"expected at most {most} tokens, got {count}")
-
-
-def _ends(entry: Entry) -> bool:
-    return entry.get("finish_reason") is not None or entry.get("error") is not None
 
 
 def _wrong_fields(entry: Entry, *, scored: bool) -> Iterator[str]:
@@ -129,12 +127,10 @@ def _compare_info(expected: object, actual: object, name: str) -> Iterator[Findi
         yield Finding("info", "ids", name, None, f"model_info lacks {field}")
 
 
-def _compare_streams(
-    expected: LmtpExchange, actual: LmtpExchange, level: Level, tolerance: Tolerance
+def compare_outputs(
+    ours: Sequence[Entry], theirs: Sequence[Entry], name: str, level: Level, tolerance: Tolerance, *, cut: bool
 ) -> Iterator[Finding]:
-    name = _name(actual)
-    ours, theirs = _entries(expected, "TOKEN"), _entries(actual, "TOKEN")
-    cut = not expected.ended
+    """Findings for the outputs of one stream, entry by entry. cut: whether the expected ones break off."""
     if ours and ours[-1].get("finish_reason") == "cancelled":
         cut = True
         yield from _compare_cancelled(theirs, name)
@@ -173,6 +169,8 @@ def _compare_errors(expected: Entry, actual: Entry, name: str, position: int) ->
 def _other_token(expected: Entry, actual: Entry, name: str, position: int, tolerance: Tolerance) -> Finding:
     wanted, got = expected.get("token"), actual.get("token")
     message = f"expected token {_shown(wanted)}, got {_shown(got)}"
+    if isinstance(wanted, str) and isinstance(got, str):  # over HTTP; maybe all of a text whose tokens are not known
+        message = _other_text(wanted, got)
     gaps = [_gap(entry, wanted, got) for entry in (expected, actual)]
     near = [gap for gap in gaps if gap is not None]
     if near and max(near) <= tolerance.tie:
@@ -180,6 +178,13 @@ def _other_token(expected: Entry, actual: Entry, name: str, position: int, toler
             "tie", "ids", name, position, f"{message}; a near tie ({max(near):.4f} nats), not compared further"
         )
     return Finding("fail", "ids", name, position, message)
+
+
+def _other_text(wanted: str, got: str) -> str:
+    pairs = zip(wanted, got, strict=False)
+    place = next((i for i, (one, other) in enumerate(pairs) if one != other), min(len(wanted), len(got)))
+    near = slice(max(0, place - 20), place + 40)
+    return f"text differs at character {place}: expected {wanted[near]!r}, got {got[near]!r}"
 
 
 def _gap(entry: Entry, one: object, other: object) -> float | None:

@@ -8,11 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from lmtool.lmtp import frames
+from lmtool.lmtp.frames import ParsedFrame
 from lmtool.trace import styles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from lmtool.lmtp.frames import Entry
     from lmtool.trace.styles import Style
 
 Direction: TypeAlias = Literal[">", "<"]
@@ -52,6 +55,19 @@ class Frame:
     def command(self) -> str | None:
         """The LMTP command; None for what is not a command, one space and JSON."""
         return self.content.lead if isinstance(self.content, Parsed) else None
+
+    def parse(self) -> ParsedFrame:
+        """Command and JSON value, however the content is kept."""
+        if isinstance(self.content, Parsed):
+            return ParsedFrame(self.content.lead, self.content.value, readable=True)
+        return frames.parse(self.content)
+
+    def answer(self) -> tuple[str | None, list[Entry]]:
+        """Command and entries of a server's frame; nothing of one that a client sent."""
+        if self.direction == ">":
+            return None, []
+        parsed = self.parse()
+        return parsed.command, frames.entries_of(parsed.value)
 
     def wire(self) -> str | bytes:
         """The message as it was sent: text, or bytes for a binary one."""
@@ -212,13 +228,12 @@ Event: TypeAlias = (
 )
 
 
-def token_entries(event: Event) -> list[Mapping[str, object]]:
+def token_entries(event: Event) -> list[Entry]:
     """The entries of a parsed TOKEN frame, one per event of a stream; empty for every other event."""
-    if not isinstance(event, Frame) or event.direction != "<" or event.command != "TOKEN":
+    if not isinstance(event, Frame) or not isinstance(event.content, Parsed):
         return []
-    assert isinstance(event.content, Parsed)
-    value = event.content.value
-    return [entry for entry in (value if isinstance(value, list) else [value]) if isinstance(entry, dict)]
+    command, entries = event.answer()
+    return entries if command == "TOKEN" else []
 
 
 def count_tokens(event: Event) -> int:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from lmtool.lmtp import json_text
-from lmtool.lmtp.json_text import JsonTextError
+from lmtool.lmtp import frames
 from lmtool.trace import styles
 from lmtool.trace.events import Done, Frame, Parsed, Piece, Request, Response
+from lmtool.trace.request_table import RequestTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from lmtool.lmtp.frames import Entry
     from lmtool.trace.events import Event
     from lmtool.trace.styles import Style
 
@@ -25,7 +27,7 @@ class Reply:
     offset: float
     """Seconds after the request."""
     command: str
-    entries: tuple[Mapping[str, object], ...]
+    entries: tuple[Entry, ...]
     bare: bool
     """Whether the payload was a single object, not a list."""
     style: Style
@@ -34,7 +36,7 @@ class Reply:
 
     def wire(self, recorded_id: object, stream_id: object) -> str:
         """The frame for a request that has this `stream_id`; as recorded if it has the recorded one."""
-        if self.exact is not None and _same(recorded_id, stream_id):
+        if self.exact is not None and frames.stream_key(recorded_id) == frames.stream_key(stream_id):
             return self.exact
         entries = [{**e, "stream_id": stream_id} if "stream_id" in e else e for e in self.entries]
         payload: object = entries[0] if self.bare else entries
@@ -78,7 +80,7 @@ class LmtpExchange:
     @property
     def ended(self) -> bool:
         """Whether its last answer came: an end of the stream, or what answers any other request."""
-        return any(ends(reply.command, entry) for reply in self.replies for entry in reply.entries)
+        return any(frames.ends(reply.command, entry) for reply in self.replies for entry in reply.entries)
 
 
 @dataclass(slots=True)
@@ -100,12 +102,11 @@ Exchange: TypeAlias = LmtpExchange | HttpExchange
 
 
 @dataclass(frozen=True, slots=True)
-class Stray:
+class UnmatchedEntry:
     """An entry of a server's frame for a stream that nobody began on its connection."""
 
     connection: int
-    stream_id: object
-    entry: Mapping[str, object]
+    entry: Entry
 
 
 def exchanges(events: Iterable[Event]) -> list[Exchange]:
@@ -113,118 +114,81 @@ def exchanges(events: Iterable[Event]) -> list[Exchange]:
     return collect(events)[0]
 
 
-def collect(events: Iterable[Event]) -> tuple[list[Exchange], list[Stray]]:
+def collect(events: Iterable[Event]) -> tuple[list[Exchange], list[UnmatchedEntry]]:
     """As `exchanges`, and beside them what belongs to none."""
     collector = _Collector()
     for event in events:
         collector.take(event)
-    return collector.found, collector.strays
+    return collector.found, collector.unmatched
 
 
-def ends(command: str, entry: Mapping[str, object]) -> bool:
-    """Whether an entry of a server's frame is the last one of its stream or request."""
-    if entry.get("error") is not None:
-        return True
-    return entry.get("model_info" if command == "MSG" else "finish_reason") is not None
-
-
-def read_answer(frame: Frame) -> tuple[str, list[Mapping[str, object]]]:
-    """Command and entries of a server's frame, also of one with `-Infinity`; nothing where it cannot be read."""
-    command, value = _answer(frame.wire())
-    return command, [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, dict)]
-
-
-def _answer(wire: str | bytes) -> tuple[str, object]:
-    command, space, text = wire.partition(" ") if isinstance(wire, str) else ("", "", "")
-    try:
-        return command, json_text.load(text) if space else None
-    except JsonTextError:
-        return command, None
-
-
-def read_frame(frame: str | bytes) -> tuple[str | None, Mapping[str, object]]:
+def read_request(frame: str | bytes) -> tuple[str | None, Mapping[str, object]]:
     """Command and payload of a client's frame; None and nothing where it is no command and JSON object."""
-    if isinstance(frame, str):
-        command, space, text = frame.partition(" ")
-        try:
-            value = json_text.load(text) if space else None
-        except JsonTextError:
-            value = None
-        if json_text.is_object(value):
-            return command, value
-    return None, {}
+    command, value, _ = frames.parse(frame)
+    return (command, value) if isinstance(value, dict) else (None, {})
 
 
 class _Collector:
     def __init__(self) -> None:
         self.found: list[Exchange] = []
-        self.strays: list[Stray] = []
-        self._streams: dict[tuple[int, str], LmtpExchange] = {}
-        self._refused: dict[tuple[int, str], list[LmtpExchange]] = {}
+        self.unmatched: list[UnmatchedEntry] = []
+        self._tables: defaultdict[int, RequestTable[LmtpExchange]] = defaultdict(RequestTable)
         self._latest: dict[int, LmtpExchange] = {}
-        self._http: dict[int, list[HttpExchange]] = {}
+        self._http: defaultdict[int, deque[HttpExchange]] = defaultdict(deque)
 
     def take(self, event: Event) -> None:
         if isinstance(event, Frame):
             if event.direction == ">":
-                self._asked(event)
+                self._request(event)
             else:
-                self._answered(event)
+                self._answer(event)
         elif isinstance(event, Request):
             value = event.body.value if isinstance(event.body, Parsed) else {}
             http = HttpExchange(event.time, event.connection, event, value if isinstance(value, dict) else {})
-            self._http.setdefault(event.connection, []).append(http)
+            self._http[event.connection].append(http)
             self.found.append(http)
-        elif isinstance(event, Response | Piece | Done) and self._http.get(event.connection):
-            self._responded(event, self._http[event.connection])
+        elif isinstance(event, Response | Piece | Done) and self._http[event.connection]:
+            self._respond(event, self._http[event.connection])
 
-    def _asked(self, frame: Frame) -> None:
+    def _request(self, frame: Frame) -> None:
         text = frame.wire()
-        command, payload = read_frame(text)
+        command, payload = read_request(text)
         if command == "CANCEL":
             return
         exchange = LmtpExchange(frame.time, frame.connection, command, payload, text)
         self.found.append(exchange)
         self._latest[frame.connection] = exchange
         if "stream_id" in payload:
-            self._name(exchange, (frame.connection, _key(payload["stream_id"])))
+            self._tables[frame.connection].add(command, frames.stream_key(payload["stream_id"]), exchange)
 
-    def _name(self, exchange: LmtpExchange, key: tuple[int, str]) -> None:
-        """Give the id to the exchange, unless a stream that runs has it: then the request is refused (LMTP, STR-5)."""
-        holder = self._streams.get(key)
-        begins = ("GENERATE", "SCORE")
-        if holder is None or holder.ended or holder.command not in begins or exchange.command not in begins:
-            self._streams[key] = exchange
-        else:
-            self._refused.setdefault(key, []).append(exchange)
-
-    def _answered(self, frame: Frame) -> None:
+    def _answer(self, frame: Frame) -> None:
         wire = frame.wire()
-        command, value = _answer(wire)
-        entries = value if isinstance(value, list) else [value]
-        shares: dict[int, tuple[LmtpExchange, list[Mapping[str, object]]]] = {}
+        command, value, _ = frames.parse(wire)
+        entries = frames.entries_of(value)
+        shares: dict[int, tuple[LmtpExchange, list[Entry]]] = {}
         for entry in entries:
             exchange = self._owner(frame.connection, command, entry)
-            if exchange is not None and isinstance(entry, dict):
+            if exchange is None:
+                self.unmatched.append(UnmatchedEntry(frame.connection, entry))
+            else:
                 shares.setdefault(id(exchange), (exchange, []))[1].append(entry)
-            elif isinstance(entry, dict):
-                self.strays.append(Stray(frame.connection, entry.get("stream_id"), entry))
         style: Style = frame.content.style if isinstance(frame.content, Parsed) else "py"
+        size = len(value) if isinstance(value, list) else 1
         for exchange, own in shares.values():
-            exact = wire if len(own) == len(entries) and isinstance(wire, str) else None
+            exact = wire if len(own) == size and isinstance(wire, str) else None
             offset = frame.time - exchange.time
-            exchange.replies.append(Reply(offset, command, tuple(own), not isinstance(value, list), style, exact))
+            exchange.replies.append(Reply(offset, command or "", tuple(own), not isinstance(value, list), style, exact))
 
-    def _owner(self, connection: int, command: str, entry: object) -> LmtpExchange | None:
-        stream_id = entry.get("stream_id") if isinstance(entry, dict) else None
-        if stream_id is None:
+    def _owner(self, connection: int, command: str | None, entry: Entry) -> LmtpExchange | None:
+        if entry.get("stream_id") is None:
             return self._latest.get(connection)
-        key = connection, _key(stream_id)
-        if command == "MSG" and isinstance(entry, dict) and entry.get("error") is not None and self._refused.get(key):
-            return self._refused[key].pop(0)
-        return self._streams.get(key)
+        table, key = self._tables[connection], frames.stream_key(entry["stream_id"])
+        owner = table.owner(command, entry)
+        if owner is not None and owner is table.holders.get(key) and frames.ends(command, entry):
+            table.end(key)
+        return owner
 
-    def _responded(self, event: Response | Piece | Done, waiting: list[HttpExchange]) -> None:
+    def _respond(self, event: Response | Piece | Done, waiting: deque[HttpExchange]) -> None:
         exchange = waiting[0]
         if isinstance(event, Response):
             exchange.response = event
@@ -233,12 +197,4 @@ class _Collector:
             exchange.parts.append(Part(event.time - exchange.time, event.wire()))
         else:
             exchange.complete = True
-            waiting.pop(0)
-
-
-def _key(stream_id: object) -> str:
-    return json.dumps(stream_id, sort_keys=True)
-
-
-def _same(one: object, other: object) -> bool:
-    return _key(one) == _key(other)
+            waiting.popleft()

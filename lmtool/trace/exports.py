@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lmtool.trace.conversation import Began, Conversation, StreamText
+from lmtool.trace.answers import Answers, StreamText
 from lmtool.trace.events import Close, Drop, Frame, Open
+from lmtool.trace.stream_events import RequestStarted, Stream, new_stream, stream_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,22 +19,29 @@ if TYPE_CHECKING:
     from lmtool.trace.header import Header
 
 COLUMNS = ("time", "stream", "token", "text", "logprob", "finish_reason", "error", "top_logprobs")
+_LARGE = ("prompt", "logit_bias", "messages", "input")
+"""Members of a request that a document leaves out."""
 
 
-def as_csv(header: Header, events: Iterable[Event]) -> Iterator[str]:
-    """A table with one row an output; a logprob that is no number stays empty."""
+def as_csv(header: Header, events: Iterable[Event], choice: int | None = None) -> Iterator[str]:
+    """A table with one row an output; choice: of this choice of each HTTP answer alone."""
     del header
-    conversation = Conversation()
+    answers = Answers(stream_of)
     yield _row(COLUMNS)
     for event in events:
-        for step in conversation.follow(event):
-            if isinstance(step, Began):
+        for step in answers.follow(event):
+            if isinstance(step, RequestStarted) or choice not in (None, step.stream.choice):
                 continue
-            out = step.output
-            text = out.text if out.text is not None or out.token is None else conversation.text_of(out.token)
-            logprob = out.logprob if out.logprob is not None and math.isfinite(out.logprob) else None
-            top = None if out.top_logprobs is None else " ".join(f"{i}:{p:.6g}" for i, p in out.top_logprobs)
-            yield _row([f"{step.time:.6f}", step.stream, out.token, text, logprob, out.finish_reason, out.error, top])
+            top = " ".join(f"{_name(one)}:{p:.6g}" for one, p in step.alternatives) or None
+            facts = (step.token, answers.text_of(step), step.logprob, step.finish_reason, step.error, top)
+            yield _row([f"{step.time:.6f}", step.stream.label, *facts])
+
+
+def _name(alternative: int | str | bytes) -> str:
+    """An id as it is, a text as JSON, bytes as `0xf09f`."""
+    if isinstance(alternative, bytes):
+        return f"0x{alternative.hex()}"
+    return json.dumps(alternative, ensure_ascii=False)
 
 
 def _row(values: Iterable[object]) -> str:
@@ -45,19 +53,19 @@ def _row(values: Iterable[object]) -> str:
 def as_asciicast(header: Header, events: Iterable[Event]) -> Iterator[str]:
     """An asciicast version 2: the text of all streams as it came, each change of stream on a line of its own."""
     yield json.dumps({"version": 2, "width": 100, "height": 30, "title": header.title or "lmtool trace"}) + "\n"
-    conversation, texts, last = Conversation(), dict[str, StreamText](), ""
+    answers, texts, last = Answers(stream_of), dict[Stream, StreamText](), ""
     for event in events:
-        for step in conversation.follow(event):
-            if isinstance(step, Began):
-                texts[step.stream] = StreamText(conversation)
+        for step in answers.follow(event):
+            if isinstance(step, RequestStarted):
                 continue
-            text = texts.setdefault(step.stream, StreamText(conversation)).add(step.output)
-            shown = _harmless(text if step.output.error is None else f"[{step.output.error}]")
-            if step.output.last:
-                del texts[step.stream]
+            stream = step.stream
+            text = texts.setdefault(stream, StreamText(answers.vocabulary)).add(step)
+            shown = _harmless(text if step.error is None else f"[{step.error}]")
+            if step.last:
+                del texts[stream]
             if shown:
-                head = "" if step.stream == last else f"\r\n{step.stream} | "
-                last = step.stream
+                head = "" if stream.label == last else f"\r\n{stream.label} | "
+                last = stream.label
                 yield json.dumps([round(step.time, 6), "o", head + shown.replace("\n", "\r\n")]) + "\n"
 
 
@@ -66,32 +74,53 @@ def _harmless(text: str) -> str:
     return "".join(c for c in text if c == "\n" or c.isprintable())
 
 
-def as_markdown(header: Header, events: Iterable[Event]) -> Iterator[str]:
-    """A document with one section a stream: its request, then its text. Texts of running streams are held in memory."""
+@dataclass(slots=True, eq=False)
+class _Section(Stream):
+    """A stream as a section of a document."""
+
+    request: str = ""
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    text: StreamText | None = None
+    pieces: list[str] = field(default_factory=list)
+
+    def written(self, ending: str) -> str:
+        text = "".join(self.pieces)
+        fence = "`" * max(3, _longest_run(text) + 1)
+        parameters = json.dumps(self.parameters, ensure_ascii=False)
+        head = f"## {self.label} · {self.request} · {self.began:.3f} s"
+        return f"\n{head}\n\n`{parameters}`\n\n{fence}text\n{text}\n{fence}\n\n{ending}\n"
+
+
+def as_markdown(header: Header, events: Iterable[Event], choice: int | None = None) -> Iterator[str]:
+    """A document with one section a stream: its request, then its text. Texts of running streams are held in memory.
+
+    choice: of this choice of each HTTP answer alone.
+    """
+    running: dict[_Section, None] = {}
+
+    def begin(started: RequestStarted, index: int, number: int) -> _Section:
+        parameters = {name: value for name, value in started.payload.items() if name not in _LARGE}
+        text = StreamText(answers.vocabulary)
+        section = new_stream(_Section, started, index, number, request=started.kind, parameters=parameters, text=text)
+        if index >= 0 and choice in (None, number):
+            running[section] = None
+        return section
+
     yield f"# {header.title or 'Trace'}\n"
-    conversation, running = Conversation(), dict[str, tuple[Began, StreamText, list[str]]]()
+    answers = Answers(begin)
     for event in events:
-        for step in conversation.follow(event):
-            if isinstance(step, Began):
-                if step.kind != "MODEL_INFO":
-                    running[step.stream] = (step, StreamText(conversation), [])
-            elif step.stream in running:
-                began, text, pieces = running[step.stream]
-                pieces.append(text.add(step.output))
-                if step.output.last:
-                    del running[step.stream]
-                    yield _section(began, "".join(pieces), step.output.error or str(step.output.finish_reason))
-    for began, _, pieces in running.values():
-        yield _section(began, "".join(pieces), "not finished")
-
-
-def _section(began: Began, text: str, ending: str) -> str:
-    fence = "`" * max(3, _longest_run(text) + 1)
-    asked = {name: value for name, value in began.payload.items() if name not in ("prompt", "logit_bias", "messages")}
-    return (
-        f"\n## {began.stream} · {began.kind} · {began.time:.3f} s\n\n"
-        f"`{json.dumps(asked, ensure_ascii=False)}`\n\n{fence}text\n{text}\n{fence}\n\n{ending}\n"
-    )
+        for step in answers.follow(event):
+            section = step.stream
+            assert isinstance(section, _Section)
+            if isinstance(step, RequestStarted) or section not in running:
+                continue
+            assert section.text is not None
+            section.pieces.append(section.text.add(step))
+            if step.last:
+                del running[section]
+                yield section.written(step.error or str(step.finish_reason))
+    for section in running:
+        yield section.written("not finished")
 
 
 def _longest_run(text: str) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from lmtool.errors import UsageError
+from lmtool.logprobs.distribution import Rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -38,7 +39,7 @@ class Facts(Protocol):
 
     @property
     def state(self) -> str:
-        """`waiting`, `running`, `stop`, `length`, `cancelled`, `error`, `unfinished`."""
+        """`waiting`, `running`, `stop`, `length`, `cancelled`, `error`, `unfinished`: of the stream, as it ends."""
 
     @property
     def p(self) -> float | None:
@@ -49,12 +50,12 @@ class Facts(Protocol):
         """Surprisal of the token in bits."""
 
     @property
-    def rank(self) -> int | None:
-        """Place among the alternatives, from 1."""
+    def rank(self) -> Rank | None:
+        """Rank of the token, or the least that it can be."""
 
     @property
     def gap(self) -> float | None:
-        """Milliseconds since the frame before brought tokens of the stream."""
+        """Milliseconds since the stream's token before; tokens of one frame came together."""
 
     @property
     def tok(self) -> int | None:
@@ -254,6 +255,8 @@ def _with_units(units: Mapping[str, float]) -> str:
 def _compared(name: str, compare: Callable[[float, float], bool], limit: float) -> Test:
     def test(facts: Facts) -> bool | None:
         value = getattr(facts, name)
+        if isinstance(value, Rank):
+            return value.holds(compare, limit)
         return None if value is None else compare(value, limit)
 
     return test

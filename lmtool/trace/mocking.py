@@ -10,14 +10,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lmtool.errors import LmtoolError
-from lmtool.lmtp import codec
+from lmtool.lmtp import codec, frames
 from lmtool.lmtp.client import LmtpClient
 from lmtool.lmtp.messages import Generate, ModelInfoRequest, Score
 from lmtool.trace.comparison import Comparison, compare_again
 from lmtool.trace.diff import Tolerance
 from lmtool.trace.driver import Driver
 from lmtool.trace.events import Close, Drop
-from lmtool.trace.exchanges import LmtpExchange, ends, exchanges
+from lmtool.trace.exchanges import LmtpExchange, exchanges
 from lmtool.trace.findings import Finding
 from lmtool.trace.matching import Matcher
 from lmtool.trace.player import Pace, Player
@@ -165,7 +165,7 @@ def _expected(exchange: LmtpExchange) -> Iterator[dict[str, object]]:
     """What a client hands over for each recorded entry, up to the end."""
     for reply in exchange.replies:
         for entry in reply.entries:
-            last = ends(reply.command, entry)
+            last = frames.ends(reply.command, entry)
             if reply.command == "TOKEN" or (reply.command == "MSG" and last):
                 yield _facts(entry)
             if last:

@@ -19,7 +19,7 @@ from lmtool.errors import LmtoolError
 from lmtool.lmtp.messages import SUBPROTOCOL
 from lmtool.trace.admission import last_answer, preflight_answer, refusal, refusal_answer
 from lmtool.trace.chaos import Chaos
-from lmtool.trace.exchanges import HttpExchange, LmtpExchange, read_frame
+from lmtool.trace.exchanges import HttpExchange, LmtpExchange, read_request
 from lmtool.trace.forwarding import FrameForwarder, forward_http
 from lmtool.trace.http_stream import Data, Head, HttpStream, Last, asks_for_websocket
 from lmtool.trace.matching import Asked, Miss, kind_of
@@ -313,7 +313,7 @@ class _Socket:
 
     async def _receive(self, frame: str | bytes) -> bool:
         """Begin to answer a frame; return whether the connection goes on."""
-        command, payload = read_frame(frame)
+        command, payload = read_request(frame)
         key = json.dumps(payload.get("stream_id"), sort_keys=True)
         if command == "CANCEL":
             if self._forwarder is not None and key not in self._streams:

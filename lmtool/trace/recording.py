@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING
 
+from lmtool.trace.events import Close, Drop
+
 if TYPE_CHECKING:
-    from collections import Counter
     from collections.abc import Callable, Iterable
 
     from lmtool.trace.events import Event
@@ -36,6 +39,12 @@ class Recording:
         self._clock = clock
         self._split = split
         self._recorders: dict[int, Recorder] = {} if split else {0: start(0)}
+        self._to_close: dict[int, Recorder] = {}
+        """Of connections that have ended, to be closed."""
+        self._closed_connections: set[int] = set()
+        self._counts = (0, 0, 0)
+        """Of traces that are closed: how many, their events and tokens."""
+        self._suspects: Counter[str] = Counter()
         self._stopping = asyncio.Event()
         self._task = asyncio.create_task(self._flush_often())
         self.failed = ""
@@ -44,8 +53,11 @@ class Recording:
     def tell(self, number: int, events: Iterable[Event]) -> None:
         """Record the events of a connection; they come in order of time."""
         for event in events:  # to the end: whoever follows the connection must see what goes by
-            if not self.failed:
+            if not self.failed and number not in self._closed_connections:
                 self._take(number if self._split else 0, event)
+            if self._split and isinstance(event, Close | Drop) and number in self._recorders:
+                self._closed_connections.add(number)
+                self._to_close[number] = self._recorders.pop(number)
 
     def _take(self, key: int, event: Event) -> None:
         if key not in self._recorders and not self._begin(key):
@@ -72,6 +84,18 @@ class Recording:
                 await self._try(recorder.flush)
                 if recorder.overrun:
                     self._give_up("the disk is too slow for what is recorded")
+            await self._close_all(self._to_close)
+
+    async def _close_all(self, recorders: dict[int, Recorder]) -> None:
+        """Write the end records; what is open for each connection does not grow with the number there ever were."""
+        while recorders:
+            number, recorder = next(iter(recorders.items()))
+            await self._try(partial(recorder.close, self._clock()))
+            recorder.abandon()
+            del recorders[number]
+            traces, events, tokens = self._counts
+            self._counts = traces + 1, events + recorder.counts[0], tokens + recorder.counts[1]
+            self._suspects.update(recorder.suspects)
 
     async def _try(self, action: Callable[[], None]) -> None:
         if self.failed:
@@ -90,20 +114,18 @@ class Recording:
         """Write what is left and the end records."""
         self._stopping.set()
         await self._task
-        now = self._clock()
-        for recorder in self._recorders.values():
-            await self._try(lambda one=recorder: one.close(now))  # type: ignore[misc] # bound now, not later
-            recorder.abandon()
+        await self._close_all(self._to_close)
+        await self._close_all(self._recorders)
 
     @property
     def counts(self) -> tuple[int, int, int]:
         """Traces, events and tokens so far."""
-        counts = [recorder.counts for recorder in self._recorders.values()]
-        return len(counts), sum(events for events, _ in counts), sum(tokens for _, tokens in counts)
+        counts = [recorder.counts for recorder in (*self._to_close.values(), *self._recorders.values())]
+        traces, events, tokens = self._counts
+        return traces + len(counts), events + sum(count for count, _ in counts), tokens + sum(n for _, n in counts)
 
     @property
     def suspects(self) -> Counter[str]:
         """What looked like a key, and how often."""
-        from collections import Counter
-
-        return sum((recorder.suspects for recorder in self._recorders.values()), Counter())
+        open_now = (recorder.suspects for recorder in (*self._to_close.values(), *self._recorders.values()))
+        return sum(open_now, Counter(self._suspects))

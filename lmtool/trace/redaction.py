@@ -29,7 +29,7 @@ HARMLESS_HEADERS = frozenset(
 )
 """Headers that are kept when headers are redacted; all others are left out."""
 
-_PROMPTS = ("prompt", "scored", "messages", "input")
+_PROMPTS = ("prompt", "scored", "messages", "input", "system", "instructions")
 _SECRETS = re.compile(
     r"\b(?:sk-[A-Za-z0-9_-]{16,}|hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{30,}"
     r"|xox[abprs]-[A-Za-z0-9-]{10,}|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{5,})"

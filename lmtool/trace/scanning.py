@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
 
 from lmtool.errors import FileError
-from lmtool.trace.entries import NO_TOKEN, read_line
+from lmtool.lmtp.frames import NO_TOKEN, TokenEntry
 from lmtool.trace.events import End, count_tokens
 from lmtool.trace.reader import LONGEST_LINE, is_comment
 
@@ -15,12 +18,34 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import BinaryIO
 
-    from lmtool.trace.entries import TokenLine
     from lmtool.trace.events import Event
     from lmtool.trace.reader import TraceReader
 
 BLOCK = 2**16
 """Bytes that are read at a time: what is made of them stays in the processor's cache."""
+
+
+class TokenLine(msgspec.Struct, array_like=True, gc=False):
+    """A line of a trace that is a TOKEN frame. Alternatives are passed over: they are most of the text."""
+
+    time: Annotated[float, Meta(ge=0, le=1e12)]
+    kind: Literal["<"]
+    connection: Annotated[int, Meta(ge=0, lt=2**53)]
+    lead: Literal["TOKEN"]
+    entries: list[TokenEntry]
+
+
+_LINES = msgspec.json.Decoder(TokenLine)
+
+
+def read_line(line: bytes) -> TokenLine | None:
+    """The TOKEN frame of a line, four times as fast as `read_event`; None for every other line, and for odd ones."""
+    if line.find(b'"TOKEN"', 0, 80) < 0:
+        return None
+    try:
+        return _LINES.decode(line)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
 
 
 @dataclass(frozen=True, slots=True)

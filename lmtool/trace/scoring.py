@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lmtool.logprobs.mode import logprobs_mode
 from lmtool.trace.comparison import is_sampled
 from lmtool.trace.events import Frame, Open, Parsed
 from lmtool.trace.exchanges import LmtpExchange
@@ -33,12 +34,13 @@ def as_scores(recorded: Sequence[Exchange]) -> list[Event]:
 def why_not(stream: LmtpExchange) -> str:
     """Why a sampled stream cannot be checked by SCORE; empty where it can."""
     payload = stream.payload
-    if payload.get("logit_bias"):
-        return "its logprobs are those of a biased distribution"
-    if payload.get("logprobs_mode") == "processed":
-        return "its logprobs are those of a processed distribution"
+    mode = logprobs_mode(payload, biased=bool(payload.get("logit_bias")))
+    if mode != "raw":
+        return f"its logprobs are those of a {mode} distribution"
     if any(isinstance(payload.get(name), dict) for name in _PROMPTS):
         return "its prompt was redacted"
+    if payload.get("prompt") == []:
+        return "its prompt is empty: SCORE does not begin it with the bos token that GENERATE puts there"
     if not tokens(stream):
         return "it has no tokens"
     return ""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from lmtool.lmtp import frames
 from lmtool.trace.events import Close, Done, Drop, Frame, Piece, Request
-from lmtool.trace.exchanges import ends, read_answer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -32,11 +31,11 @@ class Received:
     def take(self, event: Event) -> None:
         """Count what an event brought."""
         if isinstance(event, Frame) and event.direction == "<":
-            command, entries = read_answer(event)
+            command, entries = event.answer()
             for entry in entries:
                 if not {"progress", "ignored"} & entry.keys():  # what a request may get besides its answer
-                    name = f"{command} {json.dumps(entry.get('stream_id'), sort_keys=True)}"
-                    self._count((event.connection, name), ended=ends(command, entry))
+                    name = f"{command} {frames.stream_name(frames.stream_key(entry.get('stream_id')))}"
+                    self._count((event.connection, name), ended=frames.ends(command, entry))
         elif isinstance(event, Done) or (isinstance(event, Piece) and event.kind == "sse"):
             self._count((event.connection, "http"), ended=isinstance(event, Done))
         elif isinstance(event, Close | Drop):

@@ -7,11 +7,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lmtool.trace.conversation import Began, Conversation
+from lmtool.logprobs.distribution import perplexity
+from lmtool.trace.answers import Answers
 from lmtool.trace.events import Close, Drop, Frame, Open, Piece, Request
+from lmtool.trace.stream_events import OutputEvent, RequestStarted, Stream, new_stream
 
 if TYPE_CHECKING:
-    from lmtool.trace.conversation import Produced
     from lmtool.trace.events import Event
 
 MOST_STREAMS = 10_000
@@ -42,62 +43,60 @@ class Histogram:
         return None
 
 
-@dataclass(slots=True)
-class StreamFigures:
-    """One request and its answer. Times in seconds."""
+@dataclass(slots=True, eq=False)
+class StreamFigures(Stream):
+    """One request and its answer, or one choice of it, in figures. Times in seconds."""
 
-    stream: str
-    kind: str
-    model: str | None
-    prompt_length: int | None
-    began: float
+    request: str = ""
+    """`GENERATE`, `SCORE`, `MODEL_INFO`, or an HTTP method and path."""
+    prompt_length: int | None = None
     tokens: int = 0
     """Tokens, or pieces of text where the protocol has no tokens."""
+    pieces: int = 0
+    """How many of them are pieces of text: the server named no tokens."""
     first: float | None = None
     """Time of the first one."""
     last: float | None = None
     logprob: float = 0.0
     """Sum over all tokens that had one, in nats."""
     with_logprob: int = 0
-    finish_reason: str | None = None
-    error: str | None = None
+    ending_counted: bool = False
+    """Whether its ending is in the sums."""
     gaps: Histogram = field(default_factory=Histogram)
     """Between arrivals; tokens of one frame arrived together."""
 
-    def add(self, step: Produced) -> None:
-        """Take the next output."""
-        output = step.output
-        self.finish_reason = self.finish_reason or output.finish_reason
-        self.error = self.error or output.error
-        if output.token is None and not output.text:
-            return
+    def add(self, output: OutputEvent) -> None:
+        """Take the next token, or piece of text."""
         self.tokens += 1
+        self.pieces += output.is_piece
         if self.first is None:
-            self.first = step.time
-        elif self.last is not None and step.time > self.last:
-            self.gaps.add(step.time - self.last)
-        self.last = step.time
-        if output.logprob is not None and math.isfinite(output.logprob):
+            self.first = output.time
+        elif self.last is not None and output.time > self.last:
+            self.gaps.add(output.time - self.last)
+        self.last = output.time
+        if output.logprob is not None:
             self.logprob += output.logprob
             self.with_logprob += 1
 
     def as_json(self) -> dict[str, object]:
         """The figures as one object; what is not known is null, times are in milliseconds."""
         later = self.last - self.first if self.first is not None and self.last is not None else 0.0
-        mean = -self.logprob / self.with_logprob if self.with_logprob else None
+        ppl = perplexity(self.logprob, self.with_logprob)
         return {
-            "stream": self.stream,
-            "kind": self.kind,
+            "stream": self.label,
+            "kind": self.request,
+            "generates": bool(self.kind),
             "model": self.model,
             "prompt_length": self.prompt_length,
             "tokens": self.tokens,
+            "pieces": self.pieces,
             "ttft_ms": None if self.first is None else round((self.first - self.began) * 1000, 3),
             "tokens_per_second": round((self.tokens - 1) / later, 1) if later > 0 else None,
             "gap_p50_ms": _ms(self.gaps.percentile(0.5)),
             "gap_p99_ms": _ms(self.gaps.percentile(0.99)),
-            "perplexity": round(math.exp(mean), 3) if mean is not None and mean < 700 else None,
+            "perplexity": round(ppl, 3) if ppl is not None and math.isfinite(ppl) else None,
             "finish_reason": self.finish_reason,
-            "error": self.error,
+            "error": None if self.cut else self.error,
         }
 
 
@@ -105,10 +104,9 @@ class TraceFigures:
     """All figures of a trace; call `add` with each event in order."""
 
     def __init__(self) -> None:
-        self._conversation = Conversation()
+        self._answers = Answers(self._new_stream)
         self.streams: list[StreamFigures] = []
-        """The first `MOST_STREAMS`, in order of their requests."""
-        self._running: dict[str, StreamFigures] = {}
+        """The first `MOST_STREAMS`, in order of their beginning; requests that generate nothing among them."""
         self.counts: Counter[str] = Counter()
         """connections, drops, frames in each direction, streams, tokens, ..."""
         self.gaps = Histogram()
@@ -119,11 +117,11 @@ class TraceFigures:
         self.duration = event.time
         self.counts["events"] += 1
         self._count(event)
-        for step in self._conversation.follow(event):
-            if isinstance(step, Began):
-                self._begin(step)
+        for step in self._answers.follow(event):
+            if isinstance(step, RequestStarted):
+                self.counts["requests"] += 1
             else:
-                self._produced(step)
+                self._add(step)
 
     def _count(self, event: Event) -> None:
         if isinstance(event, Frame):
@@ -135,35 +133,37 @@ class TraceFigures:
         elif isinstance(event, Open | Drop | Close):
             self.counts[{"Open": "connections", "Drop": "drops", "Close": "closes"}[type(event).__name__]] += 1
 
-    def _begin(self, step: Began) -> None:
-        figures = StreamFigures(step.stream, step.kind, step.model, step.prompt_length, step.time)
-        self.counts["streams"] += 1
-        self._running[step.stream] = figures
+    def _new_stream(self, started: RequestStarted, index: int, choice: int) -> StreamFigures:
+        more = {"request": started.kind, "prompt_length": started.prompt_length}
+        figures = new_stream(StreamFigures, started, index, choice, **more)
+        self.counts["streams"] += index >= 0
         if len(self.streams) < MOST_STREAMS:
             self.streams.append(figures)
+        return figures
 
-    def _produced(self, step: Produced) -> None:
-        figures = self._running.get(step.stream)
-        if figures is None:
-            self.counts["outputs_of_no_stream"] += 1
-            return
-        before = figures.last
-        figures.add(step)
-        if before is not None and figures.last is not None and figures.last > before:
-            self.gaps.add(figures.last - before)
-        self.counts["tokens"] += step.output.token is not None or bool(step.output.text)
-        if step.output.last:
-            self.counts["failed_streams"] += step.output.error is not None
-            del self._running[step.stream]
+    def _add(self, output: OutputEvent) -> None:
+        figures = output.stream
+        assert isinstance(figures, StreamFigures)
+        if output.counts:
+            self.counts["outputs_of_no_stream"] += figures.ending_counted or not figures.has_request
+            before = figures.last
+            figures.add(output)
+            self.counts["tokens"] += 1
+            if before is not None and output.time > before:
+                self.gaps.add(output.time - before)
+        if output.last and not figures.ending_counted and figures.index >= 0:
+            figures.ending_counted = True
+            self.counts["finished_streams"] += not figures.cut
+            self.counts["failed_streams"] += figures.error is not None and not figures.cut
 
     def as_json(self) -> dict[str, object]:
         """Sums and streams as one object."""
-        names = ("connections", "drops", "streams", "failed_streams", "tokens", "client_frames", "server_frames")
+        sums = ("connections", "drops", "requests", "streams", "failed_streams", "tokens")
+        names = ("events", *sums, "client_frames", "server_frames", "outputs_of_no_stream")
         return {
             "duration_s": round(self.duration, 6),
-            **{name: self.counts[name] for name in ("events", *names)},
-            "outputs_of_no_stream": self.counts["outputs_of_no_stream"],
-            "unfinished_streams": len([s for s in self._running.values() if s.kind != "MODEL_INFO"]),
+            **{name: self.counts[name] for name in names},
+            "unfinished_streams": self.counts["streams"] - self.counts["finished_streams"],
             "gap_p50_ms": _ms(self.gaps.percentile(0.5)),
             "gap_p99_ms": _ms(self.gaps.percentile(0.99)),
             "listed": [figures.as_json() for figures in self.streams],

@@ -19,10 +19,10 @@ class Branch:
     parent: str
     """Label."""
     position: int
-    """Tokens of the parent that it keeps."""
+    """Place of the parent's token that it changes, from 0: the parent's tokens before are its own as well."""
     child: str
     text: str
-    """The token that it begins with instead, or what was ruled out."""
+    """The token that it begins with instead, or what was ruled out; harmless."""
 
 
 @dataclass(slots=True)
@@ -30,14 +30,17 @@ class Branches:
     """All branches made here, in order."""
 
     made: list[Branch] = field(default_factory=list)
+    scores: dict[str, str] = field(default_factory=dict)
+    """Streams that score another one, and which: labels."""
 
     def add(self, parent: str, position: int, child: str, text: str) -> None:
         """A branch was begun."""
         self.made.append(Branch(parent, position, child, text))
 
-    def parent(self, label: str) -> str | None:
-        """The stream that a branch goes on from; None for what is no branch."""
-        return next((branch.parent for branch in self.made if branch.child == label), None)
+    def origin(self, label: str) -> str | None:
+        """The stream that a branch goes on from, or that is scored; None for what is neither."""
+        parents = (branch.parent for branch in self.made if branch.child == label)
+        return next(parents, self.scores.get(label))
 
     def root(self, label: str) -> str:
         """The stream that a chain of branches began with."""
@@ -57,7 +60,8 @@ class Branches:
             return []
         count = stream.count(view.seen)
         ppl = stream.perplexity(count)
-        figure = "" if ppl is None else f"  ppl {ppl:.1f}"
+        mode = "" if stream.logprobs_mode in (None, "raw") else f" {stream.logprobs_mode}"
+        figure = "" if ppl is None else f"  ppl {ppl:.1f}{mode}"
         here = "cursor" if stream.index == view.stream else ""
         text = visible(view.state.text(stream, min(count, 200)))
         room = max(8, columns - width(lead) - width(label) - len(figure) - 6)
@@ -73,6 +77,6 @@ class Branches:
         children = sorted((b for b in self.made if b.parent == label), key=lambda b: b.position)
         for branch in children:
             indent = "   " * depth
-            sign = f"{indent}{signs[0]} #{branch.position} {visible(repr(branch.text))} "
+            sign = f"{indent}{signs[0]} #{branch.position} {branch.text} "
             lines += self._lines(view, branch.child, sign, depth + 1, columns, signs)
         return lines

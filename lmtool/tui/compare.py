@@ -6,13 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lmtool.tui import heat
+from lmtool.logprobs.distribution import least_divergence
+from lmtool.logprobs.mode import MEANINGS
+from lmtool.tui.alignment import align
 
 if TYPE_CHECKING:
-    from array import array
+    from collections.abc import Mapping
 
-    from lmtool.tui.streams import Stream
-    from lmtool.tui.view import View
+    from lmtool.tui.alignment import Alignment, Name, Side
 
 TIE = 0.02
 """Nats: two tokens nearer than this are a tie, which another order of additions can turn (FORMAT.md, `tie_eps`)."""
@@ -21,87 +22,76 @@ WINDOW = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """One stream, looked at through its view."""
-
-    view: View
-    stream: Stream
-
-    @property
-    def rows(self) -> array[int]:
-        """Its tokens that are seen."""
-        return self.stream.rows[: self.stream.count(self.view.seen)]
-
-    def text(self, row: int) -> str:
-        """What a token means on its own."""
-        return self.view.state.token_text(row)
-
-    def top(self, row: int) -> dict[str, float]:
-        """Alternatives of a token by text; two models need not share ids."""
-        view = self.view
-        return {view.alternative_text(one): value for one, value in view.alternatives(row)}
-
-
-@dataclass(frozen=True, slots=True)
 class Comparison:
     """What two streams have in common."""
 
-    same: int
-    """Tokens that are equal, from the first one on."""
-    parted: bool
-    """Whether both go on differently; otherwise one merely ends, or both do."""
+    alignment: Alignment
     near_tie: bool
     """Whether, where they part, the two candidates are within `TIE` of each other on at least one side."""
     margins: tuple[float | None, float | None]
     """For each side: by how many nats its own token is ahead of the other's; None where that is not known."""
+    candidates: tuple[float | None, float | None]
+    """Logprob of what each side goes on with: its own, or where it has none the other side's."""
     worst: float | None
     """Largest difference of the logprobs of equal tokens, in nats."""
-    worst_at: int | None
+    worst_at: tuple[int, int] | None
+    """Row of that token on each side."""
     divergences: tuple[float | None, ...]
-    """Of the last `WINDOW` equal tokens and the one where they part: KL divergence in nats over what both have."""
+    """Least KL divergence of B from A in nats: of the last `WINDOW` equal tokens and the one where they part."""
+    notes: tuple[str, ...]
+    """What must be known to read this."""
 
 
 def compare(a: Side, b: Side) -> Comparison:
-    """Compare two streams token by token, by text."""
-    rows_a, rows_b = a.rows, b.rows
-    same = _same(a, b, rows_a, rows_b)
-    parted = same < min(len(rows_a), len(rows_b))
-    worst, worst_at = _worst(a, b, list(zip(rows_a[:same], rows_b[:same], strict=True)))
-    looked_at = range(max(0, same - WINDOW), same + parted)
-    divergences = tuple(divergence(a.top(rows_a[i]), b.top(rows_b[i])) for i in looked_at)
-    margins: tuple[float | None, float | None] = (None, None)
-    if parted:
-        own_a, own_b = a.text(rows_a[same]), b.text(rows_b[same])
-        margins = _margin(a.top(rows_a[same]), own_a, own_b), _margin(b.top(rows_b[same]), own_b, own_a)
-    near_tie = any(margin is not None and abs(margin) <= TIE for margin in margins)
-    return Comparison(same, parted, near_tie, margins, worst, worst_at, divergences)
+    """Compare two streams token by token."""
+    found = align(a, b)
+    worst, worst_at = _worst(a, b, found.pairs)
+    pairs = found.pairs[-WINDOW:]
+    sides: list[Mapping[Name, float]] = [{}, {}]
+    if found.parted:
+        for i, side in enumerate((a, b)):
+            if 0 <= found.places[i] < len(side.rows):
+                sides[i] = side.top(side.rows[found.places[i]], by_ids=found.by_ids)
+    divergences = [least_divergence(a.top(x, by_ids=found.by_ids), b.top(y, by_ids=found.by_ids)) for x, y in pairs]
+    if found.parted:
+        divergences.append(least_divergence(*sides))
+    ours, theirs = found.names
+    margins = _margin(sides[0], ours, theirs), _margin(sides[1], theirs, ours)
+    return Comparison(
+        found,
+        any(margin is not None and abs(margin) <= TIE for margin in margins),
+        margins,
+        (_first(ours, sides[0], sides[1]), _first(theirs, sides[1], sides[0])),
+        worst,
+        worst_at,
+        tuple(divergences),
+        (*found.notes, *_modes(a, b)),
+    )
 
 
-def _same(a: Side, b: Side, rows_a: array[int], rows_b: array[int]) -> int:
-    """How many tokens are equal from the first one on."""
-    pairs = zip(rows_a, rows_b, strict=False)
-    return next((i for i, (x, y) in enumerate(pairs) if a.text(x) != b.text(y)), min(len(rows_a), len(rows_b)))
-
-
-def _worst(a: Side, b: Side, pairs: list[tuple[int, int]]) -> tuple[float | None, int | None]:
+def _worst(a: Side, b: Side, pairs: list[tuple[int, int]]) -> tuple[float | None, tuple[int, int] | None]:
     """Largest difference of the logprobs of equal tokens, and at which of them it is first."""
     ours, theirs = a.view.state.tokens.logprobs, b.view.state.tokens.logprobs
     gaps = [abs(ours[x] - theirs[y]) for x, y in pairs]
     known = [gap for gap in gaps if not math.isnan(gap)]
-    return (max(known), gaps.index(max(known))) if known else (None, None)
+    return (max(known), pairs[gaps.index(max(known))]) if known else (None, None)
 
 
-def _margin(top: dict[str, float], own: str, other: str) -> float | None:
-    return top[own] - top[other] if own in top and other in top else None
+def _modes(a: Side, b: Side) -> tuple[str, ...]:
+    """What to say of logprobs that are of different distributions."""
+    modes = a.stream.logprobs_mode, b.stream.logprobs_mode
+    if modes[0] == modes[1]:
+        return ()
+    ours, theirs = ("as its server has them" if mode is None else f"{mode}, {MEANINGS[mode]}" for mode in modes)
+    return (f"logprobs of two kinds: A {ours}; B {theirs}",)
 
 
-def divergence(a: dict[str, float], b: dict[str, float]) -> float | None:
-    """KL(a || b) in nats over what both have, what is left of each side as one more class; None for nothing shared."""
-    shared = sorted(a.keys() & b.keys())
-    if not shared:
+def _margin(top: Mapping[Name, float], own: Name | None, other: Name | None) -> float | None:
+    if own is None or other is None or own not in top or other not in top:
         return None
-    p, _ = heat.normalised([a[one] for one in shared])
-    q, _ = heat.normalised([b[one] for one in shared])
-    p.append(max(1e-9, 1 - math.fsum(p)))
-    q.append(max(1e-9, 1 - math.fsum(q)))
-    return max(0.0, math.fsum(x * math.log(x / y) for x, y in zip(p, q, strict=True) if x > 0 and y > 0))
+    return top[own] - top[other]
+
+
+def _first(name: Name | None, *tops: Mapping[Name, float]) -> float | None:
+    """Logprob of a token on the first side that has it."""
+    return next((top[name] for top in tops if name is not None and name in top), None)

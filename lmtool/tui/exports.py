@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import html
-import math
 from typing import TYPE_CHECKING, TypeAlias
 
 from lmtool.errors import FileError, UsageError
+from lmtool.logprobs.distribution import probability
 from lmtool.trace import exports as trace_exports
-from lmtool.trace.events import Frame, Open, Parsed, Request, Response, Vocab, token_entries
+from lmtool.trace.events import Frame, Open, Request, Response, Vocab
 from lmtool.trace.header import Header
 from lmtool.trace.writer import TraceWriter
 from lmtool.tui.heat import COLORS, legend, short
+from lmtool.tui.preamble import own_entries, without_other_streams
 from lmtool.tui.runs import visible, width
 
 if TYPE_CHECKING:
@@ -110,11 +111,7 @@ def events_of(view: View, stream: Stream) -> Iterator[Event]:
     yield asked
     for frame in _frames(view, stream):
         event = view.lines.event(frame)
-        entries = [entry for entry in token_entries(event) if _is_of(entry, stream)]
-        if entries and isinstance(event, Frame) and isinstance(event.content, Parsed):
-            yield Frame(event.time, "<", event.connection, Parsed("TOKEN", entries, event.content.style))
-        elif not token_entries(event):
-            yield event
+        yield without_other_streams(event, {stream.label})
 
 
 def _frames(view: View, stream: Stream) -> list[int]:
@@ -123,7 +120,7 @@ def _frames(view: View, stream: Stream) -> list[int]:
     rows = stream.rows[:seen]
     found = dict.fromkeys(state.tokens.frames[row] for row in rows)
     last = next(reversed(found), stream.frame)
-    if stream.kind in {"CHAT", "TEXT"}:
+    if stream.api is not None:
         found |= dict.fromkeys(
             f for f in range(stream.frame + 1, last + 1) if state.frames.connections[f] == stream.connection
         )
@@ -134,17 +131,9 @@ def _frames(view: View, stream: Stream) -> list[int]:
             break
         if state.frames.connections[frame] == stream.connection and frame != stream.frame:
             event = view.lines.event(frame)
-            if any(_is_of(entry, stream) for entry in token_entries(event)) or not isinstance(
-                event, Frame | Request | Response
-            ):
+            if own_entries(event, {stream.label}) or not isinstance(event, Frame | Request | Response):
                 found[frame] = None
     return sorted(found)
-
-
-def _is_of(entry: Mapping[str, object], stream: Stream) -> bool:
-    stream_id = entry.get("stream_id")
-    name = stream.label.partition("/")[2]
-    return str(stream_id) == name or name == f'"{stream_id}"'
 
 
 def _words(view: View, stream: Stream) -> dict[int, str | bytes]:
@@ -152,16 +141,16 @@ def _words(view: View, stream: Stream) -> dict[int, str | bytes]:
     ids = {state.tokens.ids[row] for row in stream.rows}
     ids |= {token for row in stream.rows for token, _ in view.alternatives(row) if isinstance(token, int)}
     ids |= set(stream.prompt) if not isinstance(stream.prompt, str) else set()
-    pieces = {token: state.piece(token) for token in sorted(ids) if token >= 0}
-    return {token: piece for token, piece in pieces.items() if piece != f"⟨#{token}⟩"}
+    known = (token for token in sorted(ids) if token >= 0 and state.texts.spelling(token) is not None)
+    return {token: state.piece(token) for token in known}
 
 
 def _csv(view: View, stream: Stream) -> Iterator[str]:
-    yield from trace_exports.as_csv(Header(), events_of(view, stream))
+    yield from trace_exports.as_csv(Header(), events_of(view, stream), stream.choice)
 
 
 def _markdown(view: View, stream: Stream) -> Iterator[str]:
-    yield from trace_exports.as_markdown(Header(title=f"Stream {stream.label}"), events_of(view, stream))
+    yield from trace_exports.as_markdown(Header(title=f"Stream {stream.label}"), events_of(view, stream), stream.choice)
 
 
 def tokens_of(view: View, stream: Stream) -> list[Shown]:
@@ -178,10 +167,10 @@ def _known(view: View, row: int) -> str:
     parts = []
     logprob = view.state.tokens.logprob(row)
     if logprob is not None:
-        parts.append(f"p {math.exp(min(logprob, 0.0)):.3g}")
+        parts.append(f"p {probability(logprob):.3g}")
     if (rank := view.rank(row)) is not None:
         parts.append(f"rank {rank}")
-    top = [f"{view.alternative_text(token)!r} {math.exp(min(p, 0.0)):.3g}" for token, p in view.alternatives(row)[:5]]
+    top = [f"{view.measures.quote(token)} {probability(p):.3g}" for token, p in view.alternatives(row)[:5]]
     return " · ".join([*parts, *top])
 
 
@@ -279,7 +268,8 @@ def _html(view: View, stream: Stream) -> Iterator[str]:
 
 def _perplexity(view: View, stream: Stream) -> str:
     perplexity = stream.perplexity(stream.count(view.seen))
-    return "" if perplexity is None else f" · perplexity {short(perplexity)}"
+    mode = "" if stream.logprobs_mode in (None, "raw") else f" ({stream.logprobs_mode})"
+    return "" if perplexity is None else f" · perplexity {short(perplexity)}{mode}"
 
 
 def _escaped(text: str) -> str:

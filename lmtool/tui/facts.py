@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
-from lmtool.tui import heat
+from lmtool.logprobs.distribution import bits, probability
 
 if TYPE_CHECKING:
+    from lmtool.logprobs.distribution import Rank
+    from lmtool.trace.stream_events import Stream
     from lmtool.tui.measures import Measures
-    from lmtool.tui.streams import Stream
 
 
 class _OfStream:
@@ -48,7 +48,7 @@ class StreamFacts(_OfStream):
 
     p: float | None = None
     bits: float | None = None
-    rank: int | None = None
+    rank: Rank | None = None
     gap: float | None = None
     tok: int | None = None
     text: str | None = None
@@ -66,10 +66,11 @@ class StreamFacts(_OfStream):
 class TokenFacts(_OfStream):
     """A token; what is costly is looked up when it is asked for."""
 
-    __slots__ = ("_measures", "_row")
+    __slots__ = ("_measures", "_of", "_row")
 
     def __init__(self, measures: Measures, row: int) -> None:
-        super().__init__(measures.state.streams[measures.state.tokens.streams[row]])
+        self._of = measures.state.streams[measures.state.tokens.streams[row]]
+        super().__init__(self._of)
         self._measures = measures
         self._row = row
 
@@ -77,23 +78,23 @@ class TokenFacts(_OfStream):
     def state(self) -> str:
         """What its stream does, or how it ended, as far as is known now; whatever moment is seen."""
         state = self._measures.state
-        return self._stream.phase(state.now, len(state.tokens))
+        return self._of.phase(state.now, len(state.tokens))
 
     @property
     def p(self) -> float | None:
         """Probability."""
         logprob = self._measures.state.tokens.logprob(self._row)
-        return None if logprob is None else math.exp(min(logprob, 0.0))
+        return None if logprob is None else probability(logprob)
 
     @property
     def bits(self) -> float | None:
         """Surprisal."""
         logprob = self._measures.state.tokens.logprob(self._row)
-        return None if logprob is None else heat.bits(logprob)
+        return None if logprob is None else bits(logprob)
 
     @property
-    def rank(self) -> int | None:
-        """Place among the alternatives."""
+    def rank(self) -> Rank | None:
+        """Rank, or the least that it can be."""
         return self._measures.rank(self._row)
 
     @property
@@ -109,5 +110,5 @@ class TokenFacts(_OfStream):
 
     @property
     def text(self) -> str | None:
-        """Text of the token on its own."""
-        return self._measures.state.token_text(self._row)
+        """Text of the token on its own; None where nobody told it."""
+        return self._measures.state.texts.known(self._row)

@@ -64,3 +64,7 @@ class FrameLog:
     def until(self, moment: float) -> int:
         """How many events had been seen at a moment."""
         return bisect_right(self.times, moment)
+
+    def before(self, frame: int, connection: int) -> int:
+        """The connection's last event before this one; -1 where there is none."""
+        return next((i for i in range(frame - 1, -1, -1) if self.connections[i] == connection), -1)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 HeatMode: TypeAlias = Literal["prob", "surprisal", "entropy", "rank", "gap", "stream"]
 MODES: tuple[HeatMode, ...] = get_args(HeatMode)
@@ -17,8 +16,6 @@ Palette: TypeAlias = Literal["blue-orange", "green-red"]
 """`blue-orange` can be told apart with every common colour blindness."""
 
 STEPS = 8
-LARGEST_VOCABULARY = 2**18
-"""Ids; no common tokenizer has more."""
 UPPER: Mapping[HeatMode, tuple[float, ...]] = {
     "prob": (-0.9, -0.7, -0.5, -0.3, -0.1, -0.03, -0.01),
     "surprisal": (1, 2, 4, 6, 8, 10, 13),
@@ -49,42 +46,6 @@ def step_of(mode: HeatMode, value: float | None) -> int | None:
         return None
     more = -value if mode == "prob" else value
     return sum(more > upper for upper in UPPER[mode])
-
-
-def bits(logprob: float) -> float:
-    """Surprisal in bits of a natural-log probability."""
-    return max(0.0, -logprob / math.log(2))
-
-
-def normalised(logprobs: Sequence[float]) -> tuple[list[float], bool]:
-    """Probabilities of alternatives, and whether their sum had to be brought down to 1.
-
-    Some servers send logprobs of which the exponentials sum to more than 1 (LMQL's with a temperature above 1).
-    """
-    seen = [math.exp(min(logprob, 50.0)) for logprob in logprobs]
-    total = math.fsum(seen)
-    return ([p / total for p in seen], True) if total > 1.001 else (seen, False)
-
-
-def entropy_bounds(logprobs: Sequence[float], vocab_size: int | None) -> tuple[float, float] | None:
-    """Smallest and largest entropy in bits of a distribution with these most likely tokens; None for fewer than two.
-
-    The unseen mass R is least in pieces as large as the smallest one seen allows, and most when spread evenly over all
-    unseen ids. Where the size of the vocabulary is not known, it counts as `LARGEST_VOCABULARY`.
-    """
-    if len(logprobs) < 2:
-        return None
-    seen, _ = normalised(logprobs)
-    rest = max(0.0, 1.0 - math.fsum(seen))
-    known = -math.fsum(p * math.log2(p) for p in seen if p > 0)
-    if rest < 1e-9:
-        return known, known
-    smallest = min((p for p in seen if p > 0), default=1.0)
-    whole, part = divmod(rest, smallest)
-    low = known - whole * smallest * math.log2(smallest) - (part * math.log2(part) if part > 0 else 0.0)
-    unseen = max(1, (vocab_size or LARGEST_VOCABULARY) - len(seen))
-    high = known - rest * math.log2(rest / unseen)
-    return low, max(low, high)
 
 
 def legend(mode: HeatMode) -> list[tuple[str, int]]:

@@ -68,7 +68,7 @@ ACTIONS = (
     Action("tree", ("B",), "Tree", "the tree of branches"),
     Action("compare", ("=",), "Compare", "compare two streams where they part"),
     Action("prompt", ("i",), "Prompt", "send a prompt"),
-    Action("score", ("S",), "Score", "have a text scored after the stream's prompt"),
+    Action("score", ("S",), "Score", "have the stream's tokens scored after its own prompt, as they are or edited"),
     Action("cancel", ("D",), "Cancel", "end a stream of your own"),
     Action("raw", ("enter",), "Raw", "the whole frame that brought the token"),
     Action("copy", ("y",), "Copy", "copy the token, the stream's text, or the frame"),

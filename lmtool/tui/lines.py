@@ -85,6 +85,8 @@ class Spool:
         self._closing = weakref.finalize(self, self._file.close)
         self._end = 0
         self._reading = _Reading(self._file, "msgspec", "the inspector's own file")
+        self.live_from = 0
+        """Frames from here on were watched as they came."""
 
     def feed(self, events: Sequence[Event]) -> None:
         """Take events, in order of time."""
@@ -128,6 +130,8 @@ class TraceFile:
         self._added: list[Event] = []
         self.loaded = False
         """Whether the whole file is in the state."""
+        self.live_from = 0
+        """Frames from here on came after the file's last one."""
 
     @property
     def ending(self) -> Ending | None:
@@ -159,6 +163,7 @@ class TraceFile:
             if time.monotonic() > limit:
                 return False
         self.loaded = True
+        self.live_from = len(self.state.frames)
         return True
 
     def verify(self, seconds: float) -> bool:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from lmtool.errors import LmtoolError
-from lmtool.tui import answers, heat
+from lmtool.logprobs.distribution import Distribution, bits, format_probability, probability
+from lmtool.trace.answers import alternatives_in
+from lmtool.tui import heat
+from lmtool.tui.runs import visible
 
 if TYPE_CHECKING:
-    from lmtool.tui.answers import Alternative
+    from lmtool.logprobs.distribution import Rank
+    from lmtool.trace.events import Event
+    from lmtool.trace.stream_events import Alternative
     from lmtool.tui.heat import HeatMode
     from lmtool.tui.lines import Lines
     from lmtool.tui.state import State
 
 _KEPT = 512
 """Frames of which the alternatives are held in memory."""
+_EARLIER = 64
+"""Frames of an HTTP answer that are read again at most for one token: large answers come in parts."""
 
 
 class Measures:
@@ -25,42 +31,82 @@ class Measures:
     def __init__(self, state: State, lines: Lines) -> None:
         self.state = state
         self._lines = lines
-        self._kept: dict[int, list[object]] = {}
+        self._kept: dict[int, dict[int, tuple[Alternative, ...]]] = {}
+        """By frame and row."""
+
+    def distribution(self, row: int) -> Distribution[int | str | bytes]:
+        """What is known of the distribution that a token was chosen from."""
+        stream, logprob = self.state.stream_of(row), self.state.tokens.logprob(row)
+        return Distribution.of(
+            self.name(row), logprob, self._listed(row), stream.top_logprobs, unnormalised=stream.divided_by_temperature
+        )
 
     def alternatives(self, row: int) -> tuple[Alternative, ...]:
-        """Alternatives of a token, best first; empty where its frame cannot be read again."""
-        frame = self.state.tokens.frames[row]
-        brought = self._kept.get(frame)
-        if brought is None:
-            try:
-                brought = answers.tops(self._lines.event(frame))
-            except LmtoolError:
-                brought = []
+        """A token and what it came beside, best first; empty where it came alone, or its frame cannot be read again."""
+        return self.distribution(row).alternatives if self._listed(row) else ()
+
+    def _listed(self, row: int) -> tuple[Alternative, ...]:
+        """What was sent of it; nothing for a scored token that nothing stands before."""
+        stream, frame = self.state.stream_of(row), self.state.tokens.frames[row]
+        if stream.kind == "SCORE" and row == stream.rows[0] and self.state.tokens.logprob(row) is None:
+            return ()
+        known = self._kept.get(frame)
+        if known is None:
             if len(self._kept) >= _KEPT:
                 self._kept.clear()
-            self._kept[frame] = brought
-        place = row - self.state.frames.first_tokens[frame]
-        return answers.alternatives(brought[place]) if place < len(brought) else ()
+            known = self._kept[frame] = self._read(frame)
+        return known.get(row, ())
 
-    def rank(self, row: int) -> int | None:
-        """Place of a token among its alternatives, from 1; None where it came without any.
+    def _read(self, frame: int) -> dict[int, tuple[Alternative, ...]]:
+        """Of a frame's tokens; where it only ends what earlier frames began, these are read as well."""
+        state = self.state
+        ids = state.tokens.ids
+        rows = [row for row in state.tokens_of_frame(frame) if not state.texts.is_piece(ids[row])]
+        if not rows:
+            return {}
+        stream = state.streams[state.tokens.streams[rows[0]]]
+        found: list[tuple[Alternative, ...]] = []
+        events: list[Event] = []
+        place = frame
+        try:
+            while (place > stream.frame or not events) and len(events) < _EARLIER:
+                events.insert(0, self._lines.event(place))
+                found = alternatives_in(events, stream)
+                if len(found) >= len(rows) or stream.api is None:
+                    break
+                place = state.frames.before(place, stream.connection)
+        except LmtoolError:
+            return {}
+        return dict(zip(rows, found, strict=False))
 
-        A token that is not among them has the first place behind those that are likelier.
-        """
-        logprob, top = self.state.tokens.logprob(row), self.alternatives(row)
-        if logprob is None or not top:
-            return None
-        token = self.name(row)
-        return 1 + sum(p > logprob + 1e-6 and one != token for one, p in top)
+    def rank(self, row: int) -> Rank | None:
+        """Rank of a token, or the least that it can be; None where nothing is known of it."""
+        return self.distribution(row).rank
 
-    def name(self, row: int) -> int | str:
-        """What a token is called among alternatives: its id, or its text where there are no ids."""
+    def name(self, row: int) -> int | str | bytes:
+        """What a token is called among alternatives: its id, or its text or bytes where there are no ids."""
         token = self.state.tokens.ids[row]
-        return token if token >= 0 else self.state.text_of(token)
+        return token if token >= 0 else self.state.piece(token)
+
+    def quote(self, alternative: int | str | bytes) -> str:
+        """An alternative between quotes, harmless; bytes inside a character as `⟨f0 9f⟩`."""
+        if isinstance(alternative, bytes):
+            return f"⟨{alternative.hex(' ')}⟩"
+        return visible(self.state.texts.quote(alternative) if isinstance(alternative, int) else repr(alternative))
+
+    def quote_token(self, row: int) -> str:
+        """A token between quotes, harmless."""
+        return visible(self.state.texts.quote_row(row))
+
+    def alternatives_text(self, row: int, most: int) -> str:
+        """The first few alternatives of a token and their probabilities, without itself."""
+        name = self.name(row)
+        shown = [one for one in self.alternatives(row)[:most] if one[0] != name]
+        return "  ".join(f"{self.quote(one)} {format_probability(probability(p))}" for one, p in shown)
 
     def entropy(self, row: int) -> tuple[float, float] | None:
-        """Bounds of a token's entropy in bits."""
-        return heat.entropy_bounds([p for _, p in self.alternatives(row)], self.state.vocab_size)
+        """Bounds of a token's entropy in bits; None where it came without alternatives, or they cannot be believed."""
+        return self.distribution(row).entropy(self.state.vocab_size) if self._listed(row) else None
 
     def gap(self, row: int) -> float | None:
         """Milliseconds between a token and the stream's token before it; None for the first."""
@@ -72,9 +118,10 @@ class Measures:
         return (times[frames[row]] - times[frames[stream.rows[place - 1]]]) * 1000
 
     def of(self, row: int, mode: HeatMode) -> float | None:
-        """What a heat mode colours by: a probability, bits, the upper bound of the entropy, a rank, milliseconds."""
+        """What a heat mode colours by: a probability, bits, the largest entropy, the least rank, milliseconds."""
         if mode == "rank":
-            return self.rank(row)
+            rank = self.rank(row)
+            return None if rank is None else rank.place
         if mode == "gap":
             return self.gap(row)
         if mode == "entropy":
@@ -83,7 +130,7 @@ class Measures:
         logprob = self.state.tokens.logprob(row)
         if logprob is None or mode == "stream":
             return None
-        return math.exp(min(logprob, 0.0)) if mode == "prob" else heat.bits(logprob)
+        return probability(logprob) if mode == "prob" else bits(logprob)
 
     def style(self, row: int, mode: HeatMode) -> str:
         """Name of a token's style under a heat mode; empty where there is nothing to colour it by."""

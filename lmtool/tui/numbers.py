@@ -5,15 +5,6 @@ from __future__ import annotations
 import math
 
 
-def probability(p: float) -> str:
-    """`.326`, `1.00`; small ones as `2e-5`."""
-    if p >= 0.9995:
-        return "1.00"
-    if p < 0.0005:
-        return "0" if p == 0 else f"{p:.0e}".replace("e-0", "e-")
-    return f"{p:.3f}"[1:]
-
-
 def figure(number: float | None, nothing: str = "-") -> str:
     """Three digits or so; `nothing` for None."""
     if number is None:

@@ -6,51 +6,102 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lmtool.trace.conversation import Began, Conversation, StreamText
-from lmtool.trace.description import describe
-from lmtool.trace.events import Drop, Remark, Vocab
-from lmtool.trace.selection import Selection
+from lmtool.trace.answers import Answers, StreamText
+from lmtool.trace.description import describe, line_of
+from lmtool.trace.events import Remark, Vocab
+from lmtool.trace.stream_events import RequestStarted, Stream, new_stream, stream_of
+from lmtool.tui.facts import StreamFacts
+from lmtool.tui.lines import Spool
+from lmtool.tui.measures import Measures
+from lmtool.tui.sieve import Selection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from lmtool.trace.conversation import Produced, Step
     from lmtool.trace.events import Event
-    from lmtool.trace.filter import Filter
+    from lmtool.trace.filter import Facts, Filter
+    from lmtool.trace.stream_events import OutputEvent, StreamEvent
 
 LONGEST_TEXT = 2000
 """Characters of a stream's text that are read out."""
 
 
-class PlainLines:
+class _FilteredOutput:
+    """What both forms share: where a filter is to be live, events go into a state of their own before they are told.
+
+    So a filter means here what it means on a screen.
+    """
+
+    def __init__(self, put: Callable[[str], None], chosen: Filter | None, selection: Selection | None) -> None:
+        self._put = put
+        self._spool = Spool() if chosen is not None and selection is None else None
+        self._selection = selection
+        if chosen is not None and self._spool is not None:
+            self._selection = Selection(chosen, Measures(self._spool.state, self._spool))
+
+    def _take(self, events: Sequence[Event]) -> None:
+        if self._spool is not None:
+            self._spool.feed(events)
+
+
+class PlainLines(_FilteredOutput):
     """A line an event, as `lmtool trace show` prints them; `feed` is a `Feed`."""
 
-    def __init__(self, put: Callable[[str], None], chosen: Filter | None = None) -> None:
-        """put: takes each line. chosen: what to tell of; None tells everything."""
-        self._put = put
-        self._conversation = Conversation()
-        self._selection = None if chosen is None else Selection(chosen, self._conversation)
+    def __init__(
+        self, put: Callable[[str], None], chosen: Filter | None = None, *, selection: Selection | None = None
+    ) -> None:
+        """put: takes each line. chosen: what to tell of, live; selection: the same of a file that was read before.
+
+        Without either everything is told. What is live is told as soon as the filter lets it through: if it asks how
+        streams end, that may be at the end.
+        """
+        super().__init__(put, chosen, selection)
+        self._answers = Answers(stream_of)
+        self._undecided: dict[int, list[tuple[Facts, str]]] = {}
+        """Lines of running streams, that their ends decide about."""
 
     def feed(self, events: Sequence[Event]) -> None:
         """Tell these events."""
+        self._take(events)
         for event in events:
-            if isinstance(event, Vocab):
-                self._conversation.follow(event)
-                continue
-            for line in describe(event, self._conversation, self._selection):
-                self._put(line)
+            if self._selection is not None:
+                for step in self._answers.follow(event):
+                    self._tell(self._selection, step)
+            elif isinstance(event, Vocab):
+                self._answers.follow(event)
+            else:
+                for line in describe(event, self._answers):
+                    self._put(line)
+        if self._undecided:
+            self._tell_ended()
+
+    def _tell(self, selection: Selection, step: StreamEvent) -> None:
+        facts, line = selection.facts(step), line_of(step, self._answers)
+        index = step.stream.index
+        if selection.filter.token(facts):
+            self._put(line)
+        elif self._spool is not None and "state" in selection.filter.names and index >= 0:
+            self._undecided.setdefault(index, []).append((facts, line))
+
+    def _tell_ended(self) -> None:
+        assert self._selection is not None
+        streams = self._selection.measures.state.streams
+        for index in [index for index in self._undecided if streams[index].ended is not None]:
+            of_stream = self._selection.of_stream(index)
+            for facts, line in self._undecided.pop(index):
+                if self._selection.filter.token(of_stream if isinstance(facts, StreamFacts) else facts):
+                    self._put(line)
 
     def finish(self) -> None:
         """Nothing is left to tell."""
 
 
-@dataclass(slots=True)
-class _Told:
+@dataclass(slots=True, eq=False)
+class _Told(Stream):
     """One stream as far as it has come."""
 
-    kind: str
-    began: float
-    text: StreamText
+    request: str = "unknown"
+    text: StreamText | None = None
     pieces: list[str] = field(default_factory=list)
     tokens: int = 0
     first: float = 0.0
@@ -59,74 +110,64 @@ class _Told:
     """Logprob, text and position of the least likely token."""
 
 
-class Sentences:
+class Sentences(_FilteredOutput):
     """Whole sentences, one stream after the other, for a reader that speaks; `feed` is a `Feed`."""
 
-    def __init__(self, put: Callable[[str], None], chosen: Filter | None = None) -> None:
-        """put: takes each line. chosen: a stream is told when one of its tokens is wanted; None tells all."""
-        self._put = put
-        self._conversation = Conversation()
-        self._selection = None if chosen is None else Selection(chosen, self._conversation)
-        self._running: dict[str, _Told] = {}
-        self._wanted: set[str] = set()
+    def __init__(
+        self, put: Callable[[str], None], chosen: Filter | None = None, *, selection: Selection | None = None
+    ) -> None:
+        """As `PlainLines`: a stream is told when it or one of its tokens is wanted."""
+        super().__init__(put, chosen, selection)
+        self._answers = Answers(self._new_stream)
+        self._running: dict[int, _Told] = {}
+
+    def _new_stream(self, started: RequestStarted, index: int, choice: int) -> _Told:
+        request = started.kind if started.has_request else "unknown"
+        told = new_stream(_Told, started, index, choice, request=request, text=StreamText(self._answers.vocabulary))
+        if index >= 0:
+            self._running[index] = told
+        return told
 
     def feed(self, events: Sequence[Event]) -> None:
         """Tell what ends with these events."""
+        self._take(events)
         for event in events:
-            for step in self._conversation.follow(event):
-                self._step(step)
+            for step in self._answers.follow(event):
+                if not isinstance(step, RequestStarted) and step.stream.index in self._running:
+                    self._output(self._running[step.stream.index], step)
             if isinstance(event, Remark):
                 self._put(f"Note: {event.text}")
-            elif isinstance(event, Drop):
-                self._dropped(event)
 
     def finish(self) -> None:
         """Tell of the streams that have not ended."""
-        for label in list(self._running):
-            self._end(label, "has not ended", None)
+        for told in list(self._running.values()):
+            self._end(told, "has not ended", None)
 
-    def _step(self, step: Step) -> None:
-        if self._selection is not None and self._selection.wants(step):
-            self._wanted.add(step.stream)
-        if isinstance(step, Began):
-            if step.kind != "MODEL_INFO":
-                self._running[step.stream] = _Told(step.kind, step.time, StreamText(self._conversation))
-            return
-        told = self._running.setdefault(step.stream, _Told("unknown", step.time, StreamText(self._conversation)))
-        self._token(told, step)
-        if step.output.error is not None:
-            self._end(step.stream, f"failed: {step.output.error}", step.time)
-        elif step.output.last:
-            self._end(step.stream, f"ended with {step.output.finish_reason}", step.time)
-
-    def _token(self, told: _Told, step: Produced) -> None:
-        output = step.output
+    def _output(self, told: _Told, output: OutputEvent) -> None:
+        assert told.text is not None
         text = told.text.add(output)
         told.pieces.append(text)
-        if output.token is None and not output.text:
-            return
-        told.first = told.first if told.tokens else step.time
-        told.tokens += 1
+        if output.counts:
+            told.first = told.first if told.tokens else output.time
+            told.tokens += 1
         if output.logprob is not None:
             told.logprobs.append(output.logprob)
             if told.least is None or output.logprob < told.least[0]:
-                named = self._conversation.text_of(output.token) if output.token is not None else text
-                told.least = (output.logprob, named or text, told.tokens)
+                told.least = (output.logprob, self._answers.text_of(output) or text, told.tokens)
+        if told.cut:
+            self._end(told, f"was cut off: {told.error}", output.time)
+        elif output.last:
+            how = f"failed: {output.error}" if output.error is not None else f"ended with {output.finish_reason}"
+            self._end(told, how, output.time)
 
-    def _dropped(self, event: Drop) -> None:
-        for label in [label for label in self._running if label.partition("/")[0] == str(event.connection)]:
-            self._end(label, "was cut off: the connection is gone", event.time)
-
-    def _end(self, label: str, how: str, time: float | None) -> None:
-        told = self._running.pop(label)
-        if self._selection is not None and label not in self._wanted:
-            return
-        self._wanted.discard(label)
-        self._put(" ".join(_sentences(label, told, how, time)))
+    def _end(self, told: _Told, how: str, time: float | None) -> None:
+        del self._running[told.index]
+        if self._selection is None or self._selection.wants_any(told.index):
+            self._put(" ".join(_sentences(told, how, time)))
 
 
-def _sentences(label: str, told: _Told, how: str, time: float | None) -> list[str]:
-    said = [f"Stream {label}, {told.kind}, {how}."]
+def _sentences(told: _Told, how: str, time: float | None) -> list[str]:
+    said = [f"Stream {told.label}, {told.request}, {how}."]
     counted = "1 token" if told.tokens == 1 else f"{told.tokens} tokens"
     span = None if time is None else time - told.first
     rate = f", {(told.tokens - 1) / span:.0f} a second" if span and told.tokens > 1 else ""

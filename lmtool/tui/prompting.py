@@ -6,7 +6,8 @@ import json
 import re
 
 from lmtool.errors import UsageError
-from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
+from lmtool.tui.sources.source import TextToScore
+from lmtool.types import GenerateRequest, SamplingParams
 
 _WORD = re.compile(r"\s+(temperature|max_tokens|top_p|top_k|min_p|seed|top_logprobs)=(\S+)\s*$")
 _WHOLE = ("max_tokens", "top_k", "seed", "top_logprobs")
@@ -24,12 +25,13 @@ def request_of(text: str) -> GenerateRequest:
     return GenerateRequest(0, text, SamplingParams(**sampling))  # type: ignore[arg-type] # numbers of the right kinds
 
 
-def score_of(text: str) -> ScoreRequest:
+def score_of(text: str) -> TextToScore:
     """`PROMPT => TEXT`; without an arrow everything is scored after an empty prompt."""
     prompt, arrow, scored = text.partition("=>")
     if not arrow:
-        return ScoreRequest(0, "", text, top_logprobs=TOP)
-    return ScoreRequest(0, prompt.rstrip(), f" {scored.strip()}", top_logprobs=TOP)
+        return TextToScore("", (), text, whole=text)
+    continued = f" {scored.strip()}"
+    return TextToScore(prompt.rstrip(), (), continued, whole=continued)
 
 
 def _number(name: str, word: str) -> int | float:

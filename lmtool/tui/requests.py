@@ -5,20 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lmtool.logprobs.mode import logprobs_mode
 from lmtool.trace.blobs import reference
+from lmtool.trace.stream_events import new_stream
 from lmtool.tui.streams import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lmtool.trace.conversation import Began
+    from lmtool.trace.stream_events import RequestStarted
+    from lmtool.types import LogprobsMode
 
 PROMPT_TOKENS = 256
 """Ids of a prompt's end that are kept."""
 PROMPT_CHARACTERS = 2000
 RULED_OUT = -100.0
 """A bias from which no token comes back (LMQL's masks say so)."""
-_LARGE = ("prompt", "messages", "logit_bias", "scored", "stream_id", "model", "stream", "tools")
+_PROMPTS = ("prompt", "messages", "input", "scored", "system", "instructions")
+_LARGE = (*_PROMPTS, "logit_bias", "stream_id", "model", "stream", "tools")
+_MAX_TOKENS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 _SHORT = {
     "temperature": "t",
     "top_p": "p",
@@ -63,32 +68,47 @@ def _last_message(messages: list[object]) -> str:
     return content[-PROMPT_CHARACTERS:] if isinstance(content, str) else ""
 
 
-def stream_of(index: int, label: str, connection: int, began: Began, frame: int, blobs: Mapping[str, Digest]) -> Stream:
-    """The stream that a request begins. blobs: what the references in its payload stand for."""
-    payload = began.payload
-    kind = {"GENERATE": "GEN", "SCORE": "SCORE"}.get(began.kind, "CHAT" if "chat" in began.kind else "TEXT")
-    prompt = _digest(payload, "prompt" if "prompt" in payload else "messages", blobs)
-    bias = _digest(payload, "logit_bias", blobs)
-    return Stream(
-        index=index,
-        label=label,
-        connection=connection,
-        kind=kind,
-        model=began.model,
-        began=began.time,
+def stream_of(started: RequestStarted, index: int, choice: int, frame: int, blobs: Mapping[str, Digest]) -> Stream:
+    """The stream of a request, or of one further choice of its answer.
+
+    frame: the one that asked for it. blobs: what the references in its payload stand for.
+    """
+    payload = started.payload
+    prompt = _digest(started.prompt, blobs)
+    bias = _digest(payload.get("logit_bias"), blobs)
+    return new_stream(
+        Stream,
+        started,
+        index,
+        choice,
         frame=frame,
         payload={name: value for name, value in payload.items() if name not in _LARGE},
         prompt=prompt.end,
-        prompt_tokens=_prompt_tokens(began, prompt),
-        max_tokens=_max_tokens(kind, payload, blobs),
+        prompt_tokens=_prompt_tokens(started, prompt),
+        max_tokens=_max_tokens(started, blobs),
         biased=bias.size,
         ruled_out=bias.ruled_out,
         constraint=_constraint(payload),
+        top_logprobs=_top_logprobs(started),
+        logprobs_mode=_mode(started, biased=bool(bias.size)),
     )
 
 
-def _digest(payload: Mapping[str, object], name: str, blobs: Mapping[str, Digest]) -> Digest:
-    value = payload.get(name)
+def _top_logprobs(started: RequestStarted) -> int | None:
+    default = 1 if started.stream_kind == "GEN" and started.has_request else None
+    name = "logprobs" if started.api == "completions" else "top_logprobs"
+    asked = started.payload.get(name, default)
+    return asked if type(asked) is int else None
+
+
+def _mode(started: RequestStarted, *, biased: bool) -> LogprobsMode | None:
+    """SCORE has the model's own; what HTTP servers have is their business."""
+    if started.stream_kind == "GEN" and started.has_request:
+        return logprobs_mode(started.payload, biased=biased)
+    return "raw" if started.stream_kind == "SCORE" else None
+
+
+def _digest(value: object, blobs: Mapping[str, Digest]) -> Digest:
     sha256 = reference(value)
     if sha256 is not None:
         return blobs.get(sha256, Digest(0))
@@ -97,19 +117,20 @@ def _digest(payload: Mapping[str, object], name: str, blobs: Mapping[str, Digest
     return digest(value)
 
 
-def _prompt_tokens(began: Began, prompt: Digest) -> int | None:
+def _prompt_tokens(started: RequestStarted, prompt: Digest) -> int | None:
     """Ids of the prompt; None for a text or messages."""
     if isinstance(prompt.end, tuple) and prompt.size:
         return prompt.size
-    redacted = began.payload.get("prompt")
-    return began.prompt_length if isinstance(redacted, dict) and "$redacted" in redacted else None
+    redacted = started.payload.get("prompt")
+    return started.prompt_length if isinstance(redacted, dict) and "$redacted" in redacted else None
 
 
-def _max_tokens(kind: str, payload: Mapping[str, object], blobs: Mapping[str, Digest]) -> int | None:
-    if kind == "SCORE":
-        scored = _digest(payload, "scored", blobs)
+def _max_tokens(started: RequestStarted, blobs: Mapping[str, Digest]) -> int | None:
+    if started.stream_kind == "SCORE":
+        scored = _digest(started.payload.get("scored"), blobs)
         return scored.size if isinstance(scored.end, tuple) else None
-    most = payload.get("max_tokens", payload.get("max_completion_tokens", 32 if kind == "GEN" else None))
+    default = 32 if started.stream_kind == "GEN" else None
+    most = next((started.payload[name] for name in _MAX_TOKENS if name in started.payload), default)
     return most if type(most) is int else None
 
 

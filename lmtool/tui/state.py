@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from lmtool.trace.conversation import Began, Conversation
-from lmtool.trace.entries import LARGEST_ID, TokenLine, entries_of, key_of, name_of
-from lmtool.trace.events import (
-    Blob,
-    Close,
-    Done,
-    Drop,
-    End,
-    Frame,
-    Open,
-    Parsed,
-    Piece,
-    Remark,
-    Request,
-    Response,
-    Vocab,
-)
-from lmtool.trace.exchanges import read_answer, read_frame
+from lmtool.lmtp import frames
+from lmtool.trace.answers import Answers
+from lmtool.trace.events import Blob, End, Frame, Open, Piece, Remark, Request, Response, Vocab
+from lmtool.trace.scanning import TokenLine
+from lmtool.trace.stream_events import OutputEvent, RequestStarted
 from lmtool.tui.frames import IN, OTHER, OUT, FrameLog
-from lmtool.tui.http_answers import HttpAnswers
 from lmtool.tui.requests import Digest, digest, stream_of
 from lmtool.tui.texts import Texts
 from lmtool.tui.tokens import TokenLog
@@ -35,13 +20,12 @@ from lmtool.tui.tokens import TokenLog
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from lmtool.trace.entries import Entry
+    from lmtool.lmtp.frames import TokenEntry
     from lmtool.trace.events import Event
     from lmtool.trace.header import Header
     from lmtool.tui.streams import Stream
 
 _NAN = float("nan")
-_CUT = "the connection ended before the stream did"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +39,7 @@ class Mark:
 class State:
     """All that happened, in order. Takes each event of a trace once; nothing is ever taken away.
 
-    A token that no request announced gets a stream of its own: a recording may begin in the middle. What comes for a
-    stream after its end stays with it, until a request names its id again.
+    What events mean for streams is what `Answers` says; TOKEN frames go to the columns in bulk.
     """
 
     def __init__(self, header: Header | None = None) -> None:
@@ -72,13 +55,19 @@ class State:
         """Whether the trace's end record was seen."""
         self.model: str | None = None
         self.vocab_size: int | None = None
-        self._conversation = Conversation()
-        self._latest: dict[int, dict[int | str, Stream]] = {}
-        """By connection and id."""
-        self._queued: dict[tuple[int, int | str], deque[Stream]] = {}
-        """Requests that named the id of a stream that runs: refused, or next."""
-        self._http = HttpAnswers(self)
+        self.bos: int | None = None
+        """What an empty prompt begins with."""
+        self.eos: frozenset[int] = frozenset()
+        self.tokenizers: frozenset[str] = frozenset()
+        """Hashes of the tokenizers of what is served, as far as they were told."""
+        self._answers = Answers(self._new_stream)
+        self._asking = 0
+        """The frame that brings the requests of which streams are made."""
         self._blobs: dict[str, Digest] = {}
+        self._plain = False
+        """Whether the server is known to have LMTP without extensions, as LMQL's has."""
+        self._unconditional: set[int] = set()
+        """Streams that score after nothing, and have no token yet."""
         if header is not None:
             self._learn(header.model)
 
@@ -98,7 +87,7 @@ class State:
         places: list[int] = []
         lines: list[TokenLine] = []
         for event, offset in zip(events, [0] * len(events) if offsets is None else offsets, strict=True):
-            entries = entries_of(event)
+            entries = _token_entries(event)
             if entries:
                 places.append(offset)
                 lines.append(TokenLine(event.time, "<", event.connection, "TOKEN", entries))
@@ -117,20 +106,24 @@ class State:
         if [one.finish_reason for one in entries].count(None) + [one.error for one in entries].count(None) != 2 * len(
             entries
         ):
-            ends = [i for i, one in enumerate(entries) if one.finish_reason is not None or one.error is not None]
-        if ends and self._queued and len(lines) > 1:  # an id may change hands with an end
-            for offset, line in zip(offsets, lines, strict=True):
-                self.take((offset,), (line,))
-            return
-        owners = self._owners(lines)
+            ends = [i for i, one in enumerate(entries) if one.last]
+        if ends and any(self._answers.lmtp[line.connection].any_queued for line in lines):
+            if len(lines) > 1:  # an id may change hands with an end
+                for offset, line in zip(offsets, lines, strict=True):
+                    self.take((offset,), (line,))
+                return
+            self._asking, ends = len(self.frames), []
+            owners = self._answers.owners(max(lines[0].time, self.now), lines[0].connection, entries)
+        else:
+            owners = self._owners(lines)
         counts = [len(line.entries) for line in lines]
         first = len(self.frames)
         carriers: Sequence[int] = range(first, first + len(lines))
         if counts.count(1) != len(counts):
             carriers = [frame for frame, count in enumerate(counts, first) for _ in range(count)]
         ids = [one.token for one in entries]
-        if ids and (min(ids) < 0 or max(ids) >= LARGEST_ID):
-            kept = [i for i, one in enumerate(entries) if one.token_or_text]
+        if ids and (min(ids) < 0 or max(ids) >= frames.LARGEST_ID):
+            kept = [i for i, one in enumerate(entries) if one.counts]
             counts = _counts([carriers[i] - first for i in kept], len(lines))
             self._frames(offsets, lines, counts)
             self._tokens([entries[i] for i in kept], [owners[i] for i in kept], [carriers[i] for i in kept])
@@ -138,19 +131,25 @@ class State:
             self._frames(offsets, lines, counts)
             self._tokens(entries, owners, carriers, ids)
         for i in ends:
-            self._end(owners[i], self.frames.times[carriers[i]], entries[i])
+            connection = lines[carriers[i] - first].connection
+            self._answers.end(connection, owners[i], self.frames.times[carriers[i]], entries[i])
 
     def _owners(self, lines: Sequence[TokenLine]) -> list[Stream]:
         """The stream of each entry."""
-        latest = self._latest
+        tables = self._answers.lmtp
         try:
-            return [latest[line.connection][one.stream_id] for line in lines for one in line.entries]
+            return [
+                holders[one.stream_id]
+                for line in lines
+                for holders in (tables[line.connection].holders,)
+                for one in line.entries
+            ]
         except KeyError:
-            for i, line in enumerate(lines, len(self.frames)):
+            for frame, line in enumerate(lines, len(self.frames)):
+                self._asking = frame
                 for one in line.entries:
-                    if one.stream_id not in latest.get(line.connection, ()):
-                        label = f"{line.connection}/{name_of(one.stream_id)}"
-                        self._begin(Began(line.time, label, "GENERATE", {}), line.connection, one.stream_id, i)
+                    if one.stream_id not in tables[line.connection].holders:
+                        self._answers.start_unannounced(line.time, line.connection, one.stream_id)
             return self._owners(lines)
 
     def _frames(self, offsets: Sequence[int], lines: Sequence[TokenLine], counts: Sequence[int]) -> None:
@@ -159,26 +158,35 @@ class State:
         self.frames.extend([line.time for line in lines], offsets, connections, IN, first_tokens)
 
     def _tokens(
-        self, entries: Sequence[Entry], owners: Sequence[Stream], carriers: Sequence[int], ids: list[int] | None = None
+        self,
+        entries: Sequence[TokenEntry],
+        owners: Sequence[Stream],
+        carriers: Sequence[int],
+        ids: list[int] | None = None,
     ) -> None:
         if ids is None:
             intern = self.texts.intern
-            ids = [one.token if one.brings_token else intern(one.text or "") for one in entries]
+            ids = [one.token if one.has_token else intern(one.text or "") for one in entries]
         before = len(self.tokens)
         logprobs = [_NAN if one.logprob is None else one.logprob for one in entries]
         self.tokens.extend([owner.index for owner in owners], ids, logprobs, carriers)
         for row, owner in enumerate(owners, before):
             owner.rows.append(row)
+        if self._unconditional:
+            self._forget_first(owners, before)
         texts = [one.text for one in entries]
         if texts.count(None) != len(texts):
             for row, text in enumerate(texts, before):
                 if text is not None and self.tokens.ids[row] >= 0:
                     self.texts.give(row, text)
 
-    def put(self, stream: Stream, token: int, logprob: float, frame: int) -> None:
-        """Add a token to a stream: an id, or a number that `texts.intern` gave. frame: what brought it."""
-        stream.rows.append(len(self.tokens))
-        self.tokens.extend((stream.index,), (token,), (logprob,), (frame,))
+    def _forget_first(self, owners: Sequence[Stream], first: int) -> None:
+        """Forget what stands for the logprob of tokens that are scored with nothing before them."""
+        for row, owner in enumerate(owners, first):
+            if owner.index in self._unconditional:
+                self._unconditional.discard(owner.index)
+                if owner.logprob_of_next(self.tokens.logprob(row)) is None:
+                    self.tokens.logprobs[row] = _NAN
 
     def _take_other(self, event: Event, offset: int) -> None:
         """Take an event that brings no LMTP tokens."""
@@ -189,93 +197,63 @@ class State:
             self._blobs[event.sha256] = digest(event.value)
             return
         frame = self.frames.add(event.time, offset, event.connection, _direction(event), len(self.tokens))
-        time = self.frames.times[frame]
-        if isinstance(event, Frame):
-            if event.direction == ">":
-                self._asked(event, frame)
-            else:
-                self._told(event, time)
-        elif isinstance(event, Request | Response | Piece | Done):
-            self._http.take(event, frame, self._conversation.follow(event) if isinstance(event, Request) else ())
-        else:
-            self._note(event, time)
-
-    def _note(self, event: Event, time: float) -> None:
+        self._asking = frame
+        for step in self._answers.follow(event):
+            if isinstance(step, OutputEvent) and step.counts:
+                self._put(step, frame)
         if isinstance(event, Open):
             self.connections += 1
         elif isinstance(event, Remark):
-            self.marks.append(Mark(time, event.text))
+            self.marks.append(Mark(self.frames.times[frame], event.text))
         elif isinstance(event, End):
             self.complete = True
-        elif isinstance(event, Close | Drop):
-            queued = [stream for key, of in self._queued.items() if key[0] == event.connection for stream in of]
-            for stream in (*self._latest.get(event.connection, {}).values(), *queued):
-                stream.end(time, None, _CUT)
-            self._http.cut(event.connection, time, _CUT)
+        elif isinstance(event, Frame):
+            self._take_message(event)
 
-    # Streams.
-
-    def _asked(self, event: Frame, frame: int) -> None:
-        command, payload = _request(event)
-        if command in ("GENERATE", "SCORE"):
-            key = key_of(payload.get("stream_id"))
-            began = Began(event.time, f"{event.connection}/{name_of(key)}", command, payload)
-            self._begin(began, event.connection, key, frame)
-
-    def _begin(self, began: Began, connection: int, key: int | str, frame: int) -> Stream:
-        stream = self.begin(began, connection, frame, began.stream)
-        holders = self._latest.setdefault(connection, {})
-        holder = holders.get(key)
-        if holder is None or holder.ended is not None:
-            holders[key] = stream
-        else:
-            self._queued.setdefault((connection, key), deque()).append(stream)
-        return stream
-
-    def begin(self, began: Began, connection: int, frame: int, label: str) -> Stream:
-        """A stream begins. frame: the one that asked for it."""
-        stream = stream_of(len(self.streams), label, connection, began, frame, self._blobs)
-        stream.logprobs = self.tokens.logprobs
-        self.streams.append(stream)
-        self.model = self.model or stream.model
-        return stream
-
-    def _end(self, stream: Stream, time: float, entry: Entry) -> None:
-        stream.end(time, entry.finish_reason, None if entry.error is None else str(entry.error))
-        if not self._queued:
-            return
-        key = stream.connection, entry.stream_id
-        queued = self._queued.get(key)
-        if queued:
-            self._latest[stream.connection][entry.stream_id] = queued.popleft()
-            if not queued:
-                del self._queued[key]
-
-    def _told(self, event: Frame, time: float) -> None:
-        """What a server tells beside tokens: of its model, and of requests that failed."""
-        command, entries = read_answer(event)
-        if command not in ("MSG", "MODEL_INFO"):
-            return
-        for one in entries:
+    def _take_message(self, event: Frame) -> None:
+        """What a server says of its model."""
+        command, entries = event.answer()
+        for one in entries if command in ("MSG", "MODEL_INFO") else ():
             info = one.get("model_info", one)
-            if isinstance(info, dict):
-                self._learn(info)
-            if one.get("error") is not None:
-                self._refuse(event.connection, key_of(one.get("stream_id")), time, str(one["error"]))
+            self._learn(info if isinstance(info, dict) else {})
+            if info is not one:
+                self._plain = not isinstance(info, dict) or "lmtp" not in info
 
-    def _refuse(self, connection: int, key: int | str, time: float, error: str) -> None:
-        queued = self._queued.get((connection, key))
-        stream = queued.popleft() if queued else self._latest.get(connection, {}).get(key)
-        if queued is not None and not queued:
-            del self._queued[(connection, key)]
-        if stream is not None:
-            stream.end(time, None, error)
+    def _put(self, output: OutputEvent, frame: int) -> None:
+        """Add a token of an HTTP answer, or a piece of its text, to its stream."""
+        stream = self.streams[output.stream.index]
+        token = self.texts.intern(output.text or "", piece=output.is_piece)
+        stream.rows.append(len(self.tokens))
+        logprob = _NAN if output.logprob is None else output.logprob
+        self.tokens.extend((stream.index,), (token,), (logprob,), (frame,))
+
+    def _new_stream(self, started: RequestStarted, index: int, choice: int) -> Stream:
+        """The stream of a request; those that generate nothing are not kept."""
+        frame = self.streams[started.stream.index].frame if choice else self._asking
+        stream = stream_of(started, index, choice, frame, self._blobs)
+        if index >= 0:
+            stream.logprobs = self.tokens.logprobs
+            temperature = stream.payload.get("temperature")
+            if self._plain and stream.kind == "GEN" and isinstance(temperature, int | float) and 0 < temperature != 1:
+                stream.divided_by_temperature, stream.logprobs_mode = True, None
+            if stream.is_unconditional:
+                self._unconditional.add(index)
+            self.streams.append(stream)
+            self.model = self.model or stream.model
+        return stream
 
     def _learn(self, facts: Mapping[str, object]) -> None:
         name = facts.get("name", facts.get("model"))
         size = facts.get("vocab_size")
         self.model = name if isinstance(name, str) else self.model
-        self.vocab_size = size if type(size) is int and size > 0 else self.vocab_size
+        if type(size) is int and size > 0:
+            self.vocab_size = max(size, self.vocab_size or 0)  # of several models: bounds must hold for each
+        bos, eos, tokenizer = facts.get("bos_token_id", facts.get("bos")), facts.get("eos"), facts.get("tokenizer")
+        self.bos = bos if type(bos) is int else self.bos
+        ends = facts.get("eos_token_ids", [eos])
+        self.eos |= {one for one in ends if type(one) is int} if isinstance(ends, list) else set()
+        if isinstance(tokenizer, dict) and isinstance(sha256 := tokenizer.get("sha256"), str):
+            self.tokenizers |= {sha256}
 
     # Looking at it.
 
@@ -291,6 +269,10 @@ class State:
         after = frame + 1
         last = self.frames.first_tokens[after] if after < len(self.frames) else len(self.tokens)
         return range(self.frames.first_tokens[frame], last)
+
+    def stream_of(self, row: int) -> Stream:
+        """The stream of a token."""
+        return self.streams[self.tokens.streams[row]]
 
     def find(self, label: str) -> Stream | None:
         """The latest stream of this label."""
@@ -333,12 +315,10 @@ def _counts(frames: Sequence[int], size: int) -> list[int]:
     return counts
 
 
-def _request(event: Frame) -> tuple[str | None, Mapping[str, object]]:
-    """Command and fields of a client's frame, however its JSON is spelled."""
-    if isinstance(event.content, Parsed):
-        value = event.content.value
-        return event.command, value if isinstance(value, dict) else {}
-    return read_frame(event.content)
+def _token_entries(event: Event) -> list[TokenEntry]:
+    """What the entries of a TOKEN frame mean; empty for every other event."""
+    command, entries = event.answer() if isinstance(event, Frame) else (None, [])
+    return frames.token_entries(entries) if command == "TOKEN" else []
 
 
 def _direction(event: Event) -> int:

@@ -7,36 +7,30 @@ from array import array
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
+
+from lmtool.logprobs.distribution import perplexity
+from lmtool.trace import stream_events
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from lmtool.trace.stream_events import Phase
     from lmtool.tui.frames import FrameLog
     from lmtool.tui.tokens import TokenLog
+    from lmtool.types import LogprobsMode
 
 WINDOW = 500
 """Arrivals that the figures of time are taken from, the last ones before the moment."""
 
-Phase: TypeAlias = Literal["waiting", "running", "stop", "length", "cancelled", "error", "unfinished"]
 
+@dataclass(slots=True, eq=False)
+class Stream(stream_events.Stream):
+    """A stream with all that the inspector shows of it; `index` also says its colour."""
 
-@dataclass(slots=True)
-class Stream:
-    """A GENERATE, a SCORE, or a choice of an HTTP completion."""
-
-    index: int
-    """In `State.streams`; also tells its colour."""
-    label: str
-    """Connection and id, such as `1/3`."""
-    connection: int
-    kind: str
-    """`GEN`, `SCORE`, `CHAT` or `TEXT` (an HTTP completion)."""
-    model: str | None
-    began: float
-    frame: int
+    frame: int = 0
     """The frame that asked for it."""
-    payload: Mapping[str, object]
+    payload: Mapping[str, object] = field(default_factory=dict)
     """The request without its prompt and bias."""
     prompt: tuple[int, ...] | str = ""
     """Ids or text of the prompt's end, as much as is worth showing."""
@@ -48,20 +42,20 @@ class Stream:
     """How many of them so that they cannot come."""
     constraint: str | None = None
     """What kind of constraint holds the stream, if one does."""
+    top_logprobs: int | None = None
+    """Alternatives that it asked for; None where that is not known."""
+    logprobs_mode: LogprobsMode | None = None
+    """Which distribution its logprobs are of; None where that is the server's business, or the request is not known."""
+    divided_by_temperature: bool = False
+    """Whether its logprobs are divided by its temperature and no distribution's, as LMQL's server has them."""
     rows: array[int] = field(default_factory=lambda: array("i"))
     """Its tokens: rows of the token log."""
-    ended: float | None = None
-    finish_reason: str | None = None
-    error: str | None = None
-    logprobs: array[float] = field(default_factory=lambda: array("f"))
+    logprobs: array[float] = field(default_factory=lambda: array("d"))
     """The column of the token log."""
     _sums: array[float] = field(default_factory=lambda: array("d", (0.0,)))
-    """Sums of the logprobs of its first 0, 1, 2, ... tokens, as far as somebody asked; nan from one without on."""
-
-    def end(self, time: float, reason: str | None, error: str | None) -> None:
-        """The stream is over; what comes after the first ending is not believed."""
-        if self.ended is None:
-            self.ended, self.finish_reason, self.error = time, reason, error
+    """Sums of the logprobs of its first 0, 1, 2, ... tokens, as far as somebody asked; tokens without one left out."""
+    _known: array[int] = field(default_factory=lambda: array("i", (0,)))
+    """How many of these tokens have one."""
 
     def count(self, tokens: int) -> int:
         """How many of the first so many tokens of the log are its own."""
@@ -69,23 +63,16 @@ class Stream:
 
     def phase(self, moment: float, tokens: int) -> Phase:
         """What it does at a moment at which so many tokens are in the log."""
-        if self.ended is None or self.ended > moment:
-            return "running" if self.count(tokens) else "waiting"
-        if self.error is not None:
-            return "error"
-        reason = self.finish_reason
-        return reason if reason in ("stop", "length", "cancelled") else "unfinished"  # type: ignore[return-value] # one of them
+        return self.phase_at(moment, produced=bool(self.count(tokens)))
 
     def perplexity(self, count: int) -> float | None:
-        """Perplexity of its first `count` tokens; None without logprobs."""
-        sums, logprobs = self._sums, self.logprobs
+        """Perplexity of its first `count` tokens, by those that have a logprob; None where none has."""
+        sums, known = self._sums, self._known
         if len(sums) <= count:
-            new = [logprobs[row] for row in self.rows[len(sums) - 1 : count]]
-            sums.extend(list(accumulate(new, initial=sums[-1]))[1:])
-        if not count or math.isnan(sums[count]):
-            return None
-        mean = -sums[count] / count
-        return math.exp(mean) if mean < 700 else math.inf
+            new = [self.logprobs[row] for row in self.rows[len(sums) - 1 : count]]
+            sums.extend(list(accumulate([0.0 if math.isnan(p) else p for p in new], initial=sums[-1]))[1:])
+            known.extend(list(accumulate([not math.isnan(p) for p in new], initial=known[-1]))[1:])
+        return None if self.divided_by_temperature else perplexity(sums[count], known[count])
 
 
 @dataclass(frozen=True, slots=True)

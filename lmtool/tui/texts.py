@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lmtool.tui.tokens import NO_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from lmtool.tui.streams import Stream
     from lmtool.tui.tokens import TokenLog
@@ -20,8 +20,8 @@ class Texts:
     def __init__(self, tokens: TokenLog) -> None:
         self._tokens = tokens
         self._vocab: dict[int, str | bytes] = {}
-        self._interned: dict[str, int] = {}
-        self._named: list[str] = []
+        self._interned: dict[tuple[str | bytes, bool], int] = {}
+        self._named: list[tuple[str | bytes, bool]] = []
         self._given: dict[int, str] = {}
         self._spellings: dict[int, _Spelling] = {}
         self.corrections = 0
@@ -33,13 +33,16 @@ class Texts:
         for spelling in self._spellings.values():
             self.corrections += spelling.forget_guesses()
 
-    def intern(self, text: str) -> int:
-        """A number below `NO_ID` that stands for this text."""
-        place = self._interned.get(text)
-        if place is None:
-            place = self._interned[text] = len(self._named)
-            self._named.append(text)
+    def intern(self, text: str | bytes, *, piece: bool = False) -> int:
+        """A number below `NO_ID` that stands for this text; piece: for text of unknown tokens."""
+        place = self._interned.setdefault((text, piece), len(self._named))
+        if place == len(self._named):
+            self._named.append((text, piece))
         return NO_ID - 1 - place
+
+    def is_piece(self, token: int) -> bool:
+        """Whether it is text of tokens that nobody named, not a token."""
+        return token < NO_ID and self._named[NO_ID - 1 - token][1]
 
     def give(self, row: int, text: str) -> None:
         """A server sent the text that a token of the log completes; a vocabulary that knows its id counts more."""
@@ -49,13 +52,41 @@ class Texts:
     def piece(self, token: int) -> str | bytes:
         """What an id means: text, or bytes inside a character; `⟨#7⟩` where nobody told."""
         if token < NO_ID:
-            return self._named[NO_ID - 1 - token]
+            return self._named[NO_ID - 1 - token][0]
         return self._vocab.get(token, f"⟨#{token}⟩")
 
     def of_id(self, token: int) -> str:
         """What an id means, on its own: bytes inside a character as `⟨f0 9f⟩`, no text, as of eos, as `⟨#7⟩`."""
         piece = self.piece(token)
         return f"⟨{piece.hex(' ')}⟩" if isinstance(piece, bytes) and piece else piece or f"⟨#{token}⟩"
+
+    def spelling(self, token: int) -> bytes | None:
+        """The bytes that an id adds to a text; None where nobody told."""
+        if token >= NO_ID and token not in self._vocab:
+            return None
+        piece = self.piece(token)
+        return piece if isinstance(piece, bytes) else None if "\ufffd" in piece and token < NO_ID else piece.encode()
+
+    def differences(self, spell: Callable[[int], bytes]) -> dict[int, bool]:
+        """For each id that both spell whether it is otherwise; a special one, which adds no text, tells nothing."""
+        pieces = {token: piece.encode() if isinstance(piece, str) else piece for token, piece in self._vocab.items()}
+        return {token: other != piece for token, piece in pieces.items() if piece and (other := spell(token))}
+
+    def quote(self, token: int) -> str:
+        """What an id means, between quotes; what is no text, such as `⟨f0 9f⟩` and `⟨#7⟩`, stands without."""
+        piece = self.piece(token)
+        known = isinstance(piece, str) and piece and (token < NO_ID or token in self._vocab)
+        return repr(piece) if known else self.of_id(token)
+
+    def quote_row(self, row: int) -> str:
+        """The same of a token of the log."""
+        given = self._given.get(row)
+        return repr(given) if given else self.quote(self._tokens.ids[row])
+
+    def known(self, row: int) -> str | None:
+        """The same of a token of the log; None where nobody told it."""
+        token = self._tokens.ids[row]
+        return self._given.get(row) or (self.of_id(token) if token < NO_ID or token in self._vocab else None)
 
     def of_row(self, row: int) -> str:
         """What a token of the log means on its own."""

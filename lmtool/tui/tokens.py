@@ -1,4 +1,4 @@
-"""All tokens of all streams in order of arrival, sixteen bytes each."""
+"""All tokens of all streams in order of arrival, twenty bytes each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TokenLog:
         """Index into `State.streams`."""
         self.ids = array("i")
         """Token id; below `NO_ID` a text that had no id (`State.text_of` knows it)."""
-        self.logprobs = array("f")
+        self.logprobs = array("d")
         """Natural logarithm, nan where none was told."""
         self.frames = array("i")
         """Index into `State.frames`: what brought it."""

@@ -15,8 +15,9 @@ from lmtool.tui.measures import Measures
 from lmtool.tui.sieve import Sieve
 
 if TYPE_CHECKING:
+    from lmtool.logprobs.distribution import Distribution, Rank
     from lmtool.trace.filter import Filter
-    from lmtool.tui.answers import Alternative
+    from lmtool.trace.stream_events import Alternative
     from lmtool.tui.lines import Lines
     from lmtool.tui.state import State
     from lmtool.tui.streams import Stream
@@ -297,20 +298,20 @@ class View:
     # Alternatives.
 
     def alternatives(self, row: int) -> tuple[Alternative, ...]:
-        """Alternatives of a token, best first; empty where its frame cannot be read again."""
+        """A token and what it came beside, best first; empty where it came alone, or its frame cannot be read again."""
         return self.measures.alternatives(row)
 
-    def rank(self, row: int) -> int | None:
-        """Place of a token among its alternatives, from 1; None where it came without any."""
+    def distribution(self, row: int) -> Distribution[int | str | bytes]:
+        """What is known of the distribution that a token was chosen from."""
+        return self.measures.distribution(row)
+
+    def rank(self, row: int) -> Rank | None:
+        """Rank of a token, or the least that it can be; None where nothing is known of it."""
         return self.measures.rank(row)
 
-    def name(self, row: int) -> int | str:
-        """What a token is called among alternatives: its id, or its text where there are no ids."""
+    def name(self, row: int) -> int | str | bytes:
+        """What a token is called among alternatives: its id, or its text or bytes where there are no ids."""
         return self.measures.name(row)
-
-    def alternative_text(self, alternative: int | str) -> str:
-        """Text of an alternative."""
-        return self.state.text_of(alternative) if isinstance(alternative, int) else alternative
 
     def move_bar(self, steps: int) -> None:
         """The cursor among the alternatives: so many down."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from pathlib import Path
 
 import pytest
 
 from lmtool.bench.contestants import Contestant, contestants
 from lmtool.errors import ResourceError, UsageError
+from tests.helpers.test_foreign_python import program
 
 OURS = Contestant("lmtool", "float32", sys.executable)
 
@@ -21,18 +24,23 @@ def test_ours_is_always_first() -> None:
 
 def test_a_word_says_dtype_and_python() -> None:
     """`NAME:DTYPE=PYTHON`; the dtype of all where it says none."""
-    found, _ = contestants([f"llamacpp:int8={sys.executable}", f"vllm={sys.executable}"], "bfloat16")
-    assert found[1:] == [Contestant("llamacpp", "int8", sys.executable), Contestant("vllm", "bfloat16", sys.executable)]
+    words = [f"transformers:int8={sys.executable}", f"transformers-cb={sys.executable}"]
+    found, _ = contestants(words, "bfloat16")
+    assert [(one.name, one.python) for one in found[1:]] == [
+        ("transformers:int8", sys.executable),
+        ("transformers-cb:bfloat16", sys.executable),
+    ]
 
 
 def test_without_words_whatever_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others are named with the way to get them; a Python in the environment counts as installed."""
-    monkeypatch.setenv("LMTOOL_VLLM_PYTHON", "elsewhere")
+    """Others are named with the way to get them, also where a variable names a Python that lacks something."""
+    monkeypatch.setenv("LMTOOL_VLLM_PYTHON", "/elsewhere")
     found, missing = contestants([], "float32")
     assert {"lmtool", "transformers", "transformers-cb"} <= {one.peer for one in found}
-    assert Contestant("vllm", "float32", "elsewhere") in found
+    assert "vllm" not in {one.peer for one in found}
+    assert [sentence for sentence in missing if "'/elsewhere' does not run as a Python" in sentence]
     for sentence in missing:
-        assert "is not installed (pip install" in sentence
+        assert "(pip install" in sentence
 
 
 @pytest.mark.parametrize("word", ["exllama", "llamacpp:int3", ""])
@@ -49,5 +57,20 @@ def test_a_peer_that_was_asked_for_must_be_there(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ResourceError) as refused:
         contestants(["vllm"], "float32")
     assert "LMTOOL_VLLM_PYTHON" in refused.value.hints[0]
-    with pytest.raises(ResourceError, match="is no program"):
+    with pytest.raises(ResourceError, match="does not run as a Python"):
         contestants(["vllm=/nothing/here"], "float32")
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        (["ctranslate2"], "ctranslate2 is not installed for "),
+        (["transformers", "torch"], "ctranslate2 cannot run with .*, which lacks transformers and torch"),
+    ],
+)
+def test_a_python_that_lacks_something(tmp_path: Path, missing: list[str], message: str) -> None:
+    """Is refused before anything is measured, with all that is missing and what to install."""
+    python = program(tmp_path / "python", f"echo '[[3, 13, 0], {json.dumps(missing)}]'")
+    with pytest.raises(ResourceError, match=message) as refused:
+        contestants([f"ctranslate2={python}"], "float32")
+    assert "pip install ctranslate2 transformers torch" in refused.value.hints[0]

@@ -36,6 +36,16 @@ def test_limits_are_those_of_the_measured_machine() -> None:
     assert report().limit("lmtool:float32", 2) == pytest.approx(500.0)
 
 
+def test_auto_is_what_ours_is_served_with() -> None:
+    """Peers that were given no dtype get the same; who is there twice takes part once."""
+    words = [("lmtool", "auto"), ("transformers", "auto"), ("lmtool", "float32"), ("llamacpp", "int8")]
+    bench = EngineBench("m", tuple(Contestant(peer, dtype, "python") for peer, dtype in words))
+    names = [one.name for one in bench.decided("bfloat16").contestants]
+    assert names == ["lmtool:bfloat16", "transformers:bfloat16", "lmtool:float32", "llamacpp:int8"]
+    names = [one.name for one in bench.decided("float32").contestants]
+    assert names == ["lmtool:float32", "transformers:float32", "llamacpp:int8"]
+
+
 def test_the_outcome() -> None:
     """A row a contestant and a batch size; ratios are compared, and the share of the limit."""
     told = as_outcome(report())

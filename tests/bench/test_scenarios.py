@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -67,6 +68,17 @@ async def test_free_and_held_streams_take_turns() -> None:
     assert 0 < ratio["low"] <= ratio["median"] <= ratio["high"]
     longer = max(result["new_prompt_ttft_ms"], result["new_schema_ttft_ms"])
     assert result["both_over_longer"] == pytest.approx(result["new_both_ttft_ms"] / longer)
+
+
+async def test_a_round_shorter_than_a_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPU time is counted in ticks: a ratio by it is told only where each round took one."""
+    for ticks, compared in (([0.0, 0.01] * 2 * ROUNDS, True), ([0.0, 0.0] + [0.0, 0.01] * (2 * ROUNDS - 1), False)):
+        monkeypatch.setattr(
+            "lmtool.bench.targets.cpu_seconds", partial(lambda clock, _process: next(clock), iter(ticks))
+        )
+        answering = Server(Answers(), "here", "answers", 300, None, process=1)
+        result = await held(ServeBench("S7", output_len=5), answering, MANY, told)
+        assert ("held_over_free_cpu" in result) is compared
 
 
 async def test_a_server_without_constraints() -> None:

@@ -51,6 +51,10 @@ async def test_scoring_and_failing() -> None:
     assert logprob_of(3) < 0
 
 
+CUT = (9, 9)
+"""A prompt whose answer breaks off."""
+
+
 @contextlib.asynccontextmanager
 async def http_server(asked: list[dict[str, Any]] | None = None) -> AsyncIterator[str]:
     """A server that streams completions as OpenAI's API does. asked: gets what it is asked."""
@@ -72,6 +76,9 @@ async def http_server(asked: list[dict[str, Any]] | None = None) -> AsyncIterato
         async def events() -> AsyncIterator[str]:
             for _ in range(body["max_tokens"] // 2):  # two tokens a chunk
                 yield f"data: {json.dumps({'choices': [{'text': 'ab'}]})}\n\n"
+            if body["prompt"] == list(CUT):
+                return
+            yield f"data: {json.dumps({'choices': [{'text': '', 'finish_reason': 'length'}]})}\n\n"
             yield f"data: {json.dumps({'choices': [], 'usage': {'completion_tokens': body['max_tokens']}})}\n\n"
             yield "data: [DONE]\n\n"
 
@@ -92,16 +99,18 @@ async def http_server(asked: list[dict[str, Any]] | None = None) -> AsyncIterato
 
 
 async def test_an_openai_compatible_server() -> None:
-    """A stamp a chunk, tokens as the server counts them."""
+    """A stamp a piece of text, tokens as the server counts them; an answer without an ending is a failure."""
     async with http_server() as url:
         target = OpenAITarget(url, "m")
         assert await target.models() == ["m"]
         record = await target.send(Job((1, 2), 6))
+        cut = await target.send(Job(CUT, 6))
         target.model = "other"
         refused = await target.send(Job((1, 2), 6))
         scoring = await target.send(Job((1,), 0, (2,)))
         await target.close()
     assert (len(record.stamps), record.tokens, record.error) == (3, 6, None)
+    assert (len(cut.stamps), cut.complete, cut.error) == (3, False, "the answer ended before the stream did")
     assert refused.error is not None
     assert refused.error.startswith("status 404")
     assert scoring.error is not None

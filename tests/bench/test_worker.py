@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from lmtool.bench.worker import FOREIGN, Worker, command
+from lmtool.bench.worker import FOREIGN, MODULE, Worker, command
 from lmtool.errors import ConnectError, ResourceError, TimeLimitError
 
 
@@ -47,3 +49,12 @@ def test_a_foreign_python_gets_nothing_of_this_environment() -> None:
     assert words[2] == FOREIGN.format(module="lmtool.bench.peers.worker")
     assert words[-2:] == ["vllm", "{}"]
     assert command(sys.executable, "a.b", ["c"]) == [sys.executable, "-m", "a.b", "c"]
+
+
+def test_a_foreign_python_imports_nothing_from_the_working_folder(tmp_path: Path) -> None:
+    """Such as a folder named like an engine, with a clone of its repository."""
+    (tmp_path / "json.py").write_text("raise SystemExit('a module of the working folder')")
+    (tmp_path / "python").symlink_to(Path(sys.executable).resolve())
+    words = command(str(tmp_path / "python"), MODULE, ["no such peer", "{}"])
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "KeyError: 'no such peer'" in done.stdout, done.stderr

@@ -6,14 +6,17 @@ import asyncio
 import re
 import signal
 import urllib.request
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
+from lmtool.engine.cpu.compiler import find_compiler
 from lmtool.lmtp.client import LmtpClient
 from lmtool.ports import stream
 from lmtool.types import GenerateRequest, SamplingParams, TokenOutput
+from tests.conftest import STORIES
 
 if TYPE_CHECKING:
     from tests.conftest import Run, ServerProcess, StartServer
@@ -62,6 +65,25 @@ async def test_a_worker_of_ours_that_is_killed(start_server: StartServer) -> Non
         assert not psutil.wait_procs(left, timeout=10)[1]
 
 
+@pytest.mark.skipif(find_compiler() is None, reason="no C compiler here")
+async def test_a_worker_that_would_compute_otherwise(start_server: StartServer, tmp_path: Path) -> None:
+    """All workers compute as the server found it possible: one whose compiler is broken by now does not come up."""
+    compiler, broken = tmp_path / "cc", tmp_path / "broken"
+    compiler.write_text(f'#!/bin/sh\n[ -e {broken} ] && exit 1\nexec {find_compiler()} "$@"\n', encoding="utf-8")
+    compiler.chmod(0o755)
+    home = {"CC": str(compiler), "XDG_CACHE_HOME": str(tmp_path)}
+    with start_server(str(STORIES), "--replicas", "2", **home) as server:
+        assert " · C kernels (" in server.expect("  model ")
+        async with LmtpClient(server.url) as client:
+            first, _ = await _both_up(client, server)
+            broken.touch()
+            for library in (tmp_path / "lmtool").glob("*.so"):
+                library.unlink()
+            first.send_signal(signal.SIGKILL)
+            server.expect("--kernels required: C kernels cannot be compiled here")
+            assert ((await client.info()).kernels or "").startswith("C kernels (")
+
+
 async def _both_up(client: LmtpClient, server: ServerProcess) -> list[psutil.Process]:
     """Wait until both workers answer; the server tells when the first one does."""
     metrics = server.url.replace("ws://", "http://") + "metrics"
@@ -104,7 +126,7 @@ async def test_servers_at_addresses(start_server: StartServer, served: str) -> N
         (("serve", "--layout", "2by2"), 2, "--layout '2by2'"),
         (("serve", "--layout", "2x1"), 8, "needs 2 CUDA devices"),
         (("serve", "--backend", "nothing"), 2, "there is no backend 'nothing'"),
-        (("serve", *RANDOM, "--backend-option", "size=1", "--replicas", "2", "--port", "0"), 4, "no option 'size'"),
+        (("serve", *RANDOM, "--backend-option", "size=1", "--replicas", "2", "--port", "0"), 8, "no option 'size'"),
     ],
 )
 def test_what_cannot_be_balanced(lmtool: Run, words: tuple[str, ...], status: int, message: str) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from websockets.sync.client import connect
 
+from lmtool.access.credentials import key_protocol
 from lmtool.cli.invocation import Common
 from lmtool.cli.output import Output
 from lmtool.cli.own_recording import recorded
@@ -15,6 +18,8 @@ from lmtool.errors import FileError
 from lmtool.trace.events import Close, Drop, Event, Frame, Open, Vocab
 from lmtool.trace.header import Header
 from lmtool.trace.reader import TraceReader
+from lmtool.trace.statistics import TraceFigures
+from tests.access.knocking import KEY
 from tests.conftest import STORIES
 
 
@@ -73,3 +78,65 @@ def test_serve_and_chat_record(start_server, lmtool, tmp_path: Path) -> None:  #
     assert any(isinstance(event, Vocab) for event in theirs)
     header = TraceReader(server_side).header
     assert (header.at, header.model["name"]) == ("server", "stories260K")
+
+
+MESSAGES = [{"role": "user", "content": "What is the capital of France?"}]
+ASKED: dict[str, dict[str, object]] = {
+    "/v1/chat/completions": {"messages": MESSAGES, "n": 2, "logprobs": True, "top_logprobs": 2},
+    "/v1/completions": {"prompt": "Once", "logprobs": 2},
+    "/v1/responses": {"input": "Once", "include": ["message.output_text.logprobs"], "top_logprobs": 2},
+    "/v1/messages": {"messages": MESSAGES},
+    "/messages": {"messages": MESSAGES},
+}
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_serve_records_http_too(start_server, tmp_path: Path, folder: bool) -> None:  # type: ignore[no-untyped-def]
+    """Every API, whole and streamed, beside LMTP: the same tokens as the clients got.
+
+    No key on any way that it may come, nothing that the door refuses, no probes.
+    """
+    place = tmp_path / ("traces" if folder else "a.lmtp.jsonl")
+    key = {"authorization": f"Bearer {KEY}", "x-api-key": KEY, "cookie": f"key={KEY}", "x-token": KEY}
+    with start_server("--api-key", KEY, "--record", f"{place}/" if folder else str(place)) as server:
+        server.expect("ready in")
+        url = server.url.replace("ws://", "http://").rstrip("/")
+        assert httpx.post(f"{url}/v1/completions", json={"prompt": "refused"}).status_code == 401
+        for path, body in ASKED.items():
+            most = "max_output_tokens" if "responses" in path else "max_tokens"
+            for stream in (False, True):
+                asked = {**body, most: 16, "temperature": 0, "stream": stream}
+                answer = httpx.post(f"{url}{path}?key={KEY}", json=asked, headers=key, timeout=60)
+                assert answer.status_code == 200, answer.text
+        assert httpx.get(f"{url}/health").status_code == 200
+        assert httpx.get(f"{url}/metrics", headers=key).status_code == 200
+        refused = httpx.post(f"{url}/v1/completions", json={"prompt": "x", "max_tokens": -1}, headers=key)
+        assert refused.status_code == 400
+        protocol: Any = key_protocol(KEY)
+        with connect(server.url, compression=None, subprotocols=["lmtp", protocol]) as client:
+            client.send(f"MODEL_INFO {json.dumps({'stream_id': 7})}")
+            client.recv()
+        server.interrupt()
+        assert server.wait() == 0
+    files = sorted(place.iterdir()) if folder else [place]
+    assert len(files) == (2 * len(ASKED) + 2 if folder else 1)
+    written = "".join(file.read_text() for file in files)
+    assert not any(secret in written for secret in (KEY, protocol, "refused"))
+    assert {TraceReader(file).header.redacted for file in files} == {("headers",)}
+    figures = []
+    for file in files:
+        counted = TraceFigures()
+        for event in events_of(file):
+            counted.add(event)
+        figures += counted.streams
+    of_http = [one for one in figures if one.request.startswith("POST")]
+    assert [one.request.split()[1] for one in of_http if not one.choice] == [
+        *[path for path in ASKED for _ in (False, True)], "/v1/completions",
+    ]  # fmt: skip
+    named = [one for one in of_http if "messages" not in one.request and one.error is None]
+    assert len(named) == 8  # two choices of each chat completion
+    assert all((one.pieces, one.with_logprob) == (0, one.tokens) for one in named)
+    assert {one.tokens for one in named if "/v1/completions" in one.request} == {16}
+    pieces = [one for one in of_http if "messages" in one.request]
+    assert all(one.tokens == one.pieces > 0 for one in pieces)
+    assert [one.error is not None for one in of_http] == [False] * (len(of_http) - 1) + [True]

@@ -73,12 +73,25 @@ def test_stdin(score: Run) -> None:
 
 
 def test_single_text_has_no_prompt(score: Run) -> None:
-    """A text alone is scored from its start, and what that means for the first token is said."""
+    """A text alone is scored from its start, which is this model's bos."""
     alone = score("Once upon a time", "--json")
     assert json.loads(alone.stdout)["prompt"] == ""
-    assert "first token" in score("Once upon a time").stderr
+    assert json.loads(alone.stdout)["candidates"][0]["tokens"][0]["logprob"] < 0
+    assert "first token" not in alone.stderr
     both = json.loads(score("--no-prompt", " time", " dog", "--json").stdout)
     assert [c["text"] for c in both["candidates"]] == [" time", " dog"]
+
+
+def test_a_first_token_without_anything_before_it(lmtool: Run, embedded: str) -> None:
+    """Where no bos is put in front, it has no probability: it is no part of sums and perplexity, and that is said."""
+    alone = lmtool("score", "Once upon a time", "--json", "-e", embedded)
+    (found,) = json.loads(alone.stdout)["candidates"]
+    first, *later = [token["logprob"] for token in found["tokens"]]
+    assert (first, "top_logprobs" in found["tokens"][0]) == (None, False)
+    assert found["perplexity"] == pytest.approx(math.exp(-math.fsum(later) / len(later)))
+    assert "first token" in alone.stderr
+    rows = lmtool("score", "Once upon a time", "--per", "token", "--top", "2", "-e", embedded).stdout.splitlines()
+    assert rows[1].split()[1:] == ["1", "-", "-", "-"]
 
 
 def test_mistakes(score: Run) -> None:

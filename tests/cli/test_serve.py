@@ -48,7 +48,7 @@ def test_it_says_what_it_is_where_it_listens_what_it_loads_and_when_it_is_ready(
         r"lmtool \S+  ·  LMTP over WebSocket",
         rf'  listen   {re.escape(server.url)}     try: lmtool chat -e :\d+ "Hello there max_tokens=5"',
         r"loading stories260K.*",
-        r"  model    stories260K · 260 K · float32 · cpu",
+        r"  model    stories260K · 260 K · float32 · cpu · (C kernels \(.+\)|oneDNN|torch)",
         r"ready in \d+\.\d s     Ctrl-C stops \(again: at once\)",
     ]
     said = [line for line in server.lines if re.fullmatch("|".join(wanted), line)]
@@ -223,9 +223,18 @@ def test_a_load_that_fails_ends_the_server(lmtool: Run) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_kernels_that_are_required_and_not_there(lmtool: Run) -> None:
+    """Nothing is served another way; the error says what to do."""
+    done = lmtool("serve", STORIES, "--kernels", "required", "--port", "0", CC="/nowhere/cc")
+    assert done.returncode == 8
+    assert done.stderr.startswith("error: --kernels required: no C compiler found")
+    assert "--kernels none" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (("--kernels", "some"), "kernels 'some' is not known"),
         (("--cuda", "--device", "cpu"), "error: --cuda and --device cpu contradict each other"),
         (("auto", "--static"), "error: --static serves one model, auto serves any"),
         (("--stdio", "--port", "9"), "error: --stdio and --port contradict each other"),

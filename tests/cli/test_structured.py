@@ -46,7 +46,8 @@ def test_not_beside_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="--backend vllm and --structured-backend xgrammar") as refused:
         BackendConfig("vllm", sys.executable, structured_backend="xgrammar").check()
     assert refused.value.exit_code == 2
-    BackendConfig("vllm", sys.executable).check()
+    with pytest.raises(ResourceError, match="there is no vLLM in the environment"):  # which is asked for only then
+        BackendConfig("vllm", sys.executable).check()
     BackendConfig("random", structured_backend="xgrammar").check()
 
 

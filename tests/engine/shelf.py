@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from lmtool.engine.model_slot import ServedModel
 from lmtool.ports import Sink
+from lmtool.prompt_limits import LimitsByModel
 from lmtool.types import GenerateRequest, LoadProgress, ModelInfo, ScoreRequest, StreamId, TokenOutput
 
 PATIENCE = 20.0
@@ -48,6 +49,7 @@ class EchoModel:
         self.closed = threading.Event()
         self.closed_in = ""
         self.refuses_to_close = False
+        self.limits: LimitsByModel = {}
 
     def submit(self, request: GenerateRequest | ScoreRequest, sink: Sink) -> EchoStream:
         assert not self.closed.is_set()

@@ -1,11 +1,13 @@
-"""A stream's ids and logprobs do not depend on its neighbours: bit for bit, on CPU, in float32."""
+"""A stream's ids and logprobs do not depend on its neighbours: bit for bit, on CPU, in every dtype that is served."""
 
 from __future__ import annotations
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lmtool.engine.linear import packing_works
 from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
 from tests.engine.conftest import bits
 
@@ -28,8 +30,15 @@ def subject(kind, ids):
     )
 
 
-WAYS = {"compiled": {}, "lean": {"compiled": False}, "int8": {"quantize": "int8"}}
-"""How an engine computes: settings of `engine_of`."""
+BFLOAT16 = {"dtype": "bfloat16"}
+WAYS = {"compiled": {}, "lean": {"compiled": False}, "int8": {"quantize": "int8"}, "bfloat16": BFLOAT16}
+"""How an engine computes: settings of `engine_of`. Processors without bfloat16 widen it in the kernels."""
+if packing_works(torch.bfloat16):  # else torch's own products of it, of which nothing is known
+    WAYS["oneDNN bfloat16"] = BFLOAT16 | {"compiled": False}
+
+
+IN_BFLOAT16 = [("llama", "greedy"), ("llama-tied", "seeded"), ("llama-packed", "scored"), ("mistral", "seeded")]
+IN_BFLOAT16 += [("qwen2", "scored"), ("qwen3", "greedy"), ("gpt2", "seeded"), ("gpt2-packed", "greedy")]
 
 
 @pytest.mark.parametrize(
@@ -56,10 +65,17 @@ WAYS = {"compiled": {}, "lean": {"compiled": False}, "int8": {"quantize": "int8"
         ("qwen2", "seeded", "lean"),
         ("qwen3", "scored", "compiled"),
         ("qwen3", "scored", "lean"),
+        *((architecture, kind, "bfloat16") for architecture, kind in IN_BFLOAT16),
+        ("llama-packed", "greedy", "oneDNN bfloat16"),
+        ("qwen2", "seeded", "oneDNN bfloat16"),
+        ("gpt2-packed", "seeded", "oneDNN bfloat16"),
+        ("gemma2", "seeded", "bfloat16"),
     ],
 )
 async def test_alone_and_in_a_crowd(architecture, kind, way, engine_of, run, random_ids):
     """Alone, among 5, and among 40 of all kinds and lengths, a stream gives the same bits."""
+    if way not in WAYS:
+        pytest.skip("oneDNN packs no bfloat16 on this processor")
     engine = engine_of(architecture, **WAYS[way])
     request = subject(kind, random_ids(70, seed=1))
     alone = bits((await run(engine, request))["subject"])
@@ -113,12 +129,13 @@ async def test_preemption(architecture, engine_of, run, random_ids):
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "gemma2", "mistral", "llama-packed"])
 @pytest.mark.parametrize("kind", ["seeded", "scored"])
-async def test_a_kept_prefix(architecture, kind, engine_of, run, random_ids):
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+async def test_a_kept_prefix(architecture, kind, dtype, engine_of, run, random_ids):
     """A stream that begins with kept chunks gives the same bits as one that computes everything."""
     ids = random_ids(150, seed=1)
     request = subject(kind, ids) if kind == "seeded" else ScoreRequest("subject", ids[:140], ids[140:])
-    computed = await run(engine_of(architecture, prefix_cache=False), request)
-    engine = engine_of(architecture)
+    computed = await run(engine_of(architecture, dtype=dtype, prefix_cache=False), request)
+    engine = engine_of(architecture, dtype=dtype)
     await run(engine, GenerateRequest("first", (*ids[:135], 5), SamplingParams(max_tokens=3)))
     kept = await run(engine, request)
     assert bits(kept["subject"]) == bits(computed["subject"])

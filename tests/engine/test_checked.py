@@ -7,6 +7,7 @@ import logging
 
 import pytest
 import torch
+import transformers
 
 from lmtool.engine import checked, lean
 from lmtool.engine.backends import load_engine
@@ -14,10 +15,10 @@ from lmtool.engine.config import EngineConfig
 from lmtool.engine.cpu import forward
 from lmtool.engine.cpu.forward import CompiledModel
 from lmtool.engine.lean import LeanModel
+from lmtool.engine.linear import PACKED_MIN_ROWS, PLAIN_MIN_ROWS
 from lmtool.engine.transformers_forward import TransformersForward
-from lmtool.engine.weights import computes_bfloat16
 from lmtool.types import ScoreRequest
-from tests.engine.conftest import no_compiler
+from tests.engine.conftest import no_compiler, save_model
 
 LEAN = {"llama", "llama-tied", "llama3-rope", "llama-packed", "mistral", "qwen2", "qwen3"}
 """Those of the test models that are of the family. What they compute is compared in test_model_runner."""
@@ -44,18 +45,39 @@ def test_other_dtypes(architecture, dtype, engine_of):
     assert type(engine_of(architecture, dtype=dtype, compiled=False)._runner.forward) is LeanModel
 
 
-@pytest.mark.skipif(computes_bfloat16(), reason="where bfloat16 is fast the lean pass is used")
-def test_compiled_bfloat16(engine_of, kernels):
-    """Weights in bfloat16, computed in float32, reproduce transformers' bfloat16 logits within its rounding."""
-    assert type(engine_of("llama-packed", dtype="bfloat16")._runner.forward) is CompiledModel
+@pytest.mark.parametrize("architecture", sorted(COMPILED))
+def test_compiled_bfloat16(architecture, engine_of, kernels):
+    """Weights in bfloat16 reproduce transformers' bfloat16 logits within its rounding, whatever the processor."""
+    engine = engine_of(architecture, dtype="bfloat16")
+    assert type(engine._runner.forward) is CompiledModel
+    assert (engine.info_now.dtype, engine.info_now.kernels) == ("bfloat16", kernels.name)
 
 
-async def test_compiled_logits_that_differ(monkeypatch, checkpoint, caplog, kernels):
+def test_compiled_bfloat16_of_many_layers(tmp_path, kernels):
+    """Rounding that grows from layer to layer, in transformers as here, is no reason to compute another way."""
+    shape = {"vocab_size": 101, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
+    config = transformers.LlamaConfig(**shape, num_hidden_layers=40, num_key_value_heads=2, initializer_range=0.2)
+    engine = load_engine(str(save_model(config, tmp_path)), EngineConfig(threads=1, dtype="bfloat16"))
+    assert type(engine._runner.forward) is CompiledModel
+    engine.close()
+
+
+def test_what_computes_is_told(engine_of, kernels):
+    """C kernels; or what multiplies in torch's operators, where they do not compute it."""
+    assert engine_of("llama").info_now.kernels == kernels.name
+    products = {PACKED_MIN_ROWS: "oneDNN", PLAIN_MIN_ROWS: "torch"}
+    for engine in (engine_of("llama", compiled=False), engine_of("gemma"), engine_of("gpt2-packed", compiled=False)):
+        assert engine.info_now.kernels == products[engine._runner.min_rows]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+async def test_compiled_logits_that_differ(dtype, monkeypatch, checkpoint, caplog, kernels):
     """A compiled pass that gives other logits is not used: the next way is taken, and the log says why."""
     right = forward.CompiledModel._embedded
     monkeypatch.setattr(forward.CompiledModel, "_embedded", lambda *arguments: right(*arguments) * 1.1 + 0.1)
     with caplog.at_level(logging.WARNING):
-        engine = load_engine(str(checkpoint("llama")), EngineConfig(threads=1))
+        engine = load_engine(str(checkpoint("llama")), EngineConfig(threads=1, dtype=dtype))
+    assert type(engine._runner.forward) is LeanModel
     engine.close()
     assert "runs without compiled kernels" in caplog.text
     assert "logits differ" in caplog.text

@@ -21,6 +21,13 @@ def test_equal():
     assert {EngineConfig(threads=1): 1}[EngineConfig(threads=1)] == 1
 
 
+@pytest.mark.parametrize("name", ["kernels", "quantize"])
+def test_words(name):
+    """A word that is not known is refused by name."""
+    with pytest.raises(UsageError, match=f"{name} 'often' is not known"):
+        EngineConfig(**{name: "often"})
+
+
 @pytest.mark.parametrize("name", ["max_streams", "max_batch_tokens", "max_context", "kv_cache_bytes", "threads"])
 def test_numbers(name):
     """A count below 1 is refused by name."""

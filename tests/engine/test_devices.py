@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from lmtool.engine.cpu.library import kernels
-from lmtool.engine.devices import describe, kernel_compiler
+from lmtool.engine.devices import describe, describe_auto, describe_kernels
+from lmtool.engine.numerics import computes_bfloat16
+from lmtool.errors import ResourceError
 from tests.engine.conftest import no_compiler
 
 
@@ -23,8 +25,16 @@ def test_versions_and_threads_are_told() -> None:
     assert f"{torch.get_num_threads()} threads" in found["cpu"]
 
 
-def test_the_compiler_of_the_kernels() -> None:
-    """Told where it has made them."""
-    assert (kernel_compiler() is None) == (kernels() is None)
+def test_the_kernels_and_their_compiler(kernels) -> None:
+    """Named with the instructions that they use; without a compiler the reason is told."""
+    assert describe_kernels().startswith(f"C kernels ({kernels.instructions}), compiled with /")
+    with no_compiler(), pytest.raises(ResourceError, match="no C compiler found"):
+        describe_kernels()
+
+
+def test_what_auto_means(kernels) -> None:
+    """The dtype of this processor and what computes it, with a C compiler and without."""
+    dtype = "bfloat16" if computes_bfloat16() else "float32"
+    assert describe_auto().startswith(f"auto is {dtype} by {kernels.name}; architectures other than GPT2, Llama")
     with no_compiler():
-        assert kernel_compiler() is None
+        assert describe_auto().startswith((f"auto is {dtype} by oneDNN", f"auto is {dtype} by torch"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -12,7 +13,6 @@ import torch
 import transformers
 
 from lmtool.engine import checked
-from lmtool.engine import embedded as embedded_module
 from lmtool.engine.backends import load_engine
 from lmtool.engine.config import EngineConfig
 from lmtool.engine.cpu.forward import CompiledModel
@@ -22,7 +22,7 @@ from lmtool.engine.selfcheck import check_runner, reference_logits
 from lmtool.errors import ModelLoadError, ResourceError
 from lmtool.tiny.path import MODEL_DIR
 from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
-from tests.engine.conftest import bits
+from tests.engine.conftest import bits, no_compiler
 
 ONE = EngineConfig(threads=1)
 CODE = f"""
@@ -48,9 +48,7 @@ print(sorted(heavy & set(sys.modules)))
 @pytest.fixture(scope="module", params=[CompiledModel, LeanModel])
 def kind(request):
     """What computes the model: compiled kernels, or torch's operators where there is no compiler."""
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param is LeanModel:
-            patch.setattr(embedded_module, "kernels", lambda: None)
+    with no_compiler() if request.param is LeanModel else contextlib.nullcontext():
         yield request.param
 
 

@@ -11,6 +11,7 @@ from lmtool.engine import host as host_module
 from lmtool.engine.host import ModelHost
 from lmtool.engine.model_slot import ServedModel
 from lmtool.errors import LmtoolError, ModelLoadError, OutOfMemoryError, OverloadedError, UnknownModelError
+from lmtool.prompt_limits import PromptLimits
 from lmtool.types import LoadProgress, TokenOutput
 from tests.engine.shelf import Clock, Collector, Shelf, ask, named, turn, until
 
@@ -386,3 +387,31 @@ class TestEnd:
         await closing
         assert shelf.models["a"].closed.is_set()
         assert shelf.loads == ["a"]
+
+
+class TestLimits:
+    """What prompts may have, of the models that are in memory."""
+
+    async def test_by_name(self) -> None:
+        """Of each by all its names; once all that can be asked for are known, the widest for every other name."""
+        shelf = Shelf()
+        host = ModelHost(shelf.load, [ServedModel("a", ("a", "alias")), ServedModel("b", ("b",))])
+        assert host.limits == {}
+        await host.info("alias")
+        own = PromptLimits("a", 10, 100)
+        shelf.models["a"].limits = {None: own}
+        assert host.limits == {"a": own, "alias": own}
+        await host.info("b")
+        assert host.limits == {"a": own, "alias": own}, "nothing is known of b"
+        shelf.models["b"].limits = {None: PromptLimits("b", 20, 50)}
+        assert host.limits[None] == PromptLimits("b", 20, 100)
+        await host.close()
+
+    async def test_any_name(self) -> None:
+        """A model that is not in memory may have any limits."""
+        shelf = Shelf()
+        host = ModelHost(shelf.load, named("a"), any_name=True)
+        await host.info("a")
+        shelf.models["a"].limits = {None: PromptLimits("a", 10)}
+        assert host.limits == {"a": PromptLimits("a", 10)}
+        await host.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 import transformers
@@ -79,6 +81,70 @@ def test_mask_of_its_own(model, monkeypatch):
     monkeypatch.setattr(attention, "forward", forward)
     with pytest.raises(ModelLoadError, match="neither causal nor a sliding window"):
         check(model)
+
+
+class TestHalfPrecision:
+    """What is allowed depends on how far the model carries each rounding on."""
+
+    @staticmethod
+    def deep(layers):
+        """A Llama in bfloat16, of weights so large that rounding grows from layer to layer."""
+        shape = {"vocab_size": 101, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
+        config = transformers.LlamaConfig(
+            **shape, num_hidden_layers=layers, num_key_value_heads=2, initializer_range=0.2
+        )
+        torch.manual_seed(0)
+        register()
+        return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+
+    def test_rounding(self):
+        """It is measured against the same weights in float32, which are in bfloat16 again afterwards."""
+        model = self.deep(4)
+        with torch.inference_mode():
+            reference = selfcheck.reference_logits(model, "m")
+            exact = copy.deepcopy(model).float()
+            exact.set_attn_implementation("eager")
+            expected = (exact(torch.tensor(reference.prompts[:1])).logits[0] - reference.logits[0]).abs().max()
+        assert reference.rounding == pytest.approx(float(expected), rel=0.01)
+        assert {weight.dtype for weight in model.parameters()} == {torch.bfloat16}
+        assert expected > 0
+
+    @pytest.mark.parametrize("layers", [2, 40])
+    def test_another_right_way(self, layers):
+        """The exact logits themselves are right however deep the model is; what is off by more than both is not."""
+        model = self.deep(layers)
+        with torch.inference_mode():
+            reference = selfcheck.reference_logits(model, "m")
+            exact = copy.deepcopy(model).float()
+            exact.set_attn_implementation("eager")
+            for prompt, logits in zip(reference.prompts, reference.logits, strict=True):
+                right = exact(torch.tensor([prompt])).logits[0]
+                selfcheck._compare("m", reference, right, logits, None)
+                with pytest.raises(ModelLoadError, match="logits differ"):
+                    selfcheck._compare("m", reference, right + 4 * reference.rounding, logits, None)
+
+    def test_a_weight_of_two_modules(self):
+        """One that a module shares with one inside it is narrow again afterwards."""
+        model = self.deep(2)
+        model.model.weight = model.model.norm.weight
+        with torch.inference_mode():
+            assert selfcheck.reference_logits(model, "m").rounding is not None
+        assert {weight.dtype for weight in model.parameters()} == {torch.bfloat16}
+
+    def test_code_that_mixes_dtypes(self, caplog):
+        """A model that cannot be computed so is checked with what is usual."""
+
+        class Mixing(nn.Module):
+            def forward(self, inputs):
+                return inputs @ torch.eye(inputs.shape[-1], dtype=torch.bfloat16)
+
+        model = self.deep(2)
+        model.model.norm = nn.Sequential(model.model.norm, Mixing())
+        with torch.inference_mode(), caplog.at_level("INFO"):
+            reference = selfcheck.reference_logits(model, "m")
+        assert reference.rounding is None
+        assert "cannot be measured" in caplog.text
+        assert {weight.dtype for weight in model.parameters()} == {torch.bfloat16}
 
 
 def test_code_that_fails(model):

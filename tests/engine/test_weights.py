@@ -1,4 +1,4 @@
-"""Devices, dtypes and the words for a checkpoint that cannot be read; what a load gives is in test_backends."""
+"""Devices, and the words for a checkpoint that cannot be read; what a load gives is in test_backends."""
 
 from __future__ import annotations
 
@@ -33,41 +33,6 @@ class TestDevice:
         """A GPU that is not there."""
         with pytest.raises(ResourceError, match=r"'cuda:97' is not there: torch .* sees"):
             weights.find_device("cuda:97")
-
-
-class TestDtype:
-    """`--dtype auto`."""
-
-    @pytest.fixture
-    def choose(self, monkeypatch):
-        """The dtype for a checkpoint of this many bytes, with or without bfloat16 hardware."""
-
-        def choose(stored, checkpoint_bytes, device="cpu", wanted="auto", *, hardware=False):
-            monkeypatch.setattr(weights, "computes_bfloat16", lambda: hardware)
-            asked = weights.wanted_dtype(EngineConfig(dtype=wanted))
-            return asked or weights.auto_dtype(getattr(torch, stored), torch.device(device), checkpoint_bytes)
-
-        return choose
-
-    def test_small(self, choose):
-        """On CPU a float32 checkpoint of fewer than 50 million parameters stays float32."""
-        assert choose("float32", 199_999_999, hardware=True) == torch.float32
-
-    def test_large(self, choose):
-        """On CPU everything else is bfloat16 where the processor has it, float32 where not."""
-        assert choose("float32", 200_000_000, hardware=True) == torch.bfloat16
-        assert choose("float32", 200_000_000) == torch.float32
-        assert choose("bfloat16", 1000, hardware=True) == torch.bfloat16
-        assert choose("bfloat16", 1000) == torch.float32
-
-    def test_cuda(self, choose):
-        """On CUDA the checkpoint's own, bfloat16 for float32 ones."""
-        assert choose("float16", 1000, "cuda") == torch.float16
-        assert choose("float32", 1000, "cuda") == torch.bfloat16
-
-    def test_asked(self, choose):
-        """What is asked for is done."""
-        assert choose("float32", 1000, wanted="float16") == torch.float16
 
 
 class TestWords:

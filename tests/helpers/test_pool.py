@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -46,6 +47,24 @@ def test_a_process_that_was_killed_is_replaced(pool: Pool) -> None:
         with pytest.raises(TimeOverError):
             pool.call(0.2, calls.hang)
     assert pool.call(20, len, "abc") == 3
+
+
+def test_end_idle(pool: Pool) -> None:
+    """Those that are free end, whoever is asked goes on; they are there again when they are needed."""
+    with ThreadPoolExecutor(2) as threads:
+        free, busy = set(threads.map(lambda _: pool.call(20, calls.stay, 0.2), range(2))), calls.Gate()
+        working = threads.submit(pool.call, 20, calls.wait_at, busy.path)
+        busy.reached()
+        pool.end_idle()
+        busy.open()
+        kept = working.result()
+    (ended,) = free - {kept}
+    with pytest.raises(ProcessLookupError):
+        os.kill(ended, 0)
+    with ThreadPoolExecutor(2) as threads:
+        again = set(threads.map(lambda _: pool.call(20, calls.stay, 0.2), range(2)))
+    assert kept in again
+    assert ended not in again
 
 
 def test_closed(pool: Pool) -> None:

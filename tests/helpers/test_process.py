@@ -75,6 +75,36 @@ def test_crash(process: Process, function: Any, told: str) -> None:
     assert process.call(20, calls.pid) != before
 
 
+def test_ended(process: Process) -> None:
+    """Killed while nobody asks it; the next question is answered by another one."""
+    before = process.call(20, calls.pid)
+    process.end()
+    with pytest.raises(ProcessLookupError):
+        os.kill(before, 0)
+    process.end()
+    assert process.call(20, calls.pid) != before
+
+
+def test_where_it_belongs(process: Process) -> None:
+    """Ctrl-C does not reach it; yet it is of our session, whose processes Linux weighs by their niceness."""
+    number = process.call(20, calls.pid)
+    assert os.getsid(number) == os.getsid(0)
+    assert os.getpgid(number) == number != os.getpgid(0)
+
+
+def test_garbage(process: Process) -> None:
+    """None is left when the next question comes, however short the questions are."""
+    assert process.call(20, calls.tie_knots, 10) == 0
+    assert process.call(20, calls.tie_knots, 10) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="pipes have one size elsewhere")
+def test_pipes_that_may_not_be_wide(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user who has too many wide pipes gets narrow ones."""
+    monkeypatch.setattr("lmtool.helpers.process._PIPE_BYTES", (1 << 32) - 1)
+    assert process.call(20, len, "x" * (1 << 20)) == 1 << 20
+
+
 def test_found_dead(process: Process) -> None:
     """A process that ended between two questions is started again."""
     before = process.call(20, calls.pid)

@@ -2,29 +2,84 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import gc
 import os
+import threading
+import weakref
 
 import pytest
 
 from lmtool.errors import ConstraintError, RequestError, ServerError
 from lmtool.helpers import reading
+from lmtool.helpers.memory import LARGE
 from lmtool.helpers.pool import LONG
-from lmtool.helpers.reading import beside
+from lmtool.helpers.reading import beside, is_long
+from lmtool.helpers.work_queue import WorkQueue
 from tests.helpers import calls
 
 
-@pytest.mark.parametrize(("length", "elsewhere"), [(LONG - 1, False), (LONG, True)])
-async def test_where_a_text_is_read(length: int, *, elsewhere: bool) -> None:
-    """A short one at once, a long one in another process."""
-    assert (await beside(calls.pid, "x" * length) != os.getpid()) == elsewhere
-    assert await beside(len, "x" * length) == length
+def test_what_is_long() -> None:
+    """What takes so long that others would notice."""
+    assert is_long("x" * LONG)
+    assert not is_long(b"x" * (LONG - 1))
+
+
+async def test_where_a_text_is_read() -> None:
+    """In another process."""
+    assert await beside(calls.pid, "x") != os.getpid()
+    assert await beside(len, "x" * LONG) == LONG
+
+
+async def test_the_shorter_ones_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that wait; among those of about one length nobody is overtaken."""
+    monkeypatch.setattr(reading, "_queue", WorkQueue(1, "test"))
+    gate, begun = calls.Gate(), []
+    waiting = [asyncio.ensure_future(beside(calls.wait_at, gate.path))]
+    await asyncio.to_thread(gate.reached)
+    for name, length in (("large", 9000), ("other", 8500), ("small", 200), ("middle", 300), ("late", 260)):
+        waiting.append(asyncio.ensure_future(beside(calls.first, name.ljust(length, "."))))
+        waiting[-1].add_done_callback(lambda done: begun.append(done.result()))
+        await asyncio.sleep(0)
+    gate.open()
+    await asyncio.gather(*waiting)
+    assert begun == ["small", "middle", "late", "large", "other"]
+
+
+async def test_nothing_of_a_refused_request_stays() -> None:
+    """Its bytes are free as soon as it is answered, without a collection of garbage."""
+    gc.collect()
+    gc.disable()
+    try:
+        body = calls.Body("x" * LONG)
+        known = weakref.ref(body)
+        with contextlib.suppress(ConstraintError):
+            await beside(calls.refuse, body)
+        del body
+        await beside(calls.pid, "x")  # the thread has let go of it when it does the next one
+        assert known() is None
+    finally:
+        gc.enable()
+
+
+async def test_memory_is_given_back_after_the_last_large_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server's own, and the processes end."""
+    released = threading.Semaphore(0)
+    monkeypatch.setattr(reading, "release_memory", released.release)
+    monkeypatch.setattr(reading, "_RELEASE_SECONDS", 0.1)
+    process = await beside(calls.pid, "x" * LARGE)
+    assert await asyncio.to_thread(released.acquire, timeout=30)
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
+    assert await beside(len, "x") == 1
+    assert not released.acquire(blocking=False)
 
 
 async def test_what_cannot_be_read() -> None:
-    """The reader's error is the caller's, from another process as well."""
-    for length in (4, LONG):
-        with pytest.raises(ConstraintError, match="no"):
-            await beside(calls.refuse, "x" * length)
+    """The reader's error is the caller's, though it is another process's."""
+    with pytest.raises(ConstraintError, match="no"):
+        await beside(calls.refuse, "x")
 
 
 async def test_a_reader_that_hangs_or_crashes(monkeypatch: pytest.MonkeyPatch) -> None:

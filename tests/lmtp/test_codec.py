@@ -6,10 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lmtool.errors import LocalProtocolError
 from lmtool.lmtp import codec
 from lmtool.lmtp.codec import BrokenFrameError, RefusedFrameError
-from lmtool.lmtp.messages import Cancel, ModelInfoRequest, RequestFailed, Tokens, UnknownMessage
-from lmtool.types import TokenOutput
+from lmtool.lmtp.messages import (
+    MAX_FRAME_BYTES,
+    Cancel,
+    Generate,
+    ModelInfoRequest,
+    RequestFailed,
+    Tokens,
+    UnknownMessage,
+)
+from lmtool.types import GenerateRequest, TokenOutput
 
 
 @pytest.mark.parametrize(
@@ -90,3 +99,20 @@ def test_broken_frames(frame):
     """A frame that says nothing about anyone is broken."""
     with pytest.raises(BrokenFrameError):
         codec.decode_answer(frame)
+
+
+def test_no_frame_is_longer_than_every_server_reads():
+    """It would cost the connection, and all that runs on it."""
+    fits = Generate(GenerateRequest("1", "x" * (MAX_FRAME_BYTES - 60)))
+    assert len(codec.encode_request(fits)) <= MAX_FRAME_BYTES
+    with pytest.raises(LocalProtocolError, match=r"has \d+ bytes; a server reads at most 4194304"):
+        codec.encode_request(Generate(GenerateRequest("1", "é" * (MAX_FRAME_BYTES // 2))))
+
+
+def test_a_mask_is_passed_on_as_it_came():
+    """Not number by number: it may have 100,000 of them."""
+    mask = ",".join(f'"{number}":-100' for number in range(1000))
+    frame = f'GENERATE {{"stream_id":1,"prompt":[1],"logit_bias":{{{mask}}}}}'
+    again = codec.encode_request(codec.decode_request(frame))
+    assert f'"logit_bias":{{{mask}}}' in again
+    assert codec.decode_request(again) == codec.decode_request(frame)

@@ -10,10 +10,21 @@ from lmtool.errors import ConnectError, ServerError
 from lmtool.helpers.pool import LONG
 from lmtool.lmtp.config import ServerConfig
 from lmtool.lmtp.connection import Connection
+from lmtool.logit_bias import PackedBias
+from lmtool.prompt_limits import PromptLimits
 from lmtool.types import LoadProgress
 from tests.scripted_model import ScriptedModel, tokens_of
 
+MESSAGE = '{"role":"user","content":""}'
 SMALL = ServerConfig(high_water_bytes=2000, max_streams=4, stall_seconds=0.01)
+
+
+class LimitedModel(ScriptedModel):
+    """Tells what its prompts may have."""
+
+    @property
+    def limits(self):
+        return dict.fromkeys((None, "m"), PromptLimits("tiny", 10, 200))
 
 
 def connect(model, config=None, progress=None):
@@ -310,6 +321,53 @@ async def test_a_long_frame_keeps_its_place():
     assert model.cancelled == ["1"]
 
 
+@pytest.mark.parametrize(
+    ("members", "told"),
+    [
+        (
+            '"prompt": "{text}"',
+            "prompt of 16384 bytes does not fit: the context of tiny is 10 tokens, at most 200 bytes",
+        ),
+        ('"messages": [{{"role": "user", "content": "{text}"}}]', "conversation of 16384 bytes does not fit"),
+        (
+            '"messages": [{messages}]',
+            "9000 messages do not fit: the context of tiny is 10 tokens; leave out the oldest",
+        ),
+        ('"prompt": [{ids}]', "prompt of 16384 tokens leaves no room for output: the context of tiny is 10 tokens"),
+        ('"prompt": [1], "scored": [{ids}]', "prompt of 1 and scored text of 16384 tokens do not fit"),
+        ('"prompt": [1], "scored": "{text}"', "scored text of 16384 bytes does not fit"),
+    ],
+)
+async def test_what_cannot_fit_does_not_reach_the_model(members, told):
+    """The helper knows the limits: it sends back a sentence instead of a million ids."""
+    model = LimitedModel()
+    connection, _ = connect(model)
+    parts = {"text": "x" * LONG, "ids": ",".join(["1"] * LONG), "messages": ",".join([MESSAGE] * 9000)}
+    command = "SCORE" if "scored" in members else "GENERATE"
+    for number, name in enumerate(("", '"model": "m", ', '"model": "other", ')):
+        await connection.receive(f'{command} {{"stream_id": {number}, "lmtp": 1, {name}{members.format(**parts)}}}')
+    reader = Reader()
+    reader.allow(10)
+    async with writing(connection, reader):
+        await connection.flushed()
+    for entry in reader.entries:
+        assert entry["error"].startswith(told)
+        assert entry["error_code"] == "context_overflow"
+    assert [entry["stream_id"] for entry in reader.entries] == [0, 1, 2]
+    assert not model.requests
+
+
+async def test_what_fits_is_read_by_the_helper_too():
+    """A mask over a large vocabulary arrives whole, in few bytes."""
+    model = LimitedModel()
+    connection, _ = connect(model)
+    mask = ",".join(f'"{number}":-100' for number in range(3000))
+    await connection.receive(f'GENERATE {{"stream_id": 1, "prompt": [1], "logit_bias": {{{mask}}}}}')
+    [request] = model.requests
+    assert isinstance(request.sampling.logit_bias, PackedBias)
+    assert dict(request.sampling.logit_bias) == dict.fromkeys(range(3000), -100.0)
+
+
 async def test_a_frame_that_nobody_can_read(monkeypatch):
     """Where the helper fails, the client is told, and the connection goes on."""
 
@@ -320,7 +378,7 @@ async def test_a_frame_that_nobody_can_read(monkeypatch):
     connection, logged = connect(model)
     with monkeypatch.context() as patched:
         patched.setattr("lmtool.lmtp.connection.beside", fails)
-        await connection.receive('GENERATE {"prompt": [1], "stream_id": 1}')
+        await connection.receive(f'GENERATE {{"prompt": [1], "stream_id": 1, "x": "{"x" * LONG}"}}')
     assert "the process that reads long requests failed" in logged[0].error
     await connection.receive('GENERATE {"prompt": [2], "stream_id": 2}')
     assert [request.stream_id for request in model.requests] == ["2"]

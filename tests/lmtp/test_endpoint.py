@@ -64,3 +64,14 @@ def test_nonsense(text):
     with pytest.raises(UsageError) as refused:
         endpoint.parse(text)
     assert refused.value.hints
+
+
+@pytest.mark.parametrize(
+    ("words", "program"),
+    [("lmtool serve", "lmtool"), ("env -uHOME A=b=c python3 -c x", "python3"), ("env A=b", "env")],
+)
+def test_a_program_has_a_name(words: str, program: str) -> None:
+    """Also where `env` is what starts it."""
+    command = endpoint.parse(f"stdio:{words}")
+    assert isinstance(command, CommandEndpoint)
+    assert command.program == program

@@ -3,10 +3,12 @@
 import asyncio
 import sys
 
+import psutil
 import pytest
 
 from lmtool.errors import ConnectError
-from lmtool.lmtp import channel, endpoint
+from lmtool.lmtp import endpoint, pipe_channel
+from lmtool.lmtp.client import LmtpClient
 from lmtool.lmtp.link import Link
 from lmtool.types import GenerateRequest, SamplingParams
 from tests.lmtp.harness import PATIENCE, serving
@@ -109,7 +111,7 @@ async def test_cancelling_inside_of_a_callback():
 
 async def test_a_server_that_stops_listening(monkeypatch):
     """A server that closes its input is lost, although its output stays open."""
-    monkeypatch.setattr(channel, "_EXIT_SECONDS", 0.05)
+    monkeypatch.setattr(pipe_channel, "EXIT_SECONDS", 0.05)
     code = "import os, signal; os.close(0); print('TOKEN []', flush=True); signal.pause()"
     shown = asyncio.Event()
     link = Link(
@@ -135,3 +137,31 @@ async def test_a_link_is_lost_once():
         await link.opened()
     assert link.lost
     await link.close()
+
+
+ALONE = """
+import asyncio, os, subprocess, sys, time
+os.mkdir(sys.argv[1])
+leaves = "import os, sys, time; parent = os.getppid(); print(1, flush=True)\\n"
+leaves += "while os.getppid() == parent: time.sleep(0.01)\\ntime.sleep(0.3); os.rmdir(sys.argv[1])"
+child = subprocess.Popen([sys.executable, "-c", leaves, sys.argv[1]], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+child.stdout.readline()
+from tests.lmtp.stdio_server import main
+asyncio.run(main())
+"""
+"""A server that cannot start while anything of another one is left."""
+
+
+async def test_a_process_starts_when_the_one_before_is_over(tmp_path):
+    """With all that it has left behind: two would not have room in memory."""
+    words = (sys.executable, "-c", ALONE, str(tmp_path / "taken"))
+    async with asyncio.timeout(PATIENCE):
+        async with LmtpClient(endpoint.CommandEndpoint(words)) as client:
+            await client.info()
+            (process,) = [one for one in psutil.Process().children() if str(tmp_path / "taken") in one.cmdline()]
+            process.kill()
+            while client.connected:
+                await asyncio.sleep(0.01)
+            assert "SIGKILL" in client.loss.message
+            assert (await client.info()).model == "scripted"
+        assert not (tmp_path / "taken").exists()

@@ -22,6 +22,7 @@ FULL = ModelInfo(
     versions={"transformers": "5.23", "torch": "2.13"},
     running=1,
     waiting=0,
+    kernels="C kernels (AVX512)",
 )
 
 

@@ -14,6 +14,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from lmtool.access.policy import AccessPolicy
 from lmtool.lmtp.config import ServerConfig
 from lmtool.lmtp.server import LmtpServer, uvicorn_options
+from lmtool.lmtp.websocket_protocol import WebSocketProtocol
 from tests.lmtp.harness import PATIENCE, Wire, conversation, ends, serving, until, wire
 from tests.scripted_model import ScriptedModel, tokens_of
 
@@ -267,7 +268,7 @@ def test_uvicorn_options():
     """Uvicorn is told the protocol core, the frame limit, no deflate, and patient pings."""
     options = uvicorn_options(ServerConfig(max_frame_bytes=123))
     assert options == {
-        "ws": "websockets-sansio",
+        "ws": WebSocketProtocol,
         "ws_max_size": 123,
         "ws_per_message_deflate": False,
         "ws_ping_interval": 60.0,

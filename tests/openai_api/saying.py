@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from lmtool.openai_api.server import ApiConfig, OpenAIServer
 from lmtool.ports import Sink
 from lmtool.text.chat_template import ChatTemplate
-from lmtool.types import ChatMessage, GenerateRequest, ModelInfo, ScoreRequest, TokenOutput, Usage
+from lmtool.types import ChatMessage, GenerateRequest, ModelInfo, Prompt, ScoreRequest, TokenOutput, Usage
 
 MARK, MARK_ID, EOS = "<tool_call>", 500, 501
 """A special token: it does not show as text."""
@@ -32,18 +32,20 @@ class Letters:
     def special_id(self, text: str) -> int | None:
         return MARK_ID if text == MARK else None
 
-    def encode(self, text: str, *, special: bool = True) -> list[int]:
-        return list(text.encode())
-
-    def encode_chat(
+    async def encode_prompt(
         self,
-        messages: Sequence[ChatMessage],
+        prompt: Prompt,
         tools: Sequence[Mapping[str, object]] | None = None,
         options: Mapping[str, object] | None = None,
+        *,
+        special: bool = True,
     ) -> list[int]:
-        return self.encode(ChatTemplate(self.chat_template or "", {}).render(messages, tools, options))
+        if not isinstance(prompt, str):
+            messages = [one for one in prompt if isinstance(one, ChatMessage)]
+            prompt = ChatTemplate(self.chat_template or "", {}).render(messages, tools, options)
+        return list(prompt.encode())
 
-    def decode(self, tokens: Sequence[int]) -> str:
+    async def decode_tokens(self, tokens: Sequence[int]) -> str:
         return bytes(tokens).decode()
 
     def piece(self, token_id: int) -> bytes:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import os
+import weakref
 from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,6 +18,7 @@ from starlette.responses import Response
 from lmtool.helpers.pool import LONG
 from lmtool.openai_api.errors import ApiError
 from lmtool.openai_api.http import MOST_BYTES, asked, server_sent, unless_gone
+from lmtool.prompt_limits import PromptLimits
 
 
 def request(*messages: dict[str, Any]) -> Request:
@@ -59,6 +64,35 @@ async def test_a_long_body() -> None:
     assert (raised.value.status, raised.value.param) == (400, "b")
 
 
+@dataclass(frozen=True)
+class Asking:
+    """A request with a prompt."""
+
+    model: str | None
+    prompt: str
+
+    @staticmethod
+    def read(members: Mapping[str, Any]) -> Asking:
+        """Read it."""
+        return Asking(members.get("model"), members["prompt"])
+
+    def check(self, limits: PromptLimits) -> None:
+        """As any prompt."""
+        limits.check_prompt(self.prompt)
+
+
+@pytest.mark.parametrize("length", [200, LONG])
+async def test_limits(length: int) -> None:
+    """What cannot fit is refused where it is read, wherever that is, by the limits of the model that is named."""
+    limits = {"small": PromptLimits("small", 10, 100), None: PromptLimits("wide", 20, 1 << 20)}
+    body = b'{"model": "%s", "prompt": "' + b"x" * length + b'"}'
+    found = await asked(request({"type": "http.request", "body": body % b"wide"}), Asking.read, limits)
+    assert len(found.prompt) == length
+    with pytest.raises(ApiError, match=f"prompt of {length} bytes does not fit: the context of small") as raised:
+        await asked(request({"type": "http.request", "body": body % b"small"}), Asking.read, limits)
+    assert (raised.value.status, raised.value.code) == (400, "context_length_exceeded")
+
+
 async def said(response: Response) -> str:
     return "".join([part async for part in response.body_iterator])  # type: ignore[attr-defined]
 
@@ -101,3 +135,30 @@ async def test_a_client_that_hangs_up_ends_the_work() -> None:
         return Response("x")
 
     assert (await unless_gone(request(), quick())).body == b"x"
+
+
+class HeldError(ApiError):
+    """An error of which it can be told when it is gone."""
+
+
+async def test_an_error_is_gone_once_it_is_answered() -> None:
+    """And with it all that was asked: it does not wait for garbage to be collected."""
+    known: list[weakref.ref[HeldError]] = []
+
+    async def fails() -> Response:
+        error = HeldError(400, "no")
+        known.append(weakref.ref(error))
+        try:
+            raise error
+        finally:
+            del error
+
+    gc.collect()
+    gc.disable()
+    try:
+        with contextlib.suppress(HeldError):
+            await unless_gone(request(), fails())
+        await asyncio.sleep(0)
+        assert known[0]() is None
+    finally:
+        gc.enable()

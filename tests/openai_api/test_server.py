@@ -249,12 +249,6 @@ def test_what_is_no_request(base: str, body: bytes) -> None:
 
 def serving(model: ScriptedModel) -> Starlette:
     class Letters:
-        def encode(self, text: str, *, special: bool = True) -> list[int]:
-            return list(text.encode())
-
-        def decode(self, tokens: list[int]) -> str:
-            return bytes(tokens).decode()
-
         def piece(self, token_id: int) -> bytes:
             return bytes([token_id % 256])
 

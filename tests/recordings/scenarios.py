@@ -27,6 +27,10 @@ Server = Literal["stories", "embedded", "loading", "narrow", "leaving"]
 the scenario shuts down. All of these serve the stories model."""
 
 
+LOGPROBS = "message.output_text.logprobs"
+ASKED = [{"role": "user", "content": "What is the capital of France?"}]
+
+
 @dataclass(frozen=True)
 class Stage:
     """Where a scenario takes place."""
@@ -455,6 +459,25 @@ async def plain_http(stage: Stage) -> None:
     async with httpx.AsyncClient() as client:
         answer = await client.get(stage.url.replace("ws:", "http:"), headers={"user-agent": "test"})
         assert answer.status_code == 200
+
+
+@scenario("tokens over every HTTP API, whole and streamed, and a refusal", "", server="embedded")
+async def answers_over_http(stage: Stage) -> None:
+    wanted: dict[str, dict[str, object]] = {
+        "chat/completions": {"messages": ASKED, "n": 2, "max_tokens": 6, "logprobs": True, "top_logprobs": 2},
+        "completions": {"prompt": ["Once upon", "The "], "logprobs": 2, "max_tokens": 6},
+        "responses": {"input": ASKED, "include": [LOGPROBS], "top_logprobs": 2, "max_output_tokens": 6},
+        "messages": {"messages": ASKED, "max_tokens": 6},
+    }
+    async with httpx.AsyncClient(headers={"user-agent": "test"}, timeout=60) as client:
+        for path, fields in wanted.items():
+            for stream in (False, True):
+                body = {"model": stage.model, **fields, "temperature": 0, "stream": stream}
+                answer = await client.post(f"{stage.url.replace('ws:', 'http:')}v1/{path}", json=body)
+                assert answer.status_code == 200, answer.text
+        refused = {"model": stage.model, "prompt": "Once", "temperature": -1}
+        answer = await client.post(f"{stage.url.replace('ws:', 'http:')}v1/completions", json=refused)
+        assert answer.status_code == 400
 
 
 @scenario("a page of another site may not ask over HTTP", "TRA-13")

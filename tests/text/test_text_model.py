@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmtool.errors import InvalidAnswerError, RequestError
+from lmtool.helpers.work_queue import WorkQueue
 from lmtool.ports import Verdict, stream
+from lmtool.prompt_limits import LimitsByModel, PromptLimits
+from lmtool.text import worker
 from lmtool.text.text_model import TextModel
-from lmtool.text.tokenizer import TextTokenizer
+from lmtool.text.tokenizer import TextTokenizer, load_tokenizer
 from lmtool.types import (
     ChatMessage,
     Constraint,
@@ -24,7 +28,20 @@ from lmtool.types import (
     TokenOutput,
     Usage,
 )
+from tests.text.conftest import STORIES
 from tests.text.scripted import END, Collector, ScriptedCheck, ScriptedModel, generate, said
+
+
+@pytest.fixture
+def folder_tokenizer() -> TextTokenizer:
+    """One of its own, which may be changed."""
+    return load_tokenizer(str(STORIES))
+
+
+def replace_limits(tokenizer: TextTokenizer) -> TextTokenizer:
+    """The same without limits."""
+    tokenizer.limits = None
+    return tokenizer
 
 
 class TestPrompts:
@@ -146,6 +163,74 @@ class TestLongTexts:
         assert not inner.submitted
         assert len(sink.calls) == 1
         model.close()
+
+    async def test_what_nobody_waits_for_is_not_tokenized(
+        self, byte_level: TextTokenizer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Neither for streams that were cancelled nor, once the model is closed, for those that wait, which fail."""
+        queue = WorkQueue(1, "test")
+        monkeypatch.setattr(worker, "_queue", queue)
+        begun, go_on = threading.Event(), threading.Event()
+        first = queue.put(0, lambda: (begun.set(), go_on.wait(60)))
+        await asyncio.to_thread(begun.wait, 60)
+        tokenized: list[object] = []
+        monkeypatch.setattr(byte_level, "encode", lambda text, **_named: tokenized.append(text) or [])
+        model, sink = TextModel(ScriptedModel(), byte_level), Collector()
+        model.submit(generate(1, "one two " * 4000), sink).cancel()
+        other = TextModel(ScriptedModel(), byte_level)
+        other.submit(generate(2, "one two " * 4000), sink)
+        other.close()
+        await asyncio.sleep(0)
+        go_on.set()
+        await model.drain(10)
+        assert first.done()
+        await asyncio.sleep(0)
+        assert sink.of(1) == [TokenOutput(1, finish_reason="cancelled")]
+        assert [one.error for one in sink.of(2)] == ["the model was closed before the prompt was read"]
+        assert not tokenized
+
+
+class LimitedModel(ScriptedModel):
+    """One that tells how long its context is."""
+
+    @property
+    def limits(self) -> LimitsByModel:
+        return {None: PromptLimits("scripted", 30)}
+
+
+class TestLimits:
+    """What a model without room for it need not see."""
+
+    async def test_they_are_the_models(self, folder_tokenizer: TextTokenizer) -> None:
+        """Its context, and the bytes that so many tokens can have; the tokenizer keeps to them, too."""
+        model = TextModel(LimitedModel(), folder_tokenizer)
+        own = PromptLimits("scripted", 30, 30 * 4 * folder_tokenizer.longest_token_bytes)
+        assert model.limits == {None: own}
+        assert folder_tokenizer.limits == own
+        assert TextModel(ScriptedModel(), replace_limits(folder_tokenizer)).limits == {}
+
+    @pytest.mark.parametrize(
+        ("request_", "told"),
+        [
+            (generate(1, "x" * 10_000), "prompt of 10000 bytes does not fit"),
+            (generate(1, (1,) * 100), "prompt of 100 tokens leaves no room"),
+            (generate(1, (ChatMessage("user", "x" * 10_000),)), "conversation of 10000 bytes does not fit"),
+            (ScoreRequest(1, "x", "x" * 10_000), "scored text of 10000 bytes does not fit"),
+            (ScoreRequest(1, (1,), (1,) * 100, text=True), "prompt of 1 and scored text of 100 tokens do not fit"),
+        ],
+    )
+    async def test_refusal(
+        self, folder_tokenizer: TextTokenizer, request_: GenerateRequest | ScoreRequest, told: str
+    ) -> None:
+        """The stream ends with what is too long and how long it may be, and nothing is tokenized."""
+        inner, sink = LimitedModel(), Collector()
+        TextModel(inner, folder_tokenizer).submit(request_, sink)
+        await asyncio.sleep(0)
+        [[output]] = sink.calls
+        assert output.error is not None
+        assert told in output.error
+        assert output.error_code == "context_overflow"
+        assert not inner.submitted
 
 
 class TestText:

@@ -9,13 +9,15 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models
 
-from lmtool.errors import FileError, RequestError
+from lmtool.errors import ContextOverflowError, FileError, RequestError
+from lmtool.prompt_limits import PromptLimits
 from lmtool.text.tokenizer import TextTokenizer, load_tokenizer
 from lmtool.tiny.path import MODEL_DIR
 from lmtool.types import ChatMessage
@@ -230,3 +232,102 @@ class TestFolders:
         with pytest.raises(FileError, match=name) as caught:
             load_tokenizer(str(folder))
         assert caught.value.hints
+
+
+class Counting:
+    """A tokenizer of which it is known how many characters it was given."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.characters = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def encode(self, text: str, **options: Any) -> Any:
+        self.characters += len(text)
+        return self._inner.encode(text, **options)
+
+    def encode_batch_fast(self, texts: list[str], **options: Any) -> Any:
+        self.characters += sum(map(len, texts))
+        return self._inner.encode_batch_fast(texts, **options)
+
+
+class TestLimits:
+    """A tokenizer for a model whose context is known."""
+
+    @pytest.fixture
+    def bounded(self, folder: Path) -> tuple[TextTokenizer, Counting]:
+        tokenizer = load_tokenizer(str(folder), chat_template="{% for m in messages %}{{ m.content * 3 }}{% endfor %}")
+        tokenizer.limits = PromptLimits("m", 100).with_text_limit(tokenizer.longest_token_bytes)
+        tokenizer._tokenizer = counting = Counting(tokenizer._tokenizer)  # type: ignore[assignment]
+        return tokenizer, counting
+
+    def test_longest_token(self, stories: TextTokenizer, byte_level: TextTokenizer) -> None:
+        """No token stands for more bytes of a text."""
+        for tokenizer in (stories, byte_level):
+            longest = max(len(tokenizer.piece(token)) for token in range(tokenizer.vocab_size))
+            assert longest <= tokenizer.longest_token_bytes < 50
+
+    @pytest.mark.parametrize("text", ["a" * 4_000_000, " " * 4_000_000, "\u3042" * 40_000])
+    def test_a_text_that_cannot_fit(self, bounded: tuple[TextTokenizer, Counting], text: str) -> None:
+        """It is refused by its bytes alone: no tokenizer sees it, nor what a template would make of it."""
+        tokenizer, counting = bounded
+        for encode in (
+            lambda: tokenizer.encode(text),
+            lambda: tokenizer.encode_continuation(text),
+            lambda: tokenizer.encode_chat([ChatMessage("user", text)]),
+        ):
+            with pytest.raises(ContextOverflowError, match=r"bytes does not fit: the context of m is 100 tokens"):
+                encode()
+        with pytest.raises(ContextOverflowError, match="1000000 messages do not fit"):
+            tokenizer.encode_chat([ChatMessage("user", "")] * 1_000_000)
+        assert counting.characters == 0
+
+    def test_what_the_template_makes(self, bounded: tuple[TextTokenizer, Counting]) -> None:
+        """It is refused as any text."""
+        tokenizer, counting = bounded
+        assert tokenizer.limits is not None
+        assert tokenizer.limits.text_bytes is not None
+        with pytest.raises(ContextOverflowError, match="text of"):
+            tokenizer.encode_chat([ChatMessage("user", "a" * (tokenizer.limits.text_bytes // 2))])
+        assert counting.characters == 0
+
+    def test_a_text_that_does_not_fit(self, bounded: tuple[TextTokenizer, Counting]) -> None:
+        """Where its bytes do not tell, its beginning does."""
+        tokenizer, counting = bounded
+        with pytest.raises(ContextOverflowError, match=r"a text of at least \d+ tokens does not fit"):
+            tokenizer.encode("Once upon a time. " * 150)
+        assert 0 < counting.characters <= 1600
+
+    def test_a_text_that_fits(self, bounded: tuple[TextTokenizer, Counting], stories: TextTokenizer) -> None:
+        """It has the ids that it always had; so has one that is a little too long, which is for the model to refuse."""
+        tokenizer, _ = bounded
+        for text in ("Once upon a time. " * 10, "Once upon a time. " * 25, "a" * 190):
+            assert tokenizer.encode(text) == stories.encode(text)
+        assert len(stories.encode("Once upon a time. " * 25)) > 100
+
+
+class TestWithoutWaiting:
+    """What is asked in an event loop."""
+
+    async def test_ids(self, folder: Path) -> None:
+        """Of any prompt, short or long: the same as when waited for."""
+        tokenizer = load_tokenizer(
+            str(folder), chat_template="{% for m in messages %}{{ m.content }}{% endfor %}{{ x }}"
+        )
+        for text in ("Once upon", "Once upon a time. " * 1000):
+            message = ChatMessage("user", text)
+            assert await tokenizer.encode_prompt(text) == tokenizer.encode(text)
+            assert await tokenizer.encode_prompt(text, special=False) == tokenizer.encode(text, special=False)
+            assert await tokenizer.encode_prompt((message,)) == tokenizer.encode_chat([message])
+            assert await tokenizer.encode_prompt((message,), options={"x": "!"}) == tokenizer.encode_chat(
+                [message], None, {"x": "!"}
+            )
+        assert await tokenizer.encode_prompt((3, 4)) == [3, 4]
+        assert await tokenizer.encode_prompt(()) == []
+
+    async def test_text(self, stories: TextTokenizer) -> None:
+        """Of few ids and of many."""
+        for count in (3, 10_000):
+            assert await stories.decode_tokens([403] * count) == " Once".lstrip() + " Once" * (count - 1)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
+import pytest
+
 from lmtool.trace.comparison import Comparison, compare
 from lmtool.trace.diff import Tolerance
 from lmtool.trace.events import Done, Event, Frame, Piece, Request, Response
@@ -57,3 +61,46 @@ def test_http_is_compared_by_status_and_bytes() -> None:
     assert found == "fail (ids) stream 1: body differs at byte 3: expected b'def', got b'xef'"
     assert failures(http("a"), http("a", 500)) == ["fail (shape) stream 1: expected status 200, got 500"]
     assert "got one that was cut" in failures(http("a"), http("a", done=False))[0]
+
+
+def chat(*chunks: dict[str, object], id_: str = "a", reason: str = "stop") -> list[Event]:
+    """A streamed chat completion; each chunk is a choice of one event."""
+    last = {"index": 0, "delta": {}, "finish_reason": reason}
+    return [
+        Request(0, 1, "POST", "/v1/chat/completions", {}),
+        Response(1, 1, 200, "", {}),
+        *[Piece(1, "sse", 1, f"data: {json.dumps({'id': id_, 'choices': [one]})}\n\n") for one in (*chunks, last)],
+        Done(2, 1),
+    ]
+
+
+def said(text: str, index: int = 0, *logprobs: float) -> dict[str, object]:
+    """A chunk of one choice; with logprobs each character is a token."""
+    entries = [{"token": one, "logprob": p} for one, p in zip(text, logprobs, strict=False)]
+    more = {"logprobs": {"content": entries}} if logprobs else {}
+    return {"index": index, "delta": {"content": text}, **more}
+
+
+def test_http_answers_are_compared_by_what_they_say() -> None:
+    """Ids that a server makes up and how text is split over events do not matter; text, choices and endings do."""
+    expected = chat(said("ab"), said("x", 1), said("c"))
+    assert failures(expected, chat(said("a"), said("bc"), said("x", 1), id_="b")) == []
+    assert failures(expected, chat(said("abd"), said("x", 1))) == [
+        "fail (ids) stream 1 token 0: text differs at character 2: expected 'abc', got 'abd'"
+    ]
+    assert "stream 1.1" in failures(expected, chat(said("abc"), said("y", 1)))[0]
+    assert "finish_reason" in failures(expected, chat(said("abc"), said("x", 1), reason="length"))[0]
+    assert failures(expected, chat(said("abc"))) == ["fail (ids) stream 1.1: expected 2 entries, got 0"]
+
+
+@pytest.mark.parametrize(("logprob", "found"), [(-1.0005, 0), (-1.1, 1)])
+def test_logprobs_over_http(logprob: float, found: int) -> None:
+    """Tokens that are named are compared one by one, their logprobs within the tolerance."""
+    sides = [exchanges(chat(said("ab", 0, -1.0, one))) for one in (-1.0, logprob)]
+    assert sum(len(one.findings) for one in compare(*sides, "numbers", Tolerance())) == found
+
+
+def test_what_servers_make_up_elsewhere() -> None:
+    """Ids and times of other answers are no difference either."""
+    body = '{"id": "a", "created": 5, "data": []}'
+    assert failures(http(body), http(body.replace('"a"', '"b"').replace("5", "77"))) == []

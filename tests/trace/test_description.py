@@ -7,7 +7,7 @@ import json
 import pytest
 from hypothesis import given
 
-from lmtool.trace.conversation import Conversation
+from lmtool.trace.answers import Answers
 from lmtool.trace.description import describe, objects
 from lmtool.trace.events import (
     Blob,
@@ -26,6 +26,7 @@ from lmtool.trace.events import (
     Response,
     Vocab,
 )
+from lmtool.trace.stream_events import stream_of
 from tests.trace.conftest import generate, token, tokens
 from tests.trace.strategies import events
 
@@ -34,8 +35,8 @@ from tests.trace.strategies import events
     ("event", "line"),
     [
         (generate(0.5, temperature=1.2), "    0.500000  1/1     > GENERATE · m · 3 ids · temperature 1.2"),
-        (tokens(0.5, token(11)), "    0.500000  1/1     <     11 · p 0.607"),
-        (tokens(0.5, token(11, text="é\n")), '    0.500000  1/1     <     11 "é\\n" · p 0.607'),
+        (tokens(0.5, token(11)), "    0.500000  1/1     <     11 · p .607"),
+        (tokens(0.5, token(11, text="é\n")), '    0.500000  1/1     <     11 "é\\n" · p .607'),
         (tokens(0.5, {"stream_id": 1, "error": "no"}), '    0.500000  1/1     < error · "no"'),
         (tokens(0.5, {"stream_id": 1, "finish_reason": "stop"}), "    0.500000  1/1     < stop"),
         (Open(0, 1, {"peer": "client"}), '    0.000000  1       open peer "client"'),
@@ -51,20 +52,21 @@ from tests.trace.strategies import events
         (Done(1, 1), "    1.000000  1       < done"),
         (Piece(1, "sse", 1, "data: [DONE]\n\n"), "    1.000000  1       < data: [DONE]"),
         (Other(1, "weather", 1, ("fine",)), '    1.000000  1       weather ["fine"]'),
+        (Close(1, 1, "client"), "    1.000000  1       close by client"),
         (Request(1, 1, "GET", "/v1/models", {}), "    1.000000  1/1     > GET /v1/models"),
     ],
 )
 def test_lines(event: Event, line: str) -> None:
     """Time, connection or stream, direction, what it says."""
-    assert list(describe(event, Conversation())) == [line]
+    assert list(describe(event, Answers(stream_of))) == [line]
 
 
 def test_text_of_ids_is_shown() -> None:
     """Ids have their text where the trace tells it."""
-    conversation = Conversation()
-    list(describe(Vocab(0, 0, {5: "Hel", 6: "lo", 11: " there"}), conversation))
-    assert '3 ids "Hello"' in next(describe(generate(1), conversation))
-    assert '11 " there"' in next(describe(tokens(1, token(11)), conversation))
+    answers = Answers(stream_of)
+    list(describe(Vocab(0, 0, {5: "Hel", 6: "lo", 11: " there"}), answers))
+    assert '3 ids "Hello"' in next(describe(generate(1), answers))
+    assert '11 " there"' in next(describe(tokens(1, token(11)), answers))
 
 
 def test_one_object_a_token() -> None:
@@ -86,7 +88,7 @@ def test_objects_are_json_even_where_the_wire_is_not() -> None:
 @given(events)
 def test_every_event_has_lines_and_objects(event: Event) -> None:
     """Any event is shown on lines that are single, and as JSON."""
-    assert all("\n" not in line for line in describe(event, Conversation()))
+    assert all("\n" not in line for line in describe(event, Answers(stream_of)))
     for one in objects(event):
         json.dumps(one, allow_nan=False)
 
@@ -94,3 +96,35 @@ def test_every_event_has_lines_and_objects(event: Event) -> None:
 def test_a_message_that_is_a_list_of_values() -> None:
     """A payload whose entries are no objects is shown entry by entry."""
     assert [o["payload"] for o in objects(Frame(0, "<", 1, Parsed("MSG", [1, "a"], "py")))] == [1, "a"]
+
+
+def test_streams_over_http() -> None:
+    """Tokens that are named have a probability; text of unknown tokens is a piece; what was cut off says so."""
+    answers = Answers(stream_of)
+    ask = Request(0, 1, "POST", "/v1/chat/completions", {}, Parsed("", {"messages": [{}], "n": 2}, "py"))
+    named = {
+        "delta": {"content": "a"},
+        "logprobs": {"content": [{"token": "a", "logprob": 0}]},
+        "finish_reason": "stop",
+    }
+    piece = {"index": 1, "delta": {"content": "bc"}}
+    events_ = [
+        ask,
+        *[Piece(1, "sse", 1, Parsed("data: ", {"choices": [one]}, "py")) for one in (named, piece)],
+        Drop(2, 1),
+    ]
+    assert [line[14:] for event in events_ for line in describe(event, answers)] == [
+        "1/1     > POST /v1/chat/completions · 1 in the prompt · n 2",
+        '1/1     < "a" · p 1.00 · stop',
+        '1/1.1   < piece "bc"',
+        '1/1.1   < unfinished · "the connection ended before the stream did"',
+        "1       drop",
+    ]
+
+
+def test_requests_that_are_refused() -> None:
+    """A MSG error of a stream's request is told as its end; the answer to a question as the frame that it is."""
+    answers = Answers(stream_of)
+    refusal = Frame(1, "<", 1, Parsed("MSG", [{"stream_id": 1, "error": "no"}], "py"))
+    list(describe(generate(0), answers))
+    assert next(describe(refusal, answers)).endswith('1/1     < error · "no"')

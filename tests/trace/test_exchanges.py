@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lmtool.trace.events import Done, Event, Frame, Parsed, Piece, Request, Response
-from lmtool.trace.exchanges import HttpExchange, LmtpExchange, collect, exchanges, read_frame
+from lmtool.trace.exchanges import HttpExchange, LmtpExchange, collect, exchanges, read_request
 from tests.trace.conftest import generate, token, tokens
 
 
@@ -91,8 +91,8 @@ def test_http_requests_and_their_bodies() -> None:
 @pytest.mark.parametrize("frame", [b"GENERATE {}", "GENERATE", "GENERATE [1]", "GENERATE {", ""])
 def test_what_is_no_request(frame: str | bytes) -> None:
     """Only a command, a space and a JSON object are."""
-    assert read_frame(frame) == (None, {})
-    assert read_frame('X {"a": 1}') == ("X", {"a": 1})
+    assert read_request(frame) == (None, {})
+    assert read_request('X {"a": 1}') == ("X", {"a": 1})
 
 
 def test_the_id_of_a_running_stream_is_not_lost() -> None:
@@ -106,7 +106,7 @@ def test_the_id_of_a_running_stream_is_not_lost() -> None:
 
 
 def test_entries_of_nobody_are_kept_apart() -> None:
-    """An entry for a stream that nobody began on this connection is a stray."""
-    found, strays = collect([generate(0), tokens(1, token(7), token(8, 5)), tokens(2, token(9), connection=2)])
+    """An entry for a stream that nobody began on this connection is matched to none."""
+    found, unmatched = collect([generate(0), tokens(1, token(7), token(8, 5)), tokens(2, token(9), connection=2)])
     assert len(found) == 1
-    assert [(stray.connection, stray.stream_id, stray.entry["token"]) for stray in strays] == [(1, 5, 8), (2, 1, 9)]
+    assert [(one.connection, one.entry["stream_id"], one.entry["token"]) for one in unmatched] == [(1, 5, 8), (2, 1, 9)]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lmtool.errors import FileError
-from lmtool.trace.events import Event, Remark
+from lmtool.trace.events import Close, Event, Remark
 from lmtool.trace.header import Header
 from lmtool.trace.reader import TraceReader
 from lmtool.trace.recorder import Recorder
@@ -128,3 +128,19 @@ def test_the_first_trace_must_be_possible(tmp_path: Path) -> None:
 
     with pytest.raises(FileError, match="cannot write"):
         asyncio.run(begin())
+
+
+async def test_a_trace_is_complete_when_its_connection_is_over(tmp_path: Path) -> None:
+    """Split: its file is closed then, so that a server of many connections holds few files; late events are dropped."""
+    running = recording(tmp_path, [], split=True)
+    for number in (1, 2):
+        running.tell(number, [generate(1, connection=number), Close(2, number, "client")])
+    await until_written(tmp_path / "1", '"end"')
+    await until_written(tmp_path / "2", '"end"')
+    running.tell(1, [generate(3)])
+    running.tell(3, [generate(1, connection=3)])
+    assert running.counts == (3, 5, 0)
+    await running.close()
+    assert running.counts == (3, 5, 0)
+    assert not running.failed
+    assert len(list(TraceReader(tmp_path / "1"))) == 3

@@ -42,7 +42,7 @@ def test_vocabulary_of_prompts_goes() -> None:
 
 def test_http_prompts_and_headers_go() -> None:
     """`messages`, `prompt` and `input` of bodies; headers that are not known to be harmless; the query of a path."""
-    body = Parsed("", {"model": "m", "messages": [{"content": "secret"}]}, "py")
+    body = Parsed("", {"model": "m", "messages": [{"content": "secret"}], "system": "secret", "input": "secret"}, "py")
     headers = {"authorization": "Bearer x", "content-type": "application/json"}
     told = Redaction(("headers", "prompt"), b"").apply(Request(0, 1, "POST", "/v1?key=secret", headers, body))
     assert isinstance(told, Request)

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lmtool.errors import FileError
+from lmtool.lmtp import frames
 from lmtool.trace import scanning
-from lmtool.trace.entries import entries_of
-from lmtool.trace.events import Remark
+from lmtool.trace.events import Frame, Remark
 from lmtool.trace.reader import Ending, TraceReader
 from lmtool.trace.scanning import Run, Scan
 from tests.trace.conftest import generate, token, tokens
@@ -33,6 +33,12 @@ EVENTS: tuple[Event, ...] = (
 )
 SMALL = 97
 """Bytes of a block, so that lines lie across several."""
+
+
+def entries_of(event: Event) -> list[frames.TokenEntry]:
+    """What the entries of a TOKEN frame mean, read the patient way."""
+    command, entries = event.answer() if isinstance(event, Frame) else (None, [])
+    return frames.token_entries(entries) if command == "TOKEN" else []
 
 
 def patiently(path: Path) -> tuple[list[object], Ending | None] | str:

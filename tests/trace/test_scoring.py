@@ -41,7 +41,9 @@ def test_what_cannot_be_scored_is_told() -> None:
     """Logprobs of another distribution than SCORE's, and prompts that are not there, are left out with the reason."""
     cases: list[tuple[dict[str, Any], str]] = [
         ({"logit_bias": {"1": 5}}, "biased"),
-        ({"logprobs_mode": "processed"}, "processed"),
+        ({"logprobs_mode": "processed", "temperature": 0.8}, "processed"),
+        ({"constraint": {"regex": "a"}}, "biased"),
+        ({"prompt": []}, "empty"),
         ({"prompt": {"$redacted": "prompt", "n": 3}}, "redacted"),
     ]
     for fields, word in cases:

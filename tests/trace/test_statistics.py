@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 from hypothesis import given
@@ -47,10 +48,11 @@ def test_infinite_logprobs_leave_figures_finite() -> None:
 
 
 def test_outputs_without_a_request_are_counted() -> None:
-    """A token of no stream, such as a late one, is told."""
+    """Tokens that nobody asked for, and those that come after the end of their stream, are told."""
     end = tokens(1, token(1) | {"finish_reason": "stop"})
-    found = figures(generate(0), end, tokens(2, token(2)), Drop(3, 1)).as_json()
-    assert found["outputs_of_no_stream"] == 1
+    found = figures(generate(0), end, tokens(2, token(2)), tokens(2, token(2, 9)), Drop(3, 1)).as_json()
+    assert found["outputs_of_no_stream"] == 2
+    assert [(one["stream"], one["tokens"]) for one in found["listed"]] == [("1/1", 2), ("1/9", 1)]  # type: ignore[attr-defined]
     assert found["drops"] == 1
 
 
@@ -83,3 +85,13 @@ def test_no_values_no_percentile() -> None:
 def test_any_trace_has_figures(some: list[object]) -> None:
     """Whatever the events are, the figures are JSON."""
     json.dumps(figures(*some, Frame(0, "<", 1, Parsed("TOKEN", [{"stream_id": 1}], "py"))).as_json(), allow_nan=False)
+
+
+def test_perplexity_is_of_the_tokens_that_have_a_logprob() -> None:
+    """One without a logprob does not count, nor does a scored one with nothing before it."""
+    half = figures(generate(0), tokens(1, token(1, logprob=-1.0), token(2) | {"logprob": None}))
+    assert half.as_json()["listed"][0]["perplexity"] == 2.718  # type: ignore[index]
+    for prompt, ppl in (([], math.e**2), ("", math.e**2), ([5], math.e)):
+        score = Frame(0, ">", 1, Parsed("SCORE", {"prompt": prompt, "scored": [1, 2], "stream_id": 1}, "py"))
+        told = figures(score, tokens(1, token(1, logprob=0.0), token(2, logprob=-2.0)))
+        assert told.as_json()["listed"][0]["perplexity"] == pytest.approx(ppl, abs=1e-3)  # type: ignore[index]

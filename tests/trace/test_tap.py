@@ -135,8 +135,8 @@ def test_packed_bodies_are_unpacked() -> None:
 
 def test_large_bodies_are_told_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory is bounded: a long body is several events, a request's is cut and the trace says so."""
-    monkeypatch.setattr("lmtool.trace.tap.LARGEST_PIECE", 10)
-    monkeypatch.setattr("lmtool.trace.tap.LARGEST_REQUEST", 4)
+    monkeypatch.setattr("lmtool.trace.http_messages.LARGEST_PIECE", 10)
+    monkeypatch.setattr("lmtool.trace.http_messages.LARGEST_REQUEST", 4)
     events = talk(
         (">", POST), ("<", b"HTTP/1.1 200 OK\r\n\r\n"), ("<", b"x" * 8), ("<", b"y" * 8), ("<", b"z"), by="server"
     )

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from textual.pilot import Pilot
 
     from lmtool.trace.events import Event
-    from lmtool.tui.sources.source import Feed
-    from lmtool.types import GenerateRequest, ScoreRequest
+    from lmtool.tui.sources.source import Feed, TextToScore
+    from lmtool.types import GenerateRequest
 
 WORDS = {5: "Hello", 6: " there", 7: " the", 8: " fox", 9: ".", 10: b"\xf0\x9f", 11: b"\x99\x82", 12: "\n", 13: " dog"}
 
@@ -85,17 +85,19 @@ class Scripted:
         self._feed: Feed | None = None
         self._over = asyncio.Event()
         self.requests: list[GenerateRequest] = []
-        self.scores: list[ScoreRequest] = []
+        self.scores: list[TextToScore] = []
         self.cancelled: list[str] = []
         self.closed = False
         self.recorded: Recorded | None = None
+        self.history: list[Event] = []
+        """What a recording was begun with."""
 
     @property
     def generate(self) -> Callable[[GenerateRequest], Awaitable[str]] | None:
         return self._generate if self._asks else None
 
     @property
-    def score(self) -> Callable[[ScoreRequest], Awaitable[str]] | None:
+    def score(self) -> Callable[[TextToScore], Awaitable[str]] | None:
         return self._score if self._asks else None
 
     async def _generate(self, asked: GenerateRequest) -> str:
@@ -106,7 +108,7 @@ class Scripted:
         self.push([request(1.0 + number / 10, number), tokens(1.05 + number / 10, (number, 8, -0.4))])
         return f"1/{number}"
 
-    async def _score(self, asked: ScoreRequest) -> str:
+    async def _score(self, asked: TextToScore) -> str:
         self.scores.append(asked)
         return "1/99"
 
@@ -130,8 +132,9 @@ class Scripted:
         if self._error is not None:
             raise self._error
 
-    def start_recording(self, path: Path) -> None:
+    def start_recording(self, path: Path, history: Sequence[Event] = ()) -> None:
         path.touch()
+        self.history = list(history)
         self.recorded = Recorded(path, 3, 2, 1234)
 
     async def stop_recording(self) -> Recorded | None:

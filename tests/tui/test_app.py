@@ -55,7 +55,7 @@ async def test_a_remote_that_goes_leaves_the_last_screen() -> None:
         seen.source.end(ConnectError("the server closed the connection", "start it again"))
         await seen.settle()
         assert "■ remote has gone" in seen.text()
-        assert "the server closed the connection start it again" in seen.text()
+        assert "the server closed the connection · start it again" in seen.text()
         await seen.press("2", "g")
         assert "' the'" in seen.text()
         assert "start it again" not in seen.text()

@@ -17,7 +17,7 @@ def grown() -> tuple[Branches, View]:
     branches = Branches()
     branches.add("1/1", 7, "1/2", " late")
     branches.add("1/1", 3, "1/3", " early")
-    branches.add("1/3", 1, "1/4", "\x1b[31m")
+    branches.add("1/3", 1, "1/4", "⟨1b⟩[31m")
     return branches, View(spool.state, spool)
 
 
@@ -69,8 +69,8 @@ def test_without_unicode() -> None:
 
 
 def test_parents_and_roots() -> None:
-    """Each branch knows what it goes on from; what is no branch is its own root."""
+    """Each branch knows what it goes on from, a score what it scores; what is no branch is its own root."""
     branches, view = grown()
-    assert [branches.parent(label) for label in ("1/1", "1/3", "1/4")] == [None, "1/1", "1/3"]
+    assert [branches.origin(label) for label in ("1/1", "1/3", "1/4")] == [None, "1/1", "1/3"]
     assert [branches.root(label) for label in ("1/4", "9/9")] == ["1/1", "9/9"]
     assert branches.lines(view, "9/9", 60) == []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import json
+import math
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +21,7 @@ from lmtool.tui.lines import Spool
 from lmtool.tui.state import State
 from lmtool.tui.view import View
 from tests.trace.conftest import generate, token, tokens
+from tests.tui.folding import asked, chunk, sse
 
 WORDS = {5: "Say", 11: " <b>", 12: "\n", 13: "\x1b[2J", 14: " 日本"}
 TOP = {"11": -0.1, "14": -3.0}
@@ -67,6 +70,29 @@ def test_a_trace_of_one_stream(view: View, tmp_path: Path) -> None:
     assert reader.ending.state == "complete"
 
 
+def test_frames_that_json_cannot_say(tmp_path: Path) -> None:
+    """A frame with -Infinity, and a refusal, are shared out as any other is."""
+    entries = [token(11, 1, top_logprobs={"14": -math.inf}), token(14, 2)]
+    refusals = [{"stream_id": of, "error": f"no {of}"} for of in (1, 2)]
+    events: list[Event] = [
+        Open(0.0, 1),
+        Vocab(0.0, 0, WORDS),
+        generate(0.1, 1),
+        generate(0.1, 2),
+        Frame(0.2, "<", 1, f"TOKEN {json.dumps(entries)}"),
+        Frame(0.3, "<", 1, Parsed("MSG", refusals, "py")),
+    ]
+    with shown(events) as view:
+        path = exports.write("trace", view, tmp_path)
+    state = State()
+    state.feed(list(TraceReader(path)))
+    assert [stream.label for stream in state.streams] == ["1/1"]
+    assert state.text(state.streams[0]) == " <b>"
+    text = path.read_text()
+    assert "Infinity" in text
+    assert "no 2" not in text
+
+
 def test_a_table(view: View, tmp_path: Path) -> None:
     """A row a token, with text and logprob."""
     rows = list(csv.DictReader(io.StringIO(written("csv", view, tmp_path))))
@@ -105,6 +131,17 @@ def test_a_page(view: View, tmp_path: Path) -> None:
     assert "&lt;b&gt;" in page
     assert "rank 1" in page
     assert "\x1b" not in page
+
+
+def test_which_distribution_a_page_is_of(tmp_path: Path) -> None:
+    """A perplexity that is not the model's own says so, and a rank that is a bound is shown as one."""
+    top = {"1": -0.5, "2": -3.0}
+    for bias, told in (({}, "perplexity 20.0855\n"), ({"3": 1.0}, "perplexity 20.0855 (biased)")):
+        answer = tokens(0.1, token(2, logprob=-3.0, top_logprobs=top))
+        with shown([generate(0.0, logit_bias=bias), answer]) as view:
+            page = written("html", view, tmp_path)
+            assert told in page
+            assert "rank &gt;1" in page
 
 
 def test_long_lines_are_broken_between_tokens() -> None:
@@ -178,3 +215,16 @@ def test_other_frames_stay_out(view: View) -> None:
         if isinstance(event, Frame) and event.command == "TOKEN":
             assert isinstance(event.content, Parsed)
             assert {entry["stream_id"] for entry in event.content.value} == {2}  # type: ignore[union-attr]
+
+
+def test_one_choice_of_an_http_answer(tmp_path: Path) -> None:
+    """A table and a document of a choice hold that choice alone; alternatives are named by their texts."""
+    logprobs = {"tokens": ["b"], "token_logprobs": [-0.5], "top_logprobs": [{"b": -0.5, " c:": -1.5}]}
+    events = [asked(0.0, n=2), sse(0.1, chunk("a")), sse(0.2, chunk("b", 1, logprobs=logprobs, finish_reason="stop"))]
+    with shown(events) as view:
+        view.choose_stream(1)
+        (row,) = csv.DictReader(io.StringIO(written("csv", view, tmp_path), newline=""))
+        assert (row["stream"], row["text"], row["finish_reason"]) == ("1/1.1", "b", "stop")
+        assert row["top_logprobs"] == '"b":-0.5 " c:":-1.5'
+        document = written("markdown", view, tmp_path)
+        assert ("```text\nb\n```" in document, document.count("## ")) == (True, 1)

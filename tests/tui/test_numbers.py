@@ -5,26 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from lmtool.tui.numbers import clock, count, figure, milliseconds, probability, size
-
-
-@pytest.mark.parametrize(
-    ("p", "shown"),
-    [(1.0, "1.00"), (0.9996, "1.00"), (0.9994, ".999"), (0.326, ".326"), (0.0005, ".001"),
-     (2e-5, "2e-5"), (1e-12, "1e-12"), (0.0, "0")],
-)  # fmt: skip
-def test_probabilities(p: float, shown: str) -> None:
-    """Three digits without the zero in front; small ones as a power of ten."""
-    assert probability(p) == shown
-
-
-@given(st.floats(0, 1))
-def test_probabilities_are_short(p: float) -> None:
-    """A column of five or six characters holds all but the smallest."""
-    assert len(probability(p)) <= 6
+from lmtool.tui.numbers import clock, count, figure, milliseconds, size
 
 
 @pytest.mark.parametrize(

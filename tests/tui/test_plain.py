@@ -29,7 +29,7 @@ def test_a_line_an_event() -> None:
     """Each event and token has its line, in the words of `trace show`; vocabularies have none."""
     lines = said(PlainLines)
     assert len(lines) == 5
-    assert lines[2].split() == ["0.200000", "1/1", "<", "11", '"', 'a"', "·", "p", "0.905"]
+    assert lines[2].split() == ["0.200000", "1/1", "<", "11", '"', 'a"', "·", "p", ".905"]
 
 
 def test_controls_of_a_model_are_written_out() -> None:
@@ -73,3 +73,18 @@ def test_long_texts_are_cut() -> None:
     words = Vocab(0.0, 0, {11: "word " * 1000})
     (line,) = said(Sentences, (words, generate(0.1), tokens(0.2, token(11) | {"finish_reason": "stop"})))
     assert line.endswith("(and more)")
+
+
+def test_filters_that_ask_how_streams_end() -> None:
+    """Live, a token is told as soon as it is known: of a running stream at once, of one that fails at its end."""
+    fails = tokens(0.5, {"stream_id": 2, "error": "no"})
+    lines: list[str] = []
+    failing, running = PlainLines(lines.append, parse("err tok:12")), PlainLines(lines.append, parse("run tok:12"))
+    for one in (failing, running):
+        one.feed([generate(0.0), generate(0.0, 2), tokens(0.1, token(12), token(12, 2))])
+    assert [line.split()[1] for line in lines] == ["1/1", "1/2"]
+    lines.clear()
+    for one in (failing, running):
+        one.feed([fails])
+        one.finish()
+    assert [line.split()[:2] for line in lines] == [["0.100000", "1/2"]]

@@ -30,5 +30,6 @@ def test_values_that_are_none(word: str) -> None:
 
 def test_scores() -> None:
     """An arrow parts prompt and text; without one all of it is scored."""
-    assert (score_of("The capital is => Paris").prompt, score_of("a => b").scored) == ("The capital is", " b")
-    assert (score_of("all of it").prompt, score_of("all of it").scored) == ("", "all of it")
+    assert (score_of("The capital is => Paris").prompt, score_of("a => b").text) == ("The capital is", " b")
+    assert (score_of("all of it").prompt, score_of("all of it").text) == ("", "all of it")
+    assert (score_of("a => b").whole, score_of("a => b").before) == (" b", ())

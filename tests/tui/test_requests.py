@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from lmtool.trace.conversation import Began
+from lmtool.providers.answer_reader import api_of
+from lmtool.trace.stream_events import RequestStarted
 from lmtool.tui.requests import PROMPT_CHARACTERS, PROMPT_TOKENS, Digest, digest, parameters, stream_of
 
 
-def asked(kind: str = "GENERATE", **payload: object) -> Began:
+def asked(kind: str = "GENERATE", **payload: object) -> RequestStarted:
     """A request."""
-    return Began(0.5, "1/3", kind, payload)
+    method, _, path = kind.partition(" ")
+    return RequestStarted(0.5, 1, "1/3", kind, payload, api_of(method, path))
 
 
 def test_fields_of_a_stream() -> None:
     """Small fields stay as they are; the prompt, the bias and what names the stream have places of their own."""
     began = asked(model="m", prompt=[1, 2], stream_id=3, max_tokens=7, temperature=0.5, logit_bias={"1": -100, "2": 3})
-    stream = stream_of(4, "1/3", 1, began, 9, {})
+    stream = stream_of(began, 4, 0, 9, {})
     assert (stream.index, stream.label, stream.connection, stream.frame, stream.began) == (4, "1/3", 1, 9, 0.5)
     assert (stream.kind, stream.model, stream.prompt, stream.prompt_tokens, stream.max_tokens) == (
         "GEN",
@@ -53,13 +55,13 @@ def test_large_values(value: object, expected: Digest) -> None:
 def test_references() -> None:
     """A value that stands in a blob is told from it; one that no blob gives is empty."""
     began = asked(prompt={"$blob": "a"}, logit_bias={"$blob": "b"})
-    stream = stream_of(0, "1/3", 1, began, 0, {"a": Digest(9, (8, 9))})
+    stream = stream_of(began, 0, 0, 0, {"a": Digest(9, (8, 9))})
     assert (stream.prompt, stream.prompt_tokens, stream.biased) == ((8, 9), 9, 0)
 
 
 def test_redacted_prompts() -> None:
     """Of a redacted prompt only the length is known."""
-    stream = stream_of(0, "1/3", 1, asked(prompt={"$redacted": "prompt", "n": 12, "sha256": "x"}), 0, {})
+    stream = stream_of(asked(prompt={"$redacted": "prompt", "n": 12, "sha256": "x"}), 0, 0, 0, {})
     assert (stream.prompt, stream.prompt_tokens) == ("", 12)
 
 
@@ -72,17 +74,20 @@ def test_redacted_prompts() -> None:
         (asked("SCORE", scored="text"), None),
         (asked("POST /v1/chat/completions", max_completion_tokens=5), 5),
         (asked("POST /v1/completions"), None),
+        (asked("POST /v1/responses", max_output_tokens=6), 6),
     ],
 )
-def test_how_many_tokens_there_may_be(began: Began, expected: int | None) -> None:
+def test_how_many_tokens_there_may_be(began: RequestStarted, expected: int | None) -> None:
     """LMTP, GEN-2: 32 where a GENERATE does not say; a SCORE has as many as it was given."""
-    assert stream_of(0, "1/3", 1, began, 0, {}).max_tokens == expected
+    assert stream_of(began, 0, 0, 0, {}).max_tokens == expected
 
 
 def test_kinds() -> None:
     """LMTP's commands, and chats apart from completions of text."""
-    kinds = ["GENERATE", "SCORE", "POST /v1/chat/completions", "POST /v1/completions"]
-    assert [stream_of(0, "1/3", 1, asked(kind), 0, {}).kind for kind in kinds] == ["GEN", "SCORE", "CHAT", "TEXT"]
+    paths = ["/v1/chat/completions", "/v1/responses", "/messages", "/v1/completions", "/api/generate"]
+    kinds = ["GENERATE", "SCORE", *(f"POST {path}" for path in paths), "GET /v1/models"]
+    found = [stream_of(asked(kind), 0, 0, 0, {}).kind for kind in kinds]
+    assert found == ["GEN", "SCORE", "CHAT", "CHAT", "CHAT", "TEXT", "TEXT", ""]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +102,7 @@ def test_kinds() -> None:
 )
 def test_constraints(payload: dict[str, object], expected: str | None) -> None:
     """What kind of constraint holds a stream; `text` is none."""
-    assert stream_of(0, "1/3", 1, Began(0.5, "1/3", "GENERATE", payload), 0, {}).constraint == expected
+    assert stream_of(asked(**payload), 0, 0, 0, {}).constraint == expected
 
 
 def test_a_few_words() -> None:

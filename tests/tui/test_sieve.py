@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lmtool.errors import FileError
+from lmtool.trace.answers import Answers
+from lmtool.trace.events import Event, Frame, Parsed, Vocab
 from lmtool.trace.filter import parse
+from lmtool.trace.header import Header
+from lmtool.trace.stream_events import stream_of
+from lmtool.trace.writer import TraceWriter
 from lmtool.tui.facts import TokenFacts
 from lmtool.tui.lines import Spool
 from lmtool.tui.measures import Measures
-from lmtool.tui.sieve import Sieve
+from lmtool.tui.sieve import Selection, Sieve, load_selection
 from tests.trace.conftest import generate, token, tokens
 
 
@@ -50,7 +58,7 @@ def test_a_stream_that_fails_later() -> None:
     assert sieve.rows(1).tolist() == [0]
 
 
-@pytest.mark.parametrize(("expression", "step"), [("tok:1", 20_000), ("rank>0", 2_000)])
+@pytest.mark.parametrize(("expression", "step"), [("tok:1", 20_000), ("rank>1", 2_000)])
 def test_bit_by_bit(expression: str, step: int) -> None:
     """Many tokens are not looked at in one go: drawing does not wait for them."""
     spool = Spool()
@@ -63,3 +71,78 @@ def test_bit_by_bit(expression: str, step: int) -> None:
         rounds += 1
     assert rounds == -(-41_000 // step)
     assert len(sieve.rows(41_000)) == (41_000 if expression == "tok:1" else 0)
+
+
+EVENTS: tuple[Event, ...] = (
+    Vocab(0.0, 0, {11: " the", 12: "x"}),
+    generate(0.0),
+    tokens(0.1, token(11, logprob=-0.1, top_logprobs={"11": -0.1, "12": -3.0})),
+    tokens(0.2, token(12, logprob=-3.0, top_logprobs={"11": -0.1, "12": -3.0})),
+    tokens(0.9, token(11, logprob=-0.1), token(13) | {"finish_reason": "stop"}),
+    generate(1.0, 2, connection=2),
+    tokens(1.05, token(11, 2), connection=2),
+    Frame(1.1, "<", 2, Parsed("TOKEN", [{"stream_id": 2, "error": "no"}], "py")),
+    generate(1.2, 3, connection=2),
+    Frame(1.3, ">", 2, Parsed("MODEL_INFO", {"stream_id": 4}, "py")),
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A trace of these events."""
+    writer = TraceWriter(tmp_path / "a.lmtp.jsonl", Header())
+    for event in EVENTS:
+        writer.write(event)
+    writer.close(2.0)
+    return writer.path
+
+
+@pytest.mark.parametrize(
+    ("expression", "times"),
+    [
+        ("p<.1", [0.2]),
+        ("rank>1", [0.2]),
+        ("gap>500ms", [0.9]),
+        ("tok:11", [0.1, 0.9, 1.05]),
+        ('"the"', [0.1, 0.9, 1.05]),
+        ('"13"', []),
+        ("conn:2", [1.0, 1.05, 1.1, 1.2, 1.3]),
+        ("sid:1/1", [0.0, 0.1, 0.2, 0.9, 0.9]),
+        ("err", [1.0, 1.05, 1.1]),
+        ("state:stop", [0.0, 0.1, 0.2, 0.9, 0.9]),
+        ("state:waiting", [1.2, 1.3]),
+        ("bits>4 !tok:11", [0.2]),
+        ("kind:gen model:m", [0.0, 0.1, 0.2, 0.9, 0.9, 1.0, 1.05, 1.1, 1.2]),
+    ],
+)
+def test_steps_of_a_file(path: Path, expression: str, times: list[float]) -> None:
+    """Each term looks at what it names; how a stream ends holds for all of it; tokens' facts hold for no request."""
+    answers = Answers(stream_of)
+    with load_selection(path, parse(expression)) as selection:
+        assert selection is not None
+        found = [step.time for event in EVENTS for step in answers.follow(event) if selection.wants(step)]
+    assert found == times
+
+
+def test_no_filter_reads_nothing(path: Path) -> None:
+    """Without a filter there is no selection."""
+    with load_selection(path, None) as selection:
+        assert selection is None
+
+
+def test_a_file_that_breaks(path: Path) -> None:
+    """Nothing is selected from a file that cannot be read to its end: how its streams end is not known."""
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]) + "[]\n[]\n")
+    with pytest.raises(FileError, match="line 12"), load_selection(path, parse("tok:12")):
+        pass
+
+
+def test_any_token_of_a_stream() -> None:
+    """A stream is wanted where the filter holds for it or for one of its tokens."""
+    spool = Spool()
+    spool.feed(EVENTS)
+    made = Measures(spool.state, spool)
+    wanted = {
+        one: [Selection(parse(one), made).wants_any(i) for i in range(3)] for one in ("p<.1", "err", "state:waiting")
+    }
+    assert list(wanted.values()) == [[True, False, False], [False, True, False], [False, False, True]]

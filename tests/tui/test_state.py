@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmtool.trace.entries import Entry, TokenLine
+from lmtool.lmtp.frames import TokenEntry
 from lmtool.trace.events import (
     Blob,
     Close,
@@ -23,6 +23,7 @@ from lmtool.trace.events import (
     Vocab,
 )
 from lmtool.trace.header import Header
+from lmtool.trace.scanning import TokenLine
 from lmtool.tui.state import State
 from tests.trace.conftest import generate, token, tokens
 from tests.trace.strategies import events as any_event
@@ -182,6 +183,20 @@ def test_an_id_that_runs_without_a_refusal() -> None:
     assert [stream.ended for stream in state.streams] == [0.2, 0.3]
 
 
+def test_an_id_that_three_requests_name() -> None:
+    """Each one waits for the end of the one before it, also where an end and a beginning come in one frame."""
+    end = {"finish_reason": "stop"}
+    state = fed(
+        generate(0.0),
+        generate(0.1),
+        tokens(0.2, token(5) | end, token(6)),
+        generate(0.3),
+        tokens(0.4, token(7)),
+        tokens(0.5, token(8) | end, token(9)),
+    )
+    assert [[state.tokens.ids[row] for row in stream.rows] for stream in state.streams] == [[5], [6, 7, 8], [9]]
+
+
 def test_a_request_that_fails() -> None:
     """LMTP, ERR-6: a MSG error that bears the id of a stream ends it."""
     state = fed(generate(0.0), Frame(0.2, "<", 1, Parsed("MSG", [{"stream_id": 1, "error": "no"}], "py")))
@@ -306,14 +321,14 @@ def test_speed() -> None:
 
 
 def test_memory() -> None:
-    """A token takes 20 bytes of columns, and a frame 29."""
+    """A token takes 24 bytes of columns, and a frame 29."""
     state = State()
-    lines = [TokenLine(i / 1000, "<", 1, "TOKEN", [Entry(s, 5, -1.0) for s in range(8)]) for i in range(500)]
+    lines = [TokenLine(i / 1000, "<", 1, "TOKEN", [TokenEntry(s, 5, -1.0) for s in range(8)]) for i in range(500)]
     state.take(range(500), lines)
     size = sum(
         len(getattr(state.tokens, name)) * getattr(state.tokens, name).itemsize for name in state.tokens.__slots__
     )
     size += sum(len(stream.rows) * stream.rows.itemsize for stream in state.streams)
-    assert size / len(state.tokens) == 20
+    assert size / len(state.tokens) == 24
     frames = sum(getattr(state.frames, name).itemsize for name in state.frames.__slots__)
     assert frames == 29

@@ -15,7 +15,13 @@ from tests.tui.folding import fed
 
 @pytest.mark.parametrize(
     ("reason", "phase"),
-    [("stop", "stop"), ("length", "length"), ("cancelled", "cancelled"), ("content_filter", "unfinished")],
+    [
+        ("stop", "stop"),
+        ("length", "length"),
+        ("cancelled", "cancelled"),
+        ("content_filter", "stop"),
+        ("error", "error"),
+    ],
 )
 def test_phases(reason: str, phase: str) -> None:
     """Waiting until the first token, running until the end; then how it ended."""
@@ -44,10 +50,14 @@ def test_perplexity(logprobs: list[float], asked: list[int]) -> None:
 
 
 def test_perplexity_without_logprobs() -> None:
-    """One token without a logprob leaves it unknown from there on; no token at all, too."""
+    """Tokens without a logprob are left out; without any that has one it is not known."""
     state = fed(generate(0.0), tokens(0.1, token(1, logprob=-1.0), token(2) | {"logprob": None}, token(3)))
     stream = state.streams[0]
-    assert [stream.perplexity(count) for count in range(4)] == [None, pytest.approx(math.e), None, None]
+    assert [stream.perplexity(count) for count in range(4)] == [
+        None,
+        *[pytest.approx(math.e)] * 2,
+        pytest.approx(math.exp(0.75)),
+    ]
 
 
 def test_perplexity_beyond_all_floats() -> None:

@@ -26,11 +26,12 @@ class Peer:
         self._loop = asyncio.new_event_loop()
 
     def about(self) -> dict[str, Any]:
-        """Versions, dtype and size."""
+        """Versions, dtype, what computes it, and size."""
         info = self._engine.info_now
         return {
             "versions": dict(info.versions),
             "dtype": info.dtype,
+            "kernels": info.kernels,
             "parameters": info.parameters,
             "vocab_size": info.vocab_size,
             "context_length": info.context_length,

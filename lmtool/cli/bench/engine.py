@@ -35,9 +35,11 @@ async def engine(
         ),
     ] = None,
     dtype: Annotated[
-        Literal["float32", "bfloat16", "float16", "int8"],
-        typer.Option(help="Of everybody's weights, where --peer says no other.", rich_help_panel=WHAT),
-    ] = "float32",
+        Literal["auto", "float32", "bfloat16", "float16", "int8"],
+        typer.Option(
+            help="Of everybody's weights, where --peer says no other; auto: as serve has them.", rich_help_panel=WHAT
+        ),
+    ] = "auto",
     batch: Annotated[str, typer.Option(metavar="N,N", help="Streams at once.", rich_help_panel=WHAT)] = "1,8,32",
     prompt_len: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens.", rich_help_panel=WHAT)] = 16,
     output_len: Annotated[int, typer.Option(min=2, metavar="N", help="Tokens.", rich_help_panel=WHAT)] = 33,
@@ -59,7 +61,7 @@ async def engine(
     compare: Compare = None,
     tolerance: Tolerance = 0.1,
 ) -> None:
-    """Measure our engine beside its peers: same weights, rotated rounds, ratios with their spread.
+    """Measure our engine, as it is served, beside its peers: same weights, rotated rounds, ratios with their spread.
 
     A peer counts only if its greedy ids are those of transformers in float32, up to near ties. A round counts only if
     a calibration kernel is as fast after it as before. Numbers of processors begin with 0.

@@ -43,6 +43,7 @@ def print_trace(out: Output, path: str, *, chosen: Filter | None, sentences: boo
     """Print a trace file; what has read it knows how it ends. Raises `FileError`."""
     from lmtool.trace.reader import TraceReader
     from lmtool.tui.plain import PlainLines, Sentences
+    from lmtool.tui.sieve import load_selection
 
     printed = False
 
@@ -51,11 +52,12 @@ def print_trace(out: Output, path: str, *, chosen: Filter | None, sentences: boo
         printed = True
         out.line(line)
 
-    printer: PlainLines | Sentences = (Sentences if sentences else PlainLines)(put, chosen)
     reader = TraceReader(path)
-    for event in reader:
-        printer.feed((event,))
-    printer.finish()
+    with load_selection(path, chosen) as selection:
+        printer: PlainLines | Sentences = (Sentences if sentences else PlainLines)(put, selection=selection)
+        for event in reader:
+            printer.feed((event,))
+        printer.finish()
     if chosen is not None and not printed:
         out.note_nothing_passed(chosen.source)
     return reader

@@ -7,14 +7,14 @@ import os
 import re
 import shlex
 import sys
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmtool.bench.worker import command
 from lmtool.cli.backends import VLLM
 from lmtool.cli.vllm.translation import option
 from lmtool.cli.wiring import served
+from lmtool.engine.cpu.library import find_kernels
 from lmtool.errors import ResourceError, UsageError
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from lmtool.cli.serving.service import ServiceConfig
 
 DRIVER = Path("/proc/driver/nvidia/gpus")
+VLLM_PROGRAM = Path(__file__).parents[1] / "vllm" / "start.py"
+"""Run by its file: vLLM's environment has no lmtool, and multiprocessing runs it again in each process."""
 MOST = 256
 
 
@@ -36,15 +38,19 @@ class ReplicasConfig:
     """`GxD`: G workers of D CUDA devices each."""
 
 
-def commands(config: ReplicasConfig, service: ServiceConfig, environment: dict[str, str]) -> tuple[str, ...]:
+def commands(
+    config: ReplicasConfig, service: ServiceConfig, environment: dict[str, str], *, verbose: bool = False
+) -> tuple[str, ...]:
     """Endpoints (`stdio:COMMAND`) of the workers; none for a server that has one process.
+
+    verbose: let vLLM print what it prints, through the worker's stderr.
 
     Raises `UsageError` for a layout that makes no sense, `ResourceError` for more devices than there are.
     """
     if config.layout is None:
         if config.replicas == 1 and service.backend.backend != VLLM:
             return ()
-        return (_command(service, environment, {}),) * config.replicas
+        return (_command(_same_kernels(service), environment, {}, verbose=verbose),) * config.replicas
     if config.replicas != 1:
         raise UsageError("--replicas and --layout contradict each other", "give one of them: 2x1 is two workers")
     workers, each = parse_layout(config.layout)
@@ -54,7 +60,18 @@ def commands(config: ReplicasConfig, service: ServiceConfig, environment: dict[s
             f"--layout {workers}x1, or --backend vllm, which shares a model out among devices",
         )
     groups = device_groups(workers, each, _devices(environment))
-    return tuple(_command(service, environment, {"CUDA_VISIBLE_DEVICES": ",".join(group)}, each) for group in groups)
+    return tuple(
+        _command(service, environment, {"CUDA_VISIBLE_DEVICES": ",".join(group)}, each, verbose=verbose)
+        for group in groups
+    )
+
+
+def _same_kernels(service: ServiceConfig) -> ServiceConfig:
+    """The same with `--kernels auto` decided: a worker whose compiler or cache fails must not differ in silence."""
+    if service.engine.kernels != "auto" or service.backend.backend == VLLM:
+        return service
+    kernels = "none" if isinstance(find_kernels(), ResourceError) else "required"
+    return replace(service, engine=replace(service.engine, kernels=kernels))
 
 
 def parse_layout(text: str) -> tuple[int, int]:
@@ -83,11 +100,13 @@ def _devices(environment: dict[str, str]) -> list[str]:
     return [str(number) for number in range(len(list(DRIVER.iterdir())))] if DRIVER.is_dir() else []
 
 
-def _command(service: ServiceConfig, environment: dict[str, str], more: dict[str, str], devices: int = 1) -> str:
+def _command(
+    service: ServiceConfig, environment: dict[str, str], more: dict[str, str], devices: int = 1, *, verbose: bool
+) -> str:
     """The command of one worker. What this server was told comes with it; settings and variables are not read again."""
-    hidden = [word for name in sorted(environment) if name.startswith("LMTOOL_") for word in ("-u", name)]
+    hidden = [f"-u{name}" for name in sorted(environment) if name.startswith("LMTOOL_")]
     named = [f"{name}={value}" for name, value in more.items()]
-    words = _vllm(service, devices) if service.backend.backend == VLLM else _own(service)
+    words = _vllm(service, devices, verbose=verbose) if service.backend.backend == VLLM else _own(service)
     return "stdio:" + shlex.join(["env", *hidden, *named, *words])
 
 
@@ -98,7 +117,7 @@ def _own(service: ServiceConfig) -> list[str]:
     return [*program, "serve", "--stdio", "--replicas", "1", *flags, *model]
 
 
-def _vllm(service: ServiceConfig, devices: int) -> list[str]:
+def _vllm(service: ServiceConfig, devices: int, *, verbose: bool) -> list[str]:
     """The words for a worker of vLLM in its own Python; our flags in its words, its own options as they are."""
     engine, model = service.engine, served(service.models.model, service.models.served_model_name)
     options: dict[str, Any] = {"dtype": engine.dtype, "max_num_seqs": engine.max_streams}
@@ -114,8 +133,8 @@ def _vllm(service: ServiceConfig, devices: int) -> list[str]:
     given = dict(service.backend.options)
     python = given.pop("python")
     options |= {name: option(value) for name, value in given.items()}
-    settings = {"model": model.source, "name": model.names[0], "options": options}
-    return command(python, "lmtool.cli.vllm.worker", [json.dumps(settings)])
+    settings = {"model": model.source, "name": model.names[0], "options": options, "verbose": verbose}
+    return [python, str(VLLM_PROGRAM), json.dumps(settings)]
 
 
 def _flags(config: Any) -> list[str]:

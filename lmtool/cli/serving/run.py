@@ -32,11 +32,18 @@ if TYPE_CHECKING:
     from lmtool.cli.invocation import Common
     from lmtool.cli.serving.status import Event
     from lmtool.lmtp.request_log import RequestLog
-    from lmtool.trace.frame_tap import FrameTap
+    from lmtool.trace.server_tap import ServerTap
     from lmtool.types import ModelInfo
 
 AT_ONCE = 3.0
 """Seconds that the second Ctrl-C leaves for saying goodbye."""
+SWITCH_SECONDS = 0.0001
+"""After which a thread that is busy in Python lets another one on.
+
+The engine lets go of the interpreter with each kernel that it calls, some dozens of times a step. With Python's own
+5 ms, one busy thread (such as one that renders a long conversation) makes the 99th percentile of 16 streams' gaps
+200 ms in place of 9; with this, 16. Where no thread is busy for so long, nothing changes.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +59,7 @@ class ServingConfig:
     """Seconds that running streams get to end after the first Ctrl-C."""
     json_logs: bool = False
     record: str | None = None
-    """File, or folder, that keeps what goes over LMTP connections as traces."""
+    """File, or folder, that keeps what is said over LMTP and HTTP as traces."""
     inspect: bool = False
     """Show all traffic on an inspector's screen, in place of lines on stdout; then `record` names a file."""
 
@@ -62,6 +69,7 @@ async def run(config: ServingConfig, common: Common) -> None:
 
     A signal while the model loads ends the process at once with 128 + its number: a load cannot be stopped otherwise.
     """
+    sys.setswitchinterval(SWITCH_SECONDS)
     console = make_console(config, common)
     ready_file = ReadyFile(config.ready_file)
     try:
@@ -104,7 +112,7 @@ class _Run:
         self.console.tell(Stopped())
 
     @contextlib.asynccontextmanager
-    async def _tap(self) -> AsyncIterator[FrameTap | None]:
+    async def _tap(self) -> AsyncIterator[ServerTap | None]:
         """What records, if anything does."""
         if self.config.record is None:
             yield None

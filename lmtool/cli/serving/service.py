@@ -19,6 +19,7 @@ from lmtool.errors import LmtoolError, UsageError
 from lmtool.lmtp.balancing.balancer import Balancer
 from lmtool.lmtp.config import ServerConfig
 from lmtool.lmtp.request_log import RequestLog, silent
+from lmtool.prompt_limits import limits_of
 from lmtool.types import Usage
 
 if TYPE_CHECKING:
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
 
     import uvicorn
 
-    from lmtool.lmtp.connection import Tap
     from lmtool.openai_api.server import OpenAIServer
     from lmtool.ports import TokenModel
     from lmtool.text.tokenizer import TextTokenizer
+    from lmtool.trace.server_tap import ServerTap
     from lmtool.types import LoadProgress, ModelInfo, TokenOutput
 
 
@@ -75,16 +76,17 @@ class Service:
     """
 
     def __init__(
-        self, config: ServiceConfig, log: Callable[[RequestLog], None] = silent, tap: Tap | None = None
+        self, config: ServiceConfig, log: Callable[[RequestLog], None] = silent, tap: ServerTap | None = None
     ) -> None:
         """Plug everything together; nothing is loaded or opened yet.
 
-        log: gets each request that ended. tap: is shown what goes over LMTP connections.
+        log: gets each request that ended. tap: is shown what clients and the server say.
         """
         from lmtool.lmtp.server import LmtpServer
 
         self._config = config
         self._log = log
+        self._tap = tap
         self._loader = Loader(config.engine, config.backend, models=config.models)
         self._host = (
             Balancer(config.workers, config.access.key) if config.workers else host(config.models, self._loader)
@@ -152,6 +154,9 @@ class Service:
         except LmtoolError:
             return  # a model from elsewhere: what needs its tokenizer is refused by name
         if info.tokenizer is not None and info.tokenizer.sha256 == tokenizer.info.sha256:
+            assert isinstance(self._host, Balancer), "it has workers"
+            self._host.longest_token_bytes = tokenizer.longest_token_bytes
+            tokenizer.limits = limits_of(None, self._host.limits)
             self._loader.known_tokenizers[source] = tokenizer
 
     async def ended(self) -> None:
@@ -212,7 +217,9 @@ class Service:
 
         form = form_named(self._config.models.tool_call_parser)
         self._http = OpenAIServer(self._host, self._tokenizer, ApiConfig(form, self._answered))
-        return Starlette(routes=[*self._server.routes(), *routes(self.health, self._numbers), *self._http.routes()])
+        handlers = [*self._server.routes(), *routes(self.health, self._numbers), *self._http.routes()]
+        application = Starlette(routes=handlers)
+        return application if self._tap is None else self._tap.around(application, leave_out=("/health", "/metrics"))
 
     def _tokenizer(self, name: str | None) -> TextTokenizer | None:
         """The tokenizer of the model that is served under this name."""

@@ -126,8 +126,8 @@ def as_lines(event: Event, clock: str, columns: int) -> list[str]:
 
 
 def model_line(info: ModelInfo) -> str:
-    """`gpt2 · 124 M · bfloat16 · cuda:0`, of what is known."""
-    parts = (info.model, count(info.parameters), info.dtype, info.device)
+    """`gpt2 · 124 M · bfloat16 · cpu · oneDNN`, of what is known."""
+    parts = (info.model, count(info.parameters), info.dtype, info.device, info.kernels)
     return " · ".join(part for part in parts if part)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
+from lmtool.logprobs.distribution import Distribution, bits, probability
 from lmtool.tui import heat
-from lmtool.tui.heat import ATTRIBUTES, COLORS, STEPS, bits, step_of
+from lmtool.tui.heat import ATTRIBUTES, COLORS, STEPS, step_of
 
 if TYPE_CHECKING:
     from lmtool.types import TokenOutput
@@ -43,33 +43,23 @@ def step(output: TokenOutput, mode: HeatMode, vocab_size: int | None = None) -> 
 
 
 def measure(output: TokenOutput, mode: HeatMode, vocab_size: int | None = None) -> float | None:
-    """Value of a token in a mode: a probability, bits, or a rank from 1."""
+    """Value of a token in a mode: a probability, bits, the most that the entropy can be, the least a rank can be."""
+    if mode in ("entropy", "rank") and not output.top_logprobs:
+        return None
     if mode == "entropy":
-        return entropy_bound(output.top_logprobs or (), vocab_size)
+        bounds = distribution(output).entropy(vocab_size)
+        return None if bounds is None else bounds[1]
     if mode == "rank":
-        return rank(output)
+        rank = distribution(output).rank
+        return None if rank is None else rank.place
     if output.logprob is None:
         return None
-    return math.exp(min(output.logprob, 0.0)) if mode == "prob" else bits(output.logprob)
+    return probability(output.logprob) if mode == "prob" else bits(output.logprob)
 
 
-def rank(output: TokenOutput) -> int | None:
-    """Place of the token among its alternatives, 1 the likeliest; None where it came without alternatives.
-
-    A chosen token that is not among the k best is sent behind them: its place is then a lower bound, k + 1.
-    """
-    if output.logprob is None or not output.top_logprobs:
-        return None
-    return 1 + sum(logprob > output.logprob and token != output.token for token, logprob in output.top_logprobs)
-
-
-def entropy_bound(top: tuple[tuple[int, float], ...], vocab_size: int | None) -> float | None:
-    """Largest entropy in bits of a distribution with these most likely tokens; None for fewer than two.
-
-    Where the size of the vocabulary is not known, what is unseen counts as one id: steps of colour stay apart so.
-    """
-    bounds = heat.entropy_bounds([min(logprob, 0.0) for _, logprob in top], vocab_size or len(top) + 1)
-    return None if bounds is None else bounds[1]
+def distribution(output: TokenOutput, k: int | None = None) -> Distribution[int | None]:
+    """What is known of the distribution that a token was chosen from. k: how many alternatives the request has."""
+    return Distribution.of(output.token, output.logprob, output.top_logprobs or (), k)
 
 
 def depth_of(environment: Mapping[str, str], *, color: bool, terminal: bool) -> Depth:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import sys
@@ -18,8 +17,7 @@ from lmtool.cli.talking.cells import pad, shorten
 from lmtool.cli.talking.lanes import Lanes, Piece
 from lmtool.cli.talking.stats import Record, as_json, stats_line, token_event
 from lmtool.cli.talking.talk import Arrival
-from lmtool.tui.heat import bits as bits_of
-from lmtool.tui.numbers import probability
+from lmtool.logprobs.distribution import bits, format_probability, probability
 from lmtool.types import ModelInfo, TokenOutput
 
 Spell = Callable[[int], str]
@@ -196,10 +194,10 @@ class TableView:
         self._counts[record.index] = place + 1
         whose = f"{record.index:>2}" if self.several else ""
         token = pad(shorten(self._token(output), 14), 14)
-        rank = heat.rank(output)
-        p = "" if output.logprob is None else probability(math.exp(min(0.0, output.logprob)))
-        bits = "" if output.logprob is None else f"{bits_of(output.logprob):.1f}"
-        figures = f"  {p:>5}  {bits:>5}  {'' if rank is None else rank:>4}  "
+        rank = heat.distribution(output, record.top_logprobs).rank
+        p = "" if output.logprob is None else format_probability(probability(output.logprob))
+        surprisal = "" if output.logprob is None else f"{bits(output.logprob):.1f}"
+        figures = f"  {p:>5}  {surprisal:>5}  {'' if rank is None else str(rank):>4}  "
         left = f"{whose}{place:>3}  {output.token:>6}  "
         room = columns() - len(left) - 14 - len(figures) if self.ink.out.terminal else None
         rest = self._alternatives(output)
@@ -213,7 +211,7 @@ class TableView:
 
     def _alternatives(self, output: TokenOutput) -> str:
         top = output.top_logprobs or ()
-        return "  ".join(f"{self._spelled(i)}{probability(math.exp(min(0.0, logprob)))}" for i, logprob in top)
+        return "  ".join(f"{self._spelled(i)}{format_probability(probability(logprob))}" for i, logprob in top)
 
     def _spelled(self, token: int) -> str:
         return f"#{token} " if self.spell is None else repr(self.spell(token)) + " "

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lmtool.cli.invocation import Common
 from lmtool.cli.output import Output
@@ -15,10 +15,9 @@ from lmtool.cli.talking.answer import time_limit
 from lmtool.cli.talking.cells import pad, shorten, width
 from lmtool.cli.talking.peer import open_peer, spelling_of
 from lmtool.cli.talking.render import Ink, Spell, Tint
-from lmtool.cli.talking.stats import Record, perplexity, token_event
+from lmtool.cli.talking.stats import Record, token_event
 from lmtool.cli.talking.talk import Talk, error_of
-from lmtool.tui.heat import bits as bits_of
-from lmtool.tui.numbers import probability
+from lmtool.logprobs.distribution import bits, format_probability, perplexity, probability
 from lmtool.types import ScoreRequest, TokenOutput
 
 BAR = 16
@@ -59,19 +58,24 @@ class Part:
     outputs: tuple[TokenOutput, ...]
 
     @property
+    def known(self) -> list[float]:
+        """Natural-log probabilities of its tokens, each after those before it; of one after nothing there is none."""
+        return [output.logprob for output in self.outputs if output.logprob is not None]
+
+    @property
     def logprob(self) -> float:
-        """Natural-log probability of all its tokens, each after those before it; 0 for none."""
-        return math.fsum(output.logprob or 0.0 for output in self.outputs)
+        """Natural-log probability of all tokens that have one; 0 for none."""
+        return math.fsum(self.known)
 
     @property
     def p(self) -> float:
         """Probability."""
-        return math.exp(min(0.0, self.logprob))
+        return probability(self.logprob)
 
     @property
     def perplexity(self) -> float | None:
-        """Perplexity; None for no tokens."""
-        return perplexity(self.logprob, len(self.outputs))
+        """Perplexity; None for no tokens that have a probability."""
+        return perplexity(self.logprob, len(self.known))
 
 
 async def score_texts(common: Common, scoring: Scoring) -> None:
@@ -98,9 +102,20 @@ async def score_texts(common: Common, scoring: Scoring) -> None:
             raise error_of(record.error)
     if scoring.top and any(output.top_logprobs is None for record in records for _, output in record.tokens):
         out.note("this server sends no alternatives with scores")
-    if not scoring.prompt and scoring.form != "json" and any(record.tokens for record in records):
-        out.note("without a prompt the first token has nothing before it: it counts as certain")
+    alone = [] if scoring.prompt else [record for record in records if _forget_first(record)]
+    if alone:
+        out.note("without a prompt the first token has nothing before it: it has no probability, and does not count")
     _print(Ink.of(out), scoring, records, tint, spell, model)
+
+
+def _forget_first(record: Record) -> bool:
+    """Take the logprob from a first token with nothing before it, which LMTP tells as 0 (SCO-2); whether it was one."""
+    if not record.tokens or (record.usage is not None and record.usage.prompt_tokens):
+        return False
+    time, first = record.tokens[0]
+    if first.logprob == 0:
+        record.tokens[0] = time, replace(first, logprob=None, top_logprobs=None)
+    return first.logprob == 0
 
 
 def _print(ink: Ink, scoring: Scoring, records: Sequence[Record], tint: Tint, spell: Spell | None, model: str) -> None:
@@ -165,7 +180,8 @@ def as_table(parts: Sequence[Part], scoring: Scoring, spell: Spell | None, colum
     for part, text in zip(parts, shown, strict=True):
         whose = f"{part.candidate + 1:>3} " if several else ""
         ppl = _number(part.perplexity)
-        figures = f"{len(part.outputs):>6}  {part.logprob:>9.3f}  {probability(part.p):>6}  {ppl:>8}"
+        told = (f"{part.logprob:.3f}", format_probability(part.p)) if part.known or not part.outputs else ("-", "-")
+        figures = f"{len(part.outputs):>6}  {told[0]:>9}  {told[1]:>6}  {ppl:>8}"
         if scoring.top is None:
             tail = bar(part.p / best if best else 0.0, BAR if room is None else min(BAR, room))
         else:
@@ -188,7 +204,7 @@ def _alternatives(part: Part, top: int | None, spell: Spell | None) -> str:
     if not part.outputs or not top:
         return ""
     found = (part.outputs[0].top_logprobs or ())[:top]
-    return "  ".join(f"{repr(spell(i)) if spell else f'#{i}'} {probability(math.exp(min(0.0, p)))}" for i, p in found)
+    return "  ".join(f"{repr(spell(i)) if spell else f'#{i}'} {format_probability(probability(p))}" for i, p in found)
 
 
 def _number(number: float | None) -> str:
@@ -212,7 +228,6 @@ def as_csv(parts: Sequence[Part], candidates: Sequence[str]) -> str:
     writer.writerow(["candidate", "text", "tokens", "logprob", "p", "ppl", "bits"])
     for part in parts:
         ppl = "" if part.perplexity is None else repr(part.perplexity)
-        bits = bits_of(part.logprob)
         row = [
             candidates[part.candidate],
             part.text,
@@ -220,7 +235,7 @@ def as_csv(parts: Sequence[Part], candidates: Sequence[str]) -> str:
             repr(part.logprob),
             repr(part.p),
             ppl,
-            repr(bits),
+            repr(bits(part.logprob)),
         ]
         writer.writerow(row)
     return buffer.getvalue()

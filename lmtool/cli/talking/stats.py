@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from lmtool.logprobs.distribution import perplexity
 from lmtool.tui.numbers import figure
-from lmtool.types import FinishReason, TokenOutput, Usage
+from lmtool.types import FinishReason, LogprobsMode, TokenOutput, Usage
 
 
 @dataclass(slots=True)
@@ -20,6 +21,10 @@ class Record:
     """Place of the stream among those asked for together, from 1."""
     sent: float
     """When the request went out."""
+    top_logprobs: int | None = None
+    """Alternatives a token that were asked for; None where nobody asked."""
+    logprobs_mode: LogprobsMode = "raw"
+    """Which distribution its logprobs are of."""
     text: str = ""
     tokens: list[tuple[float, TokenOutput]] = field(default_factory=list)
     """Outputs that bear a token, and when they came."""
@@ -74,14 +79,6 @@ class Record:
         return perplexity(self.logprob, len(self.tokens))
 
 
-def perplexity(logprob: float | None, tokens: int) -> float | None:
-    """Perplexity of so many tokens with this logprob in all; None for none, infinite above what a float holds."""
-    if logprob is None or not tokens:
-        return None
-    mean = -logprob / tokens
-    return math.exp(mean) if mean < 700 else math.inf
-
-
 def percentile(values: Sequence[float], share: float) -> float:
     """Smallest value that at least this share of the values does not exceed (nearest rank). values: not empty."""
     ordered = sorted(values)
@@ -102,7 +99,8 @@ def stats_line(record: Record) -> str:
         p50, p99 = (percentile(gaps, share) * 1000 for share in (0.5, 0.99))
         parts.append(f"gap p50 {figure(p50)} p99 {figure(p99)} ms")
     if record.perplexity is not None:
-        parts.append(f"ppl {figure(record.perplexity)}")
+        mode = "" if record.logprobs_mode == "raw" else f" ({record.logprobs_mode})"
+        parts.append(f"ppl {figure(record.perplexity)}{mode}")
     return " · ".join(parts)
 
 
@@ -129,6 +127,7 @@ def as_json(record: Record, model: str | None) -> dict[str, Any]:
             "completion_tokens": len(record.tokens),
             "cached_tokens": usage.cached_tokens if usage else None,
         },
+        "logprobs_mode": record.logprobs_mode,
         "logprob": _finite(record.logprob),
         "perplexity": _finite(record.perplexity),
         "timings": timings,

@@ -16,11 +16,12 @@ from lmtool.errors import (
     ServerError,
     TimeLimitError,
 )
-from lmtool.types import TokenOutput
+from lmtool.logprobs.mode import mode_of
+from lmtool.types import GenerateRequest, TokenOutput
 
 if TYPE_CHECKING:
     from lmtool.ports import StreamHandle, TokenModel
-    from lmtool.types import GenerateRequest, ScoreRequest
+    from lmtool.types import ScoreRequest
 
 Arrival: TypeAlias = tuple[Record, float, TokenOutput]
 """Whose, when (seconds), what."""
@@ -49,7 +50,8 @@ class Talk:
         index = request.stream_id
         assert isinstance(index, int)
         assert index not in self._running
-        record = Record(index, self._clock())
+        asked = request.sampling.top_logprobs if isinstance(request, GenerateRequest) else request.top_logprobs
+        record = Record(index, self._clock(), asked, mode_of(request))
         self._running[index] = record, model.submit(request, self._sink)
         return record
 

@@ -226,6 +226,7 @@ def _summary(out: Output, recording: Recording, connections: int) -> None:
     for key, times in recording.suspects.items():
         out.warn(f"the trace holds what looks like a key: {key} ({times} times); see: lmtool trace redact")
     files = "" if traces == 1 else f" in {traces} files"
-    out.note(f"{connections} connections · {events} events · {tokens} tokens{files}", "")
+    counted = f" · {tokens} tokens over LMTP" if tokens else ""
+    out.note(f"{connections} connections · {events} events{counted}{files}", "")
     if recording.failed:
         raise ResourceError(f"the recording is not complete: {recording.failed}", "what was written can be read")

@@ -32,33 +32,33 @@ def show(
 
     from lmtool.cli.output import Output
     from lmtool.errors import UsageError
-    from lmtool.trace.conversation import Conversation
+    from lmtool.trace.answers import Answers
     from lmtool.trace.description import describe, objects
     from lmtool.trace.filter import parse
     from lmtool.trace.reader import TraceReader
-    from lmtool.trace.selection import Selection
+    from lmtool.trace.stream_events import stream_of
+    from lmtool.tui.sieve import load_selection
 
     if jsonl and filter:
         raise UsageError("--filter selects lines for people, --jsonl prints every event", "filter the objects with jq")
     out = Output.of(common)
-    chosen = parse(filter)
+    chosen = parse(filter) if filter else None
     reader = TraceReader(file)
     header = reader.header
     if not jsonl:
         out.line(" · ".join(str(part) for part in (file.name, header.at, header.by, header.title) if part))
-    conversation = Conversation()
-    selection = Selection(chosen, conversation) if filter else None
-    printed = False
-    for event in reader:
-        if connection is not None and event.connection not in (0, connection):
-            continue
-        if jsonl:
-            for one in objects(event):
-                out.line(msgspec.json.encode(one).decode())
-        else:
-            for line in describe(event, conversation, selection):
-                printed = True
-                out.line(line)
-    if selection is not None and not printed:
+    answers, printed = Answers(stream_of), False
+    with load_selection(file, chosen) as selection:
+        for event in reader:
+            shown = connection is None or event.connection in (0, connection)
+            if jsonl:
+                for one in objects(event) if shown else ():
+                    out.line(msgspec.json.encode(one).decode())
+                continue
+            for line in describe(event, answers, None if selection is None else selection.wants):
+                if shown:
+                    printed = True
+                    out.line(line)
+    if chosen is not None and not printed:
         out.note_nothing_passed(chosen.source)
     tell_ending(out, reader)

@@ -42,7 +42,7 @@ def stats(
 
 def _print(out: Output, found: dict[str, Any]) -> None:
     out.line(
-        f"{found['duration_s']:.3f} s · {found['connections']} connections · {found['streams']} requests · "
+        f"{found['duration_s']:.3f} s · {found['connections']} connections · {found['requests']} requests · "
         f"{found['tokens']} tokens · {found['client_frames']} > {found['server_frames']} < frames"
     )
     out.line(f"gap p50 {_figure(found['gap_p50_ms'])} ms · p99 {_figure(found['gap_p99_ms'])} ms")
@@ -51,11 +51,16 @@ def _print(out: Output, found: dict[str, Any]) -> None:
     if listed:
         out.line(row("stream", "request", "prompt", "tokens", "ttft ms", "tok/s", "gap p99", "ppl", "end"))
     for one in listed[:_SHOWN]:
-        numbers = [one[n] for n in ("tokens", "ttft_ms", "tokens_per_second", "gap_p99_ms", "perplexity")]
-        end = one["error"] or one["finish_reason"] or ("" if one["kind"] == "MODEL_INFO" else "not finished")
-        out.line(row(one["stream"], one["kind"][:24], _figure(one["prompt_length"]), *map(_figure, numbers), end))
-    if found["streams"] > _SHOWN:
-        out.line(f"… and {found['streams'] - _SHOWN} more (--json lists the first 10000)")
+        tokens = f"{one['tokens']}*" if one["pieces"] else str(one["tokens"])
+        numbers = [one[n] for n in ("ttft_ms", "tokens_per_second", "gap_p99_ms", "perplexity")]
+        end = one["error"] or one["finish_reason"] or ("not finished" if one["generates"] else "")
+        out.line(
+            row(one["stream"], one["kind"][:24], _figure(one["prompt_length"]), tokens, *map(_figure, numbers), end)
+        )
+    if any(one["pieces"] for one in listed[:_SHOWN]):
+        out.line("* pieces of text: the server named no tokens; logprobs make it name them")
+    if len(listed) > _SHOWN:
+        out.line(f"… and {len(listed) - _SHOWN} more (--json lists the first 10000)")
 
 
 def _figure(number: float | None) -> str:

@@ -19,6 +19,7 @@ from lmtool.cli.vllm.translation import (
     scoring,
 )
 from lmtool.errors import (
+    ConnectError,
     ConstraintError,
     ContextOverflowError,
     LmtoolError,
@@ -30,7 +31,7 @@ from lmtool.ports import failure
 from lmtool.types import FinishReason, GenerateRequest, ModelInfo, ScoreRequest, TokenOutput, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from lmtool.cli.vllm.guides import RemoteGuides
     from lmtool.cli.vllm.told import Best
@@ -40,15 +41,37 @@ if TYPE_CHECKING:
 class VllmModel:
     """Streams of an `AsyncLLM`. Belongs to the event loop in which it was made."""
 
-    def __init__(self, engine: Any, info: ModelInfo, guides: RemoteGuides | None = None) -> None:
-        """engine: a `vllm.v1.engine.async_llm.AsyncLLM` without a tokenizer. guides: what holds streams in it."""
+    def __init__(
+        self,
+        engine: Any,
+        info: ModelInfo,
+        guides: RemoteGuides | None = None,
+        diagnose: Callable[[], ConnectError] = lambda: ConnectError("vLLM's engine has ended"),
+    ) -> None:
+        """engine: a `vllm.v1.engine.async_llm.AsyncLLM` without a tokenizer. guides: what holds streams in it.
+
+        diagnose: says why the engine has ended, once it has.
+        """
         self._engine = engine
         self._guides = guides
         self._info = info
+        self._diagnose = diagnose
         self._numbers = itertools.count()
 
-    async def info(self, model: str | None = None) -> ModelInfo:  # noqa: ARG002  # one model
+    @property
+    def failure(self) -> ConnectError | None:
+        """Why nothing can be computed any more: the engine's processes have ended, and the worker has to as well."""
+        return self._diagnose() if self._engine.errored else None
+
+    @property
+    def info_now(self) -> ModelInfo:
         """What is served."""
+        return self._info
+
+    async def info(self, model: str | None = None) -> ModelInfo:  # noqa: ARG002  # one model
+        """What is served. Raises `ConnectError` when the engine has ended."""
+        if failure := self.failure:
+            raise failure
         return self._info
 
     def submit(self, request: GenerateRequest | ScoreRequest, sink: Sink) -> StreamHandle:
@@ -71,8 +94,8 @@ class VllmModel:
         except LmtoolError as problem:
             stream.put(failure(request.stream_id, problem))
         except Exception as problem:  # noqa: BLE001  # whatever vLLM raises ends this stream and no other
-            reason = f"vLLM refused or failed: {problem}"
-            stream.put(failure(request.stream_id, ServerError(reason, "see the server's log")))
+            refused = ServerError(f"vLLM refused or failed: {problem}", "see the server's log")
+            stream.put(failure(request.stream_id, self.failure or refused))
 
     def _checked(self, request: GenerateRequest | ScoreRequest) -> list[int]:
         scored_ids = request.scored if isinstance(request, ScoreRequest) else ()

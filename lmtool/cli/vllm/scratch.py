@@ -1,10 +1,8 @@
-"""The folder that a worker shares with the processes of vLLM's engine: our package, the tokenizer, and a socket."""
+"""The folder that a worker shares with the processes of vLLM's engine: the model's description, and sockets."""
 
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +16,6 @@ KEY = "lmtool"
 """Under which vLLM's `additional_config` has the folder, and a request's `extra_args` what holds it."""
 PROCESSOR = "lmtool.cli.vllm.processor:GuideProcessor"
 EXTENSION = "lmtool.cli.vllm.extension.GuideExtension"
-_PACKAGE = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +29,12 @@ class Settings:
 
 
 class Scratch:
-    """A folder of this worker's own; belongs to its event loop. `close` removes it."""
+    """A folder of this worker's own, see `start`; belongs to the worker's event loop."""
 
-    def __init__(self) -> None:
-        """Make it. Processes started from now on find our package in it, and nothing else of this environment."""
-        self._folder = tempfile.TemporaryDirectory(prefix="lmtool-vllm-")
-        self.path = Path(self._folder.name)
-        packages = self.path / "packages"
-        packages.mkdir()
-        (packages / "lmtool").symlink_to(_PACKAGE, target_is_directory=True)
-        known = os.environ.get("PYTHONPATH")
-        os.environ["PYTHONPATH"] = str(packages) if not known else f"{packages}{os.pathsep}{known}"
-        self.told = Told(self.path / "told")
+    def __init__(self, path: Path) -> None:
+        """path: the folder, empty or not."""
+        self.path = path
+        self.told = Told(path / "told")
 
     def describe(self, info: ModelInfo, tokenizer: str | None) -> None:
         """Leave word of the model there, before the first request."""
@@ -60,9 +51,8 @@ class Scratch:
         }
 
     def close(self) -> None:
-        """Remove it."""
+        """Hear no more of the engine."""
         self.told.close()
-        self._folder.cleanup()
 
 
 def settings_of(folder: str) -> Settings:

@@ -1,77 +1,138 @@
-"""The program of a vLLM worker: loads the model in vLLM's environment and speaks LMTP on stdin and stdout."""
+"""A vLLM worker: loads the model in vLLM's environment and speaks LMTP on stdin and stdout; `start` runs it."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
+import signal
 import sys
+import traceback
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lmtool.cli.vllm.failures import engine_end, import_failure, load_failure
+from lmtool.cli.vllm.log import EngineLog
 from lmtool.cli.vllm.scratch import Scratch
-from lmtool.errors import LmtoolError, ModelLoadError
-from lmtool.types import ModelInfo
+from lmtool.cli.vllm.watchdog import LivenessSocket
+from lmtool.errors import LmtoolError
+from lmtool.ports import stream
+from lmtool.types import GenerateRequest, ModelInfo, SamplingParams
 
 if TYPE_CHECKING:
-    from typing import TextIO
-
+    from lmtool.cli.vllm.model import VllmModel
+    from lmtool.errors import ConnectError
     from lmtool.ports import TokenModel
+    from lmtool.text.tokenizer import TextTokenizer
+
+CHECK_SECONDS = 0.5
+"""Between two looks whether the engine lives."""
+_engines: list[Any] = []
+"""Keeps the engine from being collected: vLLM would shut it down then, see `LivenessSocket.end`."""
 
 
-def main(words: list[str]) -> None:
-    """Serve one client. words: the settings as JSON: `model`, `name`, and `options` for vLLM's engine."""
+def main(words: list[str], folder: Path) -> None:
+    """Serve one client until it leaves, then exit; with an error's sentence and status where that cannot be.
+
+    words: the settings as JSON: `model`, `name`, `options` for vLLM's engine, and whether to be `verbose`. folder:
+    shared with the engine's processes.
+    """
     settings = json.loads(words[0])
-    wire = _wire()
+    log = EngineLog(folder, verbose=settings["verbose"])
+    liveness = LivenessSocket(folder)
+    liveness.end_with_reader(log.wire.fileno())
+    signal.signal(signal.SIGTERM, lambda number, _frame: liveness.end(128 + number))
+    asyncio.run(_live(settings, folder, log, liveness))
+
+
+async def _live(settings: dict[str, Any], folder: Path, log: EngineLog, liveness: LivenessSocket) -> None:
     try:
-        asyncio.run(_serve(settings, wire))
+        await _serve(settings, folder, log)
+        status = 0
     except LmtoolError as problem:
-        sys.stderr.write(f"error: {problem.message}\n")
-        sys.exit(problem.exit_code)
+        log.report("error", problem.message, *problem.hints)
+        status = problem.exit_code
+    except Exception as bug:  # noqa: BLE001  # which would leave vLLM's processes to the interpreter's exit
+        traceback.print_exc(file=log.stderr)
+        log.report("error", f"the worker failed: {type(bug).__name__}: {bug}", "this is a mistake of lmtool's own")
+        status = 70
+    liveness.end(status)
 
 
-def _wire() -> TextIO:
-    """Stdout for the protocol alone: vLLM and its processes write to stderr."""
-    wire = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return wire
+async def _serve(settings: dict[str, Any], folder: Path, log: EngineLog) -> None:
+    from lmtool.cli.vllm.guides import RemoteGuides
+    from lmtool.cli.vllm.model import VllmModel
+    from lmtool.guide.answer_check import JsonAnswerCheck
+    from lmtool.text.text_model import TextModel
+
+    scratch = Scratch(folder)
+    engine = _engine(settings, scratch, log)
+    _engines.append(engine)
+    info, tokenizer = describe(engine.model_config, settings), _tokenizer(settings, log)
+    scratch.describe(info, None if tokenizer is None else tokenizer.to_json())
+    guides = RemoteGuides(engine, scratch.told) if _can_hold(settings) else None
+    model = VllmModel(engine, info, guides, partial(_why_ended, engine, log))
+    await _warm_up(model, settings, log)
+    log.trim(0)  # what loading printed explains nothing that happens later
+    await _converse(model, model if tokenizer is None else TextModel(model, tokenizer, JsonAnswerCheck()), log)
 
 
-async def _serve(settings: dict[str, Any], wire: TextIO) -> None:
+async def _warm_up(model: VllmModel, settings: dict[str, Any], log: EngineLog) -> None:
+    """Compute a token: some models load, and end the engine with the first one. Raises `ResourceError`."""
+    async for output in stream(model, GenerateRequest("first", (0,), SamplingParams(max_tokens=1))):
+        if output.error is not None:
+            raise load_failure(settings["name"], log.tail(), output.error)
+
+
+async def _converse(engine: VllmModel, model: TokenModel, log: EngineLog) -> None:
+    """Serve until the client leaves. Raises `ConnectError` when the engine has ended; all streams have by then."""
     from lmtool.lmtp.config import ServerConfig
     from lmtool.lmtp.server import LmtpServer
     from lmtool.lmtp.stdio import open_stdio
 
-    scratch, engine = Scratch(), None
+    printed, sys.stdout = sys.stdout, log.wire
     try:
-        engine = _engine(settings, scratch)
-        server = LmtpServer(_with_text(engine, settings, scratch))
-        printed, sys.stdout = sys.stdout, wire
-        try:
-            reader, writer = await open_stdio(ServerConfig().max_frame_bytes)
-        finally:
-            sys.stdout = printed
-        await server.run_stdio(reader, writer)
+        reader, writer = await open_stdio(ServerConfig().max_frame_bytes)
     finally:
-        if engine is not None:
-            engine.shutdown()
-        scratch.close()
+        sys.stdout = printed
+    server = LmtpServer(model)
+    serving = asyncio.create_task(server.run_stdio(reader, writer))
+    while not serving.done():
+        await asyncio.wait([serving], timeout=CHECK_SECONDS)
+        log.trim()
+        if failure := engine.failure:
+            await server.drain(0)
+            raise failure
+    serving.result()
 
 
-def _engine(settings: dict[str, Any], scratch: Scratch) -> Any:
+def _engine(settings: dict[str, Any], scratch: Scratch, log: EngineLog) -> Any:
+    """A running `AsyncLLM`. Raises `ResourceError` with the reason, whatever vLLM raises."""
     # vLLM's newer model runner has another kind of logits processors, still without a fixed form.
     os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
-    from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.v1.engine.async_llm import AsyncLLM
-
-    options = {"enable_prefix_caching": True, "max_logprobs": 256, "disable_log_stats": True, **settings["options"]}
+    # Forked processes of a program with threads and CUDA hang; vLLM's own server chooses this as well.
+    os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     try:
-        if _can_hold(settings):
-            options = {**scratch.options, **options}
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+    except Exception as problem:  # noqa: BLE001  # whatever a broken environment raises
+        traceback.print_exc()
+        raise import_failure(sys.executable, log.tail(), problem) from None
+    options = {"enable_prefix_caching": True, "max_logprobs": 256, "disable_log_stats": True, **settings["options"]}
+    if _can_hold(settings):
+        options = {**scratch.options, **options}
+    try:
         arguments = AsyncEngineArgs(model=settings["model"], skip_tokenizer_init=True, **options)
         return AsyncLLM.from_engine_args(arguments)
-    except (TypeError, ValueError, RuntimeError, OSError) as problem:
-        raise ModelLoadError(f"vLLM cannot load {settings['model']}: {problem}", "see its messages above") from problem
+    except Exception as problem:  # noqa: BLE001  # whatever vLLM and the model's code raise
+        traceback.print_exc()
+        raise load_failure(settings["name"], log.tail(), str(problem)) from None
+
+
+def _why_ended(engine: Any, log: EngineLog) -> ConnectError:
+    manager = engine.engine_core.resources.engine_manager
+    return engine_end(log.tail(), manager.finished_procs() if hasattr(manager, "finished_procs") else {})
 
 
 def _can_hold(settings: dict[str, Any]) -> bool:
@@ -79,23 +140,15 @@ def _can_hold(settings: dict[str, Any]) -> bool:
     return not settings["options"].get("speculative_config")
 
 
-def _with_text(engine: Any, settings: dict[str, Any], scratch: Scratch) -> TokenModel:
-    """The engine as a model that speaks text, or ids only where there is no tokenizer."""
-    from lmtool.cli.vllm.guides import RemoteGuides
-    from lmtool.cli.vllm.model import VllmModel
-    from lmtool.guide.answer_check import JsonAnswerCheck
-    from lmtool.text.text_model import TextModel
+def _tokenizer(settings: dict[str, Any], log: EngineLog) -> TextTokenizer | None:
+    """The model's tokenizer; None where there is none, and ids only are served."""
     from lmtool.text.tokenizer import load_tokenizer
 
-    info, tokenizer = describe(engine.model_config, settings), None
     try:
-        tokenizer = load_tokenizer(settings["model"])
+        return load_tokenizer(settings["model"])
     except LmtoolError as problem:
-        sys.stderr.write(f"warning: served with token ids only: {problem.message}\n")
-    scratch.describe(info, None if tokenizer is None else tokenizer.to_json())
-    guides = RemoteGuides(engine, scratch.told) if _can_hold(settings) else None
-    model = VllmModel(engine, info, guides)
-    return model if tokenizer is None else TextModel(model, tokenizer, JsonAnswerCheck())
+        log.report("warning", f"served with token ids only: {problem.message}")
+        return None
 
 
 def describe(config: Any, settings: dict[str, Any]) -> ModelInfo:
@@ -126,7 +179,3 @@ def _generation(folder: Path) -> dict[str, Any]:
         return {}
     found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return {name: found[name] for name in ("eos_token_id", "bos_token_id") if found.get(name) is not None}
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

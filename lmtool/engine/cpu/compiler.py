@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import platform
 import shutil
@@ -11,36 +10,37 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from lmtool.errors import ResourceError
+
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("kernels.c", "drawing.c"))
 HEADER = Path(__file__).with_name("vectors.h")
 
 SECONDS = 120
 """Longest time that the compiler may take; it needs some three."""
 
+ADVICE = ("install gcc or clang, or name a C compiler with CC",)
+"""What to do where there are no kernels."""
+
 _PROCESSOR = ("-march=native", "-mcpu=native")
 """How compilers are told to use all that this processor has: gcc and clang on x86, clang on ARM."""
 
-_logger = logging.getLogger(__name__)
 
-
-def compiled(folder: Path | None = None) -> Path | None:
-    """The library for this processor, compiled now or earlier; None where that does not work, which is logged.
+def compiled(folder: Path | None = None) -> Path:
+    """The library for this processor, compiled now or earlier. Raises `ResourceError` with the reason if it cannot be.
 
     folder: where libraries are kept; None: below the user's cache folder. Needs a C compiler: the one that the
     environment variable CC names, else cc, gcc or clang.
     """
     compiler = find_compiler() if os.name == "posix" else None
     if compiler is None:
-        _logger.info("no C compiler found (CC, cc, gcc, clang): the forward pass uses torch's operators")
-        return None
+        raise ResourceError("no C compiler found (CC, cc, gcc, clang)", *ADVICE)
     try:
         folder = folder or cache_folder()
         library = folder / f"kernels-{_key(compiler)}.so"
         if not library.exists():
             _compile(compiler, library)
     except (OSError, RuntimeError, subprocess.SubprocessError) as problem:  # RuntimeError: nobody's home is known
-        _logger.info("kernels cannot be compiled here (%s): the forward pass uses torch's operators", problem)
-        return None
+        raise ResourceError(f"C kernels cannot be compiled here: {problem}", *ADVICE) from None
     return library
 
 
@@ -65,7 +65,9 @@ def cache_folder() -> Path:
 def _key(compiler: str) -> str:
     """What the library depends on: source, compiler and processor."""
     told = [source.read_bytes() for source in (*SOURCES, HEADER)]
-    told += [os.fsencode(os.path.realpath(compiler)), platform.machine().encode()]
+    status = Path(compiler).stat()  # a newer one of that name may know more of the processor
+    told += [os.fsencode(os.path.realpath(compiler)), b"%d %d" % (status.st_size, status.st_mtime_ns)]
+    told += [platform.machine().encode()]
     processor = Path("/proc/cpuinfo")
     if processor.exists():
         lines = processor.read_bytes().splitlines()

@@ -82,9 +82,10 @@ def draw_by_kernel(logits: Tensor, wanted: Sequence[Draw]) -> Drawn:
     table = np.zeros(len(wanted), _DRAW)
     table["allowed"] = [address(draw.allowed) or 0 for draw in wanted]
     bars = np.array([token for draw in wanted for token in draw.barred], np.int64)
-    counts = np.array([len(draw.barred) for draw in wanted])
-    table["bars"] = counts
-    table["barred"] = bars.ctypes.data + bars.itemsize * (np.cumsum(counts) - counts)
+    if len(bars):  # seldom, and a hundredth of a step of one stream to write down
+        counts = np.array([len(draw.barred) for draw in wanted])
+        table["bars"] = counts
+        table["barred"] = bars.ctypes.data + bars.itemsize * (np.cumsum(counts) - counts)
     table["row"] = [draw.row for draw in wanted]
     table["token"] = [-1 if draw.target is None else draw.target for draw in wanted]
     table["forbid"] = [draw.forbid for draw in wanted]

@@ -39,7 +39,7 @@ class CompiledLayer:
 
 
 class CompiledModel:
-    """A `Forward` in float32, weights stored as `dtype`.
+    """A `Forward` in float32, weights stored as `dtype`, which inputs of products may be rounded to.
 
     A row's bits are the same in any batch, alone as well, and however its stream is cut into steps. Its cache is read
     by nobody else: keys lie across their blocks, [D, BLOCK_TOKENS] each.
@@ -83,8 +83,16 @@ class CompiledModel:
 
     def runner(self, cache: KVCache, chunk_tokens: int) -> ModelRunner:
         """What runs steps through this pass."""
-        doubling = self._shape.doubling_position
-        return ModelRunner(self, cache, _CPU, chunk_tokens, 1, free_cuts=True, doubling_position=doubling)
+        return ModelRunner(
+            self,
+            cache,
+            _CPU,
+            chunk_tokens,
+            1,
+            free_cuts=True,
+            kernels=self._kernels.name,
+            doubling_position=self._shape.doubling_position,
+        )
 
     def logits(self, batch: Batch, attention: BlockAttention) -> Tensor:
         """See `Forward.logits`; float32."""

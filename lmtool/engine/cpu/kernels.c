@@ -29,16 +29,23 @@
 #define SPAN (4 * BLOCK) /* positions that a query looks at together */
 #define QUERIES (LANES / 2) /* that look together: what fits into the registers */
 #define STRIDE 16 /* inputs between two looks at memory */
+#define SHORT_STRIDE 2 /* the same for so few rows that memory is what is waited for */
 #define FLOAT_PART 128 /* inputs whose weights in a tile stay in the nearest cache */
 #define INT8_PART 512
 #define TOGETHER 256 /* rows whose results of a tile are kept at once, on a thread's stack */
 #define LINE 64 /* bytes of a cache line */
 
+#if defined(__AVX512BF16__)
+#define PAIRED 1 /* bfloat16 is multiplied two by two, inputs being rounded to it */
+#else
+#define PAIRED 0 /* it is widened to float32 */
+#endif
+
 enum { FLOAT32, BFLOAT16, INT8 };   /* what weights are stored as */
 enum { STORE, ADD, GATED, GELU };   /* what becomes of a product */
 
 typedef struct {
-    const void *weights; /* tiles of WIDTH outputs, each [K, WIDTH]; int8: [K / 4, WIDTH, 4] */
+    const void *weights; /* tiles of WIDTH outputs, each [K, WIDTH]; int8 [K / 4, WIDTH, 4], PAIRED [K / 2, WIDTH, 2] */
     const float *scales; /* [N] of int8 weights */
     const int32_t *sums; /* [N] sums of an output's int8 weights */
     const float *bias;   /* [N] or NULL */
@@ -120,9 +127,9 @@ INLINE vec gelu(vec x) { return x / (exponential((x * x * x * 0.044715f + x) * -
 
 typedef struct {
     const Product *product;
-    const void *inputs; /* groups of rows, each [K, rows] float32, or [K / 4, rows, 4] bytes for int8 */
+    const void *inputs; /* groups of rows, each [words, rows] of 4 bytes: a float32, a pair of bfloat16 or 4 of int8 */
     const float *steps; /* [T], for int8: what one quantum of a row is worth */
-    int64_t tokens, groups;
+    int64_t tokens, groups, words;
     int64_t mode;
     float *out; /* [T, stride] */
     int64_t stride;
@@ -156,9 +163,9 @@ static void finish(const float *result, const Job *job, const Place *at) {
     }
 }
 
-/* Ask memory for the part of the next tile that belongs to the inputs from k on. */
-INLINE void fetch(const Place *at, int64_t k) {
-    const char *from = at->next + k * at->pace, *to = from + STRIDE * at->pace;
+/* Ask memory for the part of the next tile that belongs to `count` inputs from k on. */
+INLINE void fetch(const Place *at, int64_t k, int64_t count) {
+    const char *from = at->next + k * at->pace, *to = from + count * at->pace;
     for (; from < to; from += LINE) __builtin_prefetch(from, 0, 2);
 }
 
@@ -167,24 +174,45 @@ INLINE vec widened(const uint16_t *at) {
     return (vec)(__builtin_convertvector(*(const half *)at, wide) << 16);
 }
 
+/* The word at `at` in each lane, whatever it means: arithmetic would not keep the bits of every pair. */
+INLINE vec repeated(const float *at) {
+    int32_t word;
+    memcpy(&word, at, 4);
+    return (vec)(word - (ivec){0});
+}
+
+/* total + x * w; of pairs, both products are added. */
+INLINE vec accumulated(const int kind, vec total, vec x, vec w) {
+#if PAIRED
+    if (kind == BFLOAT16) {
+        __asm__("vdpbf16ps %2, %1, %0" : "+v"(total) : "v"(x), "v"(w));
+        return total;
+    }
+#else
+    (void)kind;
+#endif
+    return total + x * w;
+}
+
 /* Rows of a group, [size, rows], with weights [size, WIDTH], added to their results [rows, WIDTH]. */
-INLINE void float_rows(const int rows, const int kind, const float *inputs, const void *weights, int64_t size,
-                       int64_t from, const Place *at, float *result) {
+INLINE void float_rows(const int rows, const int kind, const int stride, const float *inputs, const void *weights,
+                       int64_t size, int64_t from, const Place *at, float *result) {
     vec total[ROWS][VECTORS];
     UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < VECTORS; v++)
         total[r][v] = load(result + r * WIDTH + v * LANES);
-    for (int64_t start = 0; start < size; start += STRIDE) {
-        const int64_t end = start + STRIDE < size ? start + STRIDE : size;
-        fetch(at, from + start);
+    for (int64_t start = 0; start < size; start += stride) {
+        const int64_t end = start + stride < size ? start + stride : size;
+        fetch(at, from + start, stride);
         for (int64_t k = start; k < end; k++) {
             vec w[VECTORS];
             UNROLL for (int v = 0; v < VECTORS; v++) {
                 const int64_t index = k * WIDTH + v * LANES;
-                w[v] = kind == FLOAT32 ? load((const float *)weights + index) : widened((const uint16_t *)weights + index);
+                w[v] = kind == FLOAT32 || PAIRED ? load((const float *)weights + index)
+                                                 : widened((const uint16_t *)weights + index);
             }
             UNROLL for (int r = 0; r < rows; r++) {
-                vec x = fill(inputs[k * rows + r]);
-                UNROLL for (int v = 0; v < VECTORS; v++) total[r][v] += x * w[v];
+                vec x = repeated(inputs + k * rows + r);
+                UNROLL for (int v = 0; v < VECTORS; v++) total[r][v] = accumulated(kind, total[r][v], x, w[v]);
             }
         }
     }
@@ -192,29 +220,34 @@ INLINE void float_rows(const int rows, const int kind, const float *inputs, cons
         store(result + r * WIDTH + v * LANES, total[r][v]);
 }
 
-#define EACH_COUNT(CASE) \
-    CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
-#define FLOAT_CASE(n) case n: if (n <= ROWS) float_rows(n, FLOAT32, inputs, weights, size, from, at, result); break;
-#define HALF_CASE(n) case n: if (n <= ROWS) float_rows(n, BFLOAT16, inputs, weights, size, from, at, result); break;
-static void float_group(int64_t rows, const float *inputs, const void *weights, int64_t size, int64_t from,
-                        const Place *at, float *result) {
-    switch (rows) { EACH_COUNT(FLOAT_CASE) }
-}
-static void half_group(int64_t rows, const float *inputs, const void *weights, int64_t size, const Place *at,
-                       float *result) {
-    const int64_t from = 0;
-    switch (rows) { EACH_COUNT(HALF_CASE) }
-}
+#define EACH_COUNT(CASE, ...) \
+    CASE(1, __VA_ARGS__) CASE(2, __VA_ARGS__) CASE(3, __VA_ARGS__) CASE(4, __VA_ARGS__) CASE(5, __VA_ARGS__) \
+    CASE(6, __VA_ARGS__) CASE(7, __VA_ARGS__) CASE(8, __VA_ARGS__) CASE(9, __VA_ARGS__) CASE(10, __VA_ARGS__) \
+    CASE(11, __VA_ARGS__) CASE(12, __VA_ARGS__)
+#define FLOAT_CASE(n, kind, stride) \
+    case n: if (n <= ROWS) float_rows(n, kind, stride, inputs, weights, size, from, at, result); break;
+#define FLOAT_GROUP(name, kind, stride) \
+    static void name(int64_t rows, const float *inputs, const void *weights, int64_t size, int64_t from, \
+                     const Place *at, float *result) { switch (rows) { EACH_COUNT(FLOAT_CASE, kind, stride) } }
+FLOAT_GROUP(float_group, FLOAT32, STRIDE)
+FLOAT_GROUP(only_float_group, FLOAT32, SHORT_STRIDE)
+#if PAIRED
+FLOAT_GROUP(half_group, BFLOAT16, STRIDE)
+#else
+#define half_group float_group /* its weights were widened */
+#endif
+FLOAT_GROUP(only_half_group, BFLOAT16, SHORT_STRIDE)
 
 /* Of several groups each takes one part of the weights after the other, which so stays near for all of them; bfloat16
    is widened once. */
 static void float_groups(const Job *job, const Place *at, float *result) {
-    const int64_t inputs = job->product->inputs;
+    const int64_t words = job->words;
+    const int kind = job->product->kind;
     float wide[FLOAT_PART * WIDTH];
-    for (int64_t from = 0; from < inputs; from += FLOAT_PART) {
-        const int64_t size = from + FLOAT_PART < inputs ? FLOAT_PART : inputs - from;
+    for (int64_t from = 0; from < words; from += FLOAT_PART) {
+        const int64_t size = from + FLOAT_PART < words ? FLOAT_PART : words - from;
         const float *weights = (const float *)at->weights + from * WIDTH;
-        if (job->product->kind == BFLOAT16) {
+        if (kind == BFLOAT16 && !PAIRED) {
             const uint16_t *own = (const uint16_t *)at->weights + from * WIDTH;
             for (int64_t i = 0; i < size * WIDTH; i += LANES) store(wide + i, widened(own + i));
             weights = wide;
@@ -223,20 +256,21 @@ static void float_groups(const Job *job, const Place *at, float *result) {
             const int64_t first = first_row(job->tokens, job->groups, group);
             const int64_t rows = first_row(job->tokens, job->groups, group + 1) - first;
             Place own = *at;
-            own.next += inputs * own.pace * group;
-            float_group(rows, (const float *)job->inputs + first * inputs + from * rows, weights, size, from, &own,
-                        result + first * WIDTH);
+            own.next += words * own.pace * group;
+            (kind == BFLOAT16 ? half_group : float_group)(
+                rows, (const float *)job->inputs + first * words + from * rows, weights, size, from, &own,
+                result + first * WIDTH);
         }
     }
 }
 
 static void float_tile(const Job *job, const Place *at) {
-    const int64_t inputs = job->product->inputs;
     float result[job->tokens * WIDTH];
     memset(result, 0, sizeof result);
     if (job->groups > 1) float_groups(job, at, result);
-    else if (job->product->kind == BFLOAT16) half_group(job->tokens, job->inputs, at->weights, inputs, at, result);
-    else float_group(job->tokens, job->inputs, at->weights, inputs, 0, at, result);
+    else
+        (job->product->kind == BFLOAT16 ? only_half_group : only_float_group)(job->tokens, job->inputs, at->weights,
+                                                                              job->words, 0, at, result);
     finish(result, job, at);
 }
 
@@ -269,7 +303,7 @@ INLINE void int8_rows(const int rows, const uint8_t *inputs, const int8_t *weigh
         total[r][v] = result[r * VECTORS + v];
     for (int64_t start = 0; start < size; start += STRIDE) {
         const int64_t end = start + STRIDE < size ? start + STRIDE : size;
-        fetch(at, from + start);
+        fetch(at, from + start, STRIDE);
         for (int64_t k = start; k < end; k += 4) {
             ivec w[VECTORS];
             UNROLL for (int v = 0; v < VECTORS; v++) memcpy(w + v, weights + k * WIDTH + v * 4 * LANES, sizeof(ivec));
@@ -281,10 +315,10 @@ INLINE void int8_rows(const int rows, const uint8_t *inputs, const int8_t *weigh
         result[r * VECTORS + v] = total[r][v];
 }
 
-#define INT8_CASE(n) case n: if (n <= ROWS) int8_rows(n, inputs, weights, size, from, at, result); break;
+#define INT8_CASE(n, ...) case n: if (n <= ROWS) int8_rows(n, inputs, weights, size, from, at, result); break;
 static void int8_group(int64_t rows, const uint8_t *inputs, const int8_t *weights, int64_t size, int64_t from,
                        const Place *at, sums *result) {
-    switch (rows) { EACH_COUNT(INT8_CASE) }
+    switch (rows) { EACH_COUNT(INT8_CASE, 0) }
 }
 
 static void int8_tile(const Job *job, const Place *at) {
@@ -334,8 +368,29 @@ static float quantize(const float *x, int64_t size, uint8_t *to) {
     return step;
 }
 
-/* A group of rows, each [words] of four bytes, side by side: [words, rows]. */
-static void pack(const uint32_t *from, int64_t rows, int64_t words, uint32_t *to) {
+/* A row [K] as bfloat16, the nearest; beside an odd last one stands 0. */
+#if PAIRED
+static void halve(const float *x, int64_t size, uint16_t *to) {
+    int64_t i = 0;
+    half rounded;
+    for (; i + LANES <= size; i += LANES) {
+        __asm__("vcvtneps2bf16 %1, %0" : "=v"(rounded) : "v"(load(x + i)));
+        *(half *)(to + i) = rounded;
+    }
+    if (i == size) return;
+    float rest[LANES] = {0};
+    memcpy(rest, x + i, (size - i) * sizeof(float));
+    __asm__("vcvtneps2bf16 %1, %0" : "=v"(rounded) : "v"(load(rest)));
+    memcpy(to + i, &rounded, (size - i + 1) / 2 * sizeof(float));
+}
+#else
+#define halve(x, size, to) (void)0
+#endif
+
+typedef uint32_t word __attribute__((may_alias)); /* four bytes, whatever they mean */
+
+/* A group of rows, each [words], side by side: [words, rows]. */
+static void pack(const word *from, int64_t rows, int64_t words, word *to) {
     for (int64_t start = 0; start < words; start += STRIDE) {
         const int64_t end = start + STRIDE < words ? start + STRIDE : words;
         for (int64_t r = 0; r < rows; r++)
@@ -346,30 +401,32 @@ static void pack(const uint32_t *from, int64_t rows, int64_t words, uint32_t *to
 /* See `product`; T is at most TOGETHER. */
 static void multiply(const Product *p, const float *inputs, int64_t tokens, int64_t mode, float *out, int64_t stride,
                      void *room, float *steps) {
-    static const int64_t sizes[] = {4, 2, 1};
-    const int64_t tiles = (p->outputs + WIDTH - 1) / WIDTH, size = p->inputs * WIDTH * sizes[p->kind];
-    const int64_t groups = (tokens + ROWS - 1) / ROWS, words = p->inputs / (p->kind == INT8 ? 4 : 1);
-    const Job job = {p, room, steps, tokens, groups, mode, out, stride};
+    const int pairs = p->kind == BFLOAT16 && PAIRED, each = p->kind == INT8 ? 4 : pairs ? 2 : 1;
+    const int64_t tiles = (p->outputs + WIDTH - 1) / WIDTH, groups = (tokens + ROWS - 1) / ROWS;
+    const int64_t words = (p->inputs + each - 1) / each, line = WIDTH * (p->kind == BFLOAT16 && !PAIRED ? 2 : 4);
+    const Job job = {p, room, steps, tokens, groups, words, mode, out, stride};
 #pragma omp parallel num_threads(team) if (tokens * p->inputs * p->outputs > PARALLEL_FROM)
     {
 #pragma omp for schedule(static)
         for (int64_t group = 0; group < groups; group++) {
             const int64_t first = first_row(tokens, groups, group), rows = first_row(tokens, groups, group + 1) - first;
             const float *from = inputs + first * p->inputs;
-            uint32_t *to = (uint32_t *)room + first * words;
-            if (p->kind == INT8) {
-                uint32_t quantized[rows * words];
-                for (int64_t r = 0; r < rows; r++)
-                    steps[first + r] = quantize(from + r * p->inputs, p->inputs, (uint8_t *)(quantized + r * words));
-                pack(quantized, rows, words, to);
-            } else {
-                pack((const uint32_t *)from, rows, words, to);
+            word *to = (word *)room + first * words;
+            if (each == 1) {
+                pack((const word *)from, rows, words, to);
+                continue;
             }
+            word rounded[rows * words];
+            for (int64_t r = 0; r < rows; r++) {
+                if (pairs) halve(from + r * p->inputs, p->inputs, (uint16_t *)(rounded + r * words));
+                else steps[first + r] = quantize(from + r * p->inputs, p->inputs, (uint8_t *)(rounded + r * words));
+            }
+            pack(rounded, rows, words, to);
         }
 #pragma omp for schedule(static)
         for (int64_t tile = 0; tile < tiles; tile++) {
-            Place at = {.weights = (const char *)p->weights + tile * size, .column = tile * WIDTH};
-            at.next = at.weights + size, at.pace = WIDTH * sizes[p->kind] / groups;
+            Place at = {.weights = (const char *)p->weights + tile * words * line, .column = tile * WIDTH};
+            at.next = at.weights + words * line, at.pace = line / (p->kind == INT8 ? 4 : 1) / groups;
             (p->kind == INT8 ? int8_tile : float_tile)(&job, &at);
         }
     }
@@ -619,5 +676,21 @@ void layers(const Model *m, const Layer *all, int64_t count, const Step *step) {
     for (int64_t index = 0; index < count; index++) layer(m, all + index, step);
 }
 
-/* What the layout of weights depends on: outputs in a tile. */
+/* What the layout of weights depends on: outputs in a tile, and whether inputs stand two by two in bfloat16. */
 int64_t tile_width(void) { return WIDTH; }
+int64_t paired(void) { return PAIRED; }
+
+/* The instructions that these functions were compiled for, as people call them. */
+const char *instructions(void) {
+#if PAIRED
+    return "AVX512-BF16";
+#elif defined(__AVX512F__)
+    return "AVX512";
+#elif defined(__AVX2__)
+    return "AVX2";
+#elif defined(__ARM_NEON)
+    return "NEON";
+#else
+    return "plain C";
+#endif
+}

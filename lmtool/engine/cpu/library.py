@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import logging
-from ctypes import POINTER, Structure, c_float, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_float, c_int64, c_void_p
 from typing import TYPE_CHECKING
 
-from lmtool.engine.cpu.compiler import compiled
+from lmtool.engine.cpu.compiler import ADVICE, compiled
+from lmtool.errors import ResourceError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import Tensor
-
-_logger = logging.getLogger(__name__)
 
 FLOAT32, BFLOAT16, INT8 = range(3)
 """What weights are stored as."""
@@ -105,6 +103,13 @@ class Kernels:
         library = ctypes.CDLL(str(path))
         self.tile_width: int = _function(library, "tile_width", returns=c_int64)()
         """Outputs in a tile of packed weights."""
+        self.paired = bool(_function(library, "paired", returns=c_int64)())
+        """Whether bfloat16 weights stand two by two and are multiplied so, by inputs rounded to bfloat16; else weights
+        are widened and inputs are float32."""
+        self.instructions: str = _function(library, "instructions", returns=c_char_p)().decode()
+        """Which ones of the processor are used, such as `AVX512-BF16`."""
+        self.name = f"C kernels ({self.instructions})"
+        """What computes, as `ModelInfo.kernels` tells it."""
         step, layer, model = POINTER(CStep), POINTER(CLayer), POINTER(CModel)
         self.use_threads = _function(library, "use_threads", c_int64)
         self.prefer_large_pages = _function(library, "prefer_large_pages", c_void_p, c_int64)
@@ -128,17 +133,39 @@ def _function(
     return function  # type: ignore[no-any-return]  # getattr of a library is Any
 
 
-@functools.cache
+class _Process:
+    """What holds for this process."""
+
+    wanted = True
+    """Whether `kernels` may give any."""
+
+
+def use_kernels(choice: str) -> None:
+    """Decide what `kernels` gives in this process from now on. choice: see `EngineConfig.kernels`.
+
+    Raises `ResourceError` where they are required and there are none.
+    """
+    _Process.wanted = choice != "none"
+    found = find_kernels() if choice == "required" else None
+    if isinstance(found, ResourceError):
+        raise ResourceError(f"--kernels required: {found.message}", *found.hints, "or compute without:  --kernels none")
+
+
 def kernels() -> Kernels | None:
-    """The kernels for this processor; None where they cannot be compiled or do not run. The reason is logged."""
-    path = compiled()
-    if path is None:
-        return None
+    """The kernels for this processor; None where there are none, or none are wanted."""
+    found = find_kernels() if _Process.wanted else None
+    return found if isinstance(found, Kernels) else None
+
+
+@functools.cache
+def find_kernels() -> Kernels | ResourceError:
+    """The kernels for this processor, or the reason why there are none."""
     try:
-        return Kernels(path)
+        return Kernels(compiled())
+    except ResourceError as problem:
+        return problem
     except (OSError, AttributeError) as problem:
-        _logger.info("compiled kernels cannot be loaded (%s): the forward pass uses torch's operators", problem)
-        return None
+        return ResourceError(f"the compiled C kernels cannot be loaded: {problem}", *ADVICE)
 
 
 def address(tensor: Tensor | None) -> int | None:

@@ -6,17 +6,17 @@ from collections import UserDict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from lmtool.engine.cpu.decoder import Shape, gpt2_names, gpt2_shape, llama_shape, take_gpt2, take_llama
 from lmtool.engine.cpu.forward import CompiledModel
 from lmtool.engine.lean_config import FAMILIES, lean_config
-from lmtool.engine.weights import computes_bfloat16
 from lmtool.errors import ResourceError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
+
+    import torch
 
     from lmtool.engine.cpu.decoder import LayerWeights
     from lmtool.engine.cpu.library import Kernels
@@ -42,18 +42,6 @@ def compiled_shape(
     return shape if layers == [(shape.layer_shape, window) for window in shape.windows] else None
 
 
-def stored_as(dtype: torch.dtype, quantize: str | None, shape: Shape) -> torch.dtype | None:
-    """How the compiled pass keeps weights that were loaded as `dtype`; None where it is not to be used.
-
-    Where the processor multiplies bfloat16 itself, oneDNN's products are better than ours.
-    """
-    if quantize == "int8":
-        return torch.int8 if shape.quarters else None
-    if dtype == torch.bfloat16 and computes_bfloat16():
-        return None
-    return dtype if dtype in (torch.float32, torch.bfloat16) else None
-
-
 def compiled_model(
     library: Kernels,
     shape: Shape,
@@ -64,7 +52,7 @@ def compiled_model(
 ) -> CompiledModel:
     """The compiled pass over these weights, which are taken out.
 
-    frequencies: see `CompiledModel`. context: most tokens of a stream. dtype: see `stored_as`.
+    frequencies: see `CompiledModel`. context: most tokens of a stream. dtype: see `numerics.choose_packed`.
     """
     taken = _Taken(weights)
     decoder = (take_gpt2 if shape.centred else take_llama)(shape, taken)

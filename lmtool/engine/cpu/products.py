@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from lmtool.engine.cpu.library import BFLOAT16, FLOAT32, INT8, STORE, CProduct, address
 
@@ -24,7 +25,8 @@ class PackedProduct:
     """A linear layer's weights in tiles, and its bias."""
 
     weights: Tensor
-    """[tiles, in, width] float32 or bfloat16, or [tiles, in / 4, width, 4] int8; outputs behind the last one are 0."""
+    """[tiles, in, width] float32 or bfloat16, [tiles, in / 2, width, 2] bfloat16 where the kernels multiply pairs, or
+    [tiles, in / 4, width, 4] int8; outputs behind the last one are 0, and so is what fills up an odd last pair."""
     scales: Tensor | None
     """[tiles * width] float32, what one quantum of an output's int8 weights is worth."""
     sums: Tensor | None
@@ -50,7 +52,7 @@ class PackedProduct:
     def rows(self, outputs: Tensor) -> Tensor:
         """Weights of these outputs [n] int64, as they were before packing: [n, in] float32. Not for int8."""
         width = self.weights.shape[2]
-        return self.weights[outputs // width, :, outputs % width].float()
+        return self.weights[outputs // width, :, outputs % width].flatten(1)[:, : self.inputs].float()
 
 
 def pack(kernels: Kernels, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> PackedProduct:
@@ -66,10 +68,12 @@ def pack(kernels: Kernels, weight: Tensor, bias: Tensor | None, dtype: torch.dty
         scales = torch.zeros(tiles * width)
         scales[:out] = weight.float().abs().amax(dim=1).clamp(min=1e-30) / 127
         sums = torch.zeros(tiles * width, dtype=torch.int32)
-        packed = torch.zeros(tiles, size // 4, width, 4, dtype=dtype)
+        packed = torch.empty(tiles, size // 4, width, 4, dtype=dtype)
+    elif dtype == torch.bfloat16 and kernels.paired:
+        packed = torch.empty(tiles, -(-size // 2), width, 2, dtype=dtype)
     else:
         packed = torch.empty(tiles, size, width, dtype=dtype)
-    kernels.prefer_large_pages(packed.data_ptr(), packed.nbytes)
+    kernels.prefer_large_pages(packed.data_ptr(), packed.nbytes)  # before anything is written there
     for tile in range(0, tiles, _TILES):  # a few at a time, so that hardly anything is in memory twice
         _fill(packed[tile : tile + _TILES], weight, tile * width, scales, sums)
     whole = None if bias is None else torch.zeros(tiles * width).index_copy_(0, torch.arange(out), bias.float())
@@ -87,8 +91,10 @@ def _fill(packed: Tensor, weight: Tensor, first: int, scales: Tensor | None, sum
     part = weight[first : first + count].float()
     if len(part) < count:
         part = torch.cat((part, part.new_zeros(count - len(part), weight.shape[1])))
+    if packed.dim() == 4 and part.shape[1] % packed.shape[3]:
+        part = pad(part, (0, 1))
     if scales is None or sums is None:
-        packed.copy_(part.view(len(packed), width, -1).transpose(1, 2))
+        packed.view(*packed.shape[:3], -1).copy_(part.view(len(packed), width, packed.shape[1], -1).transpose(1, 2))
         return
     scale = scales[first : first + count].clamp(min=1e-30)
     whole = (part / scale.unsqueeze(1)).round().clamp(-127, 127)

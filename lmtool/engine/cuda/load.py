@@ -35,7 +35,14 @@ def paged_runner(
     from lmtool.engine.cuda.runner import CudaRunner
 
     return CudaRunner(
-        runner.forward, runner.cache, runner.device, runner.chunk_tokens, runner.min_rows, backend, deterministic
+        runner.forward,
+        runner.cache,
+        runner.device,
+        runner.chunk_tokens,
+        runner.min_rows,
+        backend,
+        deterministic,
+        kernels=backend.single_name,
     )
 
 

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lmtool.errors import ConnectError, LmtoolError, UsageError
+from lmtool.errors import ConnectError, ResourceError, UsageError
 from lmtool.lmtp.balancing.choice import Prefixes, choose
 from lmtool.lmtp.balancing.worker import ANSWER_SECONDS, CHECK_SECONDS, Worker
 from lmtool.lmtp.endpoint import SocketEndpoint, parse
 from lmtool.ports import refuse
+from lmtool.prompt_limits import PromptLimits, widest
 from lmtool.types import LoadProgress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lmtool.ports import Sink, StreamHandle, Unsubscribe
+    from lmtool.prompt_limits import LimitsByModel
     from lmtool.types import GenerateRequest, ModelInfo, ScoreRequest
+
+_log = logging.getLogger(__name__)
 
 
 class Balancer:
@@ -42,8 +47,10 @@ class Balancer:
         if len(set(addresses)) < len(addresses) or not endpoints:
             raise UsageError("each worker is named once, and there is one at least", f"given: {', '.join(addresses)}")
         self._changed = asyncio.Event()
-        self._progress = LoadProgress(f"{len(endpoints)} workers", "waiting")
+        self._progress = LoadProgress(f"{len(endpoints)} worker{'s' * (len(endpoints) > 1)}", "waiting")
         self._listeners: dict[object, Callable[[LoadProgress], None]] = {}
+        self.longest_token_bytes: int | None = None
+        """Bytes of the longest token of the workers' model, where its tokenizer is known here."""
         self._prefixes = Prefixes()
         self._workers = [
             Worker(
@@ -64,6 +71,16 @@ class Balancer:
     def up(self) -> list[str]:
         """The workers that answer."""
         return [worker.name for worker in self._workers if worker.up]
+
+    @property
+    def limits(self) -> LimitsByModel:
+        """What prompts of the workers' model may have, see `ports.Limited`."""
+        told = (PromptLimits.of(worker.info) for worker in self._workers if worker.info is not None)
+        known = [one for one in told if one is not None]
+        if not known:
+            return {}
+        limits = widest(known)
+        return {None: limits if self.longest_token_bytes is None else limits.with_text_limit(self.longest_token_bytes)}
 
     def streams(self) -> tuple[int, int]:
         """Streams that run on all workers, and 0: what waits, waits there."""
@@ -90,8 +107,8 @@ class Balancer:
     async def info(self, model: str | None = None) -> ModelInfo:
         """What is served, as a worker tells it, once one is up; with the running streams of all.
 
-        Raises the worker's error for a name that it does not serve, the reason of a load that failed everywhere, and
-        `UsageError` where the workers serve different models.
+        Raises the worker's error for a name that it does not serve, `ResourceError` with the
+        reason where all of ours cannot start, and `UsageError` where the workers serve different models.
         """
         self.start()
         worker = await self._first()
@@ -113,7 +130,7 @@ class Balancer:
         await asyncio.gather(*(worker.close() for worker in self._workers))
 
     async def _first(self) -> Worker:
-        """The first worker that is up. Raises the error of workers of ours that cannot start at all."""
+        """The first worker that is up. Raises `ResourceError` with the reason where none of ours can start at all."""
         while True:
             self._changed.clear()
             for worker in self._workers:
@@ -121,7 +138,8 @@ class Balancer:
                     return worker
             failures = [worker.failure for worker in self._workers if worker.owned and worker.info is None]
             if len(failures) == len(self._workers) and all(failures):
-                raise _copy(failures[0])
+                assert failures[0] is not None
+                raise ResourceError(failures[0].message, *failures[0].hints)
             await self._changed.wait()
 
     def _check_same(self) -> None:
@@ -132,9 +150,20 @@ class Balancer:
             )
 
     def _worker_changed(self, worker: Worker) -> None:
-        if not worker.up:
+        if worker.up:
+            self._compare(worker)
+        else:
             self._prefixes.forget(worker.number)
         self._changed.set()
+
+    def _compare(self, worker: Worker) -> None:
+        """Warn where a worker that came up computes in another way than one that is up."""
+        other = next((one for one in self._workers if one.up and one is not worker), None)
+        if other is not None and (theirs := _numerics(other)) != (own := _numerics(worker)):
+            _log.warning(
+                "%s computes in %s, %s in %s: the same request may give other numbers",
+                *(worker.name, own, other.name, theirs),
+            )
 
     def _publish(self, progress: LoadProgress) -> None:
         if self._progress.phase == "ready":
@@ -149,6 +178,8 @@ class Balancer:
         self._listeners.pop(key, None)
 
 
-def _copy(error: LmtoolError | None) -> LmtoolError:
-    assert error is not None
-    return type(error)(error.message, *error.hints)
+def _numerics(worker: Worker) -> str:
+    """What decides a worker's bits, as far as it tells."""
+    info = worker.info
+    told = () if info is None else (info.dtype, (info.device or "").partition(":")[0], info.kernels)
+    return ", ".join(part or "unknown" for part in told)

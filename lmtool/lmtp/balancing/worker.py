@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lmtool.errors import ConnectError, LmtoolError
 from lmtool.lmtp.client import LmtpClient
-from lmtool.lmtp.endpoint import SocketEndpoint
+from lmtool.lmtp.endpoint import CommandEndpoint, SocketEndpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,9 +44,9 @@ class Worker:
     ) -> None:
         """changed: called whenever `up` or `failure` has changed."""
         self.number = number
-        self.endpoint = endpoint
-        self.owned = not isinstance(endpoint, SocketEndpoint)
+        self.owned = isinstance(endpoint, CommandEndpoint)
         """Whether its process is ours."""
+        self.endpoint = replace(endpoint, on_log=self._log) if isinstance(endpoint, CommandEndpoint) else endpoint
         self.up = False
         self.info: ModelInfo | None = None
         """What it serves, as it told last."""
@@ -64,6 +64,8 @@ class Worker:
         self._vain = 0
         """How often it was asked in vain since it was up."""
         self._task: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        """Closes the connection that was cut off last."""
 
     @property
     def name(self) -> str:
@@ -87,7 +89,7 @@ class Worker:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await self._client.close()
+        await asyncio.gather(self._client.close(), *([] if self._closing is None else [self._closing]))
 
     def submit(self, request: GenerateRequest | ScoreRequest, sink: Sink) -> StreamHandle:
         """Start a stream there; see `TokenModel.submit`."""
@@ -109,13 +111,17 @@ class Worker:
         if not counted.running:
             self._sinks.pop(counted.sink, None)
 
-    def lose(self) -> None:
-        """Note that the connection is gone: look at once whether it comes again."""
+    def lose(self, reason: str | None = None) -> None:
+        """Note that the connection is gone: look at once whether it comes again. reason: as its streams were told."""
         self._lost.set()
-        self._down(ConnectError("its connection is lost"))
+        self._down(ConnectError(reason) if reason else self._client.loss or ConnectError("its connection is lost"))
 
     def _connect(self) -> LmtpClient:
         return LmtpClient(self.endpoint, on_progress=self._on_progress)
+
+    def _log(self, line: str) -> None:
+        """Tell what a process of ours writes to stderr."""
+        _log.warning("%s: %s", self.name, line)
 
     async def _watch(self) -> None:
         while True:
@@ -123,7 +129,7 @@ class Worker:
             try:
                 self.info = await self._client.info(timeout=self._answer_seconds if self.ready else None)
             except LmtoolError as error:
-                await self._failed(error)
+                await self._failed(self._client.loss or error)  # which has its hints apart
             else:
                 self._rise()
             await self._pause()
@@ -144,7 +150,8 @@ class Worker:
         self._down(error)
         if was_up or self.owned:
             gone, self._client = self._client, self._connect()
-            await gone.close()
+            self._closing = asyncio.create_task(gone.close())
+            await asyncio.shield(self._closing)
 
     def _rise(self) -> None:
         self._vain = 0
@@ -173,8 +180,8 @@ class _Counted:
 
     def __call__(self, outputs: Sequence[TokenOutput]) -> None:
         """Pass outputs on."""
-        lost = any(output.error_code == ConnectError.code for output in outputs)
-        if lost:
+        lost = next((output for output in outputs if output.error_code == ConnectError.code), None)
+        if lost is not None:
             sentence = f"{self._worker.name} was lost before the stream's end; send the request again"
             outputs = [
                 replace(output, error=sentence) if output.error_code == ConnectError.code else output
@@ -183,5 +190,5 @@ class _Counted:
         if streams := sum(output.last for output in outputs):
             self._worker.ended(self, streams)
         self.sink(outputs)
-        if lost:
-            self._worker.lose()
+        if lost is not None:
+            self._worker.lose(lost.error)

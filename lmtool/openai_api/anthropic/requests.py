@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lmtool.openai_api import requests
 from lmtool.openai_api.conversation import MOST_MESSAGES, joined
 from lmtool.openai_api.errors import ApiError
-from lmtool.openai_api.members import Members
+from lmtool.openai_api.members import MOST_MEMBER_BYTES, Members
 from lmtool.openai_api.tools.definitions import MOST_TOOLS, ToolUse, read_tool, tool_use
 from lmtool.types import ChatMessage, SamplingParams, ToolCall
 
@@ -113,7 +113,7 @@ def _result(own: Members, block: Mapping[str, Any]) -> ChatMessage:
 
 
 def _tools(members: Members) -> ToolUse | None:
-    tools = [_tool(given) for given in members.objects("tools", MOST_TOOLS)]
+    tools = [_tool(given) for given in members.objects("tools", MOST_TOOLS, most_bytes=MOST_MEMBER_BYTES)]
     choice = members.inner("tool_choice")
     if choice is None:
         return tool_use(tools, "auto", None, parallel=True)

@@ -20,14 +20,18 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from lmtool.openai_api.errors import ApiError
+    from lmtool.prompt_limits import LimitsByModel
 
 
 class MessagesRoutes:
     """Answers `/messages`."""
 
-    def __init__(self, served: Callable[[str | None], Awaitable[Served]]) -> None:
-        """served: the model of a name; raises `UnknownModelError`."""
+    def __init__(
+        self, served: Callable[[str | None], Awaitable[Served]], limits: Callable[[], LimitsByModel] = dict
+    ) -> None:
+        """served: the model of a name; raises `UnknownModelError`. limits: of the models' prompts."""
         self._served = served
+        self._limits = limits
 
     def handlers(self) -> list[tuple[str, str, Callable[[Request], Any]]]:
         """Method, path and handler each."""
@@ -39,7 +43,7 @@ class MessagesRoutes:
         return JSONResponse(errors.body(error), errors.status(error))
 
     async def _create(self, request: Request) -> Response:
-        generation = await self._generation(await asked(request, read))
+        generation = await self._generation(await asked(request, read, self._limits()))
         call, served = generation.call, generation.served
         message = Message(generation.answers[0], call, served.info.model, served.info.eos_token_ids)
         if call.stream:
@@ -47,7 +51,7 @@ class MessagesRoutes:
         return await unless_gone(request, _whole(generation, message))
 
     async def _count(self, request: Request) -> Response:
-        generation = await self._generation(await asked(request, partial(read, counting=True)))
+        generation = await self._generation(await asked(request, partial(read, counting=True), self._limits()))
         generation.served.spelt()
         return JSONResponse({"input_tokens": generation.prompt_tokens})
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lmtool.openai_api import requests
 from lmtool.openai_api.errors import ApiError
-from lmtool.openai_api.members import Members
+from lmtool.openai_api.members import MOST_MEMBER_BYTES, Members
 from lmtool.openai_api.responses.items import turns_of
 from lmtool.openai_api.tools.definitions import MOST_TOOLS, read_choice, read_tool
 from lmtool.types import ChatMessage, SamplingParams
@@ -15,6 +16,7 @@ from lmtool.types import ChatMessage, SamplingParams
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from lmtool.prompt_limits import PromptLimits
     from lmtool.types import Constraint
 
 _LOGPROBS = "message.output_text.logprobs"
@@ -29,13 +31,22 @@ class Ask:
     call: requests.Call
     turns: tuple[ChatMessage, ...]
     """The conversation up to here, without instructions: what a later request goes on from."""
-    items: tuple[Mapping[str, Any], ...]
-    """What this request added, as it was sent."""
+    items: str
+    """What this request added, as it was sent: JSON, which a million parts make no slower to hand on."""
     store: bool
     told: Mapping[str, Any]
     """Members of the request that its answer repeats."""
     previous: str | None = None
     """The id of the answer that this one goes on from."""
+
+    @property
+    def model(self) -> str | None:
+        """The model's name."""
+        return self.call.model
+
+    def check(self, limits: PromptLimits) -> None:
+        """Raise `ContextOverflowError` for a conversation that cannot fit."""
+        self.call.check(limits)
 
     def behind(self, turns: tuple[ChatMessage, ...]) -> Ask:
         """The request as it is once its conversation goes on from these turns."""
@@ -55,8 +66,9 @@ def read(body: Mapping[str, object]) -> Ask:
         if members.take(name):
             raise ApiError(400, f"{name} is not supported here; send the conversation as input", param=name)
     sampling, logprobs = _sampling(members)
-    tools = [_tool(given) for given in members.objects("tools", MOST_TOOLS)]
+    tools = [_tool(given) for given in members.objects("tools", MOST_TOOLS, most_bytes=MOST_MEMBER_BYTES)]
     choice, parallel = body.get("tool_choice"), body.get("parallel_tool_calls")
+    members.check_size("tool_choice", choice)
     use = read_choice(members, tools)
     form, constraint = _form(members)
     stream, keep = members.flag("stream"), members.flag("store", default=True)
@@ -79,7 +91,7 @@ def read(body: Mapping[str, object]) -> Ask:
     system = () if instructions is None else (ChatMessage("system", instructions),)
     call = requests.Call(model, ((*system, *turns),), sampling, stream=stream, logprobs=logprobs, constraint=constraint)
     members.end()
-    return Ask(replace(call, **requests.held_by_tools(call, use)), turns, tuple(items), keep, told, previous)
+    return Ask(replace(call, **requests.held_by_tools(call, use)), turns, json.dumps(items), keep, told, previous)
 
 
 def _items(members: Members) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from typing import TYPE_CHECKING, Any
 
 from starlette.responses import JSONResponse, Response
@@ -20,13 +21,21 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+    from lmtool.prompt_limits import LimitsByModel
+
 
 class ResponsesRoutes:
     """Answers `/responses`, and remembers what it answered."""
 
-    def __init__(self, served: Callable[[str | None], Awaitable[Served]], store: Store | None = None) -> None:
-        """served: the model of a name; raises `UnknownModelError`."""
+    def __init__(
+        self,
+        served: Callable[[str | None], Awaitable[Served]],
+        limits: Callable[[], LimitsByModel] = dict,
+        store: Store | None = None,
+    ) -> None:
+        """served: the model of a name; raises `UnknownModelError`. limits: of the models' prompts."""
         self._served = served
+        self._limits = limits
         self._store = Store() if store is None else store
 
     def handlers(self) -> list[tuple[str, str, Callable[[Request], Any]]]:
@@ -39,7 +48,7 @@ class ResponsesRoutes:
         ]
 
     async def _create(self, request: Request) -> Response:
-        ask = await asked(request, read)
+        ask = await asked(request, read, self._limits())
         if ask.previous is not None:
             ask = ask.behind(self._store.get(ask.previous).turns)
         generation = Generation(await self._served(ask.call.model), ask.call)
@@ -87,7 +96,7 @@ class ResponsesRoutes:
         return JSONResponse({"id": number, "object": "response", "deleted": True})
 
     async def _input_items(self, request: Request) -> Response:
-        items = [dict(item) for item in self._store.get(request.path_params["number"]).items]
+        items = json.loads(self._store.get(request.path_params["number"]).items)
         numbered = [{"id": f"item_{at}", **item} for at, item in enumerate(items)]
         ends = {"first_id": numbered[0]["id"], "last_id": numbered[-1]["id"]} if numbered else {}
         return JSONResponse({"object": "list", "data": numbered, "has_more": False, **ends})

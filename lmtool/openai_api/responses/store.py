@@ -26,14 +26,14 @@ class Kept:
     response: Mapping[str, Any]
     turns: tuple[ChatMessage, ...]
     """The conversation with it, without instructions."""
-    items: tuple[Mapping[str, Any], ...]
-    """What was sent for it."""
+    items: str
+    """What was sent for it, as JSON."""
 
     @property
     def size(self) -> int:
         """Estimated bytes."""
         said = sum(len(turn.content) + sum(len(call.arguments) for call in turn.tool_calls) for turn in self.turns)
-        return said + len(json.dumps([self.response, self.items], default=dict))
+        return said + len(self.items) + len(json.dumps(self.response, default=dict))
 
 
 class Store:

@@ -10,6 +10,7 @@ from lmtool import constraint as constraints
 from lmtool.errors import ConstraintError
 from lmtool.openai_api import errors
 from lmtool.openai_api.errors import ApiError
+from lmtool.openai_api.members import MOST_MEMBER_BYTES
 from lmtool.openai_api.tools.schema import calls_schema, closed
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def check_tools(tools: Sequence[Tool]) -> None:
 def chat_tools(members: Members) -> ToolUse | None:
     """Read `tools`, `tool_choice` and `parallel_tool_calls` as chat completions have them. Raises `ApiError`."""
     tools = []
-    for given in members.objects("tools", MOST_TOOLS):
+    for given in members.objects("tools", MOST_TOOLS, most_bytes=MOST_MEMBER_BYTES):
         kind = given.text("type") or "function"
         if kind != "function":
             raise given.wrong("type", kind, "function; others run at OpenAI only")

@@ -6,12 +6,12 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lmtool.lmtp import json_text
-from lmtool.lmtp.json_text import JsonTextError
+from lmtool.lmtp import frames
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
+    from lmtool.lmtp.frames import Entry, Key
     from lmtool.trace.events import Direction
 
 
@@ -34,22 +34,12 @@ class Message:
     @classmethod
     def of(cls, time: float, connection: str, direction: Direction, content: str | bytes) -> Message:
         """Take a message apart as far as that goes."""
-        if isinstance(content, bytes):
-            return cls(time, connection, direction, content)
-        command, space, text = content.partition(" ")
-        if not space:
-            return cls(time, connection, direction, content)
-        try:
-            payload = json_text.load(text)
-        except JsonTextError:
-            return cls(time, connection, direction, content, command)
-        return cls(time, connection, direction, content, command, payload, readable=True)
+        return cls(time, connection, direction, content, *frames.parse(content))
 
     @property
-    def entries(self) -> list[Mapping[str, object]]:
+    def entries(self) -> list[Entry]:
         """The objects of its payload."""
-        several = self.payload if isinstance(self.payload, list) else [self.payload]
-        return [one for one in several if isinstance(one, dict)]
+        return frames.entries_of(self.payload)
 
     def strict(self) -> bool:
         """Whether the payload is JSON as the standard has it, without `NaN` and its like."""
@@ -92,14 +82,14 @@ class Seen:
         """HTTP status of each handshake, by connection; 101 for one that succeeded."""
         self.http: dict[str, Answered] = {}
         """Answers to GETs, by path."""
-        self._tokens: dict[tuple[str, str], list[tuple[int, Mapping[str, object]]]] = {}
-        self._told: dict[tuple[str, str], list[Mapping[str, object]]] = {}
+        self._tokens: dict[tuple[str, Key], list[tuple[int, Entry]]] = {}
+        self._told: dict[tuple[str, Key], list[Entry]] = {}
 
     def add(self, message: Message) -> None:
         """Keep a message."""
         if message.direction == "<":
             for entry in message.entries:
-                key = message.connection, _key(entry.get("stream_id"))
+                key = message.connection, frames.stream_key(entry.get("stream_id"))
                 if message.command == "TOKEN":
                     self._tokens.setdefault(key, []).append((len(self.messages), entry))
                 elif message.command == "MSG" and "stream_id" in entry:
@@ -114,15 +104,15 @@ class Seen:
         """Messages of a client."""
         return [m for m in self.messages if m.direction == ">"]
 
-    def located(self, of: object, at: str = "a") -> Sequence[tuple[int, Mapping[str, object]]]:
+    def located(self, of: object, at: str = "a") -> Sequence[tuple[int, Entry]]:
         """Entries of one stream in TOKEN messages, each with the number of its message among all."""
-        return self._tokens.get((at, _key(of)), ())
+        return self._tokens.get((at, frames.stream_key(of)), ())
 
-    def entries(self, of: object, at: str = "a") -> list[Mapping[str, object]]:
+    def entries(self, of: object, at: str = "a") -> list[Entry]:
         """Entries of one stream in TOKEN messages."""
         return [entry for _, entry in self.located(of, at)]
 
-    def tokens(self, of: object, at: str = "a") -> list[Mapping[str, object]]:
+    def tokens(self, of: object, at: str = "a") -> list[Entry]:
         """Those that have a token."""
         return [e for e in self.entries(of, at) if e.get("token") is not None]
 
@@ -130,9 +120,9 @@ class Seen:
         """The ids of the tokens."""
         return [e["token"] for e in self.tokens(of, at)]
 
-    def told(self, of: object, at: str = "a") -> Sequence[Mapping[str, object]]:
+    def told(self, of: object, at: str = "a") -> Sequence[Entry]:
         """Entries with this id in MSG messages."""
-        return self._told.get((at, _key(of)), ())
+        return self._told.get((at, frames.stream_key(of)), ())
 
     def has_ended(self, of: object, at: str = "a") -> bool:
         """Whether a stream has its ending, or was refused by a MSG."""
@@ -145,18 +135,14 @@ class Seen:
         return any("model_info" in e or e.get("error") is not None for e in self.told(of, at))
 
 
-def ends(entry: Mapping[str, object]) -> bool:
+def ends(entry: Entry) -> bool:
     """Whether an entry of a TOKEN is the last one of its stream."""
-    return entry.get("finish_reason") is not None or entry.get("error") is not None
+    return frames.ends("TOKEN", entry)
 
 
 def same_id(one: object, other: object) -> bool:
     """Whether two stream ids are the same (STR-2): 1 and 1.0 are not."""
-    return _key(one) == _key(other)
-
-
-def _key(stream_id: object) -> str:
-    return json.dumps(stream_id, sort_keys=True)
+    return frames.stream_key(one) == frames.stream_key(other)
 
 
 def short(value: object, most: int = 120) -> str:

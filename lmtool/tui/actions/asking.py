@@ -8,12 +8,15 @@ from lmtool.errors import LmtoolError
 from lmtool.tui import branching
 from lmtool.tui.actions.watching import Watching
 from lmtool.tui.prompting import request_of, score_of
-from lmtool.tui.runs import visible
-from lmtool.tui.screens.asking import AskScreen
+from lmtool.tui.scored_text import LINE_FEED, editable_text
+from lmtool.tui.screens.asking import LONGEST, AskScreen
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from lmtool.tui.scored_text import EditableText
+    from lmtool.tui.sources.source import TextToScore
+    from lmtool.tui.streams import Stream
     from lmtool.types import GenerateRequest
 
 ENOUGH = 200
@@ -25,23 +28,22 @@ class Asking(Watching):
 
     def action_branch(self) -> None:
         """Go on from an alternative."""
-        self._branch(branching.branch, 1, "")
+        self._branch(branching.branch, "")
 
     def action_bias_out(self) -> None:
         """Go on without an alternative."""
-        self._branch(branching.ruled_out, 0, "not ")
+        self._branch(branching.ruled_out, "not ")
 
-    def _branch(self, make: Callable[..., GenerateRequest], more: int, lead: str) -> None:
+    def _branch(self, make: Callable[..., GenerateRequest], lead: str) -> None:
         found = self._alternative() if self._can_ask() else None
         if found is None:
             return
         view, (row, token) = self.view, found
-        parent = view.state.streams[view.state.tokens.streams[row]]
-        position = view.position(row)
+        parent, position = view.state.stream_of(row), view.position(row)
         try:
             request = make(view, row, token)
         except LmtoolError as error:
-            self._tell(error)
+            self.say_error(error)
             return
 
         async def begin() -> None:
@@ -49,9 +51,9 @@ class Asking(Watching):
             assert self.source.generate is not None
             label = await self._sent(self.source.generate(request))
             if label is not None:
-                self.branches.add(parent.label, position + more, label, f"{lead}{view.state.text_of(token)}")
+                self.branches.add(parent.label, position, label, f"{lead}{view.measures.quote(token)}")
                 key = self.keys.sign("tree")
-                self.say(f"stream {label} goes on from {parent.label} at token {position}; {key} shows the tree")
+                self.say(f"stream {label} goes on from {parent.label} at token #{position}; {key} shows the tree")
 
         self.run_worker(begin())
 
@@ -82,14 +84,11 @@ class Asking(Watching):
         try:
             label = await sending
         except LmtoolError as error:
-            self._tell(error)
+            self.say_error(error)
             return None
         self.wanted = label
         self.back_again()
         return label
-
-    def _tell(self, error: LmtoolError) -> None:
-        self.say("  ".join([error.message, *error.hints]), warning=True)
 
     def action_prompt(self) -> None:
         """Ask for a prompt and send it."""
@@ -113,14 +112,50 @@ class Asking(Watching):
             self.say("this source cannot score", warning=True)
             return
         stream = self.view.current
-        prompt = "" if stream is None else visible(self.view.state.prompt_text(stream)).replace("=>", " ").strip()
         hint = "PROMPT => TEXT gives each token of TEXT its logprob after PROMPT; without => the whole text is scored."
-        value = f"{prompt[-200:]} => " if prompt else ""
-        self.push_screen(AskScreen("Score", hint, self.looks, value=value), self._send_score)
+        if stream is not None:
+            try:
+                own = editable_text(self.view, stream)
+            except LmtoolError as error:
+                hint = f"{error.message}. {hint}"
+            else:
+                self._score_own(stream, own)
+                return
+        self.push_screen(AskScreen("Score", hint, self.looks), lambda text: self._score(score_of(text or ""), ""))
 
-    def _send_score(self, text: str | None) -> None:
-        if text and self.source is not None and self.source.score is not None:
-            self.run_worker(self._deliver(self.source.score(score_of(text))))
+    def _score_own(self, stream: Stream, own: EditableText) -> None:
+        """Have a stream's tokens scored after its own prompt; a person may edit their text before."""
+        line = own.line
+        if len(line) > LONGEST:
+            self._score(own.after_edit(line), stream.label)
+            return
+        hint = (
+            f"the tokens of {stream.label} after its own prompt, as they are; edit the text ({LINE_FEED} is a line "
+            "feed), and what differs is cut into tokens anew"
+        )
+        self.push_screen(
+            AskScreen("Score", hint, self.looks, value=line),
+            lambda text: self._score(None if text is None else own.after_edit(text), stream.label),
+        )
+
+    def _score(self, given: TextToScore | None, origin: str) -> None:
+        """origin: the stream whose tokens these are; empty for a text of a person's own."""
+        if given is None or not (given.whole or given.before) or self.source is None or self.source.score is None:
+            return
+        scoring, kept = self.source.score(given), len(given.before) + len(given.after)
+
+        async def begin() -> None:
+            label = await self._sent(scoring)
+            if label is None:
+                return
+            sentence = f"stream {label}"
+            if origin:
+                self.branches.scores[label] = origin
+                new = ", the rest cut anew" if given.text else ""
+                sentence += f" scores {kept} tokens of {origin} as they are{new}; {self.keys.sign('compare')} compares"
+            self.say(sentence)
+
+        self.run_worker(begin())
 
     async def _deliver(self, sending: Awaitable[str]) -> None:
         label = await self._sent(sending)

@@ -13,6 +13,7 @@ from lmtool.tui.screens.reading import ReadingScreen
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lmtool.errors import LmtoolError
     from lmtool.tui.branches import Branches
     from lmtool.tui.documents.bars import Status
     from lmtool.tui.documents.document import Document
@@ -65,6 +66,10 @@ class Desk(App[int]):
         """Tell the user something below the panes for a few seconds. stays: until a key is pressed."""
         self.message = (text, warning, math.inf if stays else time.monotonic() + MESSAGE + len(text) / 40)
         self.changed()
+
+    def say_error(self, error: LmtoolError, *, stays: bool = False) -> None:
+        """Tell what went wrong and what to do next."""
+        self.say(" · ".join([error.message, *error.hints]), warning=True, stays=stays)
 
     def restyle(self) -> None:
         """Look as the theme and the palette say."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from lmtool.errors import LmtoolError
 from lmtool.tui.actions.desk import Desk
 from lmtool.tui.documents.list import ListDocument
+from lmtool.tui.preamble import preamble
 from lmtool.tui.runs import Run
 from lmtool.tui.screens.main import PANES
 
@@ -38,9 +39,9 @@ class Keeping(Desk):
             return
         path = self._new_path(".lmtp.jsonl")
         try:
-            self.source.start_recording(path)
+            self.source.start_recording(path, preamble(self.lines))
         except LmtoolError as error:
-            self.say("  ".join([error.message, *error.hints]), warning=True)
+            self.say_error(error)
         else:
             self.say(f"recording into {path}; {self.keys.sign('record')} stops it")
 
@@ -79,7 +80,7 @@ class Keeping(Desk):
             try:
                 path = exports.write(forms[target], self.view, self.options.folder)
             except LmtoolError as error:
-                self.say("  ".join([error.message, *error.hints]), warning=True)
+                self.say_error(error)
             else:
                 self.say(f"wrote {path}")
 

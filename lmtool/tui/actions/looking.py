@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from lmtool.errors import LmtoolError
 from lmtool.tui.actions.desk import Desk
-from lmtool.tui.compare import Side
+from lmtool.tui.alignment import Side
 from lmtool.tui.documents.comparison import ComparisonDocument
 from lmtool.tui.documents.frames import indented
 from lmtool.tui.documents.help import help_lines
@@ -16,6 +16,11 @@ from lmtool.tui.runs import Run, visible
 from lmtool.tui.screens.asking import AskScreen
 from lmtool.tui.screens.main import PANES
 from lmtool.tui.view import View
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lmtool.tui.streams import Stream
 
 _PALETTES: tuple[Palette, ...] = get_args(Palette)
 
@@ -273,20 +278,15 @@ class Looking(Desk):
             )
 
     def _sides(self) -> tuple[Side, Side] | str:
-        """The marked streams; without marks a branch and what it comes from, or two of the same prompt."""
+        """The marked streams; without marks a branch or score and what it comes from, or two of the same prompt."""
         view, here = self.view, self.view.current
         if len(view.marked) == 2:
             a, b = (view.state.streams[i] for i in view.marked)
             return Side(view, a), Side(view, b)
         if here is None:
             return "no stream yet"
-        parent = self.branches.parent(here.label)
-        there = view.state.find(parent) if parent is not None else None
-        if there is None:
-            same = [
-                s for s in view.streams() if s.prompt == here.prompt and s.index != here.index and s.kind == here.kind
-            ]
-            there = same[-1] if same else None
+        origin = self.branches.origin(here.label)
+        there = view.state.find(origin) if origin is not None else _alike(view.streams(), here)
         if there is None:
             return f"mark two streams in pane 1 with {self.keys.sign('mark')}; none has the prompt of {here.label}"
         return (
@@ -303,7 +303,9 @@ class Looking(Desk):
             return error.message
         if here is None:
             return "no stream yet"
-        there = other.state.find(here.label) or next(iter(other.state.streams), None)
+        named, alike = other.state.find(here.label), _alike(other.state.streams, here)
+        there = named if named is not None and (alike is None or named.prompt == here.prompt) else alike
+        there = there or next(iter(other.state.streams), None)
         if there is None:
             return f"{other.path.name} has no stream"
         return Side(self.view, here), Side(View(other.state, other, live=False), there)
@@ -328,3 +330,11 @@ class Looking(Desk):
             self.main.tie()
 
         self.read("Branches", ListDocument(lines, cursor=self.glyphs.cursor), go)
+
+
+def _alike(streams: Iterable[Stream], here: Stream) -> Stream | None:
+    """The latest other stream of the same prompt; a score is compared with what was generated, if there is such."""
+    same = [stream for stream in streams if stream is not here and stream.prompt == here.prompt]
+    kinds = ("GEN", "SCORE") if here.kind == "SCORE" else (here.kind,)
+    found = [stream for kind in reversed(kinds) for stream in same if stream.kind == kind]
+    return found[-1] if found else None

@@ -39,7 +39,7 @@ class Watching(Desk):
         """The source is over; the last screen stays, unless there is nothing on it."""
         state = self.view.state
         self.status = replace(self.status, word=word, trouble=True)
-        self.say("  ".join([error.message, *error.hints]), warning=True, stays=True)
+        self.say_error(error, stays=True)
         if self.options.exit_at_end or not (state.streams or state.connections):
             self.failure = error
             self.exit(error.exit_code)

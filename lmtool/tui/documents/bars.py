@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lmtool.logprobs.distribution import bits, format_probability, probability
 from lmtool.tui import heat, numbers
 from lmtool.tui.heat import STREAM_COLORS
 from lmtool.tui.runs import Run, cut, cut_left, fitted, length, visible
@@ -111,20 +111,14 @@ def peek(view: View, glyphs: Glyphs, columns: int) -> Line:
     if row is None:
         return [Run(" no token yet", "dim")]
     token, logprob = view.state.tokens.ids[row], view.state.tokens.logprob(row)
-    name = view.name(row)
-    line: Line = [Run(" "), Run(visible(repr(view.state.token_text(row))), view.style(row) or "bold")]
+    line: Line = [Run(" "), Run(view.measures.quote_token(row), view.style(row) or "bold")]
     line.append(Run(f" id {token}" if token >= 0 else "", "dim"))
     if logprob is not None:
         rank = view.rank(row)
-        line.append(Run(f"  p {numbers.probability(math.exp(min(logprob, 0.0)))} {heat.bits(logprob):.1f}b"))
-        line.append(Run(f" rank {rank}" if rank else ""))
-    others = [
-        f"{visible(repr(view.alternative_text(one)))} {numbers.probability(math.exp(min(p, 0.0)))}"
-        for one, p in view.alternatives(row)[:4]
-        if one != name
-    ]
-    if others:
-        line += [Run(f" {glyphs.wall} ", "dim"), Run("  ".join(others), "dim")]
+        line.append(Run(f"  p {format_probability(probability(logprob))} {bits(logprob):.1f}b"))
+        line.append(Run("" if rank is None else f" rank {rank}"))
+    if others := view.measures.alternatives_text(row, 4):
+        line += [Run(f" {glyphs.wall} ", "dim"), Run(others, "dim")]
     return fitted(line, columns)
 
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-import math
+import textwrap
 from typing import TYPE_CHECKING
 
+from lmtool.logprobs.distribution import format_probability, probability
 from lmtool.tui import numbers
 from lmtool.tui.compare import compare
+from lmtool.tui.documents.flow import flow
 from lmtool.tui.documents.text import TextDocument
-from lmtool.tui.runs import Run, cut, fitted, length, visible
+from lmtool.tui.runs import Run, cut, length, visible, width
 
 if TYPE_CHECKING:
-    from lmtool.tui.compare import Comparison, Side
+    from lmtool.tui.alignment import Side
+    from lmtool.tui.compare import Comparison
     from lmtool.tui.glyphs import Glyphs
     from lmtool.tui.runs import Line
+
+LONGEST = 24
+"""Cells for what a side goes on with: over HTTP a whole answer may be one piece of text."""
+SPARK = 32
+"""Divergences that are drawn, the last ones."""
 
 
 class ComparisonDocument:
@@ -22,26 +30,34 @@ class ComparisonDocument:
     def __init__(self, a: Side, b: Side, glyphs: Glyphs) -> None:
         self._sides = (a, b)
         self._glyphs = glyphs
-        self._texts = (TextDocument(a.view, glyphs), TextDocument(b.view, glyphs))
+        self._texts = (TextDocument(a.view, glyphs, cursor=False), TextDocument(b.view, glyphs, cursor=False))
         self.result: Comparison = compare(a, b)
+        self._verdict = self._phrases()
+        """What they have in common: paragraphs of phrases."""
+        self._columns = 0
+        self._head: list[Line] = []
+        """The verdict in so many columns."""
 
     def height(self, columns: int) -> int:
         """Verdict, headings, and the longer text."""
+        self._fit(columns)
         each = self._each(columns)
         texts = zip(self._texts, self._sides, strict=True)
-        return len(self.verdict()) + 1 + max(text.lines(side.stream, each) for text, side in texts)
+        return self.heads + max(text.lines(side.stream, each) for text, side in texts)
 
     @property
     def heads(self) -> int:
         """Lines at the top that stay in sight: the verdict and whose texts these are."""
-        return len(self.verdict()) + 1
+        return len(self._head) + 1
 
     def anchor(self, columns: int) -> int | None:
         """The line where the streams part; the first one where they do not."""
-        side, same = self._sides[0], self.result.same
-        if not self.result.parted or not same:
-            return 0
-        return self.heads + self._texts[0].line_at(side.stream, same, self._each(columns))
+        self._fit(columns)
+        found = self.result.alignment
+        for side, text, place in zip(self._sides, self._texts, found.places, strict=True):
+            if found.parted and 0 < place < len(side.rows):
+                return self.heads + text.line_at(side.stream, place, self._each(columns))
+        return 0
 
     def click(self, target: int) -> None:
         """Nothing to choose."""
@@ -49,15 +65,23 @@ class ComparisonDocument:
     def move(self, rows: int) -> None:
         """Nothing to move."""
 
+    def _fit(self, columns: int) -> None:
+        """Lay the verdict out."""
+        if columns == self._columns:
+            return
+        self._columns, room = columns, max(1, columns - 1)
+        parts = ([piece for phrase in part for piece in _wrapped(phrase, room)] for part in self._verdict)
+        self._head = [[Run(" "), *line] for part in parts for line in flow(part, room)]
+
     def _each(self, columns: int) -> int:
         return max(4, columns // 2 - 1)
 
     def line(self, y: int, columns: int) -> Line:
         """One line over both."""
-        verdict = self.verdict()
-        if y < len(verdict):
-            return fitted(verdict[y], columns)
-        y -= len(verdict)
+        self._fit(columns)
+        if y < len(self._head):
+            return self._head[y]
+        y -= len(self._head)
         each = self._each(columns)
         parts = [self._heading(i, each) if y == 0 else self._part(i, y - 1, each) for i in (0, 1)]
         left = parts[0]
@@ -70,54 +94,77 @@ class ComparisonDocument:
 
     def _part(self, i: int, y: int, columns: int) -> Line:
         side = self._sides[i]
-        rows, same = side.rows, self.result.same
-        parting = rows[same] if same < len(rows) else None
+        rows, place = side.rows, self.result.alignment.places[i]
+        parting = rows[place] if 0 <= place < len(rows) else None
+        after = parting if place >= 0 else -1
         line: Line = []
         for text, style, row in self._texts[i].line_of(side.stream, y, columns):
             if row is not None and row == parting:
                 line.append(Run(f"{self._glyphs.open}{text}{self._glyphs.close}", f"{style} here", row))
             else:
-                line.append(
-                    Run(text, style if parting is not None and row is not None and row > parting else "dim", row)
-                )
+                line.append(Run(text, style if after is not None and row is not None and row > after else "dim", row))
         return line
 
-    def verdict(self) -> list[Line]:
-        """A sentence or two on what they have in common."""
+    def _phrases(self) -> list[Line]:
         result, (a, b) = self.result, self._sides
-        plural = "" if result.same == 1 else "s"
-        if not result.parted:
-            shorter, longer = len(a.rows), len(b.rows)
-            tail = "and nothing more" if shorter == longer else f"then {'A' if shorter < longer else 'B'} ends"
-            lines: list[Line] = [[Run(f" same {result.same} token{plural}, {tail}", "title")]]
+        found = result.alignment
+        same = f"same {_counted(found.same, 'token')}"
+        if found.characters is not None:
+            same = f"same {_counted(found.characters, 'character')}, {_counted(found.same, 'token')} cut alike"
+        if not found.parted:
+            left = [len(side.rows) - place for side, place in zip((a, b), found.places, strict=True)]
+            tail = "and nothing more" if left[0] == left[1] else f"then {'A' if left[0] < left[1] else 'B'} ends"
+            lines: list[Line] = [[Run(f"{same}, {tail}", "title")]]
         else:
-            lines = [[Run(f" same {result.same} token{plural}, then  ", "title"), *self._candidates()]]
-        if result.worst is not None:
-            told = f" largest difference of logprobs before that: {result.worst:.4f} nats at #{result.worst_at}"
-            lines.append([Run(told, "dim")])
+            lines = [[Run(f"{same}, then", "title"), *self._candidates()]]
+        lines += [[Run(note, "accent")] for note in result.notes]
+        if result.worst is not None and result.worst_at is not None:
+            ours, theirs = (side.view.position(row) for side, row in zip((a, b), result.worst_at, strict=True))
+            where = f"#{ours}" if ours == theirs else f"A #{ours}, B #{theirs}"
+            lines.append([Run(f"their logprobs differ by at most {result.worst:.4f} nats, at {where}", "dim")])
         known = [value for value in result.divergences if value is not None]
         if known:
             top = max([*known, 1e-6])
             spark = "".join(
                 " " if value is None else self._glyphs.spark[min(7, int(value / top * 8))]
-                for value in result.divergences[-60:]
+                for value in result.divergences[-SPARK:]
             )
-            lines.append(
-                [
-                    Run(f" KL over shared alternatives, up to {numbers.figure(max(known))} nats: ", "dim"),
-                    Run(spark, "spark"),
-                ]
-            )
+            least = f"least KL of B from A by the alternatives of both: up to {_nats(max(known))} nats"
+            lines.append([Run(least, "dim"), Run(spark, "spark")])
         return lines
 
     def _candidates(self) -> Line:
-        line: Line = []
-        for i, side in enumerate(self._sides):
-            row = side.rows[self.result.same]
-            logprob = side.view.state.tokens.logprob(row)
-            p = "" if logprob is None else f" {numbers.probability(math.exp(min(logprob, 0.0)))}"
-            line.append(Run(f"{'AB'[i]} {visible(repr(side.view.state.token_text(row)))}{p}   "))
-        if self.result.near_tie:
-            margin = min(abs(m) for m in self.result.margins if m is not None)
+        """What each side goes on with; what is in its prompt has the probability that the other side gave it."""
+        result, line = self.result, list[Run]()
+        for i, (side, place) in enumerate(zip(self._sides, result.alignment.places, strict=True)):
+            name, logprob = result.alignment.names[i], result.candidates[i]
+            p = "" if logprob is None else f" {format_probability(probability(logprob))}"
+            given = place < 0
+            if not given:
+                text = side.view.measures.quote_token(side.rows[place])
+            elif isinstance(name, int):
+                text = side.view.measures.quote(name)
+            else:
+                text = "other text"
+            inside = f" (in its prompt{f';{p} in {chr(66 - i)}' if p else ''})" if given else p
+            line.append(Run(f"{'AB'[i]} {cut(text, LONGEST)}{inside}"))
+        if result.near_tie:
+            margin = min(abs(m) for m in result.margins if m is not None)
             line.append(Run(f"near tie (Δ {margin:.3f} nats)", "accent"))
         return line
+
+
+def _wrapped(phrase: Run, columns: int) -> list[Run]:
+    """A phrase in pieces that fit, cut between words."""
+    if width(phrase.text) <= columns or phrase.style == "spark":
+        return [phrase]
+    return [Run(text, phrase.style) for text in textwrap.wrap(phrase.text, columns)]
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{numbers.count(number)} {what}{'' if number == 1 else 's'}"
+
+
+def _nats(value: float) -> str:
+    """Small differences are what one looks for."""
+    return numbers.figure(value) if value >= 1 else f"{value:.2g}"

@@ -6,17 +6,17 @@ import math
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from lmtool.tui import heat, numbers
+from lmtool.logprobs.distribution import bits, format_probability, probabilities, probability
+from lmtool.tui import numbers
 from lmtool.tui.documents.flow import flow
 from lmtool.tui.runs import Run, fitted, pad, visible, width
 
 if TYPE_CHECKING:
     from lmtool.tui.glyphs import Glyphs
     from lmtool.tui.runs import Line
+    from lmtool.tui.streams import Stream
     from lmtool.tui.view import View
 
-BARS = 20
-"""Alternatives that are drawn at most."""
 BYTES = 12
 """Bytes of a token that are shown."""
 
@@ -63,29 +63,32 @@ class DetailDocument:
     def _facts(self, row: int, columns: int) -> list[Line]:
         view = self._view
         token, logprob = view.state.tokens.ids[row], view.state.tokens.logprob(row)
-        piece = view.state.piece(token)
-        raw = piece if isinstance(piece, bytes) else piece.encode()
-        more = "…" if len(raw) > BYTES else ""
         lines = flow(
             [
-                Run(visible(repr(view.state.token_text(row))), f"{view.style(row)} bold"),
+                Run(view.measures.quote_token(row), f"{view.style(row)} bold"),
                 Run(f"id {token}" if token >= 0 else "no id", "dim"),
-                Run(f"0x{raw[:BYTES].hex(' ')}{more}", "dim"),
+                Run(_bytes(view.state.texts.spelling(token)), "dim"),
             ],
             columns,
         )
-        if isinstance(piece, bytes):
+        if isinstance(view.state.piece(token), bytes):
             lines.append(self._pieces(row))
         if logprob is None:
-            return [*lines, [Run("no logprob was sent", "dim")]]
-        rank = view.rank(row)
+            return [*lines, [Run(self._no_logprob(row), "dim")]]
+        rank, mode = view.rank(row), view.state.stream_of(row).logprobs_mode
         phrases = [
-            Run(f"p {numbers.probability(math.exp(min(logprob, 0.0)))}"),
-            Run(f"logprob {logprob:.3f}"),
-            Run(f"{heat.bits(logprob):.2f} bits"),
+            Run(f"p {format_probability(probability(logprob))}"),
+            Run(f"logprob {logprob:.3f}{'' if mode is None else f' {mode}'}"),
+            Run(f"{bits(logprob):.2f} bits"),
             Run("" if rank is None else f"rank {rank}"),
         ]
         return [*lines, *flow(phrases, columns), *self._entropy(row, columns)]
+
+    def _no_logprob(self, row: int) -> str:
+        if self._view.state.texts.is_piece(self._view.state.tokens.ids[row]):
+            return "a piece of text: its tokens were not named"
+        first = self._view.position(row) == 0 and self._view.state.stream_of(row).kind == "SCORE"
+        return "no logprob: nothing stands before it" if first else "no logprob was sent"
 
     def _pieces(self, row: int) -> Line:
         """The bytes of the character that a token takes part in."""
@@ -103,56 +106,54 @@ class DetailDocument:
 
     def _entropy(self, row: int, columns: int) -> list[Line]:
         view = self._view
-        values = [p for _, p in view.alternatives(row)]
-        bounds = view.entropy(row)
-        if bounds is None:
+        found, bounds = view.distribution(row), view.entropy(row)
+        if not found.is_normalised:
+            return [[Run("not normalised by the server", "error")]]
+        if bounds is None or found.mass is None or not found.top:
             return []
-        seen, scaled = heat.normalised(values)
         low, high = bounds
         shown = f"{low:.1f}" if high - low < 0.1 else f"{low:.1f}…{high:.1f}"
-        mass = numbers.probability(min(1.0, math.fsum(seen)))
-        lines = flow([Run(f"entropy {shown} bits"), Run(f"top-{len(values)} mass {mass}")], columns)
-        if scaled:
-            lines.append([Run("not normalised by the server", "error")])
-        return lines
+        mass = format_probability(found.mass)
+        return flow([Run(f"entropy {shown} bits"), Run(f"top-{len(found.top)} mass {mass}")], columns)
 
     def _bars(self, row: int, columns: int) -> list[Line]:
+        """A bar for each alternative, probability, and how much they make together as long as none is left out."""
         view, glyphs = self._view, self._glyphs
         top = view.alternatives(row)
         if not top:
             return [[Run("no alternatives were sent", "dim")]]
-        seen, _ = heat.normalised([p for _, p in top])
-        name = view.name(row)
-        texts = [visible(repr(view.alternative_text(one))) for one, _ in top[:BARS]]
+        found, name = probabilities(p for _, p in top), view.name(row)
+        whole = len(view.distribution(row).top)
+        texts = [view.measures.quote(one) for one, _ in top]
         wide = min(max(len("other"), *map(width, texts)), max(8, columns // 3))
         room = max(3, columns - wide - 15)
         lines: list[Line] = []
-        total = 0.0
-        for i, ((one, _), p) in enumerate(zip(top[:BARS], seen, strict=False)):
-            total += p
-            here = i == view.bar
-            chosen = one == name
+        for i, ((one, _), p) in enumerate(zip(top, found, strict=True)):
+            here, chosen = i == view.bar, one == name
+            total = format_probability(min(1.0, math.fsum(found[: i + 1]))) if i < whole else ""
             lines.append(
                 [
                     Run(glyphs.cursor if here else " ", "accent", i),
                     Run(pad(texts[i], wide), "bold" if chosen else "", i),
                     Run(" ", "", i),
                     Run(self._bar(p, room), "bar chosen" if chosen else "bar", i),
-                    Run(pad(numbers.probability(p), 6, right=True), "", i),
-                    Run(pad(numbers.probability(min(1.0, total)), 6, right=True), "dim", i),
+                    Run(pad(format_probability(p), 6, right=True), "", i),
+                    Run(pad(total, 6, right=True), "dim", i),
                     Run(glyphs.chosen if chosen else " ", "accent", i),
                 ]
             )
-        rest = max(0.0, 1.0 - math.fsum(seen[:BARS]))
-        if rest >= 0.0005:
-            lines.append(
-                [
-                    Run(f" {pad('other', wide)} ", "dim"),
-                    Run(self._bar(rest, room), "dim"),
-                    Run(pad(numbers.probability(rest), 6, right=True), "dim"),
-                ]
-            )
-        return lines
+        return [*lines, *self._other(1.0 - math.fsum(found), wide, room)]
+
+    def _other(self, rest: float, wide: int, room: int) -> list[Line]:
+        """A bar for all tokens that were not sent."""
+        if rest < 0.0005:
+            return []
+        line = [
+            Run(f" {pad('other', wide)} ", "dim"),
+            Run(self._bar(rest, room), "dim"),
+            Run(pad(format_probability(rest), 6, right=True), "dim"),
+        ]
+        return [line]
 
     def _bar(self, p: float, room: int) -> str:
         blocks = self._glyphs.blocks
@@ -188,7 +189,6 @@ class DetailDocument:
         stream, row = view.current, view.token
         if stream is None:
             return []
-        forced = row is not None and view.state.tokens.logprob(row) == 0
         phrases: list[Run] = []
         if stream.constraint:
             phrases.append(Run(f"held by {visible(stream.constraint)}", "accent"))
@@ -196,10 +196,22 @@ class DetailDocument:
             phrases.append(Run(f"{_ids(stream.biased)} biased", "accent"))
         if stream.ruled_out:
             phrases.append(Run(f"{_ids(stream.ruled_out)} forbidden", "accent"))
-        if forced and phrases:
+        if row is not None and stream.logprobs_mode == "biased" and self._is_forced(row, stream):
             phrases.append(Run("forced: nothing else was allowed", "accent"))
         lines = flow(phrases, columns)
         return lines + ([[Run(visible(stream.error), "error")]] if stream.error else [])
+
+    def _is_forced(self, row: int, stream: Stream) -> bool:
+        """Whether no other token could come: alternatives were asked for, and there is none."""
+        alone = len(self._view.alternatives(row)) == 1 and (stream.top_logprobs or 0) > 1
+        return alone and self._view.state.tokens.logprob(row) == 0
+
+
+def _bytes(spelling: bytes | None) -> str:
+    """The first bytes of a token, in hex."""
+    if spelling is None:
+        return "bytes not known"
+    return f"0x{spelling[:BYTES].hex(' ')}{'…' if len(spelling) > BYTES else ''}" if spelling else "no bytes"
 
 
 def _ids(number: int) -> str:

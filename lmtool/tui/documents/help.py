@@ -28,6 +28,8 @@ _ABOUT = {
     "detail": (
         "Token: the one under the cursor, and what else could have come.",
         "Bars are probabilities; beside each stands the sum down to it. `other` is what the server did not send.",
+        "Rank >5: tokens that were not sent may be likelier. No sum stands beside a token with such a rank.",
+        "Logprobs are raw (the model's own), biased (after logit_bias and constraint) or processed (as drawn from).",
         "Entropy is a range: the unseen rest in few large pieces, or spread over the whole vocabulary.",
     ),
     "frames": (
@@ -44,7 +46,7 @@ _HEATS = {
     "prob": "probability of the token",
     "surprisal": "surprisal of the token in bits: -log2 p",
     "entropy": "entropy of the alternatives in bits, the upper bound",
-    "rank": "place of the token among the alternatives",
+    "rank": "place of the token in its distribution, or the least that it can be",
     "gap": "milliseconds since the stream's token before",
     "stream": "a colour for each stream",
 }

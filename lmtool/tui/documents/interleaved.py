@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
+from lmtool.logprobs.distribution import format_probability
 from lmtool.tui import numbers
 from lmtool.tui.heat import STREAM_COLORS
 from lmtool.tui.runs import Run, fitted, pad, visible
@@ -73,9 +74,14 @@ class InterleavedDocument:
         return fitted(line, columns)
 
     def _value(self, row: int) -> str:
-        value = self._view.measure(row)
+        view = self._view
+        value = view.measure(row)
         if value is None:
             return ""
         units = {"surprisal": "b", "entropy": "b", "gap": "ms"}
-        heat = self._view.heat
-        return numbers.probability(value) if heat == "prob" else f"{numbers.figure(value)}{units.get(heat, '')}"
+        heat = view.heat
+        if heat == "prob":
+            return format_probability(value)
+        if heat == "rank":
+            return str(view.rank(row))
+        return f"{numbers.figure(value)}{units.get(heat, '')}"

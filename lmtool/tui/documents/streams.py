@@ -14,9 +14,10 @@ from lmtool.tui.streams import timing_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lmtool.trace.stream_events import Phase
     from lmtool.tui.glyphs import Glyphs
     from lmtool.tui.runs import Line
-    from lmtool.tui.streams import Phase, Stream, Timing
+    from lmtool.tui.streams import Stream, Timing
     from lmtool.tui.view import View
 
 _STATE_STYLES = {"running": "ok", "error": "error", "unfinished": "error", "waiting": "dim"}
@@ -157,7 +158,7 @@ class _Shape:
                 numbers.milliseconds(timing.ttft),
                 numbers.milliseconds(timing.gap(0.99)),
                 numbers.figure(stream.perplexity(count)),
-                visible(repr(view.state.token_text(stream.rows[count - 1]))) if count else "-",
+                view.measures.quote_token(stream.rows[count - 1]) if count else "-",
             ),
             whole=whole,
         )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from lmtool.tui import heat, numbers
+from lmtool.logprobs.distribution import bits, format_probability, probability
+from lmtool.tui import numbers
 from lmtool.tui.runs import Run, fitted, pad, visible
 
 if TYPE_CHECKING:
@@ -63,27 +63,21 @@ class TableDocument:
         view, glyphs = self._view, self._glyphs
         token, logprob = view.state.tokens.ids[row], view.state.tokens.logprob(row)
         here = "cursor" if row == view.token else ""
-        p = "" if logprob is None else numbers.probability(math.exp(min(logprob, 0.0)))
-        bits = "" if logprob is None else numbers.figure(heat.bits(logprob))
+        p = "" if logprob is None else format_probability(probability(logprob))
+        surprisal = "" if logprob is None else numbers.figure(bits(logprob))
         rank = view.rank(row)
-        name = view.name(row)
-        text = visible(repr(view.state.token_text(row)), blanks=view.invisible)
-        others = [
-            f"{visible(repr(view.alternative_text(one)))} {numbers.probability(math.exp(min(value, 0.0)))}"
-            for one, value in view.alternatives(row)[:12]
-            if one != name
-        ]
+        text = visible(view.state.texts.quote_row(row), blanks=view.invisible)
         lead = glyphs.cursor if here else " "
         return fitted(
             [
                 Run(f"{lead}{position:5} {pad(str(token) if token >= 0 else '', 7, right=True)} ", here, row),
                 Run(pad(text, 14), f"{view.style(row)} {'here' if here else ''}", row),
                 Run(
-                    f" {pad(p, 5, right=True)} {pad(bits, 6, right=True)} {pad(str(rank or ''), 4, right=True)}  ",
+                    f" {pad(p, 5, right=True)} {pad(surprisal, 6, right=True)} {pad(str(rank or ''), 4, right=True)}  ",
                     here,
                     row,
                 ),
-                Run("  ".join(others), f"dim {here}", row),
+                Run(view.measures.alternatives_text(row, 12), f"dim {here}", row),
             ],
             columns,
         )

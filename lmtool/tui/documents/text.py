@@ -22,9 +22,11 @@ NARROWEST = 26
 class TextDocument:
     """The stream under the cursor: prompt, then tokens; the cursor's token stands between signs and needs no colour."""
 
-    def __init__(self, view: View, glyphs: Glyphs) -> None:
+    def __init__(self, view: View, glyphs: Glyphs, *, cursor: bool = True) -> None:
+        """cursor: whether its token is shown as such."""
         self._view = view
         self._glyphs = glyphs
+        self._cursor = cursor
         self._layouts: dict[int, Layout] = {}
 
     def height(self, columns: int) -> int:
@@ -106,7 +108,7 @@ class TextDocument:
         if y >= len(layout.lines):
             return []
         view, glyphs = self._view, self._glyphs
-        here = view.token if view.stream == stream.index else None
+        here = view.token if self._cursor and view.stream == stream.index else None
         line: Line = []
         for position, text in layout.lines[y]:
             if position < 0:

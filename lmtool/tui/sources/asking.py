@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lmtool.lmtp.endpoint import Endpoint
     from lmtool.text.tokenizer import TextTokenizer
     from lmtool.tui.sources.intake import Intake
+    from lmtool.tui.sources.source import TextToScore
     from lmtool.types import ModelInfo, Prompt, TokenOutput
 
 AGENT = "lmtool inspect"
@@ -28,6 +29,8 @@ OPEN_LIMIT = 10.0
 """Seconds that a server has to take a connection."""
 INFO_LIMIT = 120.0
 """Seconds that a model has to load."""
+TOP = 5
+"""Alternatives beside each scored token."""
 
 
 class Asking:
@@ -41,12 +44,15 @@ class Asking:
         *,
         model: str | None = None,
         find_tokenizer: Callable[[ModelInfo], TextTokenizer | None],
+        check: Callable[[ModelInfo, TextTokenizer | None], None] = lambda _, __: None,
     ) -> None:
         """Remember the server. Raises `UsageError` for a malformed endpoint.
 
         number: gives each connection its number. model: which of several served ones. find_tokenizer: finds the
-        tokenizer of the served model on this machine, None where it is not here; may block.
+        tokenizer of the served model on this machine, None where it is not here; may block. check: raises an
+        `LmtoolError` for a model, with its tokenizer, that nothing may be asked of.
         """
+        self._check = check
         self._endpoint = parse(endpoint)
         self._intake = intake
         self._number = number
@@ -120,8 +126,12 @@ class Asking:
             raise TimeLimitError(f"no answer to MODEL_INFO within {INFO_LIMIT:g} s") from None
         info = model_info.from_wire(told, self._model)
         if info.tokenizer is not None and (self.info is None or self.info.tokenizer != info.tokenizer):
-            self._tokenizer = await asyncio.to_thread(self._find_tokenizer, info)
-            self._intake.explain_by(None if self._tokenizer is None else self._tokenizer.piece)
+            tokenizer = await asyncio.to_thread(self._find_tokenizer, info)
+            self._check(info, tokenizer)
+            self._tokenizer = tokenizer
+            self._intake.explain_by(None if tokenizer is None else tokenizer.piece)
+        elif self.info is None:
+            self._check(info, None)
         self.info = info
         self._intake.model.update(_described(info))
 
@@ -129,12 +139,17 @@ class Asking:
         """Send it; the label of its stream. Raises `LmtoolError` when there is no server, or it cannot be sent."""
         return await self._submit(replace(request, prompt=await self._as_ids(request.prompt)))
 
-    async def score(self, request: ScoreRequest) -> str:
-        """The same for given text."""
-        prompt, scored, tokenizer = request.prompt, request.scored, await self._tokenizer_now()
-        if tokenizer is not None and isinstance(prompt, str) and isinstance(scored, str):
-            prompt, scored = tuple(tokenizer.encode(prompt)), tuple(tokenizer.encode_continuation(scored))
-        return await self._submit(replace(request, prompt=prompt, scored=scored))
+    async def score(self, given: TextToScore) -> str:
+        """The same for given text; its own ids stay what they are, only what has none is tokenized."""
+        prompt, tokenizer = given.prompt, await self._tokenizer_now()
+        scored: tuple[int, ...] | str = (*given.before, *given.after)
+        if given.text and tokenizer is not None:
+            scored = (*given.before, *tokenizer.encode_continuation(given.text), *given.after)
+        elif given.text:
+            scored = given.whole
+        if tokenizer is not None and isinstance(prompt, str):
+            prompt = tuple(tokenizer.encode(prompt))
+        return await self._submit(ScoreRequest(0, prompt, scored, given.model, top_logprobs=TOP))
 
     async def _tokenizer_now(self) -> TextTokenizer | None:
         await self.connect()
@@ -205,6 +220,7 @@ def _described(info: ModelInfo) -> dict[str, object]:
     told: dict[str, object] = {"name": info.model, "vocab_size": info.vocab_size}
     if info.eos_token_ids:
         told["eos"] = info.eos_token_ids[0]
+    told["bos"] = info.bos_token_id
     if info.tokenizer is not None:
         told["tokenizer"] = {"name": info.tokenizer.name, "sha256": info.tokenizer.sha256}
     return {name: value for name, value in told.items() if value is not None}

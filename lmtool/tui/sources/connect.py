@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
     from lmtool.lmtp.endpoint import Endpoint
     from lmtool.text.tokenizer import TextTokenizer
-    from lmtool.tui.sources.source import Feed, Recorded
-    from lmtool.types import GenerateRequest, ModelInfo, ScoreRequest
+    from lmtool.trace.events import Event
+    from lmtool.tui.sources.source import Feed, Recorded, TextToScore
+    from lmtool.types import GenerateRequest, ModelInfo
 
 
 class ConnectSource:
@@ -53,7 +54,7 @@ class ConnectSource:
         return self._asking.generate
 
     @property
-    def score(self) -> Callable[[ScoreRequest], Awaitable[str]] | None:
+    def score(self) -> Callable[[TextToScore], Awaitable[str]] | None:
         """Have a text scored."""
         return self._asking.score
 
@@ -79,9 +80,9 @@ class ConnectSource:
         if gone in done:
             gone.result()
 
-    def start_recording(self, path: Path) -> None:
+    def start_recording(self, path: Path, history: Sequence[Event] = ()) -> None:
         """Record from now on. Raises `FileError`, `UsageError`."""
-        self._intake.start_recording(path)
+        self._intake.start_recording(path, history)
 
     async def stop_recording(self) -> Recorded | None:
         """End the recording."""

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lmtool.text.tokenizer import TextTokenizer
-    from lmtool.tui.sources.source import Feed, Recorded
-    from lmtool.types import ModelInfo, ScoreRequest
+    from lmtool.trace.events import Event
+    from lmtool.tui.sources.source import Feed, Recorded, TextToScore
+    from lmtool.types import ModelInfo
 
 PROMPTS = (
     "Tell me a story about a fox.",
@@ -72,7 +73,7 @@ class DemoSource:
         return None if self._connected is None else self._connected.generate
 
     @property
-    def score(self) -> Callable[[ScoreRequest], Awaitable[str]] | None:
+    def score(self) -> Callable[[TextToScore], Awaitable[str]] | None:
         """Have a text scored."""
         return None if self._connected is None else self._connected.score
 
@@ -97,12 +98,12 @@ class DemoSource:
             self._connected.start_recording(self._record)
         await self._connected.run(feed)
 
-    def start_recording(self, path: Path) -> None:
+    def start_recording(self, path: Path, history: Sequence[Event] = ()) -> None:
         """Record from now on, or from when the model is there. Raises `FileError`, `UsageError`."""
         if self._connected is None:
             self._record = path
         else:
-            self._connected.start_recording(path)
+            self._connected.start_recording(path, history)
 
     async def stop_recording(self) -> Recorded | None:
         """End the recording."""

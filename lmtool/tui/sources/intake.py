@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import secrets
 import time
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lmtool.errors import UsageError
-from lmtool.trace.events import Frame
+from lmtool.trace.events import Close, Drop, Frame, Open
 from lmtool.trace.header import Header
 from lmtool.trace.recorder import Recorder
 from lmtool.trace.recording import Recording
 from lmtool.trace.redaction import Redaction
 from lmtool.trace.vocabulary import Explainer
 from lmtool.trace.writer import TraceWriter
-from lmtool.tui.sources.beginnings import Beginnings
 from lmtool.tui.sources.source import Recorded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from lmtool.trace.events import Event
     from lmtool.trace.vocabulary import Spell
@@ -53,7 +53,9 @@ class Intake:
         self._explainer: Explainer | None = None
         self._recorded_words: Explainer | None = None
         """A recording that starts late explains what it names once more."""
-        self._beginnings = Beginnings()
+        self._open: dict[int, Open] = {}
+        self._zero = 0.0
+        """When the recording begins, by the clock."""
         self._recording: Recording | None = None
         self._path = Path()
         self.model: dict[str, object] = {}
@@ -88,9 +90,9 @@ class Intake:
         if self._also is not None:
             self._also(connection, whole)
         clean = [event for one in whole if (event := self._clean(one)) is not None]
-        self._beginnings.follow(clean)
+        self._follow(clean)
         if self._recording is not None:
-            self._recording.tell(0, _explained(self._recorded_words, clean))
+            self._record(clean)
         self._hand_on(_explained(self._explainer, clean))
 
     def _clean(self, event: Event) -> Event | None:
@@ -104,12 +106,31 @@ class Intake:
 
     # Recording.
 
-    def start_recording(self, path: Path) -> None:
-        """Record from now on; what runs gets its beginning. Raises `FileError`, and `UsageError` while one goes on."""
+    def _follow(self, events: Iterable[Event]) -> None:
+        """Know which connections are open."""
+        for event in events:
+            if isinstance(event, Open):
+                self._open[event.connection] = event
+            elif isinstance(event, Close | Drop):
+                self._open.pop(event.connection, None)
+
+    def _record(self, events: Iterable[Event]) -> None:
+        """Record events with what explains their ids, at times since the recording's own beginning."""
+        assert self._recording is not None
+        told = _explained(self._recorded_words, events)
+        self._recording.tell(0, [replace(event, time=max(0.0, event.time - self._zero)) for event in told])
+
+    def start_recording(self, path: Path, history: Sequence[Event] = ()) -> None:
+        """Record from now on, what was told of streams that still run first; the trace begins with the first of it.
+
+        Raises `FileError`, and `UsageError` while a recording goes on.
+        """
         if self._recording is not None:
             raise UsageError(f"{self._path} is being recorded already", "stop that one first")
+        now = self.clock()
+        zero = history[0].time if history else now
         header = Header(
-            created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            created=(datetime.now(UTC) - timedelta(seconds=now - zero)).strftime("%Y-%m-%dT%H:%M:%SZ"),
             by="lmtool inspect",
             at=self._at,
             model=self.model,
@@ -119,11 +140,11 @@ class Intake:
         # Nothing is left to redact; what the header says was done above.
         writer = TraceWriter(path, header)
         self._recording = Recording(
-            lambda _number: Recorder(writer, Redaction((), b"")), self._warn, self.clock, split=False
+            lambda _number: Recorder(writer, Redaction((), b"")), self._warn, lambda: self.clock() - zero, split=False
         )
-        self._path = path
+        self._path, self._zero = path, zero
         self._recorded_words = None if self._spell is None else Explainer(self._spell)
-        self._recording.tell(0, _explained(self._recorded_words, self._beginnings.events()))
+        self._record([*(_opened(one, zero) for one in self._open.values()), *history])
 
     async def stop_recording(self) -> Recorded | None:
         """End the recording with its end record."""
@@ -145,6 +166,12 @@ class Intake:
         except OSError:
             size = 0  # somebody removed the file while it was written
         return Recorded(self._path, events, tokens, size, recording.failed)
+
+
+def _opened(event: Open, zero: float) -> Open:
+    """The beginning of a connection, which may be older than the recording."""
+    older = zero - event.time
+    return event if older <= 0 else replace(event, time=zero, facts={**event.facts, "before": round(older, 6)})
 
 
 def _explained(explainer: Explainer | None, events: Iterable[Event]) -> list[Event]:

@@ -12,7 +12,7 @@ from lmtool.tui.sources.asking import Asking
 from lmtool.tui.sources.intake import Intake
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
     from pathlib import Path
     from socket import socket
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from lmtool.trace.events import Event
     from lmtool.trace.proxy import Target
     from lmtool.trace.vocabulary import Spell
-    from lmtool.tui.sources.source import Feed, Recorded
-    from lmtool.types import GenerateRequest, ModelInfo, ScoreRequest
+    from lmtool.tui.sources.source import Feed, Recorded, TextToScore
+    from lmtool.types import GenerateRequest, ModelInfo
 
 
 class ProxySource:
@@ -85,7 +85,7 @@ class ProxySource:
         return None if self._asking is None else self._asking.generate
 
     @property
-    def score(self) -> Callable[[ScoreRequest], Awaitable[str]] | None:
+    def score(self) -> Callable[[TextToScore], Awaitable[str]] | None:
         """Have a text scored."""
         return None if self._asking is None else self._asking.score
 
@@ -111,9 +111,9 @@ class ProxySource:
         """Put a note among the events."""
         self._intake.tell(0, [Remark(self._intake.clock(), "note", 0, sentence)])
 
-    def start_recording(self, path: Path) -> None:
+    def start_recording(self, path: Path, history: Sequence[Event] = ()) -> None:
         """Record from now on. Raises `FileError`, `UsageError`."""
-        self._intake.start_recording(path)
+        self._intake.start_recording(path, history)
 
     async def stop_recording(self) -> Recorded | None:
         """End the recording."""

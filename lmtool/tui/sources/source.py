@@ -11,7 +11,7 @@ from lmtool.trace.events import Event
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lmtool.types import GenerateRequest, ScoreRequest
+    from lmtool.types import GenerateRequest, Prompt
 
 Feed: TypeAlias = Callable[[Sequence[Event]], None]
 """Takes events in order of time; called in the event loop, in batches; must not block or raise."""
@@ -28,6 +28,20 @@ class Recorded:
     """On the disk, the last tenth of a second left out."""
     failed: str = ""
     """Why it was given up, such as a full disk; empty while it goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextToScore:
+    """Given text: ids that are known, and text between them that is still to be tokenized."""
+
+    prompt: Prompt
+    before: tuple[int, ...]
+    text: str
+    """Continues what is before it; empty where all ids are known."""
+    after: tuple[int, ...] = ()
+    whole: str = ""
+    """All of it as text: what is sent instead where the tokenizer is not here."""
+    model: str | None = None
 
 
 class Source(Protocol):
@@ -54,8 +68,8 @@ class Source(Protocol):
         """
 
     @property
-    def score(self) -> Callable[[ScoreRequest], Awaitable[str]] | None:
-        """The same for given text."""
+    def score(self) -> Callable[[TextToScore], Awaitable[str]] | None:
+        """Have given text scored, and the likeliest tokens beside it told; otherwise as `generate`."""
 
     @property
     def cannot_ask(self) -> str:
@@ -67,8 +81,11 @@ class Source(Protocol):
     async def run(self, feed: Feed) -> None:
         """Feed what happens, until it is over. Raises `LmtoolError` when the remote cannot be reached or has gone."""
 
-    def start_recording(self, path: Path) -> None:
-        """Write what comes from now on as a trace, with the requests of what runs. Raises `FileError`, `UsageError`."""
+    def start_recording(self, path: Path, history: Sequence[Event] = ()) -> None:
+        """Write what comes from now on as a trace. Raises `FileError`, `UsageError`.
+
+        history: what was fed of streams that still run, which comes first; the trace begins with the first of it.
+        """
 
     async def stop_recording(self) -> Recorded | None:
         """End the recording in good order; what it holds, None where there was none."""

@@ -26,6 +26,12 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Peers run where no lmtool lies beside them."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("empty"))
+
+
 @pytest.fixture
 def settings(tiny: Path, tmp_path: Path) -> dict[str, Any]:
     """What a peer is started with."""

@@ -21,6 +21,8 @@ STORIES = str(Path(__file__).parents[2] / "data/stories260K")
 def test_ours_beside_transformers_and_a_peer_that_cannot_run(lmtool: Run) -> None:
     """A card, and one JSON line last: ids equal, ratios of the same rounds; who fails is named, no more.
 
+    Without a dtype everybody has that with which ours is served.
+
     On a busy machine no round may count; then nothing is said.
     """
     words = ("--peer", "transformers", "--peer", "transformers:int8", "--batch", "2", "--output-len", "5")
@@ -30,6 +32,9 @@ def test_ours_beside_transformers_and_a_peer_that_cannot_run(lmtool: Run) -> Non
     lines = done.stdout.splitlines()
     assert lines[0] == "stories260K · 260 K weights · 1 thread"
     told = json.loads(lines[-1])
+    kernels = told["contestants"]["lmtool:float32"]["kernels"]
+    assert f"lmtool:auto is float32 here, by {kernels}\n" in done.stderr
+    assert lines[1].startswith(f"lmtool:float32 by {kernels} · memory ")
     assert told["machine"]["product_flop_per_s"]["float32"] > 0
     assert list(told["failures"]) == ["transformers:int8"]
     assert told["contestants"].keys() == {"lmtool:float32", "transformers:float32"}
@@ -45,7 +50,7 @@ def test_sigterm_leaves_nothing_behind(tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     process = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
     assert process.stderr is not None
-    assert process.stderr.readline() == "loading lmtool:float32\n"
+    assert process.stderr.readline() == "loading lmtool:auto\n"
     workers = psutil.Process(process.pid).children()
     process.terminate()
     _, said = process.communicate(timeout=60)

@@ -17,15 +17,17 @@ if TYPE_CHECKING:
 
 
 def test_the_servers_own_traffic(tmp_path: Path) -> None:
-    """A client's stream is drawn, over HTTP as well; leaving ends the server with 0 and the recording is whole."""
+    """A client's stream is drawn, of any HTTP API too; leaving ends the server with 0 and the recording is whole."""
     ready, record = tmp_path / "ready", tmp_path / "all.lmtp.jsonl"
-    words = ("serve", str(STORIES), "--port", "0", "--inspect", "--ready-file", str(ready), "--record", str(record))
+    words = ("serve", "--port", "0", "--inspect", "--ready-file", str(ready), "--record", str(record))
     with terminal(*words, columns=140) as screen:
         screen.until("ready")
         url = ready.read_text().strip().replace("ws://", "http://")
-        answer = httpx.post(f"{url}v1/completions", json={"prompt": "Once", "max_tokens": 3, "model": "stories260K"})
+        body = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "max_tokens": 8}
+        answer = httpx.post(f"{url}v1/messages", json={**body, "stream": True, "temperature": 0})
         assert answer.status_code == 200, answer.text
-        screen.until("POST /v1/completions")
+        screen.until("CHAT")
+        screen.until("a piece of text")
         screen.press("q")
         assert screen.end() == 0
     assert re.search(r'"end", 0', record.read_text().splitlines()[-1])

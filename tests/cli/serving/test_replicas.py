@@ -15,7 +15,11 @@ from lmtool.cli.serving.replicas import ReplicasConfig, commands, device_groups,
 from lmtool.cli.serving.service import ServiceConfig
 from lmtool.cli.wiring import ModelsConfig
 from lmtool.engine.config import EngineConfig
+from lmtool.engine.cpu.library import Kernels, find_kernels
 from lmtool.errors import ResourceError, UsageError
+
+KERNELS = "required" if isinstance(find_kernels(), Kernels) else "none"
+"""What `auto` comes to here."""
 
 
 def words(command: str) -> list[str]:
@@ -42,15 +46,29 @@ def test_a_worker_gets_what_the_server_was_told() -> None:
     assert line[line.index("serve") :] == [
         *("serve", "--stdio", "--replicas", "1"),
         *("--served-model-name", "mine", "--served-model-name", "yours"),
-        *("--dtype", "float32", "--threads", "1", "--trust-remote-code"),
+        *("--dtype", "float32", "--kernels", KERNELS, "--threads", "1", "--trust-remote-code"),
         *("--backend", "random", "--backend-option", "seed=1", "--", "-odd name"),
     ]
+
+
+@pytest.mark.parametrize("choice", ["auto", "required", "none"])
+def test_all_workers_compute_alike(choice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether there are C kernels is decided once, and told to each: none falls back to other ways in silence."""
+    service = ServiceConfig(engine=EngineConfig(kernels=choice))
+    for worker in commands(ReplicasConfig(2), service, {}):
+        line = words(worker)
+        assert line[line.index("--kernels") + 1] == (KERNELS if choice == "auto" else choice)
+    monkeypatch.setenv("CC", "/nowhere/cc")
+    find_kernels.cache_clear()
+    line = words(commands(ReplicasConfig(2), service, {})[0])
+    find_kernels.cache_clear()
+    assert line[line.index("--kernels") + 1] == ("none" if choice == "auto" else choice)
 
 
 def test_variables_are_not_read_again() -> None:
     """A worker that found `LMTOOL_REPLICAS` would have workers of its own."""
     line = words(commands(ReplicasConfig(2), ServiceConfig(), {"LMTOOL_REPLICAS": "2", "LMTOOL_RECORD": "x"})[0])
-    assert line[:5] == ["env", "-u", "LMTOOL_RECORD", "-u", "LMTOOL_REPLICAS"]
+    assert line[:4] == ["env", "-uLMTOOL_RECORD", "-uLMTOOL_REPLICAS", sys.executable]
 
 
 def test_a_layout_shares_out_the_devices() -> None:
@@ -70,7 +88,8 @@ def test_vllm_runs_in_its_own_environment() -> None:
     service = ServiceConfig(ModelsConfig("org/model"), EngineConfig(max_context=100, dtype="bfloat16"), backend=backend)
     (alone,) = commands(ReplicasConfig(), service, {})
     line = words(alone)
-    assert line[:3] == ["env", "their-python", "-c"]
+    assert line[:2] == ["env", "their-python"]
+    assert Path(line[2]).is_absolute()  # in vLLM's environment there is no lmtool, and in the working folder neither
     settings = json.loads(line[-1])
     assert (settings["model"], settings["name"]) == ("org/model", "org/model")
     assert settings["options"] == {
@@ -81,6 +100,9 @@ def test_vllm_runs_in_its_own_environment() -> None:
         "kv_transfer_config": {"a": 1},
         "q": "x",
     }
+    assert settings["verbose"] is False
+    (loud,) = commands(ReplicasConfig(), service, {}, verbose=True)
+    assert json.loads(words(loud)[-1])["verbose"] is True
     (pair,) = commands(ReplicasConfig(layout="1x2"), service, {"CUDA_VISIBLE_DEVICES": "0,1"})
     assert "CUDA_VISIBLE_DEVICES=0,1" in words(pair)
     assert json.loads(words(pair)[-1])["options"]["tensor_parallel_size"] == 2

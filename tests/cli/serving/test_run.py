@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from lmtool.cli.invocation import Common
-from lmtool.cli.serving.run import ReadyFile, ServingConfig, attempt, first, make_console, warnings_told
+from lmtool.cli.serving.run import (
+    SWITCH_SECONDS,
+    ReadyFile,
+    ServingConfig,
+    attempt,
+    first,
+    make_console,
+    run,
+    warnings_told,
+)
 from lmtool.errors import FileError
 
 if TYPE_CHECKING:
@@ -102,3 +112,14 @@ def test_warnings_of_the_rooms_become_lines() -> None:
         log.error("loading failed", exc_info=ValueError("no bytes"))
         log.info("not worth a line")
     assert [event.message for event in told] == ["gpt2 is slow", "loading failed (ValueError: no bytes)"]  # type: ignore[union-attr]
+
+
+async def test_no_thread_keeps_the_interpreter_for_long(tmp_path: Path) -> None:
+    """A server's threads take turns fifty times as often as Python's own default says."""
+    before = sys.getswitchinterval()
+    try:
+        with pytest.raises(FileError):
+            await run(ServingConfig(ready_file=str(tmp_path / "no folder" / "ready")), Common())
+        assert sys.getswitchinterval() == pytest.approx(SWITCH_SECONDS)
+    finally:
+        sys.setswitchinterval(before)

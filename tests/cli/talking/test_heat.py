@@ -15,18 +15,14 @@ from lmtool.cli.talking.heat import (
     MODES,
     STEPS,
     Depth,
-    bits,
     depth_of,
-    entropy_bound,
+    distribution,
     legend,
     measure,
-    rank,
     step,
     style,
 )
 from lmtool.types import TokenOutput
-
-LN2 = math.log(2)
 
 
 def token(p: float, *alternatives: float, chosen: int = 0) -> TokenOutput:
@@ -76,38 +72,17 @@ def test_less_likely_is_never_cooler(a: float, b: float, mode: str) -> None:
 
 def test_surprisal_is_in_bits() -> None:
     """A token of probability 1/8 carries three bits."""
-    assert bits(math.log(1 / 8)) == pytest.approx(3)
     assert measure(token(1 / 8), "surprisal") == pytest.approx(3)
-    assert bits(1e-16) == 0.0
 
 
-def test_rank_counts_likelier_alternatives() -> None:
-    """The rank is the place among the alternatives; a chosen token behind the k best has place k + 1."""
-    assert rank(token(0.5, 0.5, 0.3)) == 1
-    assert rank(token(0.3, 0.5, 0.3, chosen=1)) == 2
-    assert rank(token(0.1, 0.5, 0.3, 0.1, chosen=2)) == 3
-    assert rank(token(0.5)) is None
-    assert step(token(0.5), "rank") is None
-
-
-def test_entropy_is_an_upper_bound() -> None:
-    """Unseen mass is spread evenly over the unseen ids: no distribution with these tops has more entropy."""
-    assert entropy_bound(((0, math.log(0.5)), (1, math.log(0.5))), 100) == pytest.approx(1)
-    quarter = math.log(0.25)
-    assert entropy_bound(((0, quarter), (1, quarter)), 4) == pytest.approx(2)
-    assert entropy_bound(((0, quarter), (1, quarter)), None) == pytest.approx(2)
-    assert entropy_bound(((0, 0.0),), 100) is None
-
-
-@given(st.lists(st.floats(0.001, 1), min_size=6, max_size=30), st.integers(2, 5))
-def test_entropy_bound_holds(weights: list[float], k: int) -> None:
-    """The bound is at least the true entropy, and at most that of the even distribution."""
-    total = math.fsum(weights)
-    ps = sorted((w / total for w in weights), reverse=True)
-    bound = entropy_bound(tuple((i, math.log(p)) for i, p in enumerate(ps[:k])), len(ps))
-    true = -math.fsum(p * math.log2(p) for p in ps)
-    assert bound is not None
-    assert true - 1e-9 <= bound <= math.log2(len(ps)) + 1e-9
+def test_figures_of_the_alternatives() -> None:
+    """Rank and entropy are those of `logprobs.distribution`: the least that the one, the most that the other can be."""
+    assert measure(token(0.3, 0.5, 0.3, chosen=1), "rank") == 2
+    assert measure(token(0.001, 0.5, 0.3, 0.001, chosen=2), "rank") == 3
+    assert str(distribution(token(0.001, 0.5, 0.3, 0.001, chosen=2), 2).rank) == ">2"
+    assert measure(token(0.25, 0.25, 0.25), "entropy", 4) == pytest.approx(2, abs=1e-4)
+    assert measure(token(0.25, 0.25, 0.25), "entropy") > 8  # type: ignore[operator] # a number: nobody knows how many ids there are
+    assert [step(token(0.5), mode) for mode in ("rank", "entropy")] == [None, None]
 
 
 def test_ramp_rises_in_lightness() -> None:

@@ -13,7 +13,6 @@ from lmtool.cli.talking.stats import (
     Record,
     as_json,
     percentile,
-    perplexity,
     stats_line,
     token_event,
 )
@@ -44,6 +43,15 @@ def test_line() -> None:
     assert stats_line(made) == "length · 5 tokens · ttft 9.1 ms · 364 tok/s · gap p50 2.0 p99 5.0 ms · ppl 2.0"
 
 
+def test_perplexity_of_another_distribution() -> None:
+    """What is no perplexity of the model's own says so, in the line and as JSON."""
+    made = record((9.1, 0.5), (11.1, 0.5))
+    assert as_json(made, "m")["logprobs_mode"] == "raw"
+    made.logprobs_mode = "biased"
+    assert stats_line(made).endswith("ppl 2.0 (biased)")
+    assert as_json(made, "m")["logprobs_mode"] == "biased"
+
+
 def test_line_of_little() -> None:
     """What is not known is left out: one token has no rate, none has no ttft."""
     assert stats_line(record((9.1, 1.0), reason="stop")) == "stop · 1 token · ttft 9.1 ms · ppl 1.0"
@@ -69,12 +77,6 @@ def test_percentile_is_nearest_rank(values: list[float], share: float) -> None:
     found = percentile(values, share)
     assert found in values
     assert sum(v <= found for v in values) >= share * len(values)
-
-
-def test_perplexity() -> None:
-    """It has no value without tokens and may be infinite."""
-    assert perplexity(0.0, 0) is None
-    assert perplexity(-1e6, 1) == math.inf
 
 
 def test_json() -> None:

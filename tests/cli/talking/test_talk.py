@@ -9,7 +9,7 @@ import pytest
 from lmtool.cli.talking.talk import Talk, error_of
 from lmtool.errors import ConnectError, LmtoolError, RemoteProtocolError, ServerError
 from lmtool.ports import Sink, StreamHandle
-from lmtool.types import GenerateRequest, ModelInfo, ScoreRequest, TokenOutput
+from lmtool.types import GenerateRequest, ModelInfo, SamplingParams, ScoreRequest, TokenOutput
 
 
 @dataclass
@@ -82,6 +82,17 @@ async def test_streams_come_out_in_frames() -> None:
     ]
     assert (one.text, two.text, one.finish_reason, one.ttft) == ("xz", "y", "length", 1.0)
     assert talk.running == []
+
+
+async def test_a_record_knows_what_was_asked_for() -> None:
+    """How many alternatives, and which distribution the logprobs are of."""
+    talk, biased = Talk(), SamplingParams(top_logprobs=7, logit_bias={3: 1.0})
+    for request, asked, mode in (
+        (GenerateRequest(1, "a", biased), 7, "biased"),
+        (ScoreRequest(2, "a", "b", top_logprobs=2), 2, "raw"),
+    ):
+        record = talk.submit(Scripted(), request)
+        assert (record.top_logprobs, record.logprobs_mode) == (asked, mode)
 
 
 async def test_wind_down_waits_for_the_endings() -> None:

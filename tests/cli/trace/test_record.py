@@ -101,7 +101,7 @@ async def test_a_conversation_is_recorded(tmp_path: Path, number: int) -> None:
         await recorder.ask()
         status, said = await recorder.stop(number)
     assert status == 0
-    assert "1 connections · 7 events · 1 tokens" in said
+    assert "1 connections · 7 events · 1 tokens over LMTP" in said
     events, state = read(path)
     assert [type(event) for event in events] == [Remark, Open, Vocab, Frame, Vocab, Frame, Close, End]
     assert state == "complete"

@@ -25,7 +25,7 @@ def test_lines(file: Path) -> None:
     assert result.exit_code == 0
     assert lines[0] == "a.lmtp.jsonl · proxy · one stream"
     assert lines[2] == "    0.001000  1/1     > GENERATE · m · 2 ids · max_tokens 3"
-    assert lines[4] == "    0.010000  1/1     <     11 · p 0.607"
+    assert lines[4] == "    0.010000  1/1     <     11 · p .607"
     assert lines[6] == '    0.020000  1/1     <     12 "⟨f0 9f⟩"'
     assert "is cut" in result.stderr
 

@@ -1,16 +1,20 @@
-"""A server over vLLM, where there is one."""
+"""A server over vLLM, where there is one, and over a stand-in with processes of the same shape everywhere."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import sysconfig
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
-from tests.conftest import STORIES
+from tests.conftest import PATIENCE, STORIES
 
 if TYPE_CHECKING:
     from tests.conftest import ServerProcess, StartServer
@@ -51,6 +55,55 @@ def over_vllm_text(start_server: StartServer, tiny_text: Path) -> Iterator[Serve
     yield from over_vllm_with(start_server, tiny_text)
 
 
+@pytest.fixture(scope="session")
+def foreign_python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The Python of an environment that has the stand-in and all that workers need, and a broken lmtool of its own."""
+    folder = tmp_path_factory.mktemp("foreign")
+    venv.EnvBuilder(symlinks=True).create(folder)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    paths = (Path(__file__).parent / "stand_in", sysconfig.get_paths()["purelib"])
+    (packages / "others.pth").write_text("".join(f"{path}\n" for path in paths))
+    (packages / "lmtool.py").write_text("raise ImportError('this is not the lmtool that serves')")
+    return str(folder / "bin" / "python")
+
+
+@pytest.fixture
+def stand_in(start_server: StartServer, foreign_python: str) -> StartServer:
+    """Start `lmtool serve --backend vllm` over the stand-in, from an empty folder; words: further options."""
+
+    def start(*words: str, behaviour: str = "good") -> contextlib.AbstractContextManager[ServerProcess]:
+        backend = (
+            "--backend",
+            "vllm",
+            "--backend-python",
+            foreign_python,
+            "--backend-option",
+            f"behaviour={behaviour}",
+        )
+        return start_server(str(STORIES), *backend, *words)
+
+    return start
+
+
+def workers_of(server: ServerProcess) -> list[psutil.Process]:
+    """The worker processes of a server."""
+    return psutil.Process(server.process.pid).children()
+
+
+def engine_of(worker: psutil.Process) -> list[psutil.Process]:
+    """The engine's processes below a worker, without Python's own helpers, which track what is shared."""
+    found = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        found = [one for one in worker.children(recursive=True) if "resource_tracker" not in str(one.cmdline())]
+    return found
+
+
+def gone(processes: list[psutil.Process], seconds: float = PATIENCE) -> bool:
+    """Whether all of these processes end within some time."""
+    _, alive = psutil.wait_procs([one for one in processes if one.is_running()], seconds)
+    return all(one.status() == psutil.STATUS_ZOMBIE for one in alive)
+
+
 def over_vllm_with(start_server: StartServer, folder: Path, **env: str) -> Iterator[ServerProcess]:
     """A server on a model's folder, with further variables in its environment."""
     if not PYTHON:
@@ -58,5 +111,5 @@ def over_vllm_with(start_server: StartServer, folder: Path, **env: str) -> Itera
     words = ("--backend", "vllm", "--backend-python", PYTHON, "--backend-option", "enforce_eager=true")
     more = ("--dtype", "float32", "--max-context", "1000", "--max-streams", "8")
     with start_server(str(folder), *words, *more, VLLM_CPU_KVCACHE_SPACE="1", **env) as server:
-        server.expect("ready in")
+        server.expect("ready in", 5 * PATIENCE)  # half a minute on a quiet machine
         yield server

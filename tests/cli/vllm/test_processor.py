@@ -29,7 +29,7 @@ def server(
 ) -> Iterator[ServerProcess]:
     """With a package on the path that brings some."""
     folder = install(tmp_path_factory.mktemp("plugin"))
-    yield from over_vllm_with(start_server, tiny_text, PYTHONPATH=f"{folder}:{Path(__file__).parents[3]}")
+    yield from over_vllm_with(start_server, tiny_text, PYTHONPATH=str(folder))
 
 
 async def collect(model: TokenModel, request: GenerateRequest) -> list[TokenOutput]:

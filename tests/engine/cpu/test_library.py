@@ -8,7 +8,10 @@ import pytest
 import torch
 from torch.nn.functional import layer_norm, rms_norm
 
-from lmtool.engine.cpu.library import CLayer, CModel, CProduct, CStep, address
+from lmtool.engine.cpu import library
+from lmtool.engine.cpu.library import CLayer, CModel, CProduct, CStep, Kernels, address
+from lmtool.errors import ResourceError
+from tests.engine.conftest import no_compiler
 
 
 @pytest.mark.parametrize("size", [8, 32, 77, 768])
@@ -20,6 +23,40 @@ def test_norm(kernels, size, centred):
     kernels.norm(address(inputs), address(scale), address(bias), 5, size, centred, 1e-5, address(out))
     expected = layer_norm(inputs, (size,), scale, bias, 1e-5) if centred else rms_norm(inputs, (size,), scale, 1e-5)
     torch.testing.assert_close(out, expected, atol=2e-6, rtol=2e-5)
+
+
+class TestChoice:
+    """`--kernels`."""
+
+    @pytest.fixture(autouse=True)
+    def _as_before(self):
+        """Other tests decide for themselves."""
+        yield
+        library.use_kernels("auto")
+
+    def test_none(self, kernels):
+        """They are there, and nothing uses them."""
+        library.use_kernels("none")
+        assert library.kernels() is None
+        library.use_kernels("auto")
+        assert isinstance(library.kernels(), Kernels)
+
+    def test_required(self, kernels):
+        """Without a compiler that is an error, with what to do instead; else all is as under `auto`."""
+        library.use_kernels("required")
+        assert isinstance(library.kernels(), Kernels)
+        with no_compiler(), pytest.raises(ResourceError, match="--kernels required: no C compiler found") as caught:
+            library.use_kernels("required")
+        assert "--kernels none" in caught.value.hints[-1]
+
+    def test_a_library_that_cannot_be_loaded(self, tmp_path, monkeypatch):
+        """Then there are none, and the reason is known."""
+        (tmp_path / "broken.so").write_text("no library")
+        monkeypatch.setattr(library, "compiled", lambda: tmp_path / "broken.so")
+        library.find_kernels.cache_clear()
+        assert library.kernels() is None
+        assert "cannot be loaded" in library.find_kernels().message
+        library.find_kernels.cache_clear()
 
 
 def test_structures():

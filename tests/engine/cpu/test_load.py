@@ -1,8 +1,6 @@
-"""Which checkpoints run compiled, and how their weights are stored."""
+"""Which checkpoints run compiled."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import pytest
 import torch
@@ -10,9 +8,8 @@ import torch
 from lmtool.engine.backends import load_engine
 from lmtool.engine.config import EngineConfig
 from lmtool.engine.cpu.forward import CompiledModel
-from lmtool.engine.cpu.load import compiled_shape, stored_as
+from lmtool.engine.cpu.load import compiled_shape
 from lmtool.engine.kv_cache import LayerShape
-from lmtool.engine.weights import computes_bfloat16
 from lmtool.errors import ResourceError
 
 
@@ -33,16 +30,6 @@ def test_what_is_computed(asked):
     assert compiled_shape(raw, architecture, names | {"transformer.extra"}, layers) is None
     assert compiled_shape(raw, architecture, names, layers[:2]) is None
     assert compiled_shape(raw, architecture, names, [(LayerShape(4, 8, 8), 7)] * 3) is None
-
-
-def test_stored_as(asked):
-    """As loaded where we are faster; as bytes where asked for and possible."""
-    shape = compiled_shape(*asked)
-    assert stored_as(torch.float32, None, shape) == torch.float32
-    assert stored_as(torch.float16, None, shape) is None
-    assert stored_as(torch.bfloat16, None, shape) == (None if computes_bfloat16() else torch.bfloat16)
-    assert stored_as(torch.bfloat16, "int8", shape) == torch.int8
-    assert stored_as(torch.float32, "int8", replace(shape, inner=50)) is None
 
 
 def test_a_quantized_engine_says_so(kernels, engine_of):

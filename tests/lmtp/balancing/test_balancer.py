@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shlex
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
-from lmtool.errors import ConnectError, ServerError, UsageError
+from lmtool.errors import ConnectError, ResourceError, ServerError, UsageError
 from lmtool.lmtp.balancing.balancer import Balancer
 from lmtool.ports import stream
-from lmtool.types import GenerateRequest, LoadProgress, SamplingParams, TokenOutput
+from lmtool.prompt_limits import PromptLimits
+from lmtool.types import GenerateRequest, LoadProgress, ModelInfo, SamplingParams, TokenOutput
 from tests.lmtp.balancing.waiting import until
 from tests.lmtp.harness import PATIENCE, serving
 from tests.scripted_model import ScriptedModel, tokens_of
+
+
+class Computing(ScriptedModel):
+    """A model that tells what computes it."""
+
+    def __init__(self, kernels: str) -> None:
+        super().__init__()
+        self._kernels = kernels
+
+    async def info(self, model: str | None = None) -> ModelInfo:
+        """See `TokenModel`."""
+        return replace(await super().info(model), dtype="bfloat16", device="cpu", kernels=self._kernels)
 
 
 @contextlib.asynccontextmanager
@@ -49,6 +64,14 @@ async def test_requests_are_spread_and_answered_as_by_one_server() -> None:
         assert balancer.streams() == (0, 0)
     assert [[one.token for one in own] for own in found] == [tokens_of(prompt, 3) for prompt in prompts]
     assert (len(first.requests), len(second.requests)) == (4, 4)
+
+
+async def test_limits_are_those_of_the_workers() -> None:
+    """As they told the length of their context."""
+    async with balanced(ScriptedModel(), ScriptedModel()) as balancer:
+        info = await balancer.info()
+        assert balancer.limits == {None: PromptLimits(info.model, info.context_length)}
+    assert Balancer(["ws://127.0.0.1:1/"]).limits == {}
 
 
 async def test_one_prefix_goes_to_one_worker() -> None:
@@ -96,6 +119,18 @@ async def test_workers_of_different_models_are_refused() -> None:
             await balancer.info()
 
 
+@pytest.mark.parametrize("other", ["C kernels (AVX512)", "oneDNN"])
+async def test_workers_that_compute_in_different_ways_are_warned_of(
+    other: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their answers to one request may differ; of equal ones nothing is said."""
+    async with balanced(Computing("C kernels (AVX512)"), Computing(other)):
+        pass
+    warned = "computes in bfloat16, cpu, oneDNN" in caplog.text or "in bfloat16, cpu, oneDNN: the same" in caplog.text
+    assert warned == (other == "oneDNN")
+    assert ("may give other numbers" in caplog.text) == warned
+
+
 async def test_no_worker_is_up() -> None:
     """A request is refused at once, and the description is waited for."""
     balancer = Balancer(["127.0.0.1:1"], check_seconds=0.05)
@@ -107,11 +142,13 @@ async def test_no_worker_is_up() -> None:
 
 
 async def test_workers_of_ours_that_cannot_start_are_an_error() -> None:
-    """Starting them for ever would help nobody."""
-    balancer = Balancer([f"stdio:{sys.executable} -c 'raise SystemExit(8)'"] * 2, check_seconds=0.05)
+    """Starting them for ever would help nobody. Their own last words are the reason, with the hints."""
+    says = "import sys; sys.exit('error: no room\\n  make some')"
+    balancer = Balancer([f"stdio:{sys.executable} -c {shlex.quote(says)}"] * 2, check_seconds=0.05)
     async with asyncio.timeout(PATIENCE):
-        with pytest.raises(ConnectError, match="exit status 8"):
+        with pytest.raises(ResourceError) as failed:
             await balancer.info()
+    assert (failed.value.message, failed.value.hints) == ("no room", ("make some",))
     await balancer.close()
 
 

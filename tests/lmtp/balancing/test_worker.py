@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import shlex
 import sys
 
 import psutil
@@ -63,9 +65,10 @@ async def test_a_worker_that_does_not_answer_is_cut_off() -> None:
         await worker.close()
 
 
-async def test_a_process_of_ours_is_started_again() -> None:
-    """By the next question, after its streams have ended with an error."""
-    worker = make(STDIO)
+async def test_a_process_of_ours_is_started_again(caplog: pytest.LogCaptureFixture) -> None:
+    """By the next question, after its streams have ended with an error; the reason is logged, and what it prints."""
+    prints = shlex.quote(f"echo odd >&2; exec {STDIO.removeprefix('stdio:')}")
+    worker = make(f"stdio:sh -c {prints}")
     assert worker.owned
     assert worker.name == "worker 1"
     worker.start()
@@ -77,6 +80,8 @@ async def test_a_process_of_ours_is_started_again() -> None:
         await until(lambda: worker.up)
         assert _process().pid != channel.pid
     await worker.close()
+    assert re.search(r"worker 1 is down: '\S*' was killed by SIGKILL", caplog.text)
+    assert caplog.text.count("worker 1: odd") == 2
 
 
 def _process() -> psutil.Process:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lmtool.tui.options import InspectorOptions
+from tests.tui.folding import asked, chunk, sse
 from tests.tui.scripted import Scripted, conversation, watching
 
 
@@ -20,7 +21,7 @@ async def test_branch() -> None:
         assert seen.app.view.current.label == "1/11"
         await seen.press("B")
         assert "1/1" in seen.text()
-        assert "└─ #2" in seen.text()
+        assert "└─ #1 '.' 1/11" in seen.text()
         await seen.press("k", "enter")
         assert seen.app.view.current.label == "1/1"
 
@@ -32,7 +33,7 @@ async def test_the_tree_without_unicode() -> None:
         await seen.press("2", "g", "l", "3", "j", "b")
         await seen.settle()
         await seen.press("B")
-        assert "`- #2" in seen.text()
+        assert "`- #1" in seen.text()
         assert seen.text().isascii()
 
 
@@ -83,11 +84,39 @@ async def test_a_refused_prompt_is_told() -> None:
 
 
 async def test_score() -> None:
-    """S has a text scored after the stream's prompt."""
+    """S offers the stream's own tokens after its own prompt; sent as they are, they stay the ids they were."""
     async with watching() as seen:
-        await seen.press("S", *"a dog", "enter")
-        (asked,) = seen.source.scores
-        assert (asked.prompt, asked.scored) == ("Hello there", " a dog")
+        await seen.press("S")
+        assert "the fox🙂⏎." in seen.text()
+        await seen.press("enter")
+        (given,) = seen.source.scores
+        assert (given.prompt, given.before, given.text, given.after) == ((5, 6), (7, 8, 10, 11, 12, 9), "", ())
+        assert "1/99 scores 6 tokens of 1/1 as they are; = compares" in seen.text()
+        assert seen.app.branches.origin("1/99") == "1/1"
+
+
+async def test_score_of_an_edited_text() -> None:
+    """What a person changes is cut into tokens anew, what they leave is not."""
+    async with watching() as seen:
+        await seen.press("S", "end", "backspace", "!", "enter")
+        (given,) = seen.source.scores
+        assert (given.before, given.text, given.after) == ((7, 8, 10, 11, 12), "!", ())
+        assert "scores 5 tokens of 1/1 as they are, the rest cut anew" in seen.text()
+        await seen.press("S", "escape")
+        assert len(seen.source.scores) == 1
+
+
+async def test_score_of_a_text_of_ones_own() -> None:
+    """Where there is no stream of ids, a prompt and a text are asked for."""
+    for events in ([], [asked(0.0), sse(0.1, chunk(" a"))]):
+        async with watching(events) as seen:
+            await seen.press("S")
+            assert ("no ids" in seen.text()) == bool(events)
+            await seen.press(*"Hi => you", "enter")
+            (given,) = seen.source.scores
+            assert (given.prompt, given.before, given.text) == ("Hi", (), " you")
+            await seen.press("S", "enter")
+            assert len(seen.source.scores) == 1
 
 
 async def test_cancel() -> None:

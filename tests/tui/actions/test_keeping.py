@@ -20,6 +20,16 @@ async def test_record(tmp_path: Path) -> None:
         assert seen.source.recorded is None
 
 
+async def test_a_recording_begins_with_what_runs(tmp_path: Path) -> None:
+    """The stream that runs comes first as a whole; what is over is left out."""
+    async with watching(options=InspectorOptions(folder=tmp_path)) as seen:
+        await seen.press("r")
+        assert [type(event).__name__ for event in seen.source.history] == ["Frame"] * 4
+        assert seen.source.history[0].time == 0.3
+        (recorded,) = {event.wire().split('"stream_id": ')[1][0] for event in seen.source.history}
+        assert recorded == "2"
+
+
 async def test_record_from_the_start(tmp_path: Path) -> None:
     """`record` begins a recording before the first event."""
     path = tmp_path / "a.lmtp.jsonl"

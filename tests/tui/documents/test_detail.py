@@ -6,8 +6,10 @@ import pytest
 
 from lmtool.tui.documents.detail import DetailDocument
 from lmtool.tui.glyphs import ASCII, UNICODE
+from lmtool.tui.lines import Spool
 from lmtool.tui.view import View
 from tests.tui.documents.watched import close, rows, view_of
+from tests.tui.folding import asked, chunk, sse
 from tests.tui.scripted import event, request, tokens
 
 
@@ -66,11 +68,20 @@ def test_nothing_is_cut_in_a_narrow_pane(view: View) -> None:
         assert part in shown
 
 
-@pytest.mark.parametrize(("logprob", "forced"), [(0.0, True), (-0.5, False)])
-def test_what_holds_the_stream(logprob: float, forced: bool) -> None:
+@pytest.mark.parametrize(
+    ("logprob", "top", "asked", "forced"),
+    [
+        (0.0, {"7": 0.0}, 3, True),
+        (0.0, {"7": 0.0}, 1, False),  # nothing else was asked for
+        (0.0, {"7": 0.0, "8": -20.0}, 3, False),  # certain within rounding, and yet not alone
+        (-0.5, {"7": -0.5}, 3, False),
+    ],
+)
+def test_what_holds_the_stream(logprob: float, top: dict[str, float], asked: int, forced: bool) -> None:
     """Bias and constraint of the request are told, and whether they left one token only."""
-    events = [request(0.1, 1, logit_bias={"7": 3.0, "8": -1.0}), tokens(0.2, (1, 7, logprob))]
-    view = view_of(events)
+    entry = {"token": 7, "stream_id": 1, "logprob": logprob, "finish_reason": None, "top_logprobs": top}
+    ask = request(0.1, 1, logit_bias={"7": 3.0, "8": -1.0}, top_logprobs=asked)
+    view = view_of([ask, event(0.2, "<", "TOKEN", [entry])])
     shown = "\n".join(rows(DetailDocument(view, UNICODE), 60))
     assert "2 ids biased" in shown
     assert ("forced" in shown) is forced
@@ -94,6 +105,67 @@ def test_what_is_ruled_out(bias: dict[str, float], told: str) -> None:
     close(view)
 
 
+@pytest.mark.parametrize(
+    ("payload", "mode"),
+    [
+        ({}, "raw"),
+        ({"logit_bias": {"8": 1.0}}, "biased"),
+        ({"logprobs_mode": "processed", "top_k": 2, "temperature": 1}, "processed"),
+    ],
+)
+def test_which_distribution(payload: dict[str, object], mode: str) -> None:
+    """Beside a logprob stands what it is the logprob of."""
+    view = view_of([request(0.1, 1, **payload), tokens(0.2, (1, 7, -0.5))])
+    assert f"logprob -0.500 {mode}" in "\n".join(rows(DetailDocument(view, UNICODE), 60))
+    close(view)
+
+
+def test_bytes_that_nobody_told() -> None:
+    """The bytes are the token's own, not those of the sign that stands for it."""
+    view = view_of([request(0.1, 1), tokens(0.2, (1, 7, -0.5))])
+    shown = "\n".join(rows(DetailDocument(view, UNICODE), 60))
+    assert "⟨#7⟩  id 7  bytes not known" in shown
+    assert "'⟨" not in shown
+    close(view)
+
+
+def test_a_chosen_token_behind_the_best() -> None:
+    """Its rank is a bound, the mass that of the likeliest only, and it has no part in the running sum."""
+    entry = {"token": 7, "stream_id": 1, "logprob": -7.0, "top_logprobs": {"13": -1.0, "9": -1.5, "7": -7.0}}
+    view = view_of([request(0.1, 1, top_logprobs=2), event(0.2, "<", "TOKEN", [entry | {"finish_reason": None}])])
+    shown = rows(DetailDocument(view, UNICODE), 60)
+    assert "rank >2" in "\n".join(shown)
+    assert "top-2 mass .591" in "\n".join(shown)
+    assert [row.split()[-1] for row in shown if "█" in row or "◀" in row] == [".368", ".591", "◀", ".408"]
+    close(view)
+
+
+def test_what_a_server_did_not_normalise() -> None:
+    """Bars are brought down to a sum of 1, and nothing is said of what was left out."""
+    entry = {"token": 7, "stream_id": 1, "logprob": -0.1, "top_logprobs": {"7": -0.1, "9": -0.2}, "finish_reason": None}
+    view = view_of([request(0.1, 1, top_logprobs=2), event(0.2, "<", "TOKEN", [entry])])
+    shown = "\n".join(rows(DetailDocument(view, UNICODE), 60))
+    assert "not normalised by the server" in shown
+    assert ".525" in shown
+    assert "entropy" not in shown
+    assert "mass" not in shown
+    close(view)
+
+
+def test_all_alternatives_can_be_reached() -> None:
+    """Every one that was sent has a bar: what is under the cursor is seen."""
+    top = {str(i): -5.0 - i / 10 for i in range(40)}
+    entry = {"token": 39, "stream_id": 1, "logprob": -8.9, "top_logprobs": top, "finish_reason": None}
+    view = view_of([request(0.1, 1, top_logprobs=40), event(0.2, "<", "TOKEN", [entry])])
+    view.move_bar(99)
+    document = DetailDocument(view, UNICODE)
+    shown = rows(document, 60)
+    anchor = document.anchor(60)
+    assert anchor is not None
+    assert shown[anchor].startswith("▸⟨#39⟩")
+    close(view)
+
+
 def test_no_logprob_and_no_alternatives() -> None:
     """What was not sent is said."""
     view = view_of([request(0.1, 1), event(0.2, "<", "TOKEN", [{"token": 7, "stream_id": 1, "finish_reason": None}])])
@@ -101,3 +173,21 @@ def test_no_logprob_and_no_alternatives() -> None:
     assert "no logprob was sent" in shown
     assert "no alternatives were sent" in shown
     close(view)
+
+
+def test_text_of_unknown_tokens() -> None:
+    """Over HTTP without logprobs there are pieces of text, which are shown as no token with a probability."""
+    spool = Spool()
+    spool.feed([asked(0.0), sse(0.1, chunk("two tokens")), sse(0.2, chunk("!", finish_reason="stop"))])
+    shown = "\n".join(rows(DetailDocument(View(spool.state, spool), UNICODE), 60))
+    assert "a piece of text: its tokens were not named" in shown
+    assert "p " not in shown.splitlines()[1]
+
+
+def test_parts_of_characters_over_http() -> None:
+    """A token that is named with its bytes shows them, and they make the character."""
+    entries = [{"token": "\ufffd", "bytes": list(part), "logprob": -1} for part in (b"\xf0\x9f", b"\x99\x82")]
+    piece = sse(0.1, {"choices": [{"delta": {"content": "🙂"}, "logprobs": {"content": entries}}]})
+    spool = Spool()
+    spool.feed([asked(0.0, "/v1/chat/completions"), piece])
+    assert "⟨f0 9f⟩ ⟨99 82⟩ → 🙂" in rows(DetailDocument(View(spool.state, spool), UNICODE), 60)[1]

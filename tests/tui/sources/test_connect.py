@@ -10,8 +10,12 @@ import pytest
 from lmtool.errors import ConnectError, FileError, UsageError
 from lmtool.trace.events import Close, Drop, Frame, Open
 from lmtool.trace.reader import TraceReader
+from lmtool.trace.statistics import TraceFigures
+from lmtool.tui.lines import Spool
+from lmtool.tui.preamble import preamble
 from lmtool.tui.sources.connect import ConnectSource
-from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
+from lmtool.tui.sources.source import TextToScore
+from lmtool.types import GenerateRequest, SamplingParams
 from tests.lmtp.harness import serving
 from tests.scripted_model import ScriptedModel, tokens_of
 from tests.tui.sources.watching import no_tokenizer, watching
@@ -40,7 +44,7 @@ async def test_requests_get_labels() -> None:
     """`generate` and `score` return the label under which the stream's tokens come."""
     async with serving(ScriptedModel()) as served, watching(source(served.url)) as watch:
         first = await watch.source.generate(ask(7))
-        second = await watch.source.score(ScoreRequest(0, (1, 2), (3, 4)))
+        second = await watch.source.score(TextToScore((1, 2), (3,), "", (4,)))
         await watch.until(lambda: watch.ends() == 2)
         assert watch.tokens() == {first: tokens_of((7,), 5), second: [3, 4]}
 
@@ -124,7 +128,7 @@ async def test_a_request_that_cannot_be_sent() -> None:
 
 
 async def test_recording_that_starts_in_the_middle(tmp_path: Path) -> None:
-    """A recording has the open connection and the request of what runs, then everything that comes."""
+    """A recording begins with what runs: its request, its tokens so far; then it has everything that comes."""
     path = tmp_path / "late.lmtp.jsonl"
     model = ScriptedModel(manual=True)
     async with serving(model) as served, watching(source(served.url)) as watch:
@@ -135,15 +139,17 @@ async def test_recording_that_starts_in_the_middle(tmp_path: Path) -> None:
                 await asyncio.sleep(0)
         model.step()
         await watch.until(watch.tokens)
-        watch.source.start_recording(path)
+        spool = Spool()
+        spool.feed(watch.events)
+        watch.source.start_recording(path, preamble(spool))
         with pytest.raises(UsageError, match="being recorded already"):
             watch.source.start_recording(tmp_path / "other")
         model.step()
         model.step()
         await watch.until(lambda: watch.ends() == 1)
-        assert watch.source.recorded.tokens == 2
+        assert watch.source.recorded.tokens == 3
         facts = await watch.source.stop_recording()
-        assert (facts.path, facts.tokens, facts.failed) == (path, 2, "")
+        assert (facts.path, facts.tokens, facts.failed) == (path, 3, "")
         assert facts.size_bytes == path.stat().st_size
         assert await watch.source.stop_recording() is None
     reader = TraceReader(path)
@@ -151,6 +157,15 @@ async def test_recording_that_starts_in_the_middle(tmp_path: Path) -> None:
     assert isinstance(events[0], Open)
     assert isinstance(events[1], Frame)
     assert events[1].command == "GENERATE"
+    assert [event.time for event in events[:2]] == [0, 0]
+    assert events[0].facts["before"] > 0
+    figures = TraceFigures()
+    for event in events:
+        figures.add(event)
+    asked, first, *_, last = [event.time for event in watch.events if isinstance(event, Frame)][2:]
+    (told,) = figures.as_json()["listed"]
+    assert told["ttft_ms"] == pytest.approx(1000 * (first - asked), abs=0.01)
+    assert events[-1].time >= events[-2].time == pytest.approx(last - asked, abs=1e-5)
     assert all(isinstance(event, Frame) and event.command == "TOKEN" for event in events[2:-1])
     assert reader.ending.state == "complete"
     assert reader.header.model["name"] == "scripted"
@@ -177,15 +192,18 @@ async def test_typed_prompts_become_ids_where_the_tokenizer_is_here(embedded: st
                 told |= event.tokens
         (tokens,) = watch.tokens().values()
         assert set(tokens) <= set(told)
-        label = await watch.source.score(ScoreRequest(0, "The capital of France is", " Paris"))
+        label = await watch.source.score(TextToScore("The capital of France is", (9, 8), " Paris", (7,)))
         await watch.until(lambda: watch.ends() == 2)
-        assert watch.tokens()[label] == tokenizer.encode_continuation(" Paris")
+        assert watch.tokens()[label] == [9, 8, *tokenizer.encode_continuation(" Paris"), 7]
 
 
 async def test_text_is_asked_for_where_it_is_not(embedded: str) -> None:
-    """Without the tokenizer here, the server makes the prompt and tells the texts."""
+    """Without the tokenizer here, the server makes the prompt and tells the texts; an edited text goes whole."""
     async with watching(source(embedded)) as watch:
         await watch.source.generate(GenerateRequest(0, "Hello", SamplingParams(max_tokens=1)))
         await watch.until(lambda: watch.ends() == 1)
         assert '"messages":[' in watch.frames(">")[1]
         assert '"text":' in watch.frames("<")[-1]
+        await watch.source.score(TextToScore((5,), (9, 8), " Paris", (7,), whole="ab Paris c"))
+        await watch.until(lambda: watch.ends() == 2)
+        assert '"scored":"ab Paris c"' in watch.frames(">")[-1]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lmtool.errors import FileError, UsageError
+from lmtool.trace.events import Remark, Vocab
+from lmtool.trace.header import Header
+from lmtool.trace.writer import TraceWriter
 from lmtool.tui.sources.file import FileSource
-from lmtool.types import GenerateRequest, SamplingParams
+from lmtool.types import GenerateRequest, ModelInfo, SamplingParams, TokenizerInfo
 from tests.lmtp.harness import serving
 from tests.scripted_model import ScriptedModel, tokens_of
 from tests.tui.sources.watching import no_tokenizer, watching
@@ -72,3 +76,56 @@ async def test_branches_of_a_file_run_on_a_server() -> None:
             assert label == "2/2"
             assert watch.tokens() == {label: tokens_of((5,), 3)}
             assert watch.events[0].time >= file.file.state.now > 0
+
+
+@pytest.mark.parametrize(
+    ("header", "words", "same"),
+    [
+        ({"tokenizer": {"name": "t", "sha256": "tiny"}, "vocab_size": 7}, {5: "z"}, True),
+        ({"tokenizer": {"name": "t", "sha256": "other"}}, {}, False),
+        ({}, {5: "<5>", 6: ""}, True),
+        ({}, {5: "<5>", 6: "six"}, False),
+        ({"vocab_size": 7}, {}, False),
+        ({"vocab_size": 1000}, {}, None),
+        ({}, {}, None),
+    ],
+)
+async def test_whether_ids_mean_the_same(
+    header: dict[str, object], words: dict[int, str], same: bool | None, tmp_path: Path
+) -> None:
+    """A trace's ids are never sent where they mean other tokens; where nobody can tell, a note says so."""
+    writer = TraceWriter(tmp_path / "a.lmtp.jsonl", Header(model=header))
+    writer.write(Vocab(0.0, 0, words))
+    writer.close(1.0)
+    request = GenerateRequest(0, (5,), SamplingParams(max_tokens=3))
+    async with serving(Named()) as served:
+        file = FileSource(
+            tmp_path / "a.lmtp.jsonl",
+            pytest.fail,
+            find_tokenizer=lambda _info: Spelled() if words else None,  # type: ignore[arg-type, return-value] # spells ids
+            ask=served.url,
+        )
+        async with watching(file) as watch:
+            if same is False:
+                with pytest.raises(UsageError, match="another tokenizer than that of scripted"):
+                    await watch.source.generate(request)
+                return
+            await watch.source.generate(request)
+            notes = [event.text for event in watch.events if isinstance(event, Remark)]
+            assert [("nothing says" in note) for note in notes] == [True] * (same is None)
+
+
+class Named(ScriptedModel):
+    """Has a tokenizer, as it says."""
+
+    async def info(self, model: str | None = None) -> ModelInfo:
+        return replace(await super().info(model), tokenizer=TokenizerInfo("t", "tiny"))
+
+
+class Spelled:
+    """A tokenizer of which ids are numbers between signs."""
+
+    has_chat_template = False
+
+    def piece(self, token: int) -> bytes:
+        return f"<{token}>".encode()

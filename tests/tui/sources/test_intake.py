@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from lmtool.trace.events import Event, Open, Request, Vocab
+from lmtool.trace.events import Close, Event, Open, Request, Vocab
 from lmtool.trace.reader import TraceReader
 from lmtool.tui.sources.intake import Intake
 from tests.trace.conftest import generate, token, tokens
@@ -48,6 +49,40 @@ def test_the_clock_can_go_on_from_anywhere() -> None:
     assert 5000 <= intake.clock() < 6000
 
 
+async def test_a_recording_begins_at_its_own_zero(tmp_path: Path) -> None:
+    """Times count from what comes first in it; a connection that is older says by how much."""
+    intake = Intake(pytest.fail, at="client")
+    intake.feed_to(lambda _events: None)
+    intake.set_clock(100.0)
+    intake.tell(1, [Open(10.0, 1, {"peer": "client"}), Open(20.0, 2), Close(30.0, 2, "client")])
+    intake.start_recording(tmp_path / "a", [generate(95.0), tokens(96.5, token(5))])
+    intake.tell(1, [Open(100.0, 3), tokens(100.0, token(6))])
+    await intake.stop_recording()
+    reader = TraceReader(tmp_path / "a")
+    events = list(reader)
+    assert events[:-1] == [
+        Open(0.0, 1, {"peer": "client", "before": 85.0}),
+        generate(0.0),
+        tokens(1.5, token(5)),
+        Open(5.0, 3),
+        tokens(5.0, token(6)),
+    ]
+    assert 5 <= events[-1].time < 60
+    created = datetime.fromisoformat(reader.header.created or "")
+    assert 5 <= (datetime.now(UTC) - created).total_seconds() < 60
+
+
+async def test_a_recording_of_nothing_that_runs(tmp_path: Path) -> None:
+    """It begins now."""
+    intake = Intake(pytest.fail, at="client")
+    intake.feed_to(lambda _events: None)
+    intake.set_clock(100.0)
+    intake.start_recording(tmp_path / "a")
+    intake.tell(1, [Open(intake.clock(), 1)])
+    await intake.stop_recording()
+    assert all(event.time < 60 for event in TraceReader(tmp_path / "a"))
+
+
 async def test_a_recording_has_the_words_it_needs(tmp_path: Path) -> None:
     """What a recording names is explained in it, also when the tokenizer is known only later."""
     intake = Intake(pytest.fail, at="client")
@@ -56,7 +91,7 @@ async def test_a_recording_has_the_words_it_needs(tmp_path: Path) -> None:
     intake.explain_by(lambda i: f"<{i}>".encode())
     intake.tell(1, [generate(0.0), tokens(0.0, token(5))])
     await intake.stop_recording()
-    intake.start_recording(tmp_path / "b")
+    intake.start_recording(tmp_path / "b", [generate(0.0)])
     intake.tell(1, [tokens(0.0, token(5))])
     await intake.stop_recording()
     for name, words in (("a", {5: "<5>", 6: "<6>", 7: "<7>"}), ("b", {5: "<5>", 6: "<6>", 7: "<7>"})):

@@ -1,0 +1,143 @@
+"""What a prompt may have to fit into a model's context, told at a glance: before anything is tokenized or sent on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from lmtool.errors import ContextOverflowError
+from lmtool.types import ChatMessage, ScoreRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from lmtool.types import GenerateRequest, ModelInfo, Prompt
+
+_NORMALISED = 4
+"""Bytes of a text that its tokenizer may see as one: what a character can lose when it is normalised (U+1D400 to A)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLimits:
+    """The limits of one model's prompts. Every check raises `ContextOverflowError`."""
+
+    model: str
+    """Its name, for the sentence."""
+    context_length: int
+    """Most tokens of prompt and output together."""
+    text_bytes: int | None = None
+    """Most bytes of a text, in UTF-8, that can be so few tokens; None where the tokens are not known."""
+
+    @staticmethod
+    def of(info: ModelInfo) -> PromptLimits | None:
+        """The limits of a model; None where its context is not known."""
+        return None if info.context_length is None else PromptLimits(info.model, info.context_length)
+
+    def with_text_limit(self, longest_token_bytes: int) -> PromptLimits:
+        """The same, with limits of texts. longest_token_bytes: bytes of the model's longest token.
+
+        A tokenizer that drops text (blanks, unknown characters) could make fewer tokens of a longer text, which is
+        refused all the same: it would be nothing but what is dropped.
+        """
+        return replace(self, text_bytes=self.context_length * longest_token_bytes * _NORMALISED)
+
+    def check(self, request: GenerateRequest | ScoreRequest) -> None:
+        """Check what a request holds."""
+        if not isinstance(request, ScoreRequest):
+            self.check_prompt(request.prompt)
+            return
+        if isinstance(request.scored, str):
+            self.check_text(request.scored, "scored text")
+        if _are_ids(request.prompt) and not isinstance(request.scored, str):
+            self.check_scored(len(request.prompt), len(request.scored))
+        else:
+            self.check_prompt(request.prompt, room=0)
+
+    def check_prompt(self, prompt: Prompt, *, room: int = 1) -> None:
+        """Check a prompt of any form. room: tokens that must be left for the output."""
+        if isinstance(prompt, str):
+            self.check_text(prompt)
+        elif _are_ids(prompt):
+            self.check_count(len(prompt), room=room)
+        else:
+            self.check_messages([one for one in prompt if isinstance(one, ChatMessage)])
+
+    def check_count(self, tokens: int, *, room: int = 1) -> None:
+        """Check how many tokens a prompt has."""
+        if tokens + room > self.context_length:
+            raise ContextOverflowError(
+                f"prompt of {tokens} tokens leaves no room for output: the context of {self.model} is "
+                f"{self.context_length} tokens",
+                "shorten the prompt",
+            )
+
+    def check_beginning(self, tokens: int) -> None:
+        """Check how many tokens the beginning of a text alone has: a few too many are worth being counted exactly."""
+        if tokens > 2 * self.context_length:
+            raise ContextOverflowError(
+                f"a text of at least {tokens} tokens does not fit: the context of {self.model} is "
+                f"{self.context_length} tokens",
+                "shorten it",
+            )
+
+    def check_scored(self, prompt: int, scored: int) -> None:
+        """Check how many tokens a prompt and what is scored after it have."""
+        if prompt + scored > self.context_length:
+            raise ContextOverflowError(
+                f"prompt of {prompt} and scored text of {scored} tokens do not fit: the context of {self.model} is "
+                f"{self.context_length} tokens",
+                "shorten one of them",
+            )
+
+    def check_text(self, text: str, what: str = "prompt") -> None:
+        """Check how long a text is."""
+        if self.text_bytes is None or len(text) <= self.text_bytes // 4:  # no character has more than four bytes
+            return
+        self._check_bytes(_bytes(text), what)
+
+    def check_messages(self, messages: Sequence[ChatMessage]) -> None:
+        """Check how many messages there are, each being a token at least, and how long they are together."""
+        if len(messages) > self.context_length:
+            raise ContextOverflowError(
+                f"{len(messages)} messages do not fit: the context of {self.model} is {self.context_length} tokens",
+                "leave out the oldest ones",
+            )
+        if self.text_bytes is not None:
+            self._check_bytes(sum(map(_message_bytes, messages)), "conversation")
+
+    def _check_bytes(self, size: int, what: str) -> None:
+        if self.text_bytes is not None and size > self.text_bytes:
+            raise ContextOverflowError(
+                f"{what} of {size} bytes does not fit: the context of {self.model} is {self.context_length} tokens, "
+                f"at most {self.text_bytes} bytes",
+                "shorten it",
+            )
+
+
+LimitsByModel: TypeAlias = Mapping[str | None, PromptLimits]
+"""The limits of served models by their names; None: of every other name. What is not found has no limits."""
+
+
+def limits_of(name: str | None, limits: LimitsByModel) -> PromptLimits | None:
+    """The limits of the model of a name."""
+    return limits.get(name) or limits.get(None)
+
+
+def widest(limits: Iterable[PromptLimits]) -> PromptLimits:
+    """What is refused by it is refused by all of these, of which there is one at least."""
+    known = sorted(limits, key=lambda one: one.context_length)
+    texts = [one.text_bytes for one in known if one.text_bytes is not None]
+    return replace(known[-1], text_bytes=max(texts) if len(texts) == len(known) else None)
+
+
+def _are_ids(prompt: Prompt) -> bool:
+    return not isinstance(prompt, str) and not (prompt and isinstance(prompt[0], ChatMessage))
+
+
+def _message_bytes(message: ChatMessage) -> int:
+    return _bytes(message.content) + sum(_bytes(call.name) + _bytes(call.arguments) for call in message.tool_calls)
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))

@@ -1,0 +1,51 @@
+"""JSON of a peer, read with tolerance: what is not of the expected type counts as absent."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_DECODER = msgspec.json.Decoder()
+
+
+def load(data: bytes) -> object:
+    """The value of a JSON text, also of one with `NaN` and its like, or in broken UTF-8; None for anything else."""
+    try:
+        value: object = _DECODER.decode(data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        try:
+            value = json.loads(data.decode("utf-8", "replace"))
+        except (ValueError, RecursionError):
+            return None
+    return value
+
+
+def object_of(value: object) -> Mapping[str, object]:
+    """The value if it is an object; an empty one for anything else."""
+    return value if isinstance(value, dict) else {}
+
+
+def list_of(value: object) -> Sequence[object]:
+    """The value if it is an array; an empty one for anything else."""
+    return value if isinstance(value, list) else ()
+
+
+def text_of(value: object) -> str:
+    """The value if it is a string; an empty one for anything else."""
+    return value if isinstance(value, str) else ""
+
+
+def count_of(value: object) -> int | None:
+    """The value if it is a whole number from 0 on."""
+    return value if type(value) is int and value >= 0 else None
+
+
+def logprob_of(value: object) -> float | None:
+    """The value if it is a finite number."""
+    return float(value) if type(value) in (int, float) and math.isfinite(value) else None  # type: ignore[arg-type] # a number

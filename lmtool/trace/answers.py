@@ -1,0 +1,327 @@
+"""What the events of a trace mean: requests, and the outputs that answer them, stream by stream, in any protocol.
+
+The one place that folds answers into streams; whoever counts, filters, shows or compares reads them here. It parses
+nothing: LMTP frames are read by `lmtp.frames`, bodies of HTTP answers by `providers`.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from msgspec import structs
+
+from lmtool.lmtp import frames
+from lmtool.providers.answer_events import AnswerFailed, ChoiceFinished, TextDelta, ToolCallDelta, counted_tokens
+from lmtool.providers.answer_reader import AnswerReader, api_of
+from lmtool.providers.body_parts import form_of
+from lmtool.providers.server_sent_events import leads_data
+from lmtool.trace.blobs import reference
+from lmtool.trace.events import Close, Done, Drop, Frame, Parsed, Piece, Request, Response, Vocab
+from lmtool.trace.request_table import RequestTable
+from lmtool.trace.stream_events import OutputEvent, RequestStarted, Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from lmtool.lmtp.frames import Entry, Key, TokenEntry
+    from lmtool.providers.answer_events import AnswerEvent
+    from lmtool.trace.events import Event
+    from lmtool.trace.stream_events import Alternative, StreamEvent
+
+S = TypeVar("S", bound=Stream)
+
+CONNECTION_ENDED = "the connection ended before the stream did"
+ANSWER_ENDED = "the answer ended before the stream did"
+
+
+@dataclass(slots=True)
+class _HttpRequest(Generic[S]):
+    """A request whose answer is not complete."""
+
+    started: RequestStarted
+    choices: dict[int, S] = field(default_factory=dict)
+    """Streams by number of the choice; empty for a request that generates nothing."""
+    reader: AnswerReader | None = None
+    http_error: str = ""
+    """Status of a response that is an error."""
+    choices_with_tokens: set[int] = field(default_factory=set)
+    """Choices whose tokens came with logprobs: further text of theirs is text of these tokens."""
+
+
+class Answers(Generic[S]):
+    """Follows the events of one trace; call `follow` with each, in order."""
+
+    def __init__(self, new_stream: Callable[[RequestStarted, int, int], S]) -> None:
+        """new_stream: makes the stream of a request, of this index and choice; see `stream_events.stream_of`."""
+        self._new_stream = new_stream
+        self._streams = 0
+        self.vocabulary: dict[int, str | bytes] = {}
+        """What token ids mean, as far as the trace has told by now."""
+        self.lmtp: defaultdict[int, RequestTable[S]] = defaultdict(RequestTable)
+        """By connection."""
+        self._http: defaultdict[int, deque[_HttpRequest[S]]] = defaultdict(deque)
+        self._http_count: defaultdict[int, int] = defaultdict(int)
+
+    def follow(self, event: Event) -> Sequence[StreamEvent]:
+        """What an event means for streams."""
+        if isinstance(event, Frame):
+            return self._client_frame(event) if event.direction == ">" else self._server_frame(event)
+        if isinstance(event, Piece):
+            return self._piece(event)
+        if isinstance(event, Request):
+            return [self._http_request(event)]
+        if isinstance(event, Response):
+            self._response(event)
+        elif isinstance(event, Done):
+            return self._done(event)
+        elif isinstance(event, Vocab):
+            self.vocabulary.update(event.tokens)
+        elif isinstance(event, Close | Drop):
+            return self._end_connection(event)
+        return ()
+
+    def text_of(self, output: OutputEvent) -> str | None:
+        """The text of a token on its own, for people: bytes inside a character as `⟨f0 9f⟩`; None where nobody told."""
+        text = output.text if output.token is None else self.vocabulary.get(output.token, output.text)
+        return f"⟨{text.hex(' ')}⟩" if isinstance(text, bytes) else text
+
+    def text_of_id(self, token: int) -> str | None:
+        """The same of a token id, such as one of a prompt."""
+        text = self.vocabulary.get(token)
+        return f"⟨{text.hex(' ')}⟩" if isinstance(text, bytes) else text
+
+    def _start(self, started: RequestStarted, choice: int = 0) -> S:
+        generates = bool(started.stream_kind)
+        stream = self._new_stream(started, self._streams if generates else -1, choice)
+        self._streams += generates
+        if not choice:
+            started.stream = stream
+        return stream
+
+    # LMTP.
+
+    def _client_frame(self, event: Frame) -> Sequence[StreamEvent]:
+        command, value, _ = event.parse()
+        if command not in ("GENERATE", "SCORE", "MODEL_INFO"):
+            return ()
+        return [self._lmtp_request(event.time, event.connection, command, _object(value))]
+
+    def _lmtp_request(
+        self, time: float, connection: int, command: str, payload: Mapping[str, object]
+    ) -> RequestStarted:
+        key = frames.stream_key(payload.get("stream_id"))
+        label = f"{connection}/{frames.stream_name(key)}"
+        started = RequestStarted(time, connection, label, command, payload)
+        self.lmtp[connection].add(command, key, self._start(started))
+        return started
+
+    def start_unannounced(self, time: float, connection: int, key: Key) -> None:
+        """Begin a stream for tokens that no request announced: a recording may begin in the middle."""
+        started = RequestStarted(
+            time, connection, f"{connection}/{frames.stream_name(key)}", "GENERATE", {}, has_request=False
+        )
+        self.lmtp[connection].holders[key] = self._start(started)
+
+    def _server_frame(self, event: Frame) -> list[StreamEvent]:
+        command, entries = event.answer()
+        if command == "TOKEN":
+            return self._tokens(event, entries)
+        return list(self._messages(event, entries)) if command == "MSG" else []
+
+    def _tokens(self, event: Frame, entries: list[Entry]) -> list[StreamEvent]:
+        read = frames.token_entries(entries)
+        outputs: list[StreamEvent] = []
+        for raw, entry, stream in zip(entries, read, self.owners(event.time, event.connection, read), strict=True):
+            token = entry.token if entry.has_token else None
+            logprob = stream.logprob_of_next(entry.logprob) if entry.counts else None
+            facts = (token, entry.text, logprob, entry.finish_reason, entry.error)
+            no_logprob = entry.counts and logprob is None and entry.logprob is not None
+            outputs.append(OutputEvent(event.time, stream, *facts, is_piece=False, top=None if no_logprob else raw))
+        return outputs
+
+    def owners(self, time: float, connection: int, entries: Iterable[TokenEntry]) -> list[S]:
+        """The stream of each entry of a TOKEN, in order; those that end with it are over."""
+        table, found = self.lmtp[connection], list[S]()
+        for entry in entries:
+            if entry.stream_id not in table.holders:
+                self.start_unannounced(time, connection, entry.stream_id)
+            stream = table.holders[entry.stream_id]
+            found.append(stream)
+            if entry.last:
+                self.end(connection, stream, time, entry)
+        return found
+
+    def end(self, connection: int, stream: S, time: float, entry: TokenEntry) -> None:
+        """The stream of an entry is over."""
+        stream.end(time, entry.finish_reason, entry.error)
+        self.lmtp[connection].end(entry.stream_id)
+
+    def _messages(self, event: Frame, entries: list[Entry]) -> Iterator[StreamEvent]:
+        """What a server says beside tokens: the answers to questions, and requests that failed."""
+        table = self.lmtp[event.connection]
+        for entry in entries:
+            stream = None if entry.get("stream_id") is None else table.owner("MSG", entry)
+            if stream is None or not frames.ends("MSG", entry):
+                continue
+            key = frames.stream_key(entry["stream_id"])
+            error = None if entry.get("error") is None else str(entry["error"])
+            stream.end(event.time, None, error)
+            if table.holders.get(key) is stream:
+                table.end(key)
+            if error is not None:
+                yield OutputEvent(event.time, stream, error=error)
+
+    # HTTP.
+
+    def _http_request(self, event: Request) -> RequestStarted:
+        number = self._http_count[event.connection] = self._http_count[event.connection] + 1
+        label, kind = f"{event.connection}/{number}", f"{event.method} {event.path}"
+        payload = _object(event.body.value if isinstance(event.body, Parsed) else None)
+        api = api_of(event.method, event.path)
+        started = RequestStarted(event.time, event.connection, label, kind, payload, api)
+        stream = self._start(started)
+        self._http[event.connection].append(_HttpRequest(started, {} if api is None else {0: stream}))
+        return started
+
+    def _response(self, event: Response) -> None:
+        if waiting := self._http.get(event.connection):
+            request = waiting[0]
+            request.http_error = f"HTTP {event.status} {event.reason}".strip() if event.status >= 400 else ""
+            for stream in request.choices.values():
+                stream.form = form_of(event.headers.get("content-type", ""))
+
+    def _piece(self, event: Piece) -> Sequence[StreamEvent]:
+        waiting = self._http.get(event.connection)
+        if not waiting or not waiting[0].choices:
+            return ()
+        request = waiting[0]
+        if request.reader is None:
+            request.reader = _reader(request.choices[0], event)
+        return self._outputs(event.time, request, _read(request.reader, event))
+
+    def _done(self, event: Done) -> Sequence[StreamEvent]:
+        waiting = self._http.get(event.connection)
+        if not waiting:
+            return ()
+        request = waiting.popleft()
+        outputs = list(self._outputs(event.time, request, request.reader.end() if request.reader else ()))
+        return outputs + _end_all(request.choices.values(), event.time, request.http_error, ANSWER_ENDED)
+
+    def _outputs(self, time: float, request: _HttpRequest[S], events: Iterable[AnswerEvent]) -> list[StreamEvent]:
+        outputs: list[StreamEvent] = []
+        for event in events:
+            if isinstance(event, AnswerFailed):
+                outputs += _end_all(request.choices.values(), time, event.message)
+            elif isinstance(event, TextDelta | ToolCallDelta | ChoiceFinished):
+                stream = self._choice(request, event.choice)
+                if isinstance(event, ChoiceFinished):
+                    stream.end(time, event.reason, None)
+                    _finish(outputs, OutputEvent(time, stream, finish_reason=event.reason))
+                else:
+                    outputs += _token_outputs(time, stream, event, request.choices_with_tokens)
+        return outputs
+
+    def _choice(self, request: _HttpRequest[S], number: int) -> S:
+        if number not in request.choices:
+            stream = request.choices[number] = self._start(request.started, number)
+            stream.form = request.choices[0].form
+        return request.choices[number]
+
+    # Endings.
+
+    def _end_connection(self, event: Close | Drop) -> list[StreamEvent]:
+        table = self.lmtp.pop(event.connection, None)
+        outputs = [] if table is None else _end_all(table.open_requests(), event.time, "", CONNECTION_ENDED)
+        for request in self._http.pop(event.connection, ()):
+            outputs += _end_all(request.choices.values(), event.time, request.http_error, CONNECTION_ENDED)
+        self._http_count.pop(event.connection, None)
+        return outputs
+
+
+def _object(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, dict) and reference(value) is None else {}
+
+
+def _reader(stream: Stream, piece: Piece) -> AnswerReader:
+    assert stream.api is not None
+    return AnswerReader(stream.api, "events" if piece.kind == "sse" else stream.form)
+
+
+def _read(reader: AnswerReader, piece: Piece) -> list[AnswerEvent]:
+    """What a piece brings; its JSON is not read again where it is all that a part consists of."""
+    content = piece.content
+    if not isinstance(content, Parsed) or not reader.between_parts:
+        return reader.feed(piece.wire())
+    is_part = leads_data(content.lead) if piece.kind == "sse" else not content.lead
+    return reader.read(content.value) if is_part else reader.feed(piece.wire())
+
+
+def _token_outputs(time: float, stream: Stream, event: TextDelta | ToolCallDelta, named: set[int]) -> list[OutputEvent]:
+    is_piece = isinstance(event, ToolCallDelta) or not event.tokens
+    return [
+        OutputEvent(time, stream, None, token.piece, token.logprob, is_piece=is_piece, top=None if is_piece else token)
+        for token in counted_tokens(event, named)
+    ]
+
+
+def _finish(outputs: list[StreamEvent], ending: OutputEvent) -> None:
+    """Put an ending to the stream's last output if that came with it."""
+    last = outputs[-1] if outputs else None
+    if isinstance(last, OutputEvent) and last.stream is ending.stream and not last.last:
+        outputs[-1] = structs.replace(last, finish_reason=ending.finish_reason)
+    else:
+        outputs.append(ending)
+
+
+def _end_all(streams: Iterable[Stream], time: float, error: str, cut: str = "") -> list[StreamEvent]:
+    """End the streams that have not: by an error, or, where there is none, because they were cut off."""
+    outputs: list[StreamEvent] = []
+    for stream in streams:
+        if stream.ended is None and stream.index >= 0:
+            stream.end(time, None, error or cut, cut=not error)
+            outputs.append(OutputEvent(time, stream, error=stream.error))
+    return outputs
+
+
+def alternatives_in(events: Sequence[Event], stream: Stream) -> list[tuple[Alternative, ...]]:
+    """What might have been chosen in place of each token that the last of these events brings, best first.
+
+    stream: any of those that it brings tokens of. The events before the last may hold the beginning of what it
+    completes. Over HTTP, pieces of text whose tokens are not known are left out.
+    """
+    last = events[-1]
+    if isinstance(last, Frame):
+        command, entries = last.answer()
+        read = zip(entries, frames.token_entries(entries), strict=True) if command == "TOKEN" else ()
+        return [frames.alternatives(raw) for raw, entry in read if entry.counts]
+    pieces = [event for event in events if isinstance(event, Piece)]
+    if not pieces or stream.api is None:
+        return []
+    reader = _reader(stream, pieces[-1])
+    found: list[AnswerEvent] = []
+    for piece in pieces:
+        found = _read(reader, piece)
+    found = reader.end() if isinstance(last, Done) else found
+    return [token.alternatives for event in found if isinstance(event, TextDelta) for token in event.tokens]
+
+
+class StreamText:
+    """The text of one stream; a character is shown once it is whole."""
+
+    def __init__(self, vocabulary: Mapping[int, str | bytes]) -> None:
+        """vocabulary: what ids mean; it may grow."""
+        self._vocabulary = vocabulary
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def add(self, output: OutputEvent) -> str:
+        """The text that an output completes; `⟨#7⟩` for an id whose text the trace does not tell."""
+        piece = output.text
+        if piece is None and output.token is not None:
+            piece = self._vocabulary.get(output.token, f"⟨#{output.token}⟩")
+        if isinstance(piece, str) and not self._decoder.getstate()[0]:
+            return piece
+        data = piece.encode() if isinstance(piece, str) else piece or b""
+        return self._decoder.decode(data, final=output.last)

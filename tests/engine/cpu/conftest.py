@@ -1,0 +1,38 @@
+"""The C kernels as other processors have them."""
+
+from __future__ import annotations
+
+import os
+import platform
+
+import pytest
+
+from lmtool.engine.cpu.compiler import compiled, find_compiler
+from lmtool.engine.cpu.library import Kernels, find_kernels
+
+BUILDS = {"this processor": "", "without AVX512-BF16": "-mno-avx512bf16", "without AVX512": "-mno-avx512f"}
+"""Name to what the compiler is told in addition."""
+
+
+@pytest.fixture(scope="session", params=BUILDS)
+def each_build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
+    """The kernels for this processor, then for lesser ones of its kind; skips those that would be the same."""
+    own, told = find_kernels(), BUILDS[request.param]
+    if not isinstance(own, Kernels):
+        pytest.skip(own.message)
+    own.use_threads(1)
+    if not told:
+        return own
+    if platform.machine() not in {"x86_64", "AMD64"}:
+        pytest.skip("another kind of processor")
+    folder = tmp_path_factory.mktemp("lesser")
+    compiler = folder / "cc"
+    compiler.write_text(f'#!/bin/sh\nexec {find_compiler()} "$@" {told}\n', encoding="utf-8")
+    compiler.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CC", os.fspath(compiler))
+        lesser = Kernels(compiled(folder))
+    if lesser.instructions == own.instructions:
+        pytest.skip(f"this processor has nothing beyond {own.instructions}")
+    lesser.use_threads(1)
+    return lesser

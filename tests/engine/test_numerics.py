@@ -1,0 +1,91 @@
+"""Which dtype a model gets and what computes it, for every kind of processor, compiler, architecture and checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lmtool.engine.cpu.decoder import gpt2_shape
+from lmtool.engine.cpu.library import kernels, use_kernels
+from lmtool.engine.numerics import Machine, choose_dtype, choose_packed, computes_bfloat16, this_machine
+from lmtool.errors import ResourceError
+
+F32, BF16, F16, INT8 = torch.float32, torch.bfloat16, torch.float16, torch.int8
+SMALL, LARGE = 199_999_999, 200_000_000
+"""Bytes of float32 checkpoints: just fewer than 50 million parameters, and as many."""
+
+CPU = {"both": Machine("cpu", True, True), "bfloat16": Machine("cpu", True, False)}
+CPU |= {"compiler": Machine("cpu", False, True), "neither": Machine("cpu", False, False)}
+"""A processor with bfloat16 in hardware and a C compiler, with one of them, or with neither."""
+CUDA = Machine("cuda", True, False)
+
+
+@pytest.fixture(scope="module")
+def shape(reference):
+    """A model that the C kernels compute."""
+    return gpt2_shape(reference("gpt2").config.to_dict())
+
+
+@pytest.mark.parametrize("way", CPU)
+@pytest.mark.parametrize(
+    ("stored", "size", "with_bfloat16", "without"),
+    [
+        (F32, SMALL, F32, F32),
+        (F32, LARGE, BF16, F32),
+        (F32, 0, BF16, F32),
+        (None, LARGE, BF16, F32),
+        (BF16, 1000, BF16, F32),
+        (BF16, LARGE, BF16, F32),
+        (F16, 1000, BF16, F32),
+    ],
+)
+@pytest.mark.parametrize("computed", [True, False])
+def test_auto(way, stored, size, with_bfloat16, without, computed, shape):
+    """On CPU bfloat16 where it is in hardware, but for small float32 checkpoints; compiled where that is possible."""
+    machine = CPU[way]
+    dtype = choose_dtype("auto", stored, size, machine)
+    assert dtype == (with_bfloat16 if machine.bfloat16 else without)
+    packed = choose_packed(dtype, None, shape if computed else None, machine)
+    assert packed == (dtype if machine.kernels and computed else None)
+
+
+@pytest.mark.parametrize(("stored", "chosen"), [(F32, BF16), (F16, F16), (BF16, BF16), (None, BF16)])
+def test_auto_on_a_gpu(stored, chosen, shape):
+    """The checkpoint's own dtype, bfloat16 for float32; no kernels in C."""
+    assert choose_dtype("auto", stored, SMALL, CUDA) == chosen
+    assert choose_packed(chosen, None, shape, CUDA) is None
+
+
+@pytest.mark.parametrize("machine", [*CPU.values(), CUDA])
+@pytest.mark.parametrize("dtype", [F32, BF16, F16])
+def test_a_dtype_that_was_named(dtype, machine, shape):
+    """It is taken, by the C kernels if they have it."""
+    assert choose_dtype(str(dtype).removeprefix("torch."), BF16, SMALL, machine) == dtype
+    assert choose_packed(dtype, None, shape, machine) == (dtype if machine.kernels and dtype != F16 else None)
+
+
+def test_a_dtype_that_is_none():
+    """Refused with the list of those that there are."""
+    with pytest.raises(ResourceError, match="'int3' is not known; expected auto, float32"):
+        choose_dtype("int3", F32, SMALL, CUDA)
+
+
+@pytest.mark.parametrize("machine", [*CPU.values(), CUDA])
+@pytest.mark.parametrize("dtype", [F32, BF16, F16])
+def test_int8(dtype, machine, shape):
+    """The C kernels alone have it, whatever was loaded, for products whose inputs come in fours."""
+    assert choose_packed(dtype, "int8", shape, machine) == (INT8 if machine.kernels else None)
+    assert choose_packed(dtype, "int8", replace(shape, inner=50), machine) is None
+
+
+def test_this_machine():
+    """What is true here; a GPU and `--kernels none` have no use for kernels in C."""
+    there = kernels() is not None
+    assert this_machine(torch.device("cpu")) == Machine("cpu", computes_bfloat16(), there)
+    assert not this_machine(torch.device("cuda")).kernels
+    use_kernels("none")
+    assert not this_machine(torch.device("cpu")).kernels
+    use_kernels("auto")
+    assert this_machine(torch.device("cpu")).kernels == there

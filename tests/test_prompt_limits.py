@@ -1,0 +1,94 @@
+"""What is too much for a context, at a glance."""
+
+from __future__ import annotations
+
+import pytest
+
+from lmtool.errors import ContextOverflowError
+from lmtool.prompt_limits import PromptLimits, limits_of, widest
+from lmtool.types import ChatMessage, GenerateRequest, ModelInfo, Prompt, ScoreRequest, ToolCall
+
+LIMITS = PromptLimits("m", 10, 100)
+
+
+def test_of_a_model() -> None:
+    """A model without a known context has none; a token of a text may come from four times its own bytes."""
+    assert PromptLimits.of(ModelInfo("m", "", "b")) is None
+    own = PromptLimits.of(ModelInfo("m", "", "b", context_length=10))
+    assert own == PromptLimits("m", 10)
+    assert own.with_text_limit(5) == PromptLimits("m", 10, 200)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "told"),
+    [
+        ((1,) * 9, None),
+        ((1,) * 10, "prompt of 10 tokens leaves no room for output: the context of m is 10 tokens"),
+        ((), None),
+        ("x" * 100, None),
+        ("x" * 101, "prompt of 101 bytes does not fit: the context of m is 10 tokens, at most 100 bytes"),
+        ("é" * 51, "prompt of 102 bytes"),
+        ((ChatMessage("user", "x" * 100),), None),
+        ((ChatMessage("user", "é" * 51),), "conversation of 102 bytes does not fit"),
+        (
+            (ChatMessage("user", "x" * 60), ChatMessage("assistant", "", (ToolCall("1", "f", "x" * 40),))),
+            "of 101 bytes",
+        ),
+        ((ChatMessage("user", ""),) * 10, None),
+        ((ChatMessage("user", ""),) * 11, "11 messages do not fit: the context of m is 10 tokens"),
+    ],
+)
+def test_prompts(prompt: Prompt, told: str | None) -> None:
+    """Ids are counted, texts and messages measured in UTF-8; every message is a token at least."""
+    if told is None:
+        LIMITS.check(GenerateRequest(1, prompt))
+        return
+    with pytest.raises(ContextOverflowError, match=told) as raised:
+        LIMITS.check(GenerateRequest(1, prompt))
+    assert raised.value.hints
+
+
+def test_without_a_tokenizer() -> None:
+    """Texts are refused elsewhere; ids are counted here."""
+    own = PromptLimits("m", 10)
+    own.check_prompt("x" * 1000)
+    own.check_prompt((ChatMessage("user", "x" * 1000),))
+    with pytest.raises(ContextOverflowError):
+        own.check_prompt((1,) * 10)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "scored", "told"),
+    [
+        ((1,) * 4, (1,) * 6, None),
+        ((1,) * 4, (1,) * 7, "prompt of 4 and scored text of 7 tokens do not fit"),
+        ((1,) * 10, "x", None),
+        ((1,) * 11, "x", "prompt of 11 tokens"),
+        ("x", "x" * 101, "scored text of 101 bytes does not fit"),
+        ("x" * 101, "x", "prompt of 101 bytes does not fit"),
+    ],
+)
+def test_scores(prompt: Prompt, scored: tuple[int, ...] | str, told: str | None) -> None:
+    """Prompt and scored text must fit together; no room for output is needed."""
+    if told is None:
+        LIMITS.check(ScoreRequest(1, prompt, scored))
+        return
+    with pytest.raises(ContextOverflowError, match=told):
+        LIMITS.check(ScoreRequest(1, prompt, scored))
+
+
+def test_beginnings() -> None:
+    """A text whose beginning has twice as many tokens need not be read on; below that it is, and counted exactly."""
+    LIMITS.check_beginning(20)
+    with pytest.raises(ContextOverflowError, match="a text of at least 21 tokens does not fit: the context of m is 10"):
+        LIMITS.check_beginning(21)
+
+
+def test_of_several_models() -> None:
+    """By name, else what is refused by all."""
+    small, large = PromptLimits("s", 10, 500), PromptLimits("l", 20, 400)
+    limits = {"s": small, "l": large, None: widest([large, small])}
+    assert limits_of("s", limits) is small
+    assert limits_of("x", limits) == limits_of(None, limits) == PromptLimits("l", 20, 500)
+    assert widest([small, PromptLimits("i", 5)]).text_bytes is None
+    assert limits_of("x", {"s": small}) is None
