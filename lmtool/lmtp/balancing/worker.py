@@ -184,7 +184,8 @@ class Worker:
             self._changed(self)
 
     def _down(self, error: LmtoolError) -> None:
-        if self.up or self.failure is None:
+        changed = self.failure is None or (self.owned and error.message != self.failure.message)  # why it cannot start
+        if self.up or changed:
             _log.warning("%s is down: %s", self.name, error.message)
         self.up, self.failure = False, error
         self._changed(self)
