@@ -32,7 +32,7 @@ def keep(path: Path, header: Header, recorded: Iterable[Event], came: Sequence[E
     recorder = Recorder(writer, Redaction((), b""), (lambda i: words.get(i, b"")) if words else None)
     try:
         recorder.take(came)
-        recorder.close(came[-1].time if came else 0.0)
+        writer.close(came[-1].time if came else 0.0)  # a recorder keeps no trace in which nothing happened
     except OSError as error:
         raise FileError(f"cannot write {path}: {error.strerror}") from None
     finally:

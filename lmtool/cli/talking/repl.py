@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lmtool.cli.invocation import Common
 from lmtool.cli.output import Output
@@ -75,7 +75,8 @@ class Repl:
 
     async def run(self) -> None:
         """Go on until the user leaves. Raises `KeyboardInterrupt` when that is by Ctrl-C."""
-        self._place.say(f"{model_line(self._peer.info)}     /help  Ctrl-C cancels  Ctrl-D leaves")
+        model = model_line(replace(self._peer.info, kernels=None))  # the server tells what computes it
+        self._place.say(f"{model}     /help  Ctrl-C cancels  Ctrl-D leaves")
         self._ask()
         typed = asyncio.ensure_future(self._place.events.get())
         arrived = asyncio.ensure_future(self._talk.frame())

@@ -25,7 +25,7 @@ def test_ours_beside_transformers_and_a_peer_that_cannot_run(lmtool: Run) -> Non
 
     On a busy machine no round may count; then nothing is said.
     """
-    words = ("--peer", "transformers", "--peer", "transformers:int8", "--batch", "2", "--output-len", "5")
+    words = ("--peer", "transformers", "--peer", "transformers:int8", "--batch", "2", "--output-len", "33")
     done = lmtool("bench", "engine", STORIES, *words, "--rounds", "1", timeout=120)
     assert done.returncode == 0, done.stderr
     assert "transformers:int8 takes no part" in done.stderr
@@ -63,7 +63,7 @@ def test_sigterm_leaves_nothing_behind(tmp_path: Path) -> None:
     ("words", "status", "message"),
     [
         (("--peer", "exllama"), 2, "there is no peer 'exllama'"),
-        (("--peer", "llamacpp=/no/python"), 8, "is no program"),
+        (("--peer", "llamacpp=/no/python"), 8, "does not run as a Python"),
         (("random:nothing",), 2, "there is no 'random:nothing'"),
         (("./nothing",), 8, "there is no model folder './nothing'"),
         (("--batch", "one"), 2, "--batch 'one' is no list"),

@@ -126,7 +126,7 @@ def test_warnings(lmtool: Run) -> None:
         whole, lines = (
             json.loads(lmtool("chat", "Hi", form, "-e", server.url).stdout) for form in ("--json", "--jsonl")
         )
-    assert (plain.stdout, plain.stderr) == ("Hel", "warning: it was cut\nwarning: and how\n")
+    assert (plain.stdout, plain.stderr) == ("Hel\n", "warning: it was cut\nwarning: and how\n")
     assert {"warning: 1│ it was cut", "warning: 2│ and how"} <= set(several.stderr.splitlines())
     assert whole["warnings"] == lines["warnings"] == ["it was cut", "and how"]
 
