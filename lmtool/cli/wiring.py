@@ -69,7 +69,7 @@ class ModelsConfig:
     """How models write calls of tools, by the names in `openai_api.tools.parsers`; None: as their templates teach."""
 
     def check(self) -> None:
-        """Raise `UsageError` or `FileError` for what cannot work, before anything is loaded."""
+        """Raise `UsageError`, `FileError` or `ModelLoadError` for what cannot work, before anything is loaded."""
         from lmtool.openai_api.tools.parsers import FORMS
 
         if self.tool_call_parser is not None and self.tool_call_parser not in FORMS:
@@ -79,6 +79,7 @@ class ModelsConfig:
         if local and not Path(self.tokenizer or "").expanduser().is_dir():
             raise FileError(f"there is no folder {self.tokenizer}", "check --tokenizer")
         self.template()
+        _served(self)
 
     def template(self) -> str | None:
         """The text of `chat_template`. Raises `FileError`."""
@@ -235,10 +236,18 @@ def listed(models: ModelsConfig) -> list[ModelEntry]:
 
 
 def _served(models: ModelsConfig) -> list[ServedModel]:
+    """The models of a server, each once. Raises `UsageError` where two have a name in common."""
     if models.model == AUTO:
         return []
-    allowed = [served(model) for model in models.allow_model if model != models.model]
-    return [served(models.model, models.served_model_name), *allowed]
+    found = [served(models.model, models.served_model_name)]
+    for model in map(served, models.allow_model):
+        if any(model.source == other.source for other in found):
+            continue
+        for name in model.names:
+            if any(name in other.names for other in found):
+                raise UsageError(f"two models have the name {name!r}", "rename the folder of one of them")
+        found.append(model)
+    return found
 
 
 def served(model: str | None, aliases: Sequence[str] = ()) -> ServedModel:

@@ -17,6 +17,7 @@ from lmtool.cli.wiring import (
     ModelsConfig,
     connect,
     host,
+    listed,
     need_serve_packages,
     served,
     threads_for,
@@ -84,6 +85,17 @@ async def test_other_models_are_loaded_only_under_auto_or_an_allow_list() -> Non
     assert (await allowing.info("stories260K")).parameters == 260_032
     await allowing.close()
     await plain.close()
+
+
+def test_each_model_is_served_once(tmp_path: Path) -> None:
+    """The same model named twice is one; two with one name could not be told apart, and are refused."""
+    (entry,) = listed(ModelsConfig(allow_model=("lmtool-tiny",)))
+    assert entry.name == "lmtool-tiny"
+    other = tmp_path / STORIES.name
+    other.mkdir()
+    models = ModelsConfig(str(STORIES), allow_model=(str(STORIES), str(other)))
+    with pytest.raises(UsageError, match="two models have the name 'stories260K'"):
+        models.check()
 
 
 def test_a_very_small_model_gets_one_thread(tmp_path: Path) -> None:
