@@ -89,7 +89,8 @@ class ModelsConfig:
             return Path(self.chat_template).expanduser().read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise FileError(
-                f"cannot read the chat template {self.chat_template}: {error}", "check --chat-template"
+                f"cannot read the chat template {self.chat_template}: {getattr(error, 'strerror', None) or error}",
+                "check --chat-template",
             ) from error
 
     def reads(self, source: str) -> tuple[str, str | None]:

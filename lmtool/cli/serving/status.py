@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 if TYPE_CHECKING:
@@ -112,8 +112,10 @@ def as_lines(event: Event, clock: str, columns: int) -> list[str]:
         case Loading():
             return [f"loading {event.progress.model}" + _amount(event.progress)]
         case Ready():
-            head = [f"  model    {model_line(event.model)}"] if event.model else []
-            return [*head, f"ready in {event.seconds:.1f} s     Ctrl-C stops (again: at once)"]
+            return [
+                *_model_lines(event.model, columns),
+                f"ready in {event.seconds:.1f} s     Ctrl-C stops (again: at once)",
+            ]
         case Finished():
             return [f"{clock}  {request_line(event.request)}"]
         case Trouble():
@@ -123,6 +125,15 @@ def as_lines(event: Event, clock: str, columns: int) -> list[str]:
             return [f"draining: {streams} left, Ctrl-C again stops at once"]
         case Stopped():
             return ["stopped"]
+
+
+def _model_lines(info: ModelInfo | None, columns: int) -> list[str]:
+    if info is None:
+        return []
+    whole = f"  model    {model_line(info)}"
+    if len(whole) <= columns or not info.kernels:
+        return [whole]
+    return [f"  model    {model_line(replace(info, kernels=None))}", f"  kernels  {info.kernels}"]
 
 
 def model_line(info: ModelInfo) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -73,6 +74,12 @@ def test_ready_shows_the_model_in_one_line_and_how_to_stop() -> None:
     assert as_lines(Ready(GPT2, 3.42), "", 80) == [
         "  model    gpt2 · 124 M · bfloat16 · cpu",
         "ready in 3.4 s     Ctrl-C stops (again: at once)",
+    ]
+    kernels = replace(GPT2, kernels="C kernels (AVX512)")
+    assert as_lines(Ready(kernels, 3.42), "", 63)[0] == "  model    gpt2 · 124 M · bfloat16 · cpu · C kernels (AVX512)"
+    assert as_lines(Ready(kernels, 3.42), "", 60)[:2] == [
+        "  model    gpt2 · 124 M · bfloat16 · cpu",
+        "  kernels  C kernels (AVX512)",
     ]
 
 
