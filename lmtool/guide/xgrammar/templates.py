@@ -172,5 +172,7 @@ def _vocabulary(tokenizer: LLTokenizer, vocab_size: int, eos_ids: Sequence[int])
 
 
 def _refusal(constraint: Constraint, told: str) -> ConstraintError:
+    if "bad_alloc" in told:  # the memory of its process is bounded
+        return too_complex(f"compiling the {noun(constraint)} takes too much memory")
     message = re.sub(r"\[[\d:]+\] \S+: ", "", told).strip()
     return ConstraintError(f"the {noun(constraint)} cannot be held by xgrammar: {message[:300]}")
