@@ -95,17 +95,21 @@ class AsyncLLM:
                 name, token = self._pipe.recv()
                 self._loop.call_soon_threadsafe(self._queues[name].put_nowait, token)
         except (EOFError, OSError):
-            self._core.join()
             for queue in self._queues.values():
                 self._loop.call_soon_threadsafe(queue.put_nowait, None)
 
     async def generate(self, prompt, params, name):
         """Tokens as they come."""
         queue = self._queues[name] = asyncio.Queue()
-        self._pipe.send((name, prompt["prompt_token_ids"], params.max_tokens))
+        try:
+            self._pipe.send((name, prompt["prompt_token_ids"], params.max_tokens))
+        except OSError:
+            queue.put_nowait(None)
         for count in range(params.max_tokens):
             token = await queue.get()
             if token is None:
+                while self._core.is_alive():  # a pipe is closed a moment before its process has ended
+                    await asyncio.sleep(0.01)
                 raise RuntimeError("EngineCore encountered an issue. See stack trace (above) for the root cause.")
             reason = "length" if count == params.max_tokens - 1 else None
             logprobs = [{token: SimpleNamespace(logprob=-1.0)}]
