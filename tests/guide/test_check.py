@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from lmtool.guide.check import TooManyStepsError, examine, violations
+from lmtool.guide.check import TooManyStepsError, UncheckedError, examine, valid_values, violations
 
 SCHEMA = {
     "type": "object",
@@ -69,6 +69,16 @@ def test_work_is_counted():
     assert examine(schema, "[1,2,3]", 10) == ()
     with pytest.raises(TooManyStepsError):
         examine(schema, "[1,2,3]", 2)
+
+
+def test_valid_values():
+    """In their order, numbers exact; a schema that is none, and too many steps for all together, are said."""
+    values = [0.3, 0.1, 1, "a"]
+    assert valid_values('{"type": "number", "multipleOf": 0.1}', values, 100) == [0.3, 0.1, 1]
+    with pytest.raises(TooManyStepsError):
+        valid_values('{"type": "number"}', values, 3)
+    with pytest.raises(UncheckedError):
+        valid_values('{"type": 1}', values, 100)
 
 
 def test_drafts():
