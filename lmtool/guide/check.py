@@ -21,8 +21,6 @@ from referencing.exceptions import Unresolvable
 
 from lmtool.guide.name_patterns import PatternError, matches
 
-MAX_KEYWORDS = 50_000
-"""Most keywords that `violations` looks at: schemas of nested alternatives take exponential time otherwise."""
 _MOST_SENTENCES = 10
 _MOST_EXPONENT = 5000
 _CACHED_CHARACTERS = 16 * 1024
@@ -39,18 +37,6 @@ class UncheckedError(Exception):
 
 class TooManyStepsError(UncheckedError):
     """Something that takes more steps than it may."""
-
-
-def violations(schema_text: str, text: str) -> tuple[str, ...]:
-    """Return why a text is not valid under a JSON Schema, one sentence each; nothing where it is valid.
-
-    What cannot be checked is one of the sentences. Takes time in proportion to the text, whatever the schema: patterns
-    are searched without backtracking, references beyond the schema are not followed, and the work is counted.
-    """
-    try:
-        return examine(schema_text, text, MAX_KEYWORDS)
-    except UncheckedError as problem:
-        return (f"the result was not checked: {problem}",)
 
 
 def examine(schema_text: str, text: str, steps: int) -> tuple[str, ...]:
