@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, TypeAlias
 
-from lmtool.cli import structured
 from lmtool.errors import ResourceError, UsageError
 
 if TYPE_CHECKING:
@@ -44,8 +43,6 @@ class BackendConfig:
     """The Python of the environment that a backend needs for itself."""
     backend_option: tuple[str, ...] = ()
     """`NAME=VALUE` each, for the backend as they are."""
-    structured_backend: str = structured.LLGUIDANCE
-    """What holds streams to constraints, see `structured`."""
 
     @property
     def options(self) -> dict[str, str]:
@@ -60,13 +57,6 @@ class BackendConfig:
 
     def check(self) -> None:
         """Raise `UsageError` or `ResourceError` for what cannot work, before anything is loaded or opened."""
-        structured.check(self.structured_backend)
-        if self.backend == VLLM and self.structured_backend != structured.LLGUIDANCE:
-            raise UsageError(
-                f"--backend vllm and --structured-backend {self.structured_backend} do not go together: vLLM pins its "
-                "processes to cores of their own, where those that compile would starve",
-                "leave --structured-backend out",
-            )
         if self.options and self.backend == DEFAULT:
             refuse_options(DEFAULT, self.options)
         if self.backend == VLLM:

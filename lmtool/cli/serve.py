@@ -195,15 +195,6 @@ async def serve(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="For the backend (repeatable).", rich_help_panel=MODELS),
     ] = None,
-    structured_backend: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="What holds streams to a form: llguidance; or xgrammar, which has no bound on the time of a step "
-            "and is for trusted clients.",
-            rich_help_panel=MODELS,
-        ),
-    ] = "llguidance",
     ready_file: Annotated[
         str | None,
         typer.Option(metavar="PATH", help="Write the URL here once the model answers.", rich_help_panel=OUTPUT),
@@ -257,7 +248,7 @@ async def serve(
         )
     if static and model == "auto":
         raise UsageError("--static serves one model, auto serves any", "name the model, or leave --static out")
-    runs = BackendConfig(backend, backend_python, tuple(backend_option or ()), structured_backend)
+    runs = BackendConfig(backend, backend_python, tuple(backend_option or ()))
     runs.check()
     if model is not None and model.endswith(GGUF) and backend == "transformers":
         raise UsageError(f"{model} is a GGUF file, which llama.cpp runs", "add:  --backend llamacpp")

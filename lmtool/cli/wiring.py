@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from weakref import WeakSet
 
 from lmtool.cli.backends import DEFAULT, BackendConfig, find
-from lmtool.cli.structured import open_compiler
 from lmtool.errors import FileError, LmtoolError, ModelLoadError, ModelNotFoundError, ResourceError, UsageError
 from lmtool.ports import Counted
 from lmtool.types import ModelEntry
@@ -133,6 +132,7 @@ class Loader:
         source: a local folder or a hub name. Raises `ModelLoadError`, `ResourceError` or `OutOfMemoryError`.
         """
         from lmtool.guide.answer_check import JsonAnswerCheck
+        from lmtool.guide.compiler import MatcherCompiler
         from lmtool.text.text_model import TextModel
         from lmtool.text.tokenizer import load_tokenizer
 
@@ -157,8 +157,7 @@ class Loader:
         if isinstance(engine, Guided):
             info = engine.info_now
             assert info.vocab_size is not None
-            held_by = self.backend.structured_backend
-            guides = open_compiler(held_by, tokenizer.to_json(), info.vocab_size, info.eos_token_ids)
+            guides = MatcherCompiler(tokenizer.to_json(), info.vocab_size, info.eos_token_ids)
             self.guides.add(guides)
             engine.guide_by(guides)
         return TextModel(engine, tokenizer, JsonAnswerCheck())

@@ -6,6 +6,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
@@ -18,10 +19,8 @@ from jsonschema.validators import extend, validator_for
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
-from lmtool.guide.schema.name_patterns import PatternError, matches
+from lmtool.guide.name_patterns import PatternError, matches
 
-MAX_KEYWORDS = 50_000
-"""Most keywords that `violations` looks at: schemas of nested alternatives take exponential time otherwise."""
 _MOST_SENTENCES = 10
 _MOST_EXPONENT = 5000
 _CACHED_CHARACTERS = 16 * 1024
@@ -40,18 +39,6 @@ class TooManyStepsError(UncheckedError):
     """Something that takes more steps than it may."""
 
 
-def violations(schema_text: str, text: str) -> tuple[str, ...]:
-    """Return why a text is not valid under a JSON Schema, one sentence each; nothing where it is valid.
-
-    What cannot be checked is one of the sentences. Takes time in proportion to the text, whatever the schema: patterns
-    are searched without backtracking, references beyond the schema are not followed, and the work is counted.
-    """
-    try:
-        return examine(schema_text, text, MAX_KEYWORDS)
-    except UncheckedError as problem:
-        return (f"the result was not checked: {problem}",)
-
-
 def examine(schema_text: str, text: str, steps: int) -> tuple[str, ...]:
     """Return why a text is not valid under a JSON Schema, or not the only way to read it; nothing where it is valid.
 
@@ -64,13 +51,30 @@ def examine(schema_text: str, text: str, steps: int) -> tuple[str, ...]:
         return (f"the text is no JSON that can be read: {_short(str(error))}",)
     except RecursionError:
         raise UncheckedError("it is nested too deeply") from None
+    with _judge(schema_text, steps) as validator:
+        found = list(islice(validator.iter_errors(value), _MOST_SENTENCES))
+    return tuple(f"at {error.json_path}: {_short(_NUMBER.sub(_shown, error.message))}" for error in found)
+
+
+def valid_values(schema_text: str, values: list[object], steps: int) -> list[object]:
+    """Return those of some values that are valid under a JSON Schema.
+
+    steps: how many keywords may be looked at for all of them. Raises as `examine`.
+    """
+    with _judge(schema_text, steps) as validator:
+        exact = _read(json.dumps(values))
+        return [value for value, same in zip(values, exact, strict=True) if validator.is_valid(same)]
+
+
+@contextmanager
+def _judge(schema_text: str, steps: int) -> Iterator[Any]:
+    """The validator of a schema for so many steps; what it stumbles over becomes `UncheckedError`."""
     _work.left = steps
     validator = (_kept if len(schema_text) < _CACHED_CHARACTERS else _validator)(schema_text)
     try:
-        found = list(islice(validator.iter_errors(value), _MOST_SENTENCES))
+        yield validator
     except (UnknownType, Unresolvable, RecursionError, ArithmeticError, TypeError, ValueError) as error:
         raise UncheckedError(_short(str(error))) from None
-    return tuple(f"at {error.json_path}: {_short(_NUMBER.sub(_shown, error.message))}" for error in found)
 
 
 _NUMBER = re.compile(r"Decimal\('([^']*)'\)")

@@ -13,9 +13,9 @@ from lmtool.errors import ConstraintError, LmtoolError, OverloadedError, ServerE
 from lmtool.guide.cache import Cache
 from lmtool.guide.config import GuideConfig
 from lmtool.guide.deadlines import Deadlines
-from lmtool.guide.held_guide import HeldGuide, too_complex
+from lmtool.guide.guide import MatcherGuide, too_complex
 from lmtool.guide.masks import Masks
-from lmtool.guide.templates import Templates
+from lmtool.guide.templates import Template, Templates
 from lmtool.helpers.background import step_back
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from lmtool.guide.library import Library, Open, Template
     from lmtool.ports import Guide
     from lmtool.types import Constraint
 
@@ -74,18 +73,17 @@ class MatcherCompiler:
         vocab_size: int,
         eos_ids: Sequence[int],
         config: GuideConfig | None = None,
-        library: Open = Templates,
+        library: type[Templates] = Templates,
     ) -> None:
         """Begin to read the tokenizer (1 to 13 s for 128,000 tokens) in the pool; constraints wait for it.
 
         tokenizer_json: the text of a tokenizer.json. vocab_size: width of the logits. eos_ids: all ids that end a text.
-        library: what compiles and holds; llguidance if not said.
         """
         self._config = config or GuideConfig()
         self._eos = frozenset(eos_ids)
         self._pool = ThreadPoolExecutor(self._config.threads, "lmtool-guide", initializer=step_back)
         opened = _submit(self._pool, library, tokenizer_json, vocab_size, tuple(eos_ids), self._config)
-        self._library: Future[Library] = opened
+        self._library: Future[Templates] = opened
         self._masks = Masks(vocab_size, eos_ids, self._config, lambda rows, mask: opened.result().compute(rows, mask))
         self._deadlines = Deadlines()
         self._lock = threading.Lock()
@@ -165,7 +163,6 @@ class MatcherCompiler:
 
     def _work(self, constraint: Constraint, flight: _Flight) -> Template:
         library = self._library.result()
-        library.ready()
         flight.started = True
         started = time.perf_counter()
         try:
@@ -250,11 +247,11 @@ def _closed() -> LmtoolError:
     return ServerError("the server stopped before the constraint was compiled", "connect again later")
 
 
-def _close(library: Future[Library]) -> None:
+def _close(library: Future[Templates]) -> None:
     if not library.cancelled() and library.exception() is None:
         library.result().close()
 
 
-def _own(guide: Guide) -> HeldGuide:
-    assert isinstance(guide, HeldGuide)
+def _own(guide: Guide) -> MatcherGuide:
+    assert isinstance(guide, MatcherGuide)
     return guide

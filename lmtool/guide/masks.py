@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lmtool.errors import ConstraintError
-from lmtool.guide.held_guide import HeldGuide, too_complex
+from lmtool.guide.guide import MatcherGuide, too_complex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from lmtool.guide.config import GuideConfig
 
-    Compute = Callable[[list[tuple[HeldGuide, int]], NDArray[np.int32]], None]
+    Compute = Callable[[list[tuple[MatcherGuide, int]], NDArray[np.int32]], None]
 
 _WATCHED_STEPS = 16
 """Steps after a slow one in which each row is timed by itself."""
@@ -30,7 +30,7 @@ class Masks:
     """Fills rows of bit masks for the guides of one model. See `ports.GuideCompiler.fill` for threads."""
 
     def __init__(self, vocab_size: int, eos_ids: Sequence[int], config: GuideConfig, compute: Compute) -> None:
-        """compute: fills rows, as `library.Library.compute` does."""
+        """compute: fills rows, as `Templates.compute` does."""
         self._words = (vocab_size + 31) // 32
         self._compute = compute
         self._config = config
@@ -39,12 +39,12 @@ class Masks:
         for eos in eos_ids:
             self._eos_row[eos // 32] |= np.uint32(1 << eos % 32)
 
-    def _fill(self, rows: list[tuple[HeldGuide, int]], mask: NDArray[np.int32]) -> None:
+    def _fill(self, rows: list[tuple[MatcherGuide, int]], mask: NDArray[np.int32]) -> None:
         self._compute(rows, mask)
         for guide, row in rows:
             guide.forbid_repeats(mask[row].view(np.uint32))
 
-    def fill(self, rows: Sequence[tuple[HeldGuide, int]], mask: NDArray[np.int32]) -> None:
+    def fill(self, rows: Sequence[tuple[MatcherGuide, int]], mask: NDArray[np.int32]) -> None:
         """Write which tokens may follow into each guide's row; see `ports.GuideCompiler.fill`."""
         self._check(mask)
         going = self._ending(rows, mask)
@@ -60,7 +60,7 @@ class Masks:
         for guide, row in going:
             self._verify(guide, row, mask)
 
-    def fill_drafts(self, rows: Sequence[tuple[HeldGuide, int, Sequence[int]]], mask: NDArray[np.int32]) -> None:
+    def fill_drafts(self, rows: Sequence[tuple[MatcherGuide, int, Sequence[int]]], mask: NDArray[np.int32]) -> None:
         """Write what may follow each beginning of each draft; see `ports.GuideCompiler.fill_drafts`."""
         for _, row, draft in rows:
             mask[row : row + len(draft) + 1] = _ALL
@@ -68,7 +68,7 @@ class Masks:
         for guide, row, draft in rows:
             self._fill_draft(guide, row, draft[: guide.accepts(draft)], mask)
 
-    def _fill_draft(self, guide: HeldGuide, row: int, legal: Sequence[int], mask: NDArray[np.int32]) -> None:
+    def _fill_draft(self, guide: MatcherGuide, row: int, legal: Sequence[int], mask: NDArray[np.int32]) -> None:
         if not legal:
             return
         ahead = guide.fork()
@@ -76,7 +76,9 @@ class Masks:
             ahead.advance(token)
             self.fill([(ahead, row + at)], mask)
 
-    def _ending(self, rows: Sequence[tuple[HeldGuide, int]], mask: NDArray[np.int32]) -> list[tuple[HeldGuide, int]]:
+    def _ending(
+        self, rows: Sequence[tuple[MatcherGuide, int]], mask: NDArray[np.int32]
+    ) -> list[tuple[MatcherGuide, int]]:
         """Let guides that are at their end allow eos only; return the others."""
         going = []
         for guide, row in rows:
@@ -86,7 +88,7 @@ class Masks:
                 going.append((guide, row))
         return going
 
-    def _fill_one(self, entry: tuple[HeldGuide, int], mask: NDArray[np.int32]) -> None:
+    def _fill_one(self, entry: tuple[MatcherGuide, int], mask: NDArray[np.int32]) -> None:
         started = time.thread_time()  # where nobody waits for it, the thread may have to wait for others
         self._fill([entry], mask)
         guide, row = entry
@@ -100,7 +102,7 @@ class Masks:
             guide.fail(too_complex(f"the constraint took more than {limit} for each of {guide.slow_steps} tokens"))
             self._allow_eos(row, mask)
 
-    def _verify(self, guide: HeldGuide, row: int, mask: NDArray[np.int32]) -> None:
+    def _verify(self, guide: MatcherGuide, row: int, mask: NDArray[np.int32]) -> None:
         if guide.check() is None and not mask[row].any():
             guide.fail(ConstraintError("no token of this model can go on from here within the constraint"))
         if guide.error() is not None:

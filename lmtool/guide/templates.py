@@ -12,8 +12,7 @@ from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 from lmtool.errors import ConstraintError, ConstraintTooComplexError, LmtoolError, ResourceError, ServerError
 from lmtool.guide.config import GuideConfig
 from lmtool.guide.grammar import first_grammar, is_quick, noun, other_grammars, refusal
-from lmtool.guide.guide import MatcherGuide
-from lmtool.guide.held_guide import too_complex
+from lmtool.guide.guide import MatcherGuide, too_complex
 from lmtool.guide.unique_names import NameTokens
 from lmtool.helpers.pool import Pool
 from lmtool.helpers.process import CrashError, TimeOverError
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lmtool.guide.grammar import Grammar
-    from lmtool.guide.held_guide import HeldGuide
     from lmtool.guide.unique_names import UniqueNames
     from lmtool.types import Constraint
 
@@ -44,7 +42,7 @@ _BASE_BYTES, _BYTES_PER_CHARACTER = 30_000, 60
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A `library.Template` of llguidance's."""
+    """A compiled constraint, to be copied for each stream. Safe from any thread."""
 
     matcher: LLMatcher
     warnings: tuple[str, ...]
@@ -52,7 +50,7 @@ class Template:
     """Estimated bytes in memory."""
     eos: frozenset[int]
     slow: bool = False
-    """Whether its first mask takes long, see `HeldGuide.slow`."""
+    """Whether its first mask takes long, see `MatcherGuide.slow`."""
     names: UniqueNames | None = None
     """None where no name can come twice."""
 
@@ -65,7 +63,10 @@ class Template:
 
 
 class Templates:
-    """A `library.Library` over llguidance, which is bounded by limits of its own."""
+    """Makes templates for one tokenizer, and fills the masks of their guides. Safe from any thread.
+
+    The library is bounded by limits of its own.
+    """
 
     def __init__(
         self, tokenizer_json: str, vocab_size: int, eos_ids: Sequence[int], config: GuideConfig | None = None
@@ -80,9 +81,6 @@ class Templates:
         self.tokenizer = read_tokenizer(tokenizer_json, vocab_size, eos_ids)
         self._name_tokens = NameTokens(self.tokenizer, vocab_size)
 
-    def ready(self) -> None:
-        """Nothing need be waited for."""
-
     def make(self, constraint: Constraint) -> Template:
         """Compile a constraint and fill its first mask. Raises `ConstraintError`, at the latest within the limits."""
         problem: LmtoolError | None = None
@@ -94,9 +92,13 @@ class Templates:
         assert problem is not None, "a constraint can be written in one way at least"
         raise problem
 
-    def compute(self, rows: list[tuple[HeldGuide, int]], mask: NDArray[np.int32]) -> None:
-        """Fill masks, see `library.Library.compute`."""
-        matchers = [(guide.matcher, row) for guide, row in rows if isinstance(guide, MatcherGuide)]
+    def compute(self, rows: list[tuple[MatcherGuide, int]], mask: NDArray[np.int32]) -> None:
+        """Write which tokens may come next into each guide's row of the mask; never raises: see `MatcherGuide.check`.
+
+        mask: [rows, ceil(V / 32)] int32, contiguous. For one thread at a time, and for others beside it where each has
+        a single row.
+        """
+        matchers = [(guide.matcher, row) for guide, row in rows]
         self._executor.unsafe_compute_mask_ptr(matchers, mask.ctypes.data, mask.strides[0], len(mask))
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from functools import cached_property, lru_cache
 from operator import itemgetter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from typing import TypeAlias
 
-    from llguidance import LLTokenizer
+    from llguidance import LLMatcher, LLTokenizer
     from numpy.typing import NDArray
 
     from lmtool.guide.schema.open_names import OpenNames
@@ -25,19 +25,6 @@ if TYPE_CHECKING:
     """[ceil(V / 32)]: a bit for each token that may come next; changed in place."""
     Visited: TypeAlias = dict[tuple[int, bytes, int], tuple[bool, Frame | None]]
     """Whether a name is left behind a place, as far as looked; and the place's object, so that its id stays its own."""
-
-
-class Matcher(Protocol):
-    """What follows a stream's text, as far as names ask it; llguidance's `LLMatcher` is one."""
-
-    def deep_copy(self) -> Matcher:
-        """Return another one at the same place."""
-
-    def consume_token(self, token: int) -> bool:
-        """Follow a token; False where it is not allowed."""
-
-    def compute_bitmask(self) -> bytes:
-        """Return which tokens may come next: bit i of word i // 32 is token i."""
 
 
 class NameTokens:
@@ -177,7 +164,7 @@ class UniqueNames:
                 return count
         return len(tokens)
 
-    def forbid_repeats(self, row: Row, matcher: Matcher) -> None:
+    def forbid_repeats(self, row: Row, matcher: LLMatcher) -> None:
         """Forbid what would repeat a name, now or inevitably later. matcher: at this place; it stays there."""
         self._forbid(row, self._cursor)
         frame = self._cursor.frame
@@ -240,7 +227,7 @@ class UniqueNames:
         elif cursor.state == MEMBER:
             yield from _allowed(row, tokens.quoted[1])
 
-    def _leaves_name(self, token: int, after: JsonCursor, matcher: Matcher, visited: Visited) -> bool:
+    def _leaves_name(self, token: int, after: JsonCursor, matcher: LLMatcher, visited: Visited) -> bool:
         """Whether behind a token a name is left that the object has not, as far as that is looked for."""
         spot, ours = (after.state, after.name), after.frame is self._alive[0]
         place = (*spot, id(after.frame))

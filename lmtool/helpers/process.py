@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-START_SECONDS = 120.0
-"""Longest wait until a process is prepared."""
 _PIPE_BYTES = 1 << 20
 """Where the system lets us choose (Linux, within a user's limits); else the two take turns every 64 KiB."""
 _GRACE_SECONDS = 2.0
@@ -38,13 +36,10 @@ class CrashError(Exception):
 
 
 class Process:
-    """One process, started when it is needed. `call` and `ready` belong to one thread at a time, `close` to any."""
+    """One process, started when it is needed. `call` belongs to one thread at a time, `close` to any."""
 
-    def __init__(self, prepare: Callable[[], object] | None = None) -> None:
-        """prepare: what each process calls before anything else, and may take long over."""
-        self._prepare = prepare
+    def __init__(self) -> None:
         self._child: subprocess.Popen[bytes] | None = None
-        self._prepared = False
         self._closed = False
         self._lock = threading.Lock()
 
@@ -56,7 +51,6 @@ class Process:
             if self._child is not None and self._child.poll() is None:
                 return
             self._reap()
-            self._prepared = False
             self._child = subprocess.Popen(  # noqa: S603  # our own program
                 [sys.executable, "-c", _PROGRAM, *sys.path],
                 stdin=subprocess.PIPE,
@@ -67,27 +61,13 @@ class Process:
             )
             _widen(self._child)
 
-    def ready(self) -> None:
-        """Wait until it is prepared, starting it where needed.
-
-        Raises what `prepare` raises, and `ServerError` where the process does not come that far.
-        """
-        self.start()
-        if self._prepared or self._prepare is None:
-            return
-        try:
-            self._exchange(self._prepare, START_SECONDS)
-        except (TimeOverError, CrashError) as problem:
-            raise ServerError(f"a process that helps the server did not start: {problem}", "try again") from None
-        self._prepared = True
-
     def call(self, seconds: float, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What the function returns there, or raises; it is found by its name, and all that goes over is pickled.
 
         Raises `TimeOverError` after so many seconds and `CrashError` when the process ends; another one is started
         then.
         """
-        self.ready()
+        self.start()
         try:
             return cast("T", self._exchange(partial(function, *args, **kwargs), seconds))
         except (TimeOverError, CrashError):

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from lmtool.guide.check import TooManyStepsError, examine, violations
+from lmtool.guide.check import TooManyStepsError, UncheckedError, examine, valid_values
 
 SCHEMA = {
     "type": "object",
@@ -15,6 +15,14 @@ SCHEMA = {
     "patternProperties": {"^x": {"type": "null"}},
     "additionalProperties": False,
 }
+
+
+def violations(schema: object, text: str) -> tuple[str, ...]:
+    """What is found, or why nothing could be checked."""
+    try:
+        return examine(json.dumps(schema), text, 50_000)
+    except UncheckedError as problem:
+        return (f"not checked: {problem}",)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +42,7 @@ SCHEMA = {
 )
 def test_found(value, sentence):
     """Each violation is a sentence; a valid text has none."""
-    found = violations(json.dumps(SCHEMA), value if isinstance(value, str) else json.dumps(value))
+    found = violations(SCHEMA, value if isinstance(value, str) else json.dumps(value))
     assert (sentence is None and found == ()) or sentence in found[0]
 
 
@@ -58,7 +66,7 @@ def test_found(value, sentence):
 )
 def test_numbers_are_exact(schema, text, valid):
     """They are taken as they are written, and not as the nearest float."""
-    found = violations(json.dumps(schema), text)
+    found = violations(schema, text)
     assert (found == ()) == valid, found
     assert "Decimal" not in str(found)
 
@@ -71,11 +79,21 @@ def test_work_is_counted():
         examine(schema, "[1,2,3]", 2)
 
 
+def test_valid_values():
+    """In their order, numbers exact; a schema that is none, and too many steps for all together, are said."""
+    values = [0.3, 0.1, 1, "a"]
+    assert valid_values('{"type": "number", "multipleOf": 0.1}', values, 100) == [0.3, 0.1, 1]
+    with pytest.raises(TooManyStepsError):
+        valid_values('{"type": "number"}', values, 3)
+    with pytest.raises(UncheckedError):
+        valid_values('{"type": 1}', values, 100)
+
+
 def test_drafts():
     """A schema is read as its own draft says."""
     schema = {"$schema": "http://json-schema.org/draft-04/schema#", "minimum": 1, "exclusiveMinimum": True}
-    assert violations(json.dumps(schema), "1")
-    assert not violations(json.dumps(schema), "2")
+    assert violations(schema, "1")
+    assert not violations(schema, "2")
 
 
 @pytest.mark.parametrize(
@@ -95,17 +113,17 @@ def test_drafts():
 )
 def test_what_cannot_be_checked_is_told(schema, text):
     """Nothing is fetched, nothing ends in an exception: what could not be checked is said."""
-    [told] = violations(json.dumps(schema), text)
+    [told] = violations(schema, text)
     assert "not checked" in told or "no JSON" in told
 
 
 def test_hostile_schemas_take_little_time():
     """Patterns that backtrack and alternatives that multiply end soon."""
     started = time.process_time()
-    assert violations(json.dumps({"pattern": "^(a+)+$"}), json.dumps("a" * 40 + "b"))
+    assert violations({"pattern": "^(a+)+$"}, json.dumps("a" * 40 + "b"))
     nested = {"properties": {"a": {"anyOf": [{"$ref": "#"}] * 4}}, "required": ["b"]}
     value: object = {}
     for _ in range(20):
         value = {"a": value}
-    assert violations(json.dumps(nested), json.dumps(value))
+    assert violations(nested, json.dumps(value))
     assert time.process_time() - started < 10

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lmtool import constraint
-from lmtool.errors import ServerError
-from lmtool.guide.held_guide import too_complex
+from lmtool.errors import ConstraintTooComplexError, ServerError
+from lmtool.guide.guide import too_complex
 from tests.guide.following import EOS, compiled, mask_of
 
 
@@ -89,8 +89,18 @@ def test_fork(compiler, templates):
 
 
 def test_first_error_stays(compiler):
-    """The first error of a guide is the one that is told."""
+    """The first error of a guide is the one that is told; it goes with copies, and ends everything."""
     guide = compiled(compiler, constraint.regex("a"))
     guide.fail(too_complex("first"))
     guide.fail(too_complex("second"))
-    assert str(guide.error()) == "first"
+    assert str(guide.check()) == "first"
+    copy = guide.fork()
+    assert copy.error() is guide.error()
+    assert (copy.may_end(), copy.ended(), copy.forced()) == (False, False, [])
+
+
+def test_too_complex():
+    """Says what to do."""
+    problem = too_complex("it is long")
+    assert isinstance(problem, ConstraintTooComplexError)
+    assert "simpler" in problem.hints[0]

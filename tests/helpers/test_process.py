@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from lmtool.errors import ConstraintError, ServerError
-from lmtool.helpers import process as module
 from lmtool.helpers.process import CrashError, Process, TimeOverError
 from tests.helpers import calls
 
@@ -32,7 +31,7 @@ def test_answers(process: Process) -> None:
     first = process.call(20, calls.pid)
     assert first != os.getpid()
     process.start()
-    process.ready()
+    process.start()
     assert process.call(20, calls.pid, None) == first
 
 
@@ -113,36 +112,9 @@ def test_found_dead(process: Process) -> None:
     assert process.call(20, calls.pid) != before
 
 
-def test_prepared() -> None:
-    """Each process once, before anything else; what goes wrong then is told, and tried again."""
-    made = Process(partial(os.putenv, b"UNUSED", b"1"))
-    made.ready()
-    made.ready()
-    assert made.call(20, calls.pid)
-    made.close()
-    failing = Process(calls.refuse)
-    for _ in range(2):
-        with pytest.raises(ConstraintError):
-            failing.call(20, calls.pid)
-    failing.close()
-    silent = Process(partial(calls.leave, 0))
-    with pytest.raises(ServerError, match="did not start"):
-        silent.ready()
-    silent.close()
-
-
-def test_a_slow_start_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that never gets ready is killed, too."""
-    monkeypatch.setattr(module, "START_SECONDS", 0.3)
-    made = Process(calls.hang)
-    with pytest.raises(ServerError, match=r"more than 0\.3 s"):
-        made.ready()
-    made.close()
-
-
 def test_close_ends_what_runs(process: Process) -> None:
     """Closing from another thread ends a question that would not end; nothing starts afterwards."""
-    process.ready()
+    process.start()
     caught: list[Any] = []
 
     def ask() -> None:
@@ -158,7 +130,7 @@ def test_close_ends_what_runs(process: Process) -> None:
     asking.join(10)
     assert len(caught) == 1
     with pytest.raises(ServerError, match="the server stops"):
-        process.ready()
+        process.start()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities by process")

@@ -77,15 +77,10 @@ FIXED: Mapping[str, frozenset[str]] = {
     "--generation-config": frozenset({"vllm"}),
     "--runner": frozenset({"auto", "generate"}),
     "--task": frozenset({"auto", "generate"}),
+    "--guided-decoding-backend": frozenset({"auto", "guidance", "llguidance"}),
+    "--structured-outputs-config.backend": frozenset({"auto", "guidance", "llguidance"}),
 }
 """Options that have these values here, and no other."""
-STRUCTURED: Mapping[str, str | None] = {
-    "auto": None,
-    "guidance": "llguidance",
-    "llguidance": "llguidance",
-    "xgrammar": "xgrammar",
-}
-"""What holds streams to a form, by vLLM's names; None: what is so unless said otherwise."""
 VLLM = "vllm"
 _HUMAN = re.compile(r"(\d+(?:\.\d+)?)([kKmMgG])")
 _FACTORS = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30}
@@ -133,7 +128,6 @@ class _Words:
             (ENGINE, self._engine),
             (ENGINE_SWITCHES, self._engine_switch),
             (ELSEWHERE, lambda name: _refuse(name, ELSEWHERE[name])),
-            (("--guided-decoding-backend", "--structured-outputs-config.backend"), self._structured),
             (FIXED, self._fixed),
         ]
         return next((read for names, read in readers if name in names), None)  # type: ignore[operator] # containers all
@@ -185,14 +179,6 @@ class _Words:
         if self._vllm:
             return ["--backend-option", f"{name[2:].replace('-', '_')}=true"]
         return _refuse(name, ENGINE_SWITCHES[name]) if ENGINE_SWITCHES[name] else []
-
-    def _structured(self, name: str) -> list[str]:
-        value = self._value(name)
-        if value not in STRUCTURED:
-            known = "--structured-backend llguidance, which takes every kind of constraint, or xgrammar"
-            raise UsageError(f"{name} is {value!r}, which lmtool does not have", known)
-        ours = STRUCTURED[value]
-        return [] if ours is None else ["--structured-backend", ours]
 
     def _fixed(self, name: str) -> list[str]:
         value = self._value(name)

@@ -17,6 +17,7 @@ from lmtool.guide.schema.document import (
     schemas,
     types_of,
 )
+from lmtool.guide.schema.values import allowed_values
 
 _MAX_ARRAYS = 2000
 _PLACES = 4
@@ -41,20 +42,11 @@ def write_unique_items(node: dict[str, object], document: Document) -> list[Sche
 def _few_values(items: Schema, document: Document) -> list[object]:
     document.count()
     if isinstance(items, dict):
-        if isinstance(values := items.get("enum"), list) and items.keys() <= {"enum", "type", "title", "description"}:
-            allowed = [value for value in values if _of_type(value, items)]
-            return list({json.dumps(value, sort_keys=True): value for value in allowed}.values())
-        if "const" in items:
-            return [items["const"]]
+        if (values := allowed_values(items, document)) is not None:
+            return list({json.dumps(value, sort_keys=True): value for value in values}.values())
         if types_of(items) == frozenset({"boolean"}):
             return [False, True]
     raise UnsupportedError("uniqueItems", "is supported for items of few values only, such as a short enum")
-
-
-def _of_type(value: object, schema: dict[str, object]) -> bool:
-    kinds = types_of({"type": schema["type"]}) if "type" in schema else None
-    own = types_of({"const": value}) or frozenset()
-    return kinds is None or bool(own & kinds) or (own == {"integer"} and "number" in kinds)
 
 
 def write_contains(node: dict[str, object], document: Document) -> list[Schema]:

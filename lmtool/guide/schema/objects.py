@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 from math import comb
 
+from lmtool.guide.name_patterns import PatternError, has_too_few_names, matches
 from lmtool.guide.schema.document import (
     Document,
     Schema,
@@ -15,7 +16,6 @@ from lmtool.guide.schema.document import (
     schemas,
     significant,
 )
-from lmtool.guide.schema.name_patterns import PatternError, has_too_few_names, matches
 
 _MAX_CHOICES = 60
 _MOST_OPTIONAL = 4

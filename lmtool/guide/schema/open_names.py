@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lmtool.guide.name_patterns import has_too_few_names, is_endless
 from lmtool.guide.schema.document import Document, Schema, UnsupportedError, types_of
-from lmtool.guide.schema.name_patterns import has_too_few_names, is_endless
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, cast
 
 from lmtool.guide.schema.arrays import write_contains, write_unique_items
 from lmtool.guide.schema.branches import write_dependencies, write_if, write_not, write_one_of
-from lmtool.guide.schema.document import Document, Schema
+from lmtool.guide.schema.document import ASSERTIONS, Document, Schema
 from lmtool.guide.schema.formats import HELD, write_format
 from lmtool.guide.schema.objects import write_property_counts, write_property_names
+from lmtool.guide.schema.values import allowed_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,6 +64,8 @@ def _rewrite(schema: Schema, document: Document) -> Schema:
     if isinstance(schema, bool):
         return schema
     node = {name: value for name, value in schema.items() if name not in {"then", "else"} or "if" in schema}
+    if (values := allowed_values(node, document)) is not None:
+        return _listed(node, values, document)
     held = _format(node, document)
     for keywords, write in _WRITERS:
         if node.keys() & keywords:
@@ -70,6 +73,15 @@ def _rewrite(schema: Schema, document: Document) -> Schema:
     written = _inside(node, document)
     parts = [_rewrite(part, document) for part in held if part not in (True, {})]
     return _joined(written, parts)
+
+
+def _listed(node: dict[str, object], values: list[object], document: Document) -> Schema:
+    """A node of no more than these values."""
+    if not values:
+        document.impossible("none of the values that 'const' or 'enum' lists is valid under the keywords beside it")
+        return False
+    annotations = {name: part for name, part in node.items() if name not in ASSERTIONS}
+    return {**_inside(annotations, document), "enum": values}
 
 
 def _joined(node: dict[str, object], parts: list[Schema]) -> Schema:

@@ -129,11 +129,3 @@ def test_contradictions() -> None:
     with pytest.raises(UsageError, match="this backend uses one"):
         commands(ReplicasConfig(layout="1x2"), ServiceConfig(), {"CUDA_VISIBLE_DEVICES": "0,1"})
     assert Path(os.devnull).exists()
-
-
-def test_workers_hold_streams_by_the_same_library() -> None:
-    """What `--structured-backend` says is said to each worker."""
-    service = ServiceConfig(backend=BackendConfig(structured_backend="xgrammar"))
-    worker, _ = commands(ReplicasConfig(2), service, {})
-    line = words(worker)
-    assert line[line.index("--structured-backend") + 1] == "xgrammar"

@@ -28,11 +28,19 @@ def test_unique_without_effect(node):
     assert write_unique_items(dict(node), Document({})) == []
 
 
-@pytest.mark.parametrize("items", [True, {"type": "string"}, {"enum": list(range(9))}, {"enum": ["a"], "pattern": "b"}])
+@pytest.mark.parametrize(
+    "items", [True, {"type": "string"}, {"enum": list(range(9))}, {"enum": ["a"], "format": "date"}]
+)
 def test_too_many_values(items):
     """Items of many values are refused."""
     with pytest.raises(UnsupportedError, match="uniqueItems"):
         write_unique_items({"uniqueItems": True, "items": items}, Document({}))
+
+
+def test_only_valid_values_count():
+    """Items of many values, of which the keywords beside them leave few."""
+    node = {"type": "array", "uniqueItems": True, "items": {"enum": list(range(9)), "maximum": 1}, "minItems": 2}
+    assert write_unique_items(node, Document({})) == [{"enum": [[0, 1], [1, 0]]}]
 
 
 def test_other_types_pass():

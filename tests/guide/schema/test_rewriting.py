@@ -52,6 +52,7 @@ def nodes(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
     return st.one_of(
         st.builds(lambda schema: {"not": schema}, inner),
+        st.builds(lambda schema: {"enum": VALUES, "not": schema}, inner),
         st.builds(lambda schemas: {"oneOf": schemas}, some),
         st.builds(lambda schemas: {"anyOf": schemas}, some),
         st.builds(lambda one, two, three: {"if": one, "then": two, "else": three}, inner, inner, inner),

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from lmtool.guide.schema.name_patterns import has_too_few_names, is_endless, matches, names_of
+from lmtool.guide.name_patterns import has_too_few_names, is_endless, matches, names_of
 
 
 @pytest.mark.parametrize(
