@@ -17,7 +17,7 @@ from weakref import WeakSet
 from lmtool.cli.backends import DEFAULT, BackendConfig, find
 from lmtool.cli.structured import open_compiler
 from lmtool.errors import FileError, LmtoolError, ModelLoadError, ModelNotFoundError, ResourceError, UsageError
-from lmtool.ports import Counted
+from lmtool.interfaces import Counted
 from lmtool.types import ModelEntry
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from lmtool.engine.host import ModelHost
     from lmtool.engine.model_slot import ServedModel
     from lmtool.guide.compiler import MatcherCompiler
+    from lmtool.interfaces import GuideCompiler, LoadedModel
     from lmtool.lmtp.client import LmtpClient, OnFrame
     from lmtool.lmtp.endpoint import Endpoint
-    from lmtool.ports import GuideCompiler, LoadedModel
     from lmtool.text.tokenizer import TextTokenizer
     from lmtool.types import LoadProgress
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from lmtool.engine.stream import Stream
-    from lmtool.ports import Guide, GuideCompiler
+    from lmtool.interfaces import Guide, GuideCompiler
 
 
 class Masks:

@@ -20,7 +20,7 @@ _SIMPLIFY = "make the constraint simpler: fewer alternatives, fewer nested or la
 
 
 class HeldGuide(ABC):
-    """A `ports.Guide` whose text a library's matcher follows; eos ids, and what comes behind them, are followed here.
+    """A `Guide` whose text a library's matcher follows; eos ids, and what comes behind them, are followed here.
 
     Made by a `library.Template`; nothing else may use its matcher.
     """

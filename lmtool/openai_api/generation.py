@@ -7,7 +7,7 @@ import contextlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from lmtool import ports
+from lmtool import interfaces
 from lmtool.openai_api import errors
 from lmtool.openai_api.answers import Answer
 from lmtool.openai_api.errors import ApiError
@@ -21,10 +21,10 @@ from lmtool.types import ChatMessage, GenerateRequest, ScoreRequest, TokenOutput
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
+    from lmtool.interfaces import TokenModel
     from lmtool.openai_api.requests import Call
     from lmtool.openai_api.tools.definitions import ToolUse
     from lmtool.openai_api.tools.deltas import Delta
-    from lmtool.ports import TokenModel
     from lmtool.types import Constraint, ModelInfo, Prompt
 
 Counted: TypeAlias = "Callable[[TokenOutput | None, int], None]"
@@ -236,7 +236,7 @@ class Generation:
         known = self.served.scored.beginning(self.served.info.model, wanted, ids) or [TokenOutput(0, ids[0])]
         if len(known) < len(ids):
             request = ScoreRequest(0, ids[: len(known)], ids[len(known) :], self.call.model, wanted)
-            outputs = [output async for output in ports.stream(self.served.model, request)]
+            outputs = [output async for output in interfaces.stream(self.served.model, request)]
             _raise_error(outputs[-1])
             known += [output for output in outputs if output.token is not None]
             self.served.scored.put(self.served.info.model, wanted, ids, known)
@@ -280,7 +280,7 @@ class Generation:
             priority=call.priority,
             logits_processors=call.logits_processors,
         )
-        async with contextlib.aclosing(ports.stream(self.served.model, request)) as outputs:  # type: ignore[type-var] # an async generator is what it is
+        async with contextlib.aclosing(interfaces.stream(self.served.model, request)) as outputs:  # type: ignore[type-var] # an async generator is what it is
             async for output in outputs:
                 await queue.put((index, output))
 

@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from lmtool.errors import LmtoolError
+from lmtool.interfaces import current_limits
 from lmtool.openai_api import completions, errors, requests
 from lmtool.openai_api.anthropic.server import MessagesRoutes
 from lmtool.openai_api.errors import ApiError
@@ -25,16 +26,15 @@ from lmtool.openai_api.replies import Reply
 from lmtool.openai_api.responses.server import ResponsesRoutes
 from lmtool.openai_api.scored_prompts import ScoredPrompts
 from lmtool.openai_api.tokenizing import TokenizingRoutes
-from lmtool.ports import current_limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from lmtool.interfaces import Catalogue, TokenModel
     from lmtool.openai_api.generation import Counted, Spelling
     from lmtool.openai_api.replies import Route as Kind
     from lmtool.openai_api.requests import Call
     from lmtool.openai_api.tools.parsers import Form
-    from lmtool.ports import Catalogue, TokenModel
     from lmtool.prompt_limits import LimitsByModel
     from lmtool.types import ModelEntry, TokenOutput
 

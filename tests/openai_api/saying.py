@@ -8,8 +8,8 @@ from itertools import cycle
 
 from starlette.applications import Starlette
 
+from lmtool.interfaces import Sink
 from lmtool.openai_api.server import ApiConfig, OpenAIServer
-from lmtool.ports import Sink
 from lmtool.text.chat_template import ChatTemplate
 from lmtool.types import ChatMessage, GenerateRequest, ModelInfo, Prompt, ScoreRequest, TokenOutput, Usage
 from tests.scripted_model import ScriptedModel

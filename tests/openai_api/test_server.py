@@ -332,8 +332,8 @@ def test_constraints_show_in_the_metrics(client: openai.OpenAI, embedded: str) -
 
 async def test_lmtp_is_the_same_model(client: openai.OpenAI, embedded: str) -> None:
     """One port, one model: greedy ids over LMTP are the text over HTTP."""
+    from lmtool.interfaces import stream
     from lmtool.lmtp.client import LmtpClient
-    from lmtool.ports import stream
 
     request = GenerateRequest(1, "Once upon a time", SamplingParams(max_tokens=9), text=True)
     async with LmtpClient(embedded) as lmtp:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lmtool.errors import InvalidAnswerError, RequestError
 from lmtool.helpers.work_queue import WorkQueue
-from lmtool.ports import Verdict, stream
+from lmtool.interfaces import Verdict, stream
 from lmtool.prompt_limits import LimitsByModel, PromptLimits
 from lmtool.text import worker
 from lmtool.text.text_model import TextModel

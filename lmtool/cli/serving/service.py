@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     import uvicorn
 
     from lmtool.engine.host import ModelHost
+    from lmtool.interfaces import TokenModel
     from lmtool.openai_api.server import OpenAIServer
-    from lmtool.ports import TokenModel
     from lmtool.text.tokenizer import TextTokenizer
     from lmtool.trace.server_tap import ServerTap
     from lmtool.types import LoadProgress, ModelInfo, TokenOutput

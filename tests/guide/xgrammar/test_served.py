@@ -12,8 +12,8 @@ import jsonschema
 import pytest
 
 from lmtool import constraint
+from lmtool.interfaces import stream
 from lmtool.lmtp.client import LmtpClient
-from lmtool.ports import stream
 from lmtool.types import ChatMessage, Constraint, GenerateRequest, SamplingParams, TokenOutput
 from tests.conftest import ROOT
 from tests.guide.hostile import CASES

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from lmtool.errors import OverloadedError
-from lmtool.ports import DeferredHandle, LoadedModel, Sink, failure, refuse, stream
+from lmtool.interfaces import DeferredHandle, LoadedModel, Sink, failure, refuse, stream
 from lmtool.types import GenerateRequest, ModelInfo, ScoreRequest, TokenOutput
 
 
