@@ -12,9 +12,9 @@ from lmtool.errors import ConstraintTooComplexError, InvalidAnswerError, LmtoolE
 from lmtool.guide.check import TooManyStepsError, UncheckedError, examine
 from lmtool.guide.tag_format import captured_format
 from lmtool.guide.tag_parts import as_format
-from lmtool.helpers.pool import LONG, Pool
-from lmtool.helpers.process import CrashError, TimeOverError
 from lmtool.interfaces import Verdict
+from lmtool.subprocesses.pool import LONG, Pool
+from lmtool.subprocesses.process import CrashError, TimeOverError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

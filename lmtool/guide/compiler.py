@@ -16,7 +16,7 @@ from lmtool.guide.deadlines import Deadlines
 from lmtool.guide.held_guide import HeldGuide, too_complex
 from lmtool.guide.masks import Masks
 from lmtool.guide.templates import Templates
-from lmtool.helpers.background import step_back
+from lmtool.subprocesses.background import step_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

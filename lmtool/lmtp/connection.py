@@ -8,12 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from lmtool.errors import LmtoolError, OverloadedError, ServerError
-from lmtool.helpers.reading import beside, is_long
 from lmtool.interfaces import current_limits, failure
 from lmtool.lmtp.codec import RefusedFrameError
 from lmtool.lmtp.messages import Cancel, Generate, ModelInfoRequest, Score
 from lmtool.lmtp.request_log import RequestLog, StreamRecord
 from lmtool.lmtp.session import ServerSession, read
+from lmtool.subprocesses.reading import beside, is_long
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

@@ -11,11 +11,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
 from lmtool.errors import LmtoolError
-from lmtool.helpers.reading import beside, is_long
 from lmtool.openai_api import errors
 from lmtool.openai_api.errors import ApiError
 from lmtool.openai_api.members import read_object
 from lmtool.prompt_limits import limits_of
+from lmtool.subprocesses.reading import beside, is_long
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping

@@ -15,10 +15,10 @@ import pytest
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from lmtool.helpers.pool import LONG
 from lmtool.openai_api.errors import ApiError
 from lmtool.openai_api.http import MOST_BYTES, asked, server_sent, unless_gone
 from lmtool.prompt_limits import PromptLimits
+from lmtool.subprocesses.pool import LONG
 
 
 def request(*messages: dict[str, Any]) -> Request:

@@ -14,9 +14,9 @@ import pydantic
 import pytest
 from starlette.applications import Starlette
 
-from lmtool.helpers.pool import LONG
 from lmtool.openai_api.http import MOST_BYTES
 from lmtool.openai_api.server import ApiConfig, OpenAIServer
+from lmtool.subprocesses.pool import LONG
 from lmtool.types import GenerateRequest, SamplingParams
 from tests.scripted_model import ScriptedModel
 

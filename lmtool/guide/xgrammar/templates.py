@@ -18,7 +18,7 @@ from lmtool.guide.xgrammar import worker
 from lmtool.guide.xgrammar.guide import XgrammarGuide
 from lmtool.guide.xgrammar.sources import source
 from lmtool.guide.xgrammar.worker import EmptyError, RefusedError, SlowError
-from lmtool.helpers.process import CrashError, Process, TimeOverError
+from lmtool.subprocesses.process import CrashError, Process, TimeOverError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ import pytest
 
 from lmtool.errors import ResourceError
 from lmtool.guide.xgrammar.worker import EmptyError, RefusedError, SlowError, compile_constraint, prepare
-from lmtool.helpers.process import CrashError, Process, TimeOverError
+from lmtool.subprocesses.process import CrashError, Process, TimeOverError
 from tests.guide.xgrammar.fakes import FAKE, SETTINGS
 
 

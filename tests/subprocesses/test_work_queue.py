@@ -8,11 +8,11 @@ import threading
 
 import pytest
 
-from lmtool.helpers.work_queue import WorkQueue
+from lmtool.subprocesses.work_queue import WorkQueue
 
 PROGRAM = """
 import threading, time
-from lmtool.helpers.work_queue import WorkQueue
+from lmtool.subprocesses.work_queue import WorkQueue
 
 def work():
     begun.set()

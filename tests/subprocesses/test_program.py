@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from lmtool.helpers.program import OutOfBand, pack, receive, send
-from tests.helpers import calls
+from lmtool.subprocesses.program import OutOfBand, pack, receive, send
+from tests.subprocesses import calls
 
 COMMAND = [
     sys.executable,
     "-c",
-    "import sys; sys.path[:] = sys.argv[1:]; from lmtool.helpers.program import main; main()",
+    "import sys; sys.path[:] = sys.argv[1:]; from lmtool.subprocesses.program import main; main()",
 ]
 
 

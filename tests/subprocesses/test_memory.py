@@ -9,11 +9,11 @@ import sys
 
 import pytest
 
-from lmtool.helpers import memory
+from lmtool.subprocesses import memory
 
 PROGRAM = """
 import re
-from lmtool.helpers.memory import release_memory
+from lmtool.subprocesses.memory import release_memory
 
 def resident():
     return int(re.search(r"VmRSS:\\s+(\\d+)", open("/proc/self/status").read())[1]) // 1024

@@ -15,8 +15,8 @@ import signal
 import traceback
 from typing import IO, TYPE_CHECKING, Any
 
-from lmtool.helpers.background import step_back
-from lmtool.helpers.memory import LARGE, release_memory
+from lmtool.subprocesses.background import step_back
+from lmtool.subprocesses.memory import LARGE, release_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

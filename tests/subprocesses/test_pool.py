@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from lmtool.errors import ServerError
-from lmtool.helpers.pool import Pool
-from lmtool.helpers.process import TimeOverError
-from tests.helpers import calls
+from lmtool.subprocesses.pool import Pool
+from lmtool.subprocesses.process import TimeOverError
+from tests.subprocesses import calls
 
 
 @pytest.fixture

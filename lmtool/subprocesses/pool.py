@@ -6,7 +6,7 @@ import contextlib
 from queue import Empty, LifoQueue
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from lmtool.helpers.process import Process
+from lmtool.subprocesses.process import Process
 
 if TYPE_CHECKING:
     from collections.abc import Callable

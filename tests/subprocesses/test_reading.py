@@ -12,12 +12,12 @@ import weakref
 import pytest
 
 from lmtool.errors import ConstraintError, RequestError, ServerError
-from lmtool.helpers import reading
-from lmtool.helpers.memory import LARGE
-from lmtool.helpers.pool import LONG
-from lmtool.helpers.reading import beside, is_long
-from lmtool.helpers.work_queue import WorkQueue
-from tests.helpers import calls
+from lmtool.subprocesses import reading
+from lmtool.subprocesses.memory import LARGE
+from lmtool.subprocesses.pool import LONG
+from lmtool.subprocesses.reading import beside, is_long
+from lmtool.subprocesses.work_queue import WorkQueue
+from tests.subprocesses import calls
 
 
 def test_what_is_long() -> None:

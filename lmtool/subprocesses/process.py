@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 from lmtool.errors import ServerError
-from lmtool.helpers.program import pack, receive, send
+from lmtool.subprocesses.program import pack, receive, send
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ _PIPE_BYTES = 1 << 20
 """Where the system lets us choose (Linux, within a user's limits); else the two take turns every 64 KiB."""
 _GRACE_SECONDS = 2.0
 """How much later than we would a process ends itself, should we be gone."""
-_PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from lmtool.helpers.program import main; main()"
+_PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from lmtool.subprocesses.program import main; main()"
 
 
 class TimeOverError(Exception):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lmtool.errors import ResourceError
-from lmtool.helpers.foreign_python import probe
+from lmtool.subprocesses.foreign_python import probe
 
 
 def program(path: Path, script: str) -> str:

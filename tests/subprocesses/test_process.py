@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from lmtool.errors import ConstraintError, ServerError
-from lmtool.helpers import process as module
-from lmtool.helpers.process import CrashError, Process, TimeOverError
-from tests.helpers import calls
+from lmtool.subprocesses import process as module
+from lmtool.subprocesses.process import CrashError, Process, TimeOverError
+from tests.subprocesses import calls
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_garbage(process: Process) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="pipes have one size elsewhere")
 def test_pipes_that_may_not_be_wide(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user who has too many wide pipes gets narrow ones."""
-    monkeypatch.setattr("lmtool.helpers.process._PIPE_BYTES", (1 << 32) - 1)
+    monkeypatch.setattr("lmtool.subprocesses.process._PIPE_BYTES", (1 << 32) - 1)
     assert process.call(20, len, "x" * (1 << 20)) == 1 << 20
 
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from lmtool.errors import RequestError, ServerError
-from lmtool.helpers.memory import LARGE, release_memory
-from lmtool.helpers.pool import LONG, Pool
-from lmtool.helpers.process import CrashError, TimeOverError
-from lmtool.helpers.program import OutOfBand
-from lmtool.helpers.work_queue import WorkQueue
+from lmtool.subprocesses.memory import LARGE, release_memory
+from lmtool.subprocesses.pool import LONG, Pool
+from lmtool.subprocesses.process import CrashError, TimeOverError
+from lmtool.subprocesses.program import OutOfBand
+from lmtool.subprocesses.work_queue import WorkQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable

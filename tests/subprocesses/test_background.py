@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from lmtool.helpers.background import NICENESS, step_back
+from lmtool.subprocesses.background import NICENESS, step_back
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities by thread")
