@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from websockets.asyncio.server import ServerConnection, serve
 
-from lmtool.trace.conformance.seen import Message, Seen
+from lmtool.conformance.seen import Message, Seen
 
 Say = ServerConnection
 """What a test's server answers on."""

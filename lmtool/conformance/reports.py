@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from lmtool.trace.conformance.outcome import counts
+from lmtool.conformance.outcome import counts
 from lmtool.trace.junit import JUnitCase, Result
 from lmtool.trace.junit import junit as suite
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lmtool.trace.conformance.outcome import Outcome
+    from lmtool.conformance.outcome import Outcome
 
 
 def junit(outcomes: Sequence[Outcome]) -> str:

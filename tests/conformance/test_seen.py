@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lmtool.trace.conformance.seen import Message, same_id, short
-from tests.trace.conformance.conftest import msg, said, token
+from lmtool.conformance.seen import Message, same_id, short
+from tests.conformance.conftest import msg, said, token
 
 
 @pytest.mark.parametrize(

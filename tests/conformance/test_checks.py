@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from lmtool.trace.conformance.checks import CHECKS
-from lmtool.trace.conformance.seen import Answered, Closed, Seen
-from tests.trace.conformance.conftest import msg, said, token
+from lmtool.conformance.checks import CHECKS
+from lmtool.conformance.seen import Answered, Closed, Seen
+from tests.conformance.conftest import msg, said, token
 
 LAST = token(finish_reason="length")
 GOOD = said(token(), LAST)

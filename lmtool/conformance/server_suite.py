@@ -8,19 +8,19 @@ import time
 from typing import TYPE_CHECKING
 
 from lmtool.access.outgoing import DENIED, denied, key_in
+from lmtool.conformance.checks import CHECKS
+from lmtool.conformance.conversation import Conversation, StepFailedError
+from lmtool.conformance.outcome import Outcome, Problem, judge
+from lmtool.conformance.seen import Seen
+from lmtool.conformance.subject import Subject
 from lmtool.errors import ConnectError, LmtoolError, TimeLimitError, UsageError
-from lmtool.trace.conformance.checks import CHECKS
-from lmtool.trace.conformance.conversation import Conversation, StepFailedError
-from lmtool.trace.conformance.outcome import Outcome, Problem, judge
-from lmtool.trace.conformance.seen import Seen
-from lmtool.trace.conformance.subject import Subject
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lmtool.conformance.case import Case, Expectation
+    from lmtool.conformance.outcome import Known
     from lmtool.lmtp.endpoint import SocketEndpoint
-    from lmtool.trace.conformance.case import Case, Expectation
-    from lmtool.trace.conformance.outcome import Known
 
 
 async def meet(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import lmtool.lmtp
-from lmtool.trace.conformance.case import cases
-from lmtool.trace.conformance.rules import GRADES, rules
+from lmtool.conformance.case import cases
+from lmtool.conformance.rules import GRADES, rules
 
 NO_CASE = {
     "TRA-7": "over a pipe there is no address to dial; tests/spec starts the server itself",

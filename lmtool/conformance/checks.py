@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, TypeGuard
 
-from lmtool.trace.conformance.seen import ends, short
+from lmtool.conformance.seen import ends, short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from lmtool.trace.conformance.seen import Seen
+    from lmtool.conformance.seen import Seen
 
 _ROUNDING = 1e-3
 """By how much a logprob that should be 0, or a sum that should be 1, may be off."""

@@ -9,9 +9,9 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from lmtool.trace.conformance.ran import Ran
-from lmtool.trace.conformance.script import CLIENT_STEPS, parse
-from lmtool.trace.conformance.scripted_server import Filling, ScriptedServer
+from lmtool.conformance.ran import Ran
+from lmtool.conformance.script import CLIENT_STEPS, parse
+from lmtool.conformance.scripted_server import Filling, ScriptedServer
 
 
 async def talk(script: str, *frames: str, count: int, bare: bool = False) -> tuple[list[str], Ran]:

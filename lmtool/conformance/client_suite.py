@@ -9,18 +9,18 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
+from lmtool.conformance.client_checks import CLIENT_CHECKS
+from lmtool.conformance.outcome import Problem, judge
+from lmtool.conformance.ran import Ran
+from lmtool.conformance.scripted_server import ScriptedServer
 from lmtool.errors import ResourceError
-from lmtool.trace.conformance.client_checks import CLIENT_CHECKS
-from lmtool.trace.conformance.outcome import Problem, judge
-from lmtool.trace.conformance.ran import Ran
-from lmtool.trace.conformance.scripted_server import ScriptedServer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lmtool.trace.conformance.case import Case
-    from lmtool.trace.conformance.outcome import Known, Outcome
-    from lmtool.trace.conformance.script import Step
+    from lmtool.conformance.case import Case
+    from lmtool.conformance.outcome import Known, Outcome
+    from lmtool.conformance.script import Step
 
 TOKENS = (11, 12, 13)
 """Ids of an answer."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from lmtool.trace.conformance.case import cases, read
-from lmtool.trace.conformance.subject import Subject
+from lmtool.conformance.case import cases, read
+from lmtool.conformance.subject import Subject
 
 LIMITS = {"vocab_size": 20, "context_length": 64}
 INFO = {"model": "m", "eos_token_ids": [6, 2], "lmtp": 1, "extensions": ["text"], **LIMITS}

@@ -10,19 +10,19 @@ from urllib.parse import SplitResult, urlsplit
 
 from lmtool.access.credentials import key_protocol
 from lmtool.access.outgoing import as_headers
+from lmtool.conformance import script
+from lmtool.conformance.seen import Answered, Closed, Message
 from lmtool.lmtp.channel import not_connected
-from lmtool.trace.conformance import script
-from lmtool.trace.conformance.seen import Answered, Closed, Message
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from websockets.asyncio.client import ClientConnection
 
+    from lmtool.conformance.script import Step
+    from lmtool.conformance.seen import Seen
+    from lmtool.conformance.subject import Subject
     from lmtool.lmtp.endpoint import SocketEndpoint
-    from lmtool.trace.conformance.script import Step
-    from lmtool.trace.conformance.seen import Seen
-    from lmtool.trace.conformance.subject import Subject
 
 _LARGEST = 2**28
 _CLOSING = 1.0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lmtool.trace.conformance.ran import Ran
-from lmtool.trace.conformance.seen import Message
+from lmtool.conformance.ran import Ran
+from lmtool.conformance.seen import Message
 
 
 def test_requests() -> None:

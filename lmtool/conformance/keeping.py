@@ -13,8 +13,8 @@ from lmtool.trace.writer import TraceWriter
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lmtool.trace.conformance.outcome import Outcome
-    from lmtool.trace.conformance.seen import Seen
+    from lmtool.conformance.outcome import Outcome
+    from lmtool.conformance.seen import Seen
 
 _LONGEST = 2**16
 """Characters of a frame that are kept; a mask or padding of megabytes shows nothing."""

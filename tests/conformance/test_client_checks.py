@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from lmtool.trace.conformance.client_checks import CLIENT_CHECKS
-from lmtool.trace.conformance.ran import Ran
-from lmtool.trace.conformance.seen import Message
+from lmtool.conformance.client_checks import CLIENT_CHECKS
+from lmtool.conformance.ran import Ran
+from lmtool.conformance.seen import Message
 
 
 def ran(*frames: str, **facts: Any) -> Ran:

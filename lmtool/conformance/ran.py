@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lmtool.trace.conformance.seen import Seen
+from lmtool.conformance.seen import Seen
 
 if TYPE_CHECKING:
-    from lmtool.trace.conformance.seen import Message
+    from lmtool.conformance.seen import Message
 
 
 @dataclass(slots=True)

@@ -7,15 +7,15 @@ import json
 import time
 from typing import TYPE_CHECKING
 
-from lmtool.trace.conformance.seen import Closed, Message
+from lmtool.conformance.seen import Closed, Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from websockets.asyncio.server import Server, ServerConnection
 
-    from lmtool.trace.conformance.ran import Ran
-    from lmtool.trace.conformance.script import Step
+    from lmtool.conformance.ran import Ran
+    from lmtool.conformance.script import Step
 
 WORDS = (" one", " two", " three", " four")
 """Texts of the tokens, in text mode."""

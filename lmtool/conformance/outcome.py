@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from lmtool.trace.conformance.case import Case, Weight
+    from lmtool.conformance.case import Case, Weight
 
 Verdict: TypeAlias = Literal["pass", "info", "non-strict", "skipped", "known-failing", "known-flaky", "fixed", "fail"]
 """`info`, `non-strict`: passed, with remarks; `fixed`: on the list of known failures, but it passes."""

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from lmtool.conformance.case import Case, cases
+from lmtool.conformance.client_suite import Runs, run_case
+from lmtool.conformance.outcome import Known
 from lmtool.errors import ResourceError
-from lmtool.trace.conformance.case import Case, cases
-from lmtool.trace.conformance.client_suite import Runs, run_case
-from lmtool.trace.conformance.outcome import Known
 
 CLIENT = """
 import json, os, sys

@@ -9,16 +9,16 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
-from lmtool.trace.conformance.checks import CHECKS
-from lmtool.trace.conformance.client_checks import CLIENT_CHECKS
-from lmtool.trace.conformance.rules import GRADES, rules
-from lmtool.trace.conformance.script import CLIENT_STEPS, SERVER_STEPS, ScriptError, parse
+from lmtool.conformance.checks import CHECKS
+from lmtool.conformance.client_checks import CLIENT_CHECKS
+from lmtool.conformance.rules import GRADES, rules
+from lmtool.conformance.script import CLIENT_STEPS, SERVER_STEPS, ScriptError, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from lmtool.trace.conformance.rules import Grade
-    from lmtool.trace.conformance.script import Step
+    from lmtool.conformance.rules import Grade
+    from lmtool.conformance.script import Step
 
 Role: TypeAlias = Literal["server", "client"]
 """Who is tested."""
@@ -82,7 +82,7 @@ class Case:
 @cache
 def cases(role: Role) -> tuple[Case, ...]:
     """All cases for peers of a role, in the order in which they are run."""
-    folder = files("lmtool.trace.conformance").joinpath("cases", role)
+    folder = files("lmtool.conformance").joinpath("cases", role)
     found = []
     for name in _FILES[role]:
         tables = tomllib.loads(folder.joinpath(f"{name}.toml").read_text("utf-8"))

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from lmtool.conformance.keeping import keep
+from lmtool.conformance.outcome import Outcome, Problem
+from lmtool.conformance.seen import Closed, Message
 from lmtool.errors import FileError
-from lmtool.trace.conformance.keeping import keep
-from lmtool.trace.conformance.outcome import Outcome, Problem
-from lmtool.trace.conformance.seen import Closed, Message
 from lmtool.trace.events import Close, Frame, Open, Remark
 from lmtool.trace.reader import TraceReader
-from tests.trace.conformance.conftest import said, token
-from tests.trace.conformance.test_outcome import CASE
+from tests.conformance.conftest import said, token
+from tests.conformance.test_outcome import CASE
 
 OUTCOME = Outcome(CASE, "fail", (Problem("fail", "one is missing"),))
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
+from lmtool.conformance.case import cases
+from lmtool.conformance.outcome import Known
+from lmtool.conformance.server_suite import meet, run_case
+from lmtool.conformance.subject import Subject
 from lmtool.errors import ConnectError, UsageError
 from lmtool.lmtp.endpoint import SocketEndpoint, parse
-from lmtool.trace.conformance.case import cases
-from lmtool.trace.conformance.outcome import Known
-from lmtool.trace.conformance.server_suite import meet, run_case
-from lmtool.trace.conformance.subject import Subject
-from tests.trace.conformance.conftest import Say, msg, speaking, token
+from tests.conformance.conftest import Say, msg, speaking, token
 
 PATIENCE = 0.5
 Change = Callable[[list[str]], list[str]]

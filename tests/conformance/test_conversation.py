@@ -6,13 +6,13 @@ import json
 
 import pytest
 
+from lmtool.conformance.conversation import Conversation, StepFailedError
+from lmtool.conformance.script import SERVER_STEPS, parse
+from lmtool.conformance.seen import Seen
+from lmtool.conformance.subject import Subject
 from lmtool.errors import ConnectError
 from lmtool.lmtp.endpoint import SocketEndpoint
-from lmtool.trace.conformance.conversation import Conversation, StepFailedError
-from lmtool.trace.conformance.script import SERVER_STEPS, parse
-from lmtool.trace.conformance.seen import Seen
-from lmtool.trace.conformance.subject import Subject
-from tests.trace.conformance.conftest import Say, msg, speaking, token
+from tests.conformance.conftest import Say, msg, speaking, token
 
 
 async def echo(frame: str, say: Say) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lmtool.trace.conformance.script import CLIENT_STEPS, SERVER_STEPS, ScriptError, ids, parse, words
+from lmtool.conformance.script import CLIENT_STEPS, SERVER_STEPS, ScriptError, ids, parse, words
 
 
 def test_lines_become_steps() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lmtool.trace.conformance.seen import ends, same_id, short
+from lmtool.conformance.seen import ends, same_id, short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from lmtool.trace.conformance.ran import Ran
+    from lmtool.conformance.ran import Ran
 
     _Found = Iterator[str]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lmtool.trace.conformance.case import CaseError, cases, chosen, read
+from lmtool.conformance.case import CaseError, cases, chosen, read
 
 WELL = {"id": "a", "title": "A holds", "rules": ["GEN-3"], "script": "fence"}
 

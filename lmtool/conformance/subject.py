@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lmtool.trace.conformance.case import Case
+    from lmtool.conformance.case import Case
 
 LONG = 120
 """Tokens of a stream that is to run for a while."""

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from lmtool.conformance.case import read
+from lmtool.conformance.outcome import Known, Outcome, Problem, Verdict, counts, judge, read_known
 from lmtool.errors import FileError, UsageError
-from lmtool.trace.conformance.case import read
-from lmtool.trace.conformance.outcome import Known, Outcome, Problem, Verdict, counts, judge, read_known
 
 CASE = read({"id": "a", "title": "A holds", "rules": ["GEN-3"], "script": "fence"}, "server")
 FAILING, FLAKY = Known({"a": "it is old"}), Known(flaky={"a": "it is moody"})

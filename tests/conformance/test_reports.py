@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from lmtool.trace.conformance import reports
-from lmtool.trace.conformance.outcome import Known, Outcome, Problem, judge
-from tests.trace.conformance.test_outcome import CASE, FAIL, FAILING
+from lmtool.conformance import reports
+from lmtool.conformance.outcome import Known, Outcome, Problem, judge
+from tests.conformance.test_outcome import CASE, FAIL, FAILING
 
 OUTCOMES = [
     judge(CASE, [], 0.5, Known()),
