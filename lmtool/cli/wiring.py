@@ -66,11 +66,11 @@ class ModelsConfig:
     chat_template: str | None = None
     """A file with the main model's chat template; None: the one that its tokenizer brings."""
     tool_call_parser: str | None = None
-    """How models write calls of tools, by the names in `openai_api.tools.parsers`; None: as their templates teach."""
+    """How models write calls of tools, by the names in `http_api.tools.parsers`; None: as their templates teach."""
 
     def check(self) -> None:
         """Raise `UsageError`, `FileError` or `ModelLoadError` for what cannot work, before anything is loaded."""
-        from lmtool.openai_api.tools.parsers import FORMS
+        from lmtool.http_api.tools.parsers import FORMS
 
         if self.tool_call_parser is not None and self.tool_call_parser not in FORMS:
             known = ", ".join(FORMS)
