@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, cast
 
 from lmtool.constraint import constraint_from
 from lmtool.errors import kind_of
-from lmtool.ports import stream
+from lmtool.interfaces import stream
 from lmtool.types import (
     ChatMessage,
     Constraint,
@@ -26,7 +26,7 @@ from lmtool.types import (
 if TYPE_CHECKING:
     from lmtool.cli.serving.service import Service
     from lmtool.errors import LmtoolError
-    from lmtool.ports import TokenModel
+    from lmtool.interfaces import TokenModel
     from lmtool.types import LoadProgress
 
 PromptLike: TypeAlias = "str | Sequence[int] | Sequence[ChatMessage | Mapping[str, str]]"

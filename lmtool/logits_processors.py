@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lmtool.errors import LmtoolError
-    from lmtool.ports import LogitsProcessor
+    from lmtool.interfaces import LogitsProcessor
 
 GROUP = "lmtool.logits_processors"
 """Entry points of this group make processors, by their names."""

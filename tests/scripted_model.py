@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lmtool.errors import RequestError, UnknownModelError, UnknownTokenError
-from lmtool.ports import Sink, StreamHandle, refuse
+from lmtool.interfaces import Sink, StreamHandle, refuse
 from lmtool.types import GenerateRequest, ModelEntry, ModelInfo, ScoreRequest, TokenOutput, Usage
 
 VOCAB_SIZE = 1000

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from lmtool.bench.targets import OpenAITarget
 from lmtool.bench.workload import Job
+from lmtool.conformance.seen import Message, Seen
 from lmtool.logprobs.distribution import Rank
 from lmtool.trace.answers import Answers
 from lmtool.trace.comparison import compare
-from lmtool.trace.conformance.seen import Message, Seen
 from lmtool.trace.description import describe, line_of
 from lmtool.trace.diff import Tolerance
 from lmtool.trace.events import Close, Drop, Frame, Open, Parsed, Piece, Request, Response, Vocab

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lmtool.errors import ResourceError, UsageError
-from lmtool.helpers.foreign_python import probe
+from lmtool.subprocesses.foreign_python import probe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

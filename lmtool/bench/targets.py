@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from lmtool.bench.workload import Job
-    from lmtool.ports import TokenModel
+    from lmtool.interfaces import TokenModel
     from lmtool.providers.answer_events import AnswerEvent
     from lmtool.types import TokenOutput
 

@@ -12,7 +12,7 @@ from lmtool.errors import ResourceError, UsageError
 
 if TYPE_CHECKING:
     from lmtool.engine.config import EngineConfig
-    from lmtool.ports import LoadedModel
+    from lmtool.interfaces import LoadedModel
     from lmtool.types import LoadProgress
 
 GROUP = "lmtool.backends"
@@ -22,7 +22,7 @@ DEFAULT = "transformers"
 Load: TypeAlias = "Callable[[str, EngineConfig, Mapping[str, str], Callable[[LoadProgress], None]], LoadedModel]"
 """Loads a model: called in a thread with its source, the settings, the backend's own options, and a listener.
 
-Returns a running `ports.LoadedModel` that takes token ids; text is laid over it. Raises `LmtoolError`.
+Returns a running `interfaces.LoadedModel` that takes token ids; text is laid over it. Raises `LmtoolError`.
 """
 
 OWN = {

@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 from lmtool.cli.backends import DEFAULT, BackendConfig, find
 from lmtool.errors import FileError, LmtoolError, ModelLoadError, ModelNotFoundError, ResourceError, UsageError
-from lmtool.ports import Counted
+from lmtool.interfaces import Counted
 from lmtool.types import ModelEntry
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from lmtool.engine.host import ModelHost
     from lmtool.engine.model_slot import ServedModel
     from lmtool.guide.compiler import MatcherCompiler
+    from lmtool.interfaces import GuideCompiler, LoadedModel
     from lmtool.lmtp.client import LmtpClient, OnFrame
     from lmtool.lmtp.endpoint import Endpoint
-    from lmtool.ports import GuideCompiler, LoadedModel
     from lmtool.text.tokenizer import TextTokenizer
     from lmtool.types import LoadProgress
 
@@ -65,11 +65,11 @@ class ModelsConfig:
     chat_template: str | None = None
     """A file with the main model's chat template; None: the one that its tokenizer brings."""
     tool_call_parser: str | None = None
-    """How models write calls of tools, by the names in `openai_api.tools.parsers`; None: as their templates teach."""
+    """How models write calls of tools, by the names in `http_api.tools.parsers`; None: as their templates teach."""
 
     def check(self) -> None:
         """Raise `UsageError`, `FileError` or `ModelLoadError` for what cannot work, before anything is loaded."""
-        from lmtool.openai_api.tools.parsers import FORMS
+        from lmtool.http_api.tools.parsers import FORMS
 
         if self.tool_call_parser is not None and self.tool_call_parser not in FORMS:
             known = ", ".join(FORMS)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from lmtool.engine.model_runner import ModelRunner
     from lmtool.engine.plan import Limits, Plan
-    from lmtool.ports import Guide, GuideCompiler, Sink
+    from lmtool.interfaces import Guide, GuideCompiler, Sink
     from lmtool.types import GenerateRequest, ModelInfo, ScoreRequest, TokenOutput
 
 _logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ Wish: TypeAlias = Literal["cancel", "pause", "resume"]
 
 
 class Handle:
-    """A `ports.StreamHandle`: what it is told, the engine thread does before its next step."""
+    """An `interfaces.StreamHandle`: what it is told, the engine thread does before its next step."""
 
     def __init__(self, tell: Callable[[Wish], object]) -> None:
         self._tell = tell

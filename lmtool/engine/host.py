@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from lmtool.engine.model_slot import CountingSink, ModelSlot, ServedModel
 from lmtool.errors import LmtoolError, ModelLoadError, OverloadedError, RequestError, UnknownModelError
-from lmtool.ports import DeferredHandle, current_limits, refuse
+from lmtool.interfaces import DeferredHandle, current_limits, refuse
 from lmtool.prompt_limits import limits_of, widest
 from lmtool.types import LoadProgress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from lmtool.ports import LoadedModel, Sink, StreamHandle, Unsubscribe
+    from lmtool.interfaces import LoadedModel, Sink, StreamHandle, Unsubscribe
     from lmtool.prompt_limits import LimitsByModel, PromptLimits
     from lmtool.types import GenerateRequest, ModelEntry, ModelInfo, ScoreRequest
 
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 class ModelHost:
-    """A `ports.TokenModel`, `ports.ProgressSource` and `ports.Catalogue` over any number of models.
+    """An `interfaces.TokenModel`, `interfaces.ProgressSource` and `interfaces.Catalogue` over any number of models.
 
     Loads and unloads happen one at a time in a thread of their own. Requests for a model on its way wait in order. A
     failed load fails whoever waits for it; requests within `retry_seconds` get the same error at once, the first one
@@ -84,7 +84,7 @@ class ModelHost:
             self._want(slot)
 
     def submit(self, request: Request, sink: Sink) -> StreamHandle:
-        """Start a stream, see `ports.TokenModel.submit`; it waits while its model is on its way into memory."""
+        """Start a stream, see `interfaces.TokenModel.submit`; it waits while its model is on its way into memory."""
         try:
             slot = self._find(request.model)
             if slot.model is None:
@@ -102,7 +102,7 @@ class ModelHost:
 
     @property
     def limits(self) -> LimitsByModel:
-        """What prompts of the models in memory may have, see `ports.Limited`."""
+        """What prompts of the models in memory may have, see `interfaces.Limited`."""
         found: dict[str | None, PromptLimits] = {}
         for slot in self._slots:
             own = None if slot.model is None else limits_of(None, current_limits(slot.model))
@@ -134,12 +134,12 @@ class ModelHost:
         return replace(info, model=slot.name, constructor=constructor)
 
     def models(self) -> list[ModelEntry]:
-        """See `ports.Catalogue.models`."""
+        """See `interfaces.Catalogue.models`."""
         now = self._clock()
         return [slot.entry(now) for slot in self._slots if self._listed(slot)]
 
     def entry(self, name: str | None) -> ModelEntry:
-        """See `ports.Catalogue.entry`."""
+        """See `interfaces.Catalogue.entry`."""
         slot = None if name is None else self._by_name.get(name)
         if name is not None and self._any_name and (slot is None or not self._listed(slot)):
             raise UnknownModelError(f"model {_short(name)} is not in memory", "a request that names it loads it")
@@ -150,7 +150,7 @@ class ModelHost:
         return slot in self._served or slot.phase != "unloaded"
 
     def subscribe(self, model: str | None, listener: Callable[[LoadProgress], None]) -> Unsubscribe:
-        """Tell `listener` how the model's load proceeds, see `ports.ProgressSource`; an unknown name has `failed`.
+        """Tell `listener` how the model's load proceeds, see `interfaces.ProgressSource`; an unknown name has `failed`.
 
         The first call comes before this returns. Asking does not start a load.
         """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from lmtool.helpers.background import step_back
+from lmtool.subprocesses.background import step_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from lmtool.engine.stream import Stream
-    from lmtool.ports import Guide, GuideCompiler
+    from lmtool.interfaces import Guide, GuideCompiler
 
 
 class Masks:

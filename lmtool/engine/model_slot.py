@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lmtool.errors import LmtoolError
-    from lmtool.ports import DeferredHandle, LoadedModel, Sink, Unsubscribe
+    from lmtool.interfaces import DeferredHandle, LoadedModel, Sink, Unsubscribe
     from lmtool.types import GenerateRequest, ModelPhase, ScoreRequest, TokenOutput
 
     Waiting: TypeAlias = tuple[DeferredHandle, GenerateRequest | ScoreRequest, Sink]

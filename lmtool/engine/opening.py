@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from lmtool.ports import Guide, GuideCompiler, Sink
+    from lmtool.interfaces import Guide, GuideCompiler, Sink
 
 
 class Opening:

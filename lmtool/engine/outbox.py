@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from lmtool.ports import Sink
+from lmtool.interfaces import Sink
 from lmtool.types import TokenOutput
 
 if TYPE_CHECKING:

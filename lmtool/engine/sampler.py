@@ -87,7 +87,7 @@ class Row:
     output: Sequence[int] = ()
     """Ids generated so far; needed with `processors`."""
     processors: Processors | None = None
-    """The stream's own, see `ports.LogitsProcessor`; what goes wrong shows in their `error`."""
+    """The stream's own, see `interfaces.LogitsProcessor`; what goes wrong shows in their `error`."""
     allowed: Tensor | None = None
     """[ceil(V / 32)] int32 on CPU, bit `i % 32` of word `i // 32` for id i: what a constraint lets come next."""
 

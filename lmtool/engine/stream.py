@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from lmtool.engine.sequence import Sequence as TokenSequence
     from lmtool.engine.speculation import Drafter
     from lmtool.errors import LmtoolError
+    from lmtool.interfaces import Guide, Sink
     from lmtool.logits_processors import Processors
-    from lmtool.ports import Guide, Sink
 
 
 @dataclass(slots=True, eq=False)

@@ -12,9 +12,9 @@ from lmtool.errors import ConstraintTooComplexError, InvalidAnswerError, LmtoolE
 from lmtool.guide.check import TooManyStepsError, UncheckedError, examine
 from lmtool.guide.tag_format import captured_format
 from lmtool.guide.tag_parts import as_format
-from lmtool.helpers.pool import LONG, Pool
-from lmtool.helpers.process import CrashError, TimeOverError
-from lmtool.ports import Verdict
+from lmtool.interfaces import Verdict
+from lmtool.subprocesses.pool import LONG, Pool
+from lmtool.subprocesses.process import CrashError, TimeOverError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +33,7 @@ _THREADS = 2
 
 
 class JsonAnswerCheck:
-    """A `ports.AnswerCheck` by jsonschema. Long answers and slow schemas go to processes that are killed when late."""
+    """`AnswerCheck` by jsonschema. Long answers and slow schemas go to processes that are killed when late."""
 
     def __init__(self, seconds: float = SECONDS) -> None:
         """seconds: what validating one answer may take."""
@@ -47,7 +47,7 @@ class JsonAnswerCheck:
         return constraint.kind in {"json_schema", "structural_tag"}
 
     def begin(self, constraint: Constraint, text: str, warnings: Sequence[str]) -> Future[Verdict]:
-        """Begin to validate an answer, see `ports.AnswerCheck.begin`."""
+        """Begin to validate an answer, see `interfaces.AnswerCheck.begin`."""
         answer: Future[Verdict] = Future()
         if not constraint.strict and not warnings:  # all of it was held, and nothing promised
             answer.set_result(Verdict())

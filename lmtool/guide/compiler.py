@@ -16,7 +16,7 @@ from lmtool.guide.deadlines import Deadlines
 from lmtool.guide.guide import MatcherGuide, too_complex
 from lmtool.guide.masks import Masks
 from lmtool.guide.templates import Template, Templates
-from lmtool.helpers.background import step_back
+from lmtool.subprocesses.background import step_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from lmtool.ports import Guide
+    from lmtool.interfaces import Guide
     from lmtool.types import Constraint
 
 
@@ -65,7 +65,7 @@ class _Flight:
 
 
 class MatcherCompiler:
-    """A `ports.GuideCompiler` for one model. Safe from any thread; nothing it is given can end the process."""
+    """An `interfaces.GuideCompiler` for one model. Safe from any thread; nothing it is given can end the process."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class MatcherCompiler:
             return replace(self._counts, waiting=len(self._flights), cached=cached, cached_bytes=size)
 
     def compile(self, constraint: Constraint) -> Future[Guide]:
-        """Begin to compile, see `ports.GuideCompiler.compile`. What is in memory is done when this returns."""
+        """Begin to compile, see `interfaces.GuideCompiler.compile`. What is in memory is done when this returns."""
         answer: Future[Guide] = Future()
         with self._lock:
             known = self._cache.get(constraint, time.monotonic())
@@ -115,11 +115,11 @@ class MatcherCompiler:
         return answer
 
     def fill(self, rows: Sequence[tuple[Guide, int]], mask: NDArray[np.int32]) -> None:
-        """Fill masks, see `ports.GuideCompiler.fill`."""
+        """Fill masks, see `interfaces.GuideCompiler.fill`."""
         self._masks.fill([(_own(guide), row) for guide, row in rows], mask)
 
     def fill_drafts(self, rows: Sequence[tuple[Guide, int, Sequence[int]]], mask: NDArray[np.int32]) -> None:
-        """Fill masks for drafts, see `ports.GuideCompiler.fill_drafts`."""
+        """Fill masks for drafts, see `interfaces.GuideCompiler.fill_drafts`."""
         self._masks.fill_drafts([(_own(guide), row, draft) for guide, row, draft in rows], mask)
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from lmtool.guide.json_grammar import LENIENT_HINT, json_grammars, without_place
 from lmtool.guide.schema.open_names import LISTED, OpenNames
 from lmtool.guide.tag_format import quoted, tag_format
 from lmtool.guide.tag_parts import as_format, open_names_in
-from lmtool.helpers.pool import LONG
+from lmtool.subprocesses.pool import LONG
 
 if TYPE_CHECKING:
     from lmtool.types import Constraint

@@ -24,7 +24,7 @@ _LONG_LOOK = 0.005
 
 
 class MatcherGuide:
-    """A `ports.Guide` whose text a matcher follows; eos ids, and what comes behind them, are followed here.
+    """An `interfaces.Guide` whose text a matcher follows; eos ids, and what comes behind them, are followed here.
 
     Made by a `Template`; nothing else may use its matcher.
     """

@@ -27,7 +27,7 @@ _ALL = np.int32(-1)
 
 
 class Masks:
-    """Fills rows of bit masks for the guides of one model. See `ports.GuideCompiler.fill` for threads."""
+    """Fills rows of bit masks for the guides of one model. See `interfaces.GuideCompiler.fill` for threads."""
 
     def __init__(self, vocab_size: int, eos_ids: Sequence[int], config: GuideConfig, compute: Compute) -> None:
         """compute: fills rows, as `Templates.compute` does."""
@@ -45,7 +45,7 @@ class Masks:
             guide.forbid_repeats(mask[row].view(np.uint32))
 
     def fill(self, rows: Sequence[tuple[MatcherGuide, int]], mask: NDArray[np.int32]) -> None:
-        """Write which tokens may follow into each guide's row; see `ports.GuideCompiler.fill`."""
+        """Write which tokens may follow into each guide's row; see `interfaces.GuideCompiler.fill`."""
         self._check(mask)
         going = self._ending(rows, mask)
         if self._watched or len(going) == 1:
@@ -61,7 +61,7 @@ class Masks:
             self._verify(guide, row, mask)
 
     def fill_drafts(self, rows: Sequence[tuple[MatcherGuide, int, Sequence[int]]], mask: NDArray[np.int32]) -> None:
-        """Write what may follow each beginning of each draft; see `ports.GuideCompiler.fill_drafts`."""
+        """Write what may follow each beginning of each draft; see `interfaces.GuideCompiler.fill_drafts`."""
         for _, row, draft in rows:
             mask[row : row + len(draft) + 1] = _ALL
         self.fill([(guide, row) for guide, row, _ in rows], mask)

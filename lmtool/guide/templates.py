@@ -14,8 +14,8 @@ from lmtool.guide.config import GuideConfig
 from lmtool.guide.grammar import first_grammar, is_quick, noun, other_grammars, refusal
 from lmtool.guide.guide import MatcherGuide, too_complex
 from lmtool.guide.unique_names import NameTokens
-from lmtool.helpers.pool import Pool
-from lmtool.helpers.process import CrashError, TimeOverError
+from lmtool.subprocesses.pool import Pool
+from lmtool.subprocesses.process import CrashError, TimeOverError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

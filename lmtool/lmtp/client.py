@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lmtool.errors import ConnectError, LocalProtocolError, TimeLimitError
+from lmtool.interfaces import refuse
 from lmtool.lmtp import endpoint as endpoints
 from lmtool.lmtp import model_info
 from lmtool.lmtp.link import SILENCE, Link
-from lmtool.ports import refuse
 from lmtool.types import ModelEntry
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from lmtool.errors import LmtoolError
+    from lmtool.interfaces import Sink, StreamHandle
     from lmtool.lmtp.endpoint import Endpoint
-    from lmtool.ports import Sink, StreamHandle
     from lmtool.types import GenerateRequest, LoadProgress, ModelInfo, ModelPhase, ScoreRequest
 
 OnFrame: TypeAlias = "Callable[[Literal['>', '<'], str], None]"

@@ -8,18 +8,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from lmtool.errors import LmtoolError, OverloadedError, ServerError
-from lmtool.helpers.reading import beside, is_long
+from lmtool.interfaces import current_limits, failure
 from lmtool.lmtp.codec import RefusedFrameError
 from lmtool.lmtp.messages import Cancel, Generate, ModelInfoRequest, Score
 from lmtool.lmtp.request_log import RequestLog, StreamRecord
 from lmtool.lmtp.session import ServerSession, read
-from lmtool.ports import current_limits, failure
+from lmtool.subprocesses.reading import beside, is_long
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from lmtool.interfaces import Catalogue, ProgressSource, StreamHandle, TokenModel, Unsubscribe
     from lmtool.lmtp.config import ServerConfig
-    from lmtool.ports import Catalogue, ProgressSource, StreamHandle, TokenModel, Unsubscribe
     from lmtool.types import LoadProgress, StreamId, TokenOutput
 
 

@@ -15,20 +15,20 @@ from lmtool.errors import (
     ServerError,
     kind_of,
 )
+from lmtool.interfaces import DeferredHandle, refuse
 from lmtool.lmtp.channel import open_channel
 from lmtool.lmtp.endpoint import CommandEndpoint
 from lmtool.lmtp.messages import FieldsIgnored, ModelInfoAnswer, ModelsAnswer, Progress, RequestFailed
 from lmtool.lmtp.session import BrokenFrame, ClientSession, StreamsAdvanced
-from lmtool.ports import DeferredHandle, refuse
 from lmtool.types import TokenOutput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from lmtool.interfaces import Sink, StreamHandle
     from lmtool.lmtp.channel import Channel
     from lmtool.lmtp.endpoint import Endpoint
     from lmtool.lmtp.session import ClientEvent
-    from lmtool.ports import Sink, StreamHandle
     from lmtool.types import GenerateRequest, LoadProgress, ScoreRequest
 
     Request: TypeAlias = GenerateRequest | ScoreRequest

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+    from lmtool.interfaces import Catalogue, ProgressSource, TokenModel
     from lmtool.lmtp.request_log import RequestLog
     from lmtool.lmtp.stdio import LineReader, LineWriter
-    from lmtool.ports import Catalogue, ProgressSource, TokenModel
 
 _FLUSH_SECONDS = 2.0
 _GOING_AWAY = 1001

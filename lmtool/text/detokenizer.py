@@ -26,7 +26,7 @@ _CONTEXT = 4
 
 
 class PieceDetokenizer:
-    """A `ports.Detokenizer` for ids that stand for bytes or fixed texts, whatever their neighbours (see `Pieces`).
+    """A `Detokenizer` for ids that stand for bytes or fixed texts, whatever their neighbours (see `Pieces`).
 
     The pieces together are the text of all ids of context and stream, less the text of the context; a character that
     is open at the context's end belongs to the stream that completes it.
@@ -83,7 +83,7 @@ class PieceDetokenizer:
 
 
 class WindowDetokenizer:
-    """A `ports.Detokenizer` for every other decoder, such as WordPiece: decodes the last few ids again at each push.
+    """A `Detokenizer` for every other decoder, such as WordPiece: decodes the last few ids again at each push.
 
     Exact where an id's text depends on no more than the visible id before it. U+FFFD at the end is held back for at
     most three ids, for chains of decoders that this room does not know and that may join bytes.

@@ -10,7 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from lmtool.errors import LmtoolError, ResourceError, ServerError
-from lmtool.ports import DeferredHandle, LoadedModel, current_limits, failure, refuse
+from lmtool.interfaces import DeferredHandle, LoadedModel, current_limits, failure, refuse
 from lmtool.prompt_limits import limits_of
 from lmtool.text.stop_strings import StopStrings
 from lmtool.text.worker import LONG, prompt_size, run_in_worker
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
-    from lmtool.ports import AnswerCheck, Detokenizer, Sink, StreamHandle, Tokenizer, TokenModel, Verdict
+    from lmtool.interfaces import AnswerCheck, Detokenizer, Sink, StreamHandle, Tokenizer, TokenModel, Verdict
     from lmtool.prompt_limits import LimitsByModel
     from lmtool.types import ModelInfo, Prompt, ScoreRequest, StreamId
 
@@ -28,7 +28,7 @@ Request: TypeAlias = "GenerateRequest | ScoreRequest"
 
 
 class TextModel:
-    """A `ports.TokenModel` over one that knows ids only.
+    """An `interfaces.TokenModel` over one that knows ids only.
 
     Strings and messages become ids; `scored` strings are tokenized as what follows the prompt. With `text`, each
     output carries the whole characters that its token completes; special tokens add none. A stop string ends its
@@ -57,7 +57,7 @@ class TextModel:
             importlib.import_module("lmtool.text.chat_template")
 
     def submit(self, request: Request, sink: Sink) -> StreamHandle:
-        """Start a stream, see `ports.TokenModel.submit`; equal sinks count as one."""
+        """Start a stream, see `interfaces.TokenModel.submit`; equal sinks count as one."""
         check = self._check_of(request)
         if check is None and _plain(request):
             return self._inner.submit(request, sink)
@@ -73,7 +73,7 @@ class TextModel:
 
     @property
     def limits(self) -> LimitsByModel:
-        """What its prompts may have, see `ports.Limited`."""
+        """What its prompts may have, see `interfaces.Limited`."""
         return {} if self._tokenizer.limits is None else {None: self._tokenizer.limits}
 
     async def info(self, model: str | None = None) -> ModelInfo:
@@ -82,7 +82,7 @@ class TextModel:
         return replace(info, tokenizer=self._tokenizer.info, chat_template=self._tokenizer.has_chat_template)
 
     async def drain(self, seconds: float) -> int:
-        """Wait for prompts being tokenized and for the inner model's streams, see `ports.LoadedModel.drain`.
+        """Wait for prompts being tokenized and for the inner model's streams, see `interfaces.LoadedModel.drain`.
 
         Waits also for the answers that are being validated.
         """
@@ -100,7 +100,7 @@ class TextModel:
             await asyncio.wait(work, timeout=max(0.0, seconds))
 
     def close(self) -> None:
-        """Close the inner model, see `ports.LoadedModel.close`; prompts that wait are not tokenized any more."""
+        """Close the inner model, see `interfaces.LoadedModel.close`; prompts that wait are not tokenized any more."""
         for work in self._tokenizing:
             work.cancel()
         if isinstance(self._inner, LoadedModel):

@@ -19,7 +19,7 @@ from lmtool.types import ChatMessage, TokenizerInfo
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from lmtool.ports import Detokenizer
+    from lmtool.interfaces import Detokenizer
     from lmtool.prompt_limits import PromptLimits
     from lmtool.text.chat_template import ChatTemplate
     from lmtool.types import Prompt
@@ -75,7 +75,7 @@ def load_tokenizer(
 
 
 class TextTokenizer:
-    """A `ports.Tokenizer`. May be used from several threads at once.
+    """An `interfaces.Tokenizer`. May be used from several threads at once.
 
     Special tokens (bos, eos, turn markers) never show as text, wherever they stand.
     """

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from lmtool.helpers.background import step_back
-from lmtool.helpers.memory import release_memory
-from lmtool.helpers.work_queue import WorkQueue
+from lmtool.subprocesses.background import step_back
+from lmtool.subprocesses.memory import release_memory
+from lmtool.subprocesses.work_queue import WorkQueue
 from lmtool.types import ChatMessage
 
 if TYPE_CHECKING:

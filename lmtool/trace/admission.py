@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lmtool.access.cors import answer_headers, preflight_headers
 from lmtool.access.policy import Refusal, admit
-from lmtool.openai_api.refusals import refused
+from lmtool.http_api.refusals import refused
 from lmtool.trace.http_stream import asks_for_websocket, is_bare, is_clear
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 
 from lmtool.bench.contestants import Contestant, contestants
 from lmtool.errors import ResourceError, UsageError
-from tests.helpers.test_foreign_python import program
+from tests.subprocesses.test_foreign_python import program
 
 OURS = Contestant("lmtool", "float32", sys.executable)
 

@@ -11,8 +11,8 @@ import pytest
 from lmtool.cli.backends import BackendConfig, find, refuse_options
 from lmtool.engine.config import EngineConfig
 from lmtool.errors import ResourceError, UsageError
+from lmtool.interfaces import stream
 from lmtool.lmtp.client import LmtpClient
-from lmtool.ports import stream
 from lmtool.types import GenerateRequest, SamplingParams
 
 if TYPE_CHECKING:

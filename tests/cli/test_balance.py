@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from lmtool.engine.cpu.compiler import find_compiler
+from lmtool.interfaces import stream
 from lmtool.lmtp.client import LmtpClient
-from lmtool.ports import stream
 from lmtool.types import GenerateRequest, SamplingParams, TokenOutput
 from tests.conftest import STORIES
 

@@ -27,9 +27,9 @@ from lmtool.cli.serving.run import ServingConfig
 from lmtool.cli.serving.service import CarrierConfig, ServiceConfig
 from lmtool.cli.wiring import ModelsConfig
 from lmtool.engine.config import EngineConfig
+from lmtool.interfaces import stream
 from lmtool.lmtp.client import LmtpClient
 from lmtool.lmtp.config import ServerConfig
-from lmtool.ports import stream
 from lmtool.types import GenerateRequest, SamplingParams, TokenOutput
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from lmtool.cli.wiring import (
 )
 from lmtool.engine.config import EngineConfig
 from lmtool.errors import FileError, ModelLoadError, ResourceError, UnknownModelError, UsageError
-from lmtool.ports import stream
+from lmtool.interfaces import stream
 from lmtool.tiny.path import MODEL_DIR
 from lmtool.types import GenerateRequest
 

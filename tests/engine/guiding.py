@@ -9,7 +9,7 @@ from lmtool.types import Constraint
 
 
 class StepGuide:
-    """A `ports.Guide` that allows one of a set of ids at each step, and eos behind the last one.
+    """An `interfaces.Guide` that allows one of a set of ids at each step, and eos behind the last one.
 
     sluggish: whether it says of two masks out of three that nobody should wait for them.
     """
@@ -53,7 +53,7 @@ class StepGuide:
 
 
 class StepCompiler:
-    """A `ports.GuideCompiler`: `7,8;9` allows 7 or 8, then 9. It is done when `finish` is called, or at once."""
+    """An `interfaces.GuideCompiler`: `7,8;9` allows 7 or 8, then 9. It is done when `finish` is called, or at once."""
 
     def __init__(self, eos, *, at_once=True, sluggish=False):
         self.eos, self.at_once, self.sluggish = eos, at_once, sluggish

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from lmtool.engine.model_slot import ServedModel
-from lmtool.ports import Sink
+from lmtool.interfaces import Sink
 from lmtool.prompt_limits import LimitsByModel
 from lmtool.types import GenerateRequest, LoadProgress, ModelInfo, ScoreRequest, StreamId, TokenOutput
 

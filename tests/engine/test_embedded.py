@@ -28,7 +28,7 @@ ONE = EngineConfig(threads=1)
 CODE = f"""
 import asyncio, sys
 from lmtool.engine.backends import load_engine
-from lmtool.ports import stream
+from lmtool.interfaces import stream
 from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
 
 async def main():

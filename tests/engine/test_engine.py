@@ -12,7 +12,7 @@ import torch
 
 from lmtool.engine.backends import load_engine
 from lmtool.engine.config import EngineConfig
-from lmtool.ports import stream
+from lmtool.interfaces import stream
 from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
 
 CONTEXT = 256

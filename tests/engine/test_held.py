@@ -19,7 +19,7 @@ from lmtool import constraint
 from lmtool.engine.config import EngineConfig
 from lmtool.engine.random_backend import load_random
 from lmtool.guide.compiler import MatcherCompiler
-from lmtool.ports import stream
+from lmtool.interfaces import stream
 from lmtool.text.text_model import TextModel
 from lmtool.text.tokenizer import load_tokenizer
 from lmtool.tiny.path import MODEL_DIR

@@ -14,7 +14,7 @@ from lmtool.errors import LmtoolError
 from lmtool.guide.compiler import MatcherCompiler
 from lmtool.guide.guide import MatcherGuide
 from lmtool.guide.templates import Template, Templates
-from lmtool.ports import Guide
+from lmtool.interfaces import Guide
 from lmtool.tiny.path import MODEL_DIR
 from lmtool.types import Constraint
 

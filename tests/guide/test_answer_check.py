@@ -10,7 +10,7 @@ import pytest
 from lmtool import constraint
 from lmtool.errors import ConstraintTooComplexError, InvalidAnswerError, ServerError
 from lmtool.guide.answer_check import JsonAnswerCheck, validate
-from lmtool.ports import Verdict
+from lmtool.interfaces import Verdict
 from tests.guide.test_tag_parts import either, sequence, word
 
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}

@@ -12,7 +12,7 @@ import pytest
 from lmtool import constraint
 from lmtool.cli.wiring import Loader
 from lmtool.engine.config import EngineConfig
-from lmtool.ports import LoadedModel, stream
+from lmtool.interfaces import LoadedModel, stream
 from lmtool.tiny.path import MODEL_DIR
 from lmtool.types import ChatMessage, Constraint, GenerateRequest, SamplingParams
 

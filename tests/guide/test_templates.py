@@ -15,7 +15,7 @@ from lmtool.guide.templates import Templates
 from lmtool.text.tokenizer import load_tokenizer
 from lmtool.tiny.path import MODEL_DIR
 from tests.guide.following import EOS, TOKENIZER, VOCAB, accepts
-from tests.helpers import calls
+from tests.subprocesses import calls
 
 STORIES = Path(__file__).parents[1] / "data/stories260K"
 

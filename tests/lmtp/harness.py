@@ -16,12 +16,12 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from lmtool.access.asgi import Door
 from lmtool.access.policy import AccessPolicy
+from lmtool.http_api.refusals import refused
+from lmtool.interfaces import Catalogue, ProgressSource, TokenModel
 from lmtool.lmtp.config import ServerConfig
 from lmtool.lmtp.connection import Tap
 from lmtool.lmtp.request_log import RequestLog
 from lmtool.lmtp.server import LmtpServer, uvicorn_options
-from lmtool.openai_api.refusals import refused
-from lmtool.ports import Catalogue, ProgressSource, TokenModel
 
 PATIENCE = 30.0
 """Seconds after which something that does not come counts as missing: generous, the machine may be busy."""

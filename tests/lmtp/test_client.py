@@ -10,8 +10,8 @@ import pytest
 from websockets.asyncio.server import serve
 
 from lmtool.errors import ConnectError, RemoteProtocolError, TimeLimitError, UnknownModelError, UsageError
+from lmtool.interfaces import stream
 from lmtool.lmtp.client import LmtpClient
-from lmtool.ports import stream
 from lmtool.types import (
     ChatMessage,
     Constraint,

@@ -7,11 +7,11 @@ import json
 import pytest
 
 from lmtool.errors import ConnectError, ServerError
-from lmtool.helpers.pool import LONG
 from lmtool.lmtp.config import ServerConfig
 from lmtool.lmtp.connection import Connection
 from lmtool.logit_bias import PackedBias
 from lmtool.prompt_limits import PromptLimits
+from lmtool.subprocesses.pool import LONG
 from lmtool.types import LoadProgress
 from tests.scripted_model import ScriptedModel, tokens_of
 

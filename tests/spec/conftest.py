@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lmtool.ports import TokenModel
+from lmtool.interfaces import TokenModel
 from tests.lmtp.harness import Served, Wire, serving, wire
 from tests.scripted_model import ScriptedModel
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
-from lmtool.ports import Sink, StreamHandle, Verdict
+from lmtool.interfaces import Sink, StreamHandle, Verdict
 from lmtool.text.tokenizer import TextTokenizer
 from lmtool.types import (
     Constraint,

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmtool.errors import InvalidAnswerError, RequestError
-from lmtool.helpers.work_queue import WorkQueue
-from lmtool.ports import Verdict, stream
+from lmtool.interfaces import Verdict, stream
 from lmtool.prompt_limits import LimitsByModel, PromptLimits
+from lmtool.subprocesses.work_queue import WorkQueue
 from lmtool.text import worker
 from lmtool.text.text_model import TextModel
 from lmtool.text.tokenizer import TextTokenizer, load_tokenizer

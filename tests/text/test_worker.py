@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from lmtool.helpers.background import NICENESS
+from lmtool.subprocesses.background import NICENESS
 from lmtool.text import worker
 from lmtool.text.worker import prompt_size, run_in_worker
 from lmtool.types import ChatMessage, Prompt, ToolCall

@@ -62,8 +62,8 @@ def sampled(served_logprob: float) -> list[Event]:
 
 async def test_what_was_sampled_is_scored(served: str) -> None:
     """A drawn stream is checked by the server's score of its tokens: off by 0.01 is found; other tokens are not."""
+    from lmtool.interfaces import stream
     from lmtool.lmtp.client import LmtpClient
-    from lmtool.ports import stream
     from lmtool.types import ScoreRequest
 
     async with LmtpClient(served) as client:

@@ -55,9 +55,9 @@ async def client(
     """
     from lmtool.cli.conformance.reporting import Reports, choose, finish, known_of, tell, tell_list
     from lmtool.cli.output import Output
+    from lmtool.conformance.case import cases as all_cases
+    from lmtool.conformance.client_suite import Runs, run_case
     from lmtool.errors import UsageError
-    from lmtool.trace.conformance.case import cases as all_cases
-    from lmtool.trace.conformance.client_suite import Runs, run_case
 
     out, cases = Output.of(common), choose("client", grade, only)
     if listing:

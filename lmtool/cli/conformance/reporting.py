@@ -10,9 +10,9 @@ import typer
 
 if TYPE_CHECKING:
     from lmtool.cli.output import Output
-    from lmtool.trace.conformance.case import Case, Role
-    from lmtool.trace.conformance.outcome import Known, Outcome
-    from lmtool.trace.conformance.seen import Seen
+    from lmtool.conformance.case import Case, Role
+    from lmtool.conformance.outcome import Known, Outcome
+    from lmtool.conformance.seen import Seen
 
 REPORTS = "Reports"
 
@@ -58,9 +58,9 @@ class Reports:
 
 def choose(role: Role, grade: str, only: list[str] | None) -> list[Case]:
     """The cases to run. Raises `UsageError` for an unknown grade, or when none is left."""
+    from lmtool.conformance.case import cases, chosen
+    from lmtool.conformance.rules import GRADES
     from lmtool.errors import UsageError
-    from lmtool.trace.conformance.case import cases, chosen
-    from lmtool.trace.conformance.rules import GRADES
 
     wanted = tuple(one.strip() for one in grade.split(",") if one.strip())
     grades = tuple(one for one in GRADES if one in wanted)
@@ -80,16 +80,16 @@ def tell_list(out: Output, cases: list[Case]) -> None:
 
 def known_of(role: Role, failing: Path | None, flaky: Path | None) -> Known:
     """What is known to fail. Raises `FileError` or `UsageError`."""
-    from lmtool.trace.conformance.case import cases
-    from lmtool.trace.conformance.outcome import read_known
+    from lmtool.conformance.case import cases
+    from lmtool.conformance.outcome import read_known
 
     return read_known(failing, flaky, [case.id for case in cases(role)])
 
 
 def tell(out: Output, outcome: Outcome, seen: Seen, folder: Path) -> Outcome:
     """Print an outcome; the trace of one that failed is kept first. Raises `FileError`."""
-    from lmtool.trace.conformance import reports
-    from lmtool.trace.conformance.keeping import keep
+    from lmtool.conformance import reports
+    from lmtool.conformance.keeping import keep
 
     if outcome.bad or (outcome.verdict in ("known-failing", "known-flaky", "non-strict") and outcome.problems):
         outcome = replace(outcome, trace=keep(folder, outcome, seen))
@@ -100,8 +100,8 @@ def tell(out: Output, outcome: Outcome, seen: Seen, folder: Path) -> Outcome:
 
 def finish(out: Output, outcomes: list[Outcome], wanted: Reports) -> None:
     """Write the reports, sum up, and end with status 1 where a case failed. Raises `FileError`."""
+    from lmtool.conformance import reports
     from lmtool.errors import FileError
-    from lmtool.trace.conformance import reports
 
     kinds = ((wanted.junit, reports.junit), (wanted.json, reports.as_json), (wanted.markdown, reports.markdown))
     for path, make in kinds:

@@ -59,9 +59,9 @@ async def server(
     """
     from lmtool.cli.conformance.reporting import Reports, choose, finish, known_of, tell, tell_list
     from lmtool.cli.output import Output
+    from lmtool.conformance.server_suite import meet, run_case
     from lmtool.errors import UsageError
     from lmtool.lmtp.endpoint import SocketEndpoint, parse
-    from lmtool.trace.conformance.server_suite import meet, run_case
 
     out, cases = Output.of(common), choose("server", grade, only)
     if listing:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     import uvicorn
 
     from lmtool.engine.host import ModelHost
-    from lmtool.openai_api.server import OpenAIServer
-    from lmtool.ports import TokenModel
+    from lmtool.http_api.server import OpenAIServer
+    from lmtool.interfaces import TokenModel
     from lmtool.text.tokenizer import TextTokenizer
     from lmtool.trace.server_tap import ServerTap
     from lmtool.types import LoadProgress, ModelInfo, TokenOutput
@@ -224,8 +224,8 @@ class Service:
     def _application(self) -> Any:
         from starlette.applications import Starlette
 
-        from lmtool.openai_api.generation import form_named
-        from lmtool.openai_api.server import ApiConfig, OpenAIServer
+        from lmtool.http_api.generation import form_named
+        from lmtool.http_api.server import ApiConfig, OpenAIServer
 
         form = form_named(self._config.models.tool_call_parser)
         api = ApiConfig(form, self._answered, self._config.engine.max_logprobs)
@@ -280,8 +280,8 @@ def carrier(
     import uvicorn
 
     from lmtool.access.asgi import Door
+    from lmtool.http_api.refusals import refused
     from lmtool.lmtp.server import uvicorn_options
-    from lmtool.openai_api.refusals import refused
 
     class Carrier(uvicorn.Server):
         def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override] # as ours is

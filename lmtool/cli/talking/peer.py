@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from lmtool.cli.invocation import Common
     from lmtool.cli.output import Output
     from lmtool.cli.serving.console import Console
+    from lmtool.interfaces import TokenModel
     from lmtool.lmtp.client import LmtpClient
-    from lmtool.ports import TokenModel
     from lmtool.text.tokenizer import TextTokenizer
     from lmtool.types import LoadProgress, TokenizerInfo
 

@@ -20,7 +20,7 @@ from lmtool.logprobs.mode import mode_of
 from lmtool.types import GenerateRequest, TokenOutput
 
 if TYPE_CHECKING:
-    from lmtool.ports import StreamHandle, TokenModel
+    from lmtool.interfaces import StreamHandle, TokenModel
     from lmtool.types import ScoreRequest
 
 Arrival: TypeAlias = tuple[Record, float, TokenOutput]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lmtool.errors import ResourceError
-from lmtool.helpers.foreign_python import probe
+from lmtool.subprocesses.foreign_python import probe
 
 OLDEST = (3, 11)
 """The oldest Python that this package runs on."""

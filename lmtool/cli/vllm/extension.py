@@ -14,7 +14,7 @@ from lmtool.errors import ConstraintError, LmtoolError
 
 if TYPE_CHECKING:
     from lmtool.guide.compiler import MatcherCompiler
-    from lmtool.ports import Guide
+    from lmtool.interfaces import Guide
 
 _MOST_PENDING = 1024
 _pending: dict[str, Future[Guide]] = {}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lmtool.cli.vllm.told import Best, Teller
-    from lmtool.ports import Guide, GuideCompiler
+    from lmtool.interfaces import Guide, GuideCompiler
 
 _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
 _TABLE = np.where(_BITS == 1, np.float32(0), np.float32(-np.inf))

@@ -28,7 +28,7 @@ from lmtool.errors import (
     ServerError,
     UnknownTokenError,
 )
-from lmtool.ports import failure
+from lmtool.interfaces import failure
 from lmtool.types import FinishReason, GenerateRequest, ModelInfo, ScoreRequest, TokenOutput, Usage
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from lmtool.cli.vllm.guides import RemoteGuides
     from lmtool.cli.vllm.told import Best
-    from lmtool.ports import Sink, StreamHandle
+    from lmtool.interfaces import Sink, StreamHandle
 
 
 class VllmModel:

@@ -17,7 +17,7 @@ from lmtool.errors import LmtoolError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lmtool.ports import GuideCompiler
+    from lmtool.interfaces import GuideCompiler
 
 _PATIENCE = 15.0
 """Seconds to wait for a constraint that was compiled before the request came, and that the cache lost again."""

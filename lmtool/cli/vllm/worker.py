@@ -18,13 +18,13 @@ from lmtool.cli.vllm.scratch import Scratch
 from lmtool.cli.vllm.watchdog import LivenessSocket
 from lmtool.engine.request_check import MAX_LOGPROBS
 from lmtool.errors import LmtoolError
-from lmtool.ports import stream
+from lmtool.interfaces import stream
 from lmtool.types import GenerateRequest, ModelInfo, SamplingParams
 
 if TYPE_CHECKING:
     from lmtool.cli.vllm.model import VllmModel
     from lmtool.errors import ConnectError
-    from lmtool.ports import TokenModel
+    from lmtool.interfaces import TokenModel
     from lmtool.text.tokenizer import TextTokenizer
 
 CHECK_SECONDS = 0.5

@@ -10,17 +10,17 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from lmtool.errors import ConnectError, ResourceError, UnknownModelError, UsageError
+from lmtool.interfaces import refuse
 from lmtool.lmtp.balancing.choice import Prefixes, choose
 from lmtool.lmtp.balancing.worker import ANSWER_SECONDS, CHECK_SECONDS, Worker
 from lmtool.lmtp.endpoint import SocketEndpoint, parse
-from lmtool.ports import refuse
 from lmtool.prompt_limits import PromptLimits, widest
 from lmtool.types import LoadProgress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from lmtool.ports import Sink, StreamHandle, Unsubscribe
+    from lmtool.interfaces import Sink, StreamHandle, Unsubscribe
     from lmtool.prompt_limits import LimitsByModel
     from lmtool.types import GenerateRequest, ModelEntry, ModelInfo, ModelPhase, ScoreRequest
 
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class Balancer:
-    """A `ports.TokenModel`, `ports.ProgressSource` and `ports.Catalogue` over workers.
+    """An `interfaces.TokenModel`, `interfaces.ProgressSource` and `interfaces.Catalogue` over workers.
 
     Streams of a worker that is lost end with an error; it is asked again until it answers, and started again where its
     process is ours. Belongs to one event loop.
@@ -82,7 +82,7 @@ class Balancer:
 
     @property
     def limits(self) -> LimitsByModel:
-        """What prompts of the workers' model may have, see `ports.Limited`."""
+        """What prompts of the workers' model may have, see `interfaces.Limited`."""
         told = (PromptLimits.of(worker.info) for worker in self._workers if worker.info is not None)
         known = [one for one in told if one is not None]
         if not known:
@@ -131,14 +131,14 @@ class Balancer:
         return (await self._first()).only
 
     def models(self) -> list[ModelEntry]:
-        """See `ports.Catalogue.models`: what is furthest on its way on any worker."""
+        """See `interfaces.Catalogue.models`: what is furthest on its way on any worker."""
         found: dict[str, ModelEntry] = {}
         for entry in chain.from_iterable(worker.models for worker in self._workers):
             found[entry.name] = min(found.get(entry.name, entry), entry, key=_far)
         return list(found.values()) or list(self._expected)
 
     def entry(self, name: str | None) -> ModelEntry:
-        """See `ports.Catalogue.entry`."""
+        """See `interfaces.Catalogue.entry`."""
         models = self.models()
         for entry in models:
             if name in (entry.name, *entry.aliases) or (name is None and len(models) == 1):
@@ -148,7 +148,7 @@ class Balancer:
         raise UnknownModelError(problem, known)
 
     def subscribe(self, model: str | None, listener: Callable[[LoadProgress], None]) -> Unsubscribe:  # noqa: ARG002  # one model
-        """Tell `listener` how the workers' loads proceed, see `ports.ProgressSource`."""
+        """Tell `listener` how the workers' loads proceed, see `interfaces.ProgressSource`."""
         key = object()
         if self._progress.phase not in {"ready", "failed"}:
             self._listeners[key] = listener

@@ -15,8 +15,8 @@ from lmtool.lmtp.endpoint import CommandEndpoint, SocketEndpoint
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from lmtool.interfaces import Sink, StreamHandle
     from lmtool.lmtp.endpoint import Endpoint
-    from lmtool.ports import Sink, StreamHandle
     from lmtool.types import GenerateRequest, LoadProgress, ModelEntry, ModelInfo, ScoreRequest, TokenOutput
 
 CHECK_SECONDS = 2.0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lmtool.ports import Sink, StreamHandle, TokenModel
+    from lmtool.interfaces import Sink, StreamHandle, TokenModel
     from lmtool.types import GenerateRequest, ModelInfo, ScoreRequest, TokenOutput
 
 

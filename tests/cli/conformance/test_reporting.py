@@ -10,9 +10,9 @@ import typer
 from lmtool.cli.conformance.reporting import Reports, choose, finish, known_of, tell
 from lmtool.cli.invocation import Common
 from lmtool.cli.output import Output
+from lmtool.conformance.outcome import Known, Problem, judge
+from lmtool.conformance.seen import Seen
 from lmtool.errors import FileError, UsageError
-from lmtool.trace.conformance.outcome import Known, Problem, judge
-from lmtool.trace.conformance.seen import Seen
 
 NONE = Reports(None, None, None, Path("report"))
 

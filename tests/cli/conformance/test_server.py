@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from lmtool.trace.conformance.case import cases
+from lmtool.conformance.case import cases
 from lmtool.trace.reader import TraceReader
 from tests.access.knocking import KEY
 

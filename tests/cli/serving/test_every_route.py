@@ -19,8 +19,8 @@ from lmtool.cli.serving import service as services
 from lmtool.cli.serving.listening import ListenConfig, bind
 from lmtool.cli.serving.service import CarrierConfig, Service, ServiceConfig, carrier
 from lmtool.cli.wiring import Loader, ModelsConfig
+from lmtool.http_api.refusals import refused
 from lmtool.lmtp.config import ServerConfig
-from lmtool.openai_api.refusals import refused
 from tests.access.knocking import KEY, LET_IN, PAGE_LET_IN, POLICY, REFUSED, http_answer, socket_status
 
 STORIES = str(Path(__file__).parents[2] / "data/stories260K")

@@ -17,9 +17,9 @@ from lmtool.cli.serving.listening import ListenConfig, bind, url
 from lmtool.cli.serving.service import CarrierConfig, Service, ServiceConfig
 from lmtool.cli.wiring import ModelsConfig
 from lmtool.errors import ConnectError, ModelLoadError, UsageError
+from lmtool.interfaces import stream
 from lmtool.lmtp.client import LmtpClient
 from lmtool.lmtp.config import ServerConfig
-from lmtool.ports import stream
 from lmtool.types import GenerateRequest, SamplingParams
 
 if TYPE_CHECKING:

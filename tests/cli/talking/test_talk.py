@@ -8,7 +8,7 @@ import pytest
 
 from lmtool.cli.talking.talk import Talk, error_of
 from lmtool.errors import ConnectError, LmtoolError, RemoteProtocolError, ServerError
-from lmtool.ports import Sink, StreamHandle
+from lmtool.interfaces import Sink, StreamHandle
 from lmtool.types import GenerateRequest, ModelInfo, SamplingParams, ScoreRequest, TokenOutput
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from lmtool.cli.vllm.environment import check
 from lmtool.errors import ResourceError
-from tests.helpers.test_foreign_python import program
+from tests.subprocesses.test_foreign_python import program
 
 if TYPE_CHECKING:
     from tests.conftest import Run

@@ -13,8 +13,8 @@ import pytest
 
 from lmtool import constraint
 from lmtool.errors import ConstraintError
+from lmtool.interfaces import TokenModel, stream
 from lmtool.lmtp.client import LmtpClient
-from lmtool.ports import TokenModel, stream
 from lmtool.types import Constraint, GenerateRequest, SamplingParams, TokenOutput
 
 if TYPE_CHECKING:

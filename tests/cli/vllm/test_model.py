@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lmtool.interfaces import TokenModel, stream
 from lmtool.lmtp.client import LmtpClient
-from lmtool.ports import TokenModel, stream
 from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest, TokenOutput
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lmtool import constraint
+from lmtool.interfaces import TokenModel, stream
 from lmtool.lmtp.client import LmtpClient
-from lmtool.ports import TokenModel, stream
 from lmtool.types import GenerateRequest, NamedProcessor, SamplingParams, TokenOutput
 from tests.cli.vllm.conftest import over_vllm_with
 from tests.plugin import install

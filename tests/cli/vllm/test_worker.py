@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from lmtool.cli.serving.replicas import VLLM_PROGRAM
+from lmtool.interfaces import stream
 from lmtool.lmtp.client import LmtpClient
 from lmtool.lmtp.endpoint import CommandEndpoint
-from lmtool.ports import stream
 from lmtool.types import GenerateRequest, SamplingParams, TokenOutput
 from tests.cli.vllm.conftest import PYTHON, engine_of, gone, over_vllm_with, workers_of
 from tests.conftest import PATIENCE, STORIES

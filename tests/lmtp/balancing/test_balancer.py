@@ -12,8 +12,8 @@ from dataclasses import replace
 import pytest
 
 from lmtool.errors import ConnectError, ResourceError, UnknownModelError, UsageError
+from lmtool.interfaces import stream
 from lmtool.lmtp.balancing.balancer import Balancer
-from lmtool.ports import stream
 from lmtool.prompt_limits import PromptLimits
 from lmtool.types import (
     GenerateRequest,

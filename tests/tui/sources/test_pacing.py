@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lmtool.ports import stream
+from lmtool.interfaces import stream
 from lmtool.tui.sources.pacing import Paced
 from lmtool.types import GenerateRequest, SamplingParams
 from tests.scripted_model import ScriptedModel, tokens_of

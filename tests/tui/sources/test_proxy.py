@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from lmtool.interfaces import stream
 from lmtool.lmtp.client import LmtpClient
-from lmtool.ports import stream
 from lmtool.trace.events import Open, Piece, Remark, Request, Vocab
 from lmtool.trace.proxy import parse_target
 from lmtool.trace.reader import TraceReader

@@ -1,0 +1,104 @@
+"""What can be expected of a client: each check looks at a run of it and yields a sentence for everything wrong."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lmtool.conformance.seen import ends, same_id, short
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from lmtool.conformance.ran import Ran
+
+    _Found = Iterator[str]
+
+
+def asks(ran: Ran) -> _Found:
+    """It sends a GENERATE."""
+    if not ran.requests("GENERATE"):
+        sent = [message.command for message in ran.seen.sent()]
+        yield f"it sent no GENERATE (it sent: {short(sent)}); the suite needs a command that generates"
+
+
+def dials(ran: Ran, *, path: str) -> _Found:
+    """It connects to this path, with its first frame unasked."""
+    if path not in ran.paths:
+        yield f"it connected to {short(ran.paths)}; expected {path}"
+
+
+def well_formed(ran: Ran) -> _Found:
+    """Everything it sends is a text frame: a command in capitals, one space, a JSON object, valid JSON."""
+    for message in ran.seen.sent():
+        if message.command is None or not message.command.isupper():
+            yield f"not a command, one space and JSON: {short(message.content)}"
+        elif not isinstance(message.payload, dict):
+            yield f"the payload is no object: {short(message.content)}"
+        elif not message.strict():
+            yield f"not valid JSON: {short(message.content)}"
+
+
+def one_space(ran: Ran) -> _Found:
+    """There is exactly one space between command and payload, and nothing behind it."""
+    for message in ran.seen.sent():
+        text = str(message.content).partition(" ")[2]
+        if text != text.strip():
+            yield f"more than one space: {short(message.content)}"
+
+
+def stream_ids(ran: Ran) -> _Found:
+    """Each request has a stream_id that is not null, and none is used while a stream of that id runs."""
+    running: list[object] = []
+    for message in ran.seen.messages:
+        if message.direction == "<":
+            over = [entry.get("stream_id") for entry in message.entries if ends(entry)]
+            running = [one for one in running if not any(same_id(one, other) for other in over)]
+            continue
+        of = message.entries[0].get("stream_id") if message.entries else None
+        if of is None:
+            yield f"no stream_id: {short(message.content)}"
+        elif message.command in ("GENERATE", "SCORE"):
+            if any(same_id(of, one) for one in running):
+                yield f"stream_id {short(of)} is used again while its stream runs"
+            running.append(of)
+
+
+def prompts(ran: Ran) -> _Found:
+    """Each GENERATE has a prompt of token ids, or a text or messages: the suite's server takes all."""
+    for message in ran.requests("GENERATE"):
+        payload = message.payload if isinstance(message.payload, dict) else {}
+        prompt, messages = payload.get("prompt"), payload.get("messages")
+        ids = isinstance(prompt, list) and all(type(i) is int and i >= 0 for i in prompt)
+        if (prompt is None) == (messages is None) or not (ids or isinstance(prompt, str) or isinstance(messages, list)):
+            yield f"expected a prompt of token ids or a text, or messages: {short(message.content)}"
+
+
+def cancels(ran: Ran) -> _Found:
+    """A CANCEL names the model too, because LMQL's server closes a connection on a frame without."""
+    for message in ran.requests("CANCEL"):
+        if not message.entries or not message.entries[0].get("model"):
+            yield f"CANCEL without model: {short(message.content)}"
+
+
+def usual_output(ran: Ran) -> _Found:
+    """It prints what it prints for a plain answer."""
+    if ran.usual is not None and ran.stdout != ran.usual:
+        yield f"it printed {short(ran.stdout)!r}; for a plain answer of the same tokens it prints {short(ran.usual)!r}"
+
+
+def tells(ran: Ran, *, text: str) -> _Found:
+    """What it prints holds a text, on stdout or stderr."""
+    if text not in ran.stdout and text not in ran.stderr:
+        yield f"neither stdout nor stderr tells {text!r}: {short(ran.stdout + ran.stderr)!r}"
+
+
+def answers_pings(ran: Ran) -> _Found:
+    """It answers pings."""
+    yield from ran.notes
+
+
+CLIENT_CHECKS: Mapping[str, Callable[..., Iterator[str]]] = {
+    one.__name__: one
+    for one in (asks, dials, well_formed, one_space, stream_ids, prompts, cancels, usual_output, tells, answers_pings)
+}
+"""By name. Each is called with a run and an expectation's arguments."""

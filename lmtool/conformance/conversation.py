@@ -1,0 +1,316 @@
+"""The suite's side of a case for servers: connections by name, and everything that is said on them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, urlsplit
+
+from lmtool.access.credentials import key_protocol
+from lmtool.access.outgoing import as_headers
+from lmtool.conformance import script
+from lmtool.conformance.seen import Answered, Closed, Message
+from lmtool.lmtp.channel import not_connected
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from websockets.asyncio.client import ClientConnection
+
+    from lmtool.conformance.script import Step
+    from lmtool.conformance.seen import Seen
+    from lmtool.conformance.subject import Subject
+    from lmtool.lmtp.endpoint import SocketEndpoint
+
+_LARGEST = 2**28
+_CLOSING = 1.0
+"""Seconds that a server has to answer a close frame."""
+
+
+class StepFailedError(Exception):
+    """A step could not be done; the message says what was waited for and what came instead."""
+
+
+class Conversation:
+    """The suite's side of a case: connections by name, and everything said on them."""
+
+    def __init__(self, server: SocketEndpoint, subject: Subject, seen: Seen, timeout: float) -> None:
+        self._server = server
+        self._subject = subject
+        self._seen = seen
+        self._timeout = timeout
+        self._began = time.monotonic()
+        self._connections: dict[str, ClientConnection] = {}
+        self._readers: dict[str, asyncio.Task[None]] = {}
+        self._may_read: dict[str, asyncio.Event] = {}
+        self._current = "a"
+        self._fences = 0
+        self._number = 0
+        self._news = asyncio.Event()
+        self._steps: Mapping[str, Callable[[str], Awaitable[object]]] = {
+            ">": self.send,
+            "fragments": self._fragments,
+            "bytes": lambda rest: self.send(bytes.fromhex(rest)),
+            "ping": self._ping,
+            "wait end": self._wait_end,
+            "wait tokens": self._wait_tokens,
+            "wait answer": self._wait_answer,
+            "wait error": lambda _: self.until(lambda: bool(self._orphans()), "a MSG error with a null stream_id"),
+            "wait close": self._wait_close,
+            "wait idle": self._wait_idle,
+            "fence": lambda _: self.fence(),
+            "connect": self._connect_step,
+            "on": self._on,
+            "leave": self._leave,
+            "hold": self._hold,
+            "read": self._read_again,
+            "get": self._get,
+        }
+
+    async def do(self, step: Step) -> None:
+        """Do a step. Raises `StepFailedError`."""
+        if step.verb == "times":
+            count, _, frame = step.rest.partition(" ")
+            for self._number in range(1, int(count) + 1):
+                await self.send(script.Step(">", frame).filled(self._text))
+            return
+        await self._steps[step.verb](step.filled(self._text))
+
+    def _text(self, name: str, argument: str) -> str:
+        if name == "pad":
+            return " " * int(argument)
+        if name == "newline":
+            return "\n"
+        if name == "n":
+            return str(self._number)
+        if name == "key_protocol":
+            return key_protocol(self._subject.key or "")
+        return json.dumps(self.value(name, argument))
+
+    def value(self, name: str, argument: str = "") -> object:
+        """The value of a variable; `$tokens(1)`, `$after(1)`, `$first(1)`, `$begins(1)` tell what stream 1 brought."""
+        if name in ("tokens", "after", "first", "begins"):
+            (of,) = script.ids(argument)
+            ids = self._seen.ids(of)
+            if name == "begins":
+                return next((str(e["text"]) for e in self._seen.entries(of) if e.get("text")), "")
+            if name == "after":
+                return [*self._subject.prompt[:4], *ids]
+            return ids if name == "tokens" else (ids or [None])[0]
+        return self._subject.value(name)
+
+    def _now(self) -> float:
+        return time.monotonic() - self._began
+
+    async def connect(self, name: str, header: str = "") -> None:
+        """Open a connection and speak on it. A refused handshake is a fact like others. Raises `ConnectError`.
+
+        header: one more, or another one in place of what the suite sends.
+        """
+        from websockets.asyncio.client import connect
+        from websockets.exceptions import InvalidHandshake, InvalidStatus
+
+        self._current = name
+        url, headers, more = self._dialled(header)
+        try:
+            connection = await connect(
+                url,
+                additional_headers=headers,
+                **more,
+                compression=None,
+                open_timeout=self._timeout,
+                ping_interval=None,
+                close_timeout=_CLOSING,
+                max_size=_LARGEST,
+                proxy=None,
+            )
+        except InvalidStatus as refused:
+            self._seen.handshakes[name] = refused.response.status_code
+            return
+        except (InvalidHandshake, OSError) as error:
+            failure = not_connected(self._server.url, error, shown=self._server.authorization is not None)
+            failure.hints = ("start it, or give its URL",)
+            raise failure from None
+        self._seen.handshakes[name] = 101
+        self._connections[name] = connection
+        self._may_read[name] = asyncio.Event()
+        self._may_read[name].set()
+        self._readers[name] = asyncio.create_task(self._read(name, connection))
+
+    def _dialled(self, header: str) -> tuple[str, dict[str, str], dict[str, Any]]:
+        """What to dial for a further header: URL, headers, and what else `websockets` has to be told."""
+        name, _, value = (part.strip() for part in header.partition(":"))
+        headers = as_headers(self._server.authorization)
+        if name == "Sec-WebSocket-Protocol":  # a page shows its key in no other way
+            return self._server.url, {}, {"subprotocols": [one.strip() for one in value.split(",")]}
+        if name == "Host":
+            parts = urlsplit(self._server.url)
+            return parts._replace(netloc=value).geturl(), headers, {"host": parts.hostname, "port": _port(parts)}
+        if name:
+            headers[name] = value
+        return self._server.url, headers, {}
+
+    async def _read(self, name: str, connection: ClientConnection) -> None:
+        from websockets.exceptions import ConnectionClosed
+
+        while True:
+            await self._may_read[name].wait()
+            try:
+                content = await connection.recv()
+            except ConnectionClosed:
+                break
+            self._seen.add(Message.of(self._now(), name, "<", content))
+            self._news.set()
+        ours_first = connection.protocol.close_rcvd_then_sent is False
+        code = connection.close_code or 1006
+        by = "client" if ours_first else "server"
+        self._seen.closed.setdefault(name, Closed(self._now(), code, connection.close_reason or "", by))
+        self._news.set()
+
+    async def send(self, content: str | bytes) -> None:
+        """Send a message on the current connection."""
+        await self._sending([content], whole=True)
+
+    async def _fragments(self, content: str) -> None:
+        third = len(content) // 3
+        await self._sending([content[:third], content[third : 2 * third], content[2 * third :]], whole=False)
+
+    async def _sending(self, parts: list[str | bytes] | list[str], *, whole: bool) -> None:
+        from websockets.exceptions import ConnectionClosed
+
+        content = parts[0] if whole else "".join(str(part) for part in parts)
+        self._seen.add(Message.of(self._now(), self._current, ">", content))
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._here().send(content if whole else [str(part) for part in parts])
+        except ConnectionClosed:
+            await asyncio.sleep(0)  # the reader tells how it was closed
+        except TimeoutError:
+            raise StepFailedError(f"the server does not read: nothing could be sent for {self._timeout:g} s") from None
+
+    def _here(self) -> ClientConnection:
+        if self._current not in self._connections:
+            status = self._seen.handshakes.get(self._current)
+            raise StepFailedError(f"connection {self._current} was not opened (HTTP status {status})")
+        return self._connections[self._current]
+
+    async def until(self, holds: Callable[[], bool], what: str) -> None:
+        """Wait until something holds. Raises `StepFailedError` when time is over or the connection closed."""
+        name = self._current
+        self._here()
+        try:
+            async with asyncio.timeout(self._timeout):
+                while not holds():
+                    end = self._seen.closed.get(name)
+                    if end is not None:
+                        told = f"{end.code} {end.reason}".rstrip()
+                        raise StepFailedError(f"waited for {what}; the connection was closed ({told})")
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            last = next((m for m in reversed(self._seen.received(name))), None)
+            told = "nothing came" if last is None else f"the last that came: {str(last.content)[:100]}"
+            raise StepFailedError(f"waited {self._timeout:g} s for {what}; {told}") from None
+
+    async def _wait_end(self, rest: str) -> None:
+        for of in script.ids(rest):
+            await self.until(lambda of=of: self._seen.has_ended(of, self._current), f"the end of stream {of}")  # type: ignore[misc] # bound now
+
+    async def _wait_tokens(self, rest: str) -> None:
+        of, count = script.ids(rest)
+        wanted = count if isinstance(count, int) else 1
+        await self.until(lambda: len(self._seen.tokens(of, self._current)) >= wanted, f"{count} tokens of stream {of}")
+
+    async def _wait_answer(self, rest: str) -> None:
+        for of in script.ids(rest):
+            await self.until(lambda of=of: self._seen.is_answered(of, self._current), f"a MSG for request {of}")  # type: ignore[misc] # bound now
+
+    async def _wait_close(self, _: str) -> None:
+        name = self._current
+        try:
+            async with asyncio.timeout(self._timeout):
+                while name not in self._seen.closed:
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            raise StepFailedError(f"waited {self._timeout:g} s for the server to close connection {name}") from None
+
+    async def _wait_idle(self, rest: str) -> None:
+        for _ in range(int(rest)):
+            info = await self.fence()
+            if isinstance(info, dict) and not info.get("running"):
+                return
+        raise StepFailedError(f"after {rest} answers to MODEL_INFO the server still tells that streams run")
+
+    def _orphans(self) -> list[object]:
+        return [entry for entry in self._seen.told(None, self._current) if "error" in entry]
+
+    async def fence(self) -> object:
+        """Ask MODEL_INFO and return its answer: the server has then read what was sent before."""
+        self._fences += 1
+        of = f"fence {self._fences}"
+        await self.send(f"MODEL_INFO {json.dumps({'model': self._subject.model, 'stream_id': of})}")
+        await self.until(lambda: self._seen.is_answered(of, self._current), "an answer to a MODEL_INFO behind it all")
+        return self._seen.told(of, self._current)[0].get("model_info")
+
+    async def _ping(self, _: str) -> None:
+        from websockets.exceptions import ConnectionClosed
+
+        try:
+            async with asyncio.timeout(self._timeout):
+                await (await self._here().ping())
+        except ConnectionClosed as closed:
+            raise StepFailedError(f"waited for the pong to a ping; the connection was closed ({closed})") from None
+        except TimeoutError:
+            raise StepFailedError(f"waited {self._timeout:g} s for the pong to a ping") from None
+
+    async def _connect_step(self, rest: str) -> None:
+        name, *header = script.words(rest)
+        await self.connect(name, header[0] if header else "")
+
+    async def _on(self, name: str) -> None:
+        self._current = name
+
+    async def _leave(self, _: str) -> None:
+        self._here().transport.abort()
+        await self._readers[self._current]
+
+    async def _hold(self, _: str) -> None:
+        self._may_read[self._current].clear()
+
+    async def _read_again(self, _: str) -> None:
+        self._may_read[self._current].set()
+
+    async def _get(self, path: str) -> None:
+        self._seen.http[path] = await asyncio.to_thread(_fetch, self._server, path, self._timeout)
+
+    async def end(self) -> None:
+        """Close every connection."""
+        for event in self._may_read.values():
+            event.set()
+        for connection in self._connections.values():
+            await connection.close()
+        await asyncio.gather(*self._readers.values())
+
+
+def _port(parts: SplitResult) -> int:
+    return parts.port or (443 if parts.scheme == "wss" else 80)
+
+
+def _fetch(server: SocketEndpoint, path: str, timeout: float) -> Answered:
+    """The answer to a GET, whatever its status. Raises `StepFailedError`."""
+    import http.client
+
+    parts = urlsplit(server.url)
+    kind = http.client.HTTPSConnection if parts.scheme == "wss" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "127.0.0.1", parts.port, timeout=timeout)
+    try:
+        connection.request("GET", path, headers=as_headers(server.authorization))
+        response = connection.getresponse()
+        return Answered(response.status, response.read(2**16).decode("utf-8", "replace"))
+    except (OSError, http.client.HTTPException) as error:
+        raise StepFailedError(f"GET {path} was not answered: {error}") from None
+    finally:
+        connection.close()

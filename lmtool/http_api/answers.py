@@ -1,0 +1,99 @@
+"""One answer while it grows: its text, its calls, its tokens, and how it ended."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lmtool.http_api.tools.deltas import Plain, Reader
+from lmtool.types import ToolCall, Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lmtool.http_api.tools.deltas import Delta
+    from lmtool.types import TokenOutput
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of a tool while it grows."""
+
+    id: str
+    name: str
+    arguments: str = ""
+
+    @property
+    def whole(self) -> ToolCall:
+        """The call as a conversation goes on with it."""
+        return ToolCall(self.id, self.name, self.arguments)
+
+
+@dataclass(slots=True)
+class Answer:
+    """One choice while it grows."""
+
+    index: int
+    logprobs: int | None
+    """How many alternatives are wanted; None: no logprobs."""
+    reader: Reader = field(default_factory=Plain)
+    """Tells calls from text."""
+    marks: Mapping[int, str] = field(default_factory=dict)
+    """Special tokens that the reader must see, by id: they do not show as text."""
+    id_length: int | None = None
+    """Of the ids of calls, where the model's templates want one."""
+    most_calls: int | None = None
+    """Further ones are left out; None: all are kept."""
+    text: str = ""
+    """Without calls."""
+    written: str = ""
+    """All that the model wrote."""
+    calls: list[Call] = field(default_factory=list)
+    outputs: list[TokenOutput] = field(default_factory=list)
+    """Those with a token."""
+    ended: str | None = None
+    """`stop`, `length` or `cancelled`."""
+    usage: Usage | None = None
+    warnings: tuple[str, ...] = ()
+    stopped_by: str | int | None = None
+
+    @property
+    def finish_reason(self) -> str | None:
+        """In OpenAI's words: an answer with calls that ended by itself ended with them."""
+        return "tool_calls" if self.calls and self.ended == "stop" else self.ended
+
+    def add(self, output: TokenOutput) -> list[Delta]:
+        """Take one more output; return what it adds, which may have been held back before."""
+        mark = "" if output.token is None else self.marks.get(output.token, "")
+        text = mark + (output.text or "")
+        self.written += text
+        deltas = [*self.reader.push(text)]
+        if output.token is not None:
+            self.outputs.append(output)
+        if output.finish_reason is not None:
+            deltas += self.reader.finish()
+            self.ended, self.usage, self.warnings = output.finish_reason, output.usage, output.warnings
+            self.stopped_by = output.stopped_by
+        if self.most_calls is not None:
+            deltas = [delta for delta in deltas if delta.call is None or delta.call < self.most_calls]
+        self._take(deltas)
+        return deltas
+
+    def _take(self, deltas: Sequence[Delta]) -> None:
+        for delta in deltas:
+            self.text += delta.text
+            if delta.name is not None:
+                self.calls.append(Call(self._new_id(), delta.name))
+            if delta.call is not None:
+                self.calls[delta.call].arguments += delta.arguments
+
+    def _new_id(self) -> str:
+        number = uuid.uuid4().hex
+        return f"call_{number[:24]}" if self.id_length is None else number[: self.id_length]
+
+    @property
+    def mean_logprob(self) -> float:
+        """Of its tokens, in nats: what `best_of` goes by."""
+        known = [output.logprob for output in self.outputs if output.logprob is not None]
+        return sum(known) / len(known) if known else float("-inf")

@@ -1,0 +1,60 @@
+"""Items of the Responses API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lmtool.http_api.errors import ApiError
+from lmtool.http_api.members import Members
+from lmtool.http_api.responses.items import fresh, function_call, message, part, turns_of
+from lmtool.types import ChatMessage, ToolCall
+
+
+def read(*items: dict[str, Any]) -> tuple[ChatMessage, ...]:
+    return turns_of(Members({}), items)
+
+
+def test_turns() -> None:
+    """Messages, calls beside the message before them, what tools answered; thoughts are left out."""
+    assert read(
+        {"role": "developer", "content": "brief"},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "a"}]},
+        {"type": "reasoning", "id": "r", "summary": []},
+        message("msg_1", "completed", [part("b")]),
+        function_call("fc_1", "completed", ToolCall("1", "f", "{}")),
+        function_call("fc_2", "completed", ToolCall("2", "g", "{}")),
+        {"type": "function_call_output", "call_id": "1", "output": "sunny"},
+    ) == (
+        ChatMessage("system", "brief"),
+        ChatMessage("user", "a"),
+        ChatMessage("assistant", "b", (ToolCall("1", "f", "{}"), ToolCall("2", "g", "{}"))),
+        ChatMessage("tool", "sunny", tool_call_id="1"),
+    )
+    assert read(function_call("fc", "completed", ToolCall("1", "f", "{}")))[0].role == "assistant"
+
+
+@pytest.mark.parametrize(
+    ("item", "param"),
+    [
+        ({"content": "a"}, "input[0].role"),
+        ({"role": "wizard", "content": "a"}, "input[0].role"),
+        ({"role": "user", "content": 1}, "input[0].content"),
+        ({"role": "user", "content": [{"type": "input_image"}]}, "input[0].content"),
+        ({"type": "item_reference", "id": "x"}, "input[0].type"),
+        ({"type": "function_call", "arguments": "{}"}, "input[0].name"),
+        ({"role": "user", "content": "a", "contents": 1}, "input[0].contents"),
+    ],
+)
+def test_what_is_wrong_is_named(item: dict[str, Any], param: str) -> None:
+    """400, and the member to blame."""
+    with pytest.raises(ApiError) as raised:
+        read(item)
+    assert (raised.value.status, raised.value.param) == (400, param)
+
+
+def test_ids_are_new() -> None:
+    """Each says what it is of."""
+    assert fresh("resp").startswith("resp_")
+    assert fresh("resp") != fresh("resp")

@@ -1,0 +1,81 @@
+"""Requests to `/v1/responses`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lmtool.http_api.errors import ApiError
+from lmtool.http_api.responses.requests import Ask, read
+from lmtool.types import ChatMessage
+
+TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
+FORM = {"type": "json_schema", "name": "x", "strict": True, "schema": {"type": "object"}}
+
+
+def asked(body: dict[str, Any]) -> Ask:
+    return read(body)
+
+
+def test_the_conversation() -> None:
+    """Instructions first, then what was said before, then the input; instructions are not remembered."""
+    said = (ChatMessage("user", "a"), ChatMessage("assistant", "b"))
+    alone = asked({"input": "c", "instructions": "i", "previous_response_id": "resp_1"})
+    assert alone.previous == "resp_1"
+    assert alone.turns == (ChatMessage("user", "c"),)
+    ask = alone.behind(said)
+    assert ask.call.prompts == ((ChatMessage("system", "i"), *said, ChatMessage("user", "c")),)
+    assert ask.turns == (*said, ChatMessage("user", "c"))
+    assert ask.told["previous_response_id"] == "resp_1"
+
+
+def test_tools_and_form() -> None:
+    """Tools without the inner object; the form of the text under `text`."""
+    ask = asked({"input": "c", "tools": [TOOL], "tool_choice": {"type": "function", "name": "f"}})
+    assert ask.call.tools is not None
+    assert ask.call.tools.mode == "named"
+    held = asked({"input": "c", "text": {"format": FORM}}).call.constraint
+    assert held is not None
+    assert (held.text, held.strict) == ('{"type":"object"}', True)
+    assert asked({"input": "c", "text": {"format": {"type": "text"}}}).call.constraint is None
+
+
+def test_what_changes_nothing_is_taken() -> None:
+    """What clients send by habit."""
+    ask = asked(
+        {
+            "input": "c",
+            "reasoning": {"effort": None, "summary": None},
+            "truncation": "disabled",
+            "include": ["reasoning.encrypted_content", "message.output_text.logprobs"],
+            "top_logprobs": 2,
+            "metadata": {"a": "b"},
+            "store": False,
+            "max_output_tokens": 5,
+        }
+    )
+    assert (ask.call.logprobs, ask.store, ask.call.sampling.max_tokens) == (2, False, 5)
+    assert ask.told["metadata"] == {"a": "b"}
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "input"),
+        ({"input": []}, "input"),
+        ({"input": "a", "background": True}, "background"),
+        ({"input": "a", "truncation": "auto"}, "truncation"),
+        ({"input": "a", "reasoning": {"effort": "high"}}, "reasoning"),
+        ({"input": "a", "include": ["file_search_call.results"]}, "include"),
+        ({"input": "a", "tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"input": "a", "text": {"formt": {}}}, "text.formt"),
+        ({"input": "a", "text": {"format": {"type": "xml"}}}, "text.format.type"),
+        ({"input": "a", "max_tokens": 5}, "max_tokens"),
+    ],
+)
+def test_what_is_wrong_is_named(body: dict[str, Any], param: str) -> None:
+    """The member to blame."""
+    with pytest.raises(ApiError) as raised:
+        asked(body)
+    assert raised.value.param == param
