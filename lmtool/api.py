@@ -5,17 +5,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, cast
 
 from lmtool.constraint import constraint_from
 from lmtool.errors import kind_of
-from lmtool.interfaces import stream
+from lmtool.streams import stream
 from lmtool.types import (
     ChatMessage,
+    ChatPrompt,
     Constraint,
     GenerateRequest,
     LogprobsMode,
+    MixedPrompt,
     ModelInfo,
     Prompt,
     SamplingParams,
@@ -24,19 +26,20 @@ from lmtool.types import (
 )
 
 if TYPE_CHECKING:
-    from lmtool.cli.serving.service import Service
     from lmtool.errors import LmtoolError
     from lmtool.interfaces import TokenModel
+    from lmtool.serving.service import Service
     from lmtool.types import LoadProgress
 
-PromptLike: TypeAlias = "str | Sequence[int] | Sequence[ChatMessage | Mapping[str, str]]"
-"""A text (never templated), token ids, or messages (always templated), as objects or as `{"role", "content"}`."""
+PromptLike: TypeAlias = "str | Sequence[int | str] | Sequence[ChatMessage | Mapping[str, str]] | ChatPrompt"
+"""A text (never templated), token ids, texts and ids in a row, or messages (always templated), as objects or as
+`{"role", "content"}`; with tools, or the beginning of the answer: a `ChatPrompt`."""
 
 ConstraintLike: TypeAlias = "Constraint | Mapping[str, object]"
 """A constraint as `lmtool.constraint` makes it, or as it stands in a GENERATE (GEN-13)."""
 
 CHAT_TOKENS = 512
-"""Most tokens of an answer of `Model.chat` where nothing else is asked for."""
+"""Default `max_tokens` of `Model.chat`."""
 
 
 class Sampling(TypedDict, total=False):
@@ -89,7 +92,7 @@ class Model:
     """
 
     def __init__(self, model: TokenModel, name: str | None = None) -> None:
-        """Speak to a token model. name: which of several served ones."""
+        """Wrap a token model. name: which of several served ones."""
         self._model = model
         self._name = name
         self._stream_ids = itertools.count(1)
@@ -176,7 +179,10 @@ class Model:
 
     async def _conversation(self, message: PromptLike, system: str | None) -> PromptLike:
         if not isinstance(message, str):
-            return message if system is None else (ChatMessage("system", system), *_messages(message))
+            prompt = as_prompt(message)
+            if system is None or not isinstance(prompt, ChatPrompt):
+                return message
+            return replace(prompt, messages=(ChatMessage("system", system), *prompt.messages))
         if not (await self.info()).chat_template:
             return message if system is None else f"{system}\n\n{message}"
         head = () if system is None else (ChatMessage("system", system),)
@@ -196,12 +202,12 @@ async def connect(
 
     url: `ws://`, `wss://`, `http://`, `HOST:PORT`, or `stdio:COMMAND`, which starts the server. api_key: what the
     server asks for; it may be in the url as well, `ws://user:KEY@HOST:PORT/`. model: which of several served ones.
-    open_timeout: seconds. on_progress: told how a load proceeds that requests wait for.
+    open_timeout: seconds. on_progress: called as a load proceeds that requests wait for.
     Raises `UsageError` for a malformed url, `AccessDeniedError` for a wrong key, `ConnectError` or `TimeLimitError`.
     """
-    from lmtool.cli import wiring
+    from lmtool.lmtp.client import LmtpClient
 
-    async with wiring.connect(url, api_key=api_key, open_timeout=open_timeout, on_progress=on_progress) as client:
+    async with LmtpClient(url, api_key=api_key, open_timeout=open_timeout, on_progress=on_progress) as client:
         yield Model(client, model)
 
 
@@ -218,9 +224,10 @@ async def load(
     `lmtool.engine.config.EngineConfig`, such as `device`, `dtype`, `max_streams`. on_progress: called in the loop.
     Raises `ModelLoadError`, `ResourceError`, `OutOfMemoryError`; leaving ends what still runs and frees the memory.
     """
-    from lmtool.cli.serving.service import Service, ServiceConfig
-    from lmtool.cli.wiring import ModelsConfig, need_serve_packages
     from lmtool.engine.config import EngineConfig
+    from lmtool.serving.composition import need_serve_packages
+    from lmtool.serving.config import ModelsConfig, ServiceConfig
+    from lmtool.serving.service import Service
 
     need_serve_packages()
     service = Service(ServiceConfig(ModelsConfig(model), EngineConfig(**engine)))
@@ -242,7 +249,7 @@ class Server:
     service: Service
 
     async def drain(self, seconds: float = 3600.0) -> bool:
-        """Take no new work, let running streams end; whether all ended within so many seconds."""
+        """Take no new work, let running streams end; whether all ended within `seconds`."""
         return await self.service.drain(seconds)
 
 
@@ -268,16 +275,16 @@ async def serve(
     ends what still runs; `Server.drain` before that lets it end by itself. Raises what `load` raises, `ResourceError`
     for a port that cannot be had, and `UsageError` for a host that other machines reach without `api_key` or `no_auth`.
     """
-    from lmtool.cli.serving.access import AccessConfig
-    from lmtool.cli.serving.listening import ListenConfig, bind, url
-    from lmtool.cli.serving.service import Service, ServiceConfig
-    from lmtool.cli.wiring import ModelsConfig, need_serve_packages
     from lmtool.engine.config import EngineConfig
+    from lmtool.serving.composition import need_serve_packages
+    from lmtool.serving.config import AccessConfig, ListenConfig, ModelsConfig, ServiceConfig
+    from lmtool.serving.listening import bind, url
+    from lmtool.serving.service import Service
 
     need_serve_packages()
     models = ModelsConfig(model, tuple(served_model_name), tuple(allow_model))
     listen = ListenConfig(host, port)
-    access = AccessConfig(api_key, tuple(allow_origin), tuple(allow_host), no_auth).policy(listen)
+    access = AccessConfig(tuple(allow_origin), tuple(allow_host), no_auth).policy(listen, api_key)
     service = Service(ServiceConfig(models, EngineConfig(**engine), access=access))
     sockets = bind(listen)
     where = url(listen, sockets)
@@ -289,20 +296,20 @@ async def serve(
 
 
 def as_prompt(prompt: PromptLike) -> Prompt:
-    """The prompt as requests carry it. Raises `TypeError` for what is none."""
-    if isinstance(prompt, str):
+    """The prompt in the form of requests. Raises `TypeError` for anything else."""
+    if isinstance(prompt, str | ChatPrompt):
         return prompt
     parts = list(prompt)
     if all(isinstance(part, int) for part in parts):
         return tuple(part for part in parts if isinstance(part, int))
-    return _messages(parts)
-
-
-def _messages(parts: Sequence[Any]) -> tuple[ChatMessage, ...]:
-    return tuple(part if isinstance(part, ChatMessage) else _message(part) for part in parts)
+    if all(isinstance(part, int | str) for part in parts):
+        return MixedPrompt(tuple((part,) if isinstance(part, int) else part for part in parts))  # type: ignore[misc] # as just seen
+    return ChatPrompt(tuple(map(_message, parts)))
 
 
 def _message(part: object) -> ChatMessage:
+    if isinstance(part, ChatMessage):
+        return part
     if isinstance(part, Mapping) and set(part) == {"role", "content"}:
         return ChatMessage(str(part["role"]), str(part["content"]))
     raise TypeError(
@@ -311,20 +318,20 @@ def _message(part: object) -> ChatMessage:
 
 
 def _wants_text(prompt: PromptLike) -> bool:
-    return isinstance(prompt, str) or any(not isinstance(part, int) for part in prompt)
+    return isinstance(prompt, str | ChatPrompt) or any(not isinstance(part, int) for part in prompt)
 
 
-def as_sampling(given: Mapping[str, Any]) -> SamplingParams:
+def as_sampling(keywords: Mapping[str, Any]) -> SamplingParams:
     """Sampling parameters from keyword arguments. Raises `TypeError` for an unknown name, with the nearest known."""
-    known = [field.name for field in fields(SamplingParams)]
-    for name in given:
-        if name not in known:
+    names = [field.name for field in fields(SamplingParams)]
+    for name in keywords:
+        if name not in names:
             import difflib
 
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
             raise TypeError(f"{name!r} is no sampling parameter; {hint}")
-    values = dict(given)
+    values = dict(keywords)
     stop = values.get("stop", ())
     values["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
     values["stop_token_ids"] = tuple(values.get("stop_token_ids", ()))
@@ -332,12 +339,12 @@ def as_sampling(given: Mapping[str, Any]) -> SamplingParams:
 
 
 def as_error(output: TokenOutput) -> LmtoolError:
-    """The exception for an output that ends its stream with an error; `ServerError` where no known kind is told.
+    """The exception for an output that ends its stream with an error; `ServerError` without an error code.
 
-    A server tells kinds to a client that has used an extension (text, `stop`, ...) or has asked for `info`.
+    Servers send codes to a client that has used an extension (text, `stop`, ...) or has asked for `info`.
     """
     return kind_of(output.error_code)(output.error or "the stream failed")
 
 
 def _ignore(_progress: LoadProgress) -> None:
-    """Nobody asked how the load proceeds."""
+    """Ignore progress."""

@@ -1,4 +1,4 @@
-"""One `Constraint` from each of the spellings in use, refused at once where a glance is enough (no library asked)."""
+"""A `Constraint` from each of the spellings in use; what is malformed or too large is refused without a library."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _SHOWN_CHARACTERS = 60
 _REPEAT = re.compile(r"\{\s*(\d+)?\s*(?:,\s*(\d+)?\s*)?\}")
 
 
-def constraint_from(given: object, *, where: str = "constraint") -> Constraint:
+def constraint_from(value: object, *, where: str = "constraint") -> Constraint:
     """Return the constraint of an object that names it: LMTP's `constraint`, OpenAI servers' `structured_outputs`.
 
-    given: one of `json` (a schema, or its text), `regex`, `choice` (texts), `grammar` (Lark or GBNF), `json_object`
+    value: one of `json` (a schema, or its text), `regex`, `choice` (texts), `grammar` (Lark or GBNF), `json_object`
     (true) and `structural_tag`; beside it `strict` (true) and `disable_any_whitespace` (true). Members that are null
     count as absent. Raises `ConstraintError`, which names the member under `where`.
     """
-    if not _is_object(given):
-        raise ConstraintError(f"{where} is {_shown(given)}; expected an object with one of {', '.join(_READERS)}")
-    members = {name: value for name, value in given.items() if value is not None}
+    if not _is_object(value):
+        raise ConstraintError(f"{where} is {_shown(value)}; expected an object with one of {', '.join(_READERS)}")
+    members = {name: member for name, member in value.items() if member is not None}
     unknown = sorted(members.keys() - _READERS.keys() - set(_SWITCHES))
     if unknown:
         raise ConstraintError(

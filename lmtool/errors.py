@@ -21,6 +21,11 @@ class LmtoolError(Exception):
         self.message = message
         self.hints = hints
 
+    @property
+    def sentence(self) -> str:
+        """Message and hints in one line."""
+        return "; ".join((self.message, *self.hints))
+
 
 class UsageError(LmtoolError):
     """The command line or the arguments of a call make no sense."""
@@ -44,13 +49,13 @@ class ServerError(LmtoolError):
 
 
 class InvalidAnswerError(ServerError):
-    """A finished answer is not valid under the schema that it was strictly held to."""
+    """A finished answer is not valid under its strict schema."""
 
     code = "invalid_answer"
 
 
 class AccessDeniedError(ServerError):
-    """The server does not let this client in: it wants a key, or does not know the name that it was asked under."""
+    """The server refuses this client: it requires a key, or does not know the host name that it was asked for."""
 
     code = "access_denied"
 
@@ -84,7 +89,7 @@ class FileError(LmtoolError):
 
 
 class ResourceError(LmtoolError):
-    """Something this machine lacks: a free port, a device, memory, a model, an optional package."""
+    """This machine lacks something: a free port, a device, memory, a model, an optional package."""
 
     exit_code = 8
     code = "resource"
@@ -155,7 +160,7 @@ def kind_of(code: str | None) -> type[LmtoolError]:
 
 
 def _kinds(base: type[LmtoolError]) -> dict[str, type[LmtoolError]]:
-    found: dict[str, type[LmtoolError]] = {}
+    kinds: dict[str, type[LmtoolError]] = {}
     for child in base.__subclasses__():
-        found |= _kinds(child)
-    return {**found, base.code: base}
+        kinds |= _kinds(child)
+    return {**kinds, base.code: base}

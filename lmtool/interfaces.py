@@ -1,24 +1,22 @@
-"""The plugs: what a room must offer to be wired to another, and the adapters that go with them."""
+"""The interfaces between rooms: models, streams, tokenizers, guides, protocols."""
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from lmtool.prompt_limits import PromptLimits
 from lmtool.types import (
-    ChatMessage,
     Constraint,
     GenerateRequest,
     LoadProgress,
     ModelEntry,
     ModelInfo,
+    Prompt,
     ScoreRequest,
-    StreamId,
     TokenizerInfo,
     TokenOutput,
+    ToolCallFormat,
 )
 
 if TYPE_CHECKING:
@@ -26,6 +24,7 @@ if TYPE_CHECKING:
 
     import numpy as np
     from numpy.typing import NDArray
+    from starlette.routing import BaseRoute
 
     from lmtool.errors import LmtoolError
     from lmtool.prompt_limits import LimitsByModel
@@ -37,7 +36,7 @@ Unsubscribe: TypeAlias = Callable[[], None]
 
 
 class StreamHandle(Protocol):
-    """The submitter's hold on one running stream. Every method is harmless after the stream's end."""
+    """The caller's handle on one running stream. Every method is harmless after the stream's end."""
 
     def cancel(self) -> None:
         """End the stream within one step; its last output has `finish_reason` `cancelled`."""
@@ -61,6 +60,44 @@ class TokenModel(Protocol):
 
     async def info(self, model: str | None = None) -> ModelInfo:
         """What is served under this name (None: the only model). Raises `RequestError` for a name not served."""
+
+
+class MetricFamily(NamedTuple):
+    """One metric in the terms of Prometheus: its samples share a name, a kind and a sentence."""
+
+    name: str
+    """Without the prefix `lmtool_`."""
+    kind: Literal["counter", "gauge"]
+    help: str
+    samples: Sequence[tuple[str, float]]
+    """Labels, as `{name="value"}` or empty, and a number each."""
+
+    @classmethod
+    def gauge(cls, name: str, help_text: str, value: float) -> MetricFamily:
+        """A number of now."""
+        return cls(name, "gauge", help_text, (("", value),))
+
+    @classmethod
+    def counter(cls, name: str, help_text: str, value: float) -> MetricFamily:
+        """A number that only grows."""
+        return cls(name, "counter", help_text, (("", value),))
+
+
+class Face(Protocol):
+    """One protocol on the port: what a server mounts, waits for and counts."""
+
+    def routes(self) -> Sequence[BaseRoute]:
+        """Routes for a starlette application; they are served behind the door, `access.asgi.Door`."""
+
+    @property
+    def running(self) -> int:
+        """Streams or requests of clients that are being answered."""
+
+    async def drain(self, seconds: float) -> bool:
+        """Take nothing new and wait for what runs; whether all of it ended by itself within `seconds`."""
+
+    def metrics(self) -> Iterable[MetricFamily]:
+        """What this protocol adds to `/metrics`."""
 
 
 @runtime_checkable
@@ -90,11 +127,24 @@ def current_limits(model: TokenModel) -> LimitsByModel:
 
 
 @runtime_checkable
+class Tokenized(Protocol):
+    """A `TokenModel` whose tokenizers are in this process."""
+
+    def tokenizer(self, model: str | None = None) -> Tokenizer | None:
+        """The tokenizer of a served model, None where it is not here or the model is not in memory."""
+
+
+def tokenizer_of(model: TokenModel, name: str | None = None) -> Tokenizer | None:
+    """The tokenizer of the model served under a name, where it is in this process."""
+    return model.tokenizer(name) if isinstance(model, Tokenized) else None
+
+
+@runtime_checkable
 class LoadedModel(TokenModel, Protocol):
     """A `TokenModel` that holds memory or a device until it is closed."""
 
     async def drain(self, seconds: float) -> int:
-        """Accept nothing new and let running streams end; how many still run after so many seconds (0: none)."""
+        """Accept nothing new and let running streams end; the number still running after `seconds`."""
 
     def close(self) -> None:
         """Give everything back; streams still running end with `error`. Blocks: call it off the event loop."""
@@ -143,7 +193,17 @@ class Tokenizer(Protocol):
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether `encode_chat` can be called."""
+        """Whether a `ChatPrompt` can be encoded."""
+
+    @property
+    def tool_calls(self) -> ToolCallFormat:
+        """How the model writes tool calls."""
+
+    def token(self, token_id: int) -> str | None:
+        """An id's name in the vocabulary, such as `Ġthe` or `<0x0A>`; None for an unknown id."""
+
+    def piece(self, token_id: int) -> bytes:
+        """Bytes that an id adds to a text, maybe part of a character; none for special and unknown ids."""
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Token ids of a text; `special` adds what the model expects at a text's start, such as its bos id."""
@@ -151,14 +211,21 @@ class Tokenizer(Protocol):
     def encode_continuation(self, text: str) -> list[int]:
         """Token ids of a text that follows another: nothing that belongs to a text's start, no bos and no blank."""
 
-    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """Token ids of the messages under the model's chat template, ready for the assistant's answer.
+    def encode_prompt(self, prompt: Prompt, *, special: bool = True) -> list[int]:
+        """Token ids of a prompt in any form, a conversation under the model's chat template.
 
-        Raises `RequestError` when the template refuses the messages or there is none.
+        special: as in `encode`, for a text. Raises `RequestError` when the template refuses the messages or there is
+        none, and for a text that is no Unicode; `ContextOverflowError` for what is beyond `limits`.
         """
+
+    async def tokenize(self, prompt: Prompt, *, special: bool = True) -> list[int]:
+        """`encode_prompt` without blocking the event loop: a long prompt is encoded in a worker thread."""
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of a whole sequence of ids, special tokens left out."""
+
+    async def detokenize(self, tokens: Sequence[int]) -> str:
+        """`decode` without blocking the event loop."""
 
     def detokenizer(self, context: Sequence[int] = ()) -> Detokenizer:
         """A fresh detokenizer for a stream that continues `context` (its prompt)."""
@@ -202,12 +269,12 @@ class Guide(Protocol):
 
 
 class Verdict(NamedTuple):
-    """What came of validating a finished answer."""
+    """The result of validating a finished answer."""
 
     error: LmtoolError | None = None
     """Ends the stream in place of `stop`."""
     warnings: tuple[str, ...] = ()
-    """To be told with the stream's end."""
+    """Sent with the stream's last output."""
 
 
 class AnswerCheck(Protocol):
@@ -267,109 +334,3 @@ class GuideCompiler(Protocol):
 
     def close(self) -> None:
         """Stop compiling; what waits fails. Guides already made go on."""
-
-
-async def stream(
-    model: TokenModel, request: GenerateRequest | ScoreRequest, *, high_water: int = 256
-) -> AsyncIterator[TokenOutput]:
-    """Yield the outputs of one stream, for callers that have just one.
-
-    Leaving the iterator early cancels the stream. A reader that falls `high_water` outputs behind pauses it until it
-    has caught up by half. An output with `error` is yielded like any other and is the last one.
-    """
-    pending: deque[TokenOutput] = deque()
-    arrived = asyncio.Event()
-    paused = False
-
-    def sink(outputs: Sequence[TokenOutput]) -> None:
-        nonlocal paused
-        pending.extend(outputs)
-        arrived.set()
-        if len(pending) >= high_water and not paused:
-            paused = True
-            handle.pause()
-
-    handle = model.submit(request, sink)
-    ended = False
-    try:
-        while not ended:
-            await arrived.wait()
-            arrived.clear()
-            while pending and not ended:
-                output = pending.popleft()
-                if paused and len(pending) <= high_water // 2:
-                    paused = False
-                    handle.resume()
-                ended = output.last
-                yield output
-    finally:
-        if not ended:
-            handle.cancel()
-
-
-def failure(stream_id: StreamId, error: LmtoolError) -> TokenOutput:
-    """Return the output that ends a stream with this error: its sentence and what to do next."""
-    return TokenOutput(stream_id, error="; ".join([error.message, *error.hints]), error_code=error.code)
-
-
-class DeferredHandle:
-    """The hold on a stream that cannot start yet: keeps what is asked of it until `start`, then passes it on.
-
-    `fail` or `start` must be called at some time, once; both do nothing after `cancel`. Belongs to the event loop in
-    which it was made.
-    """
-
-    __slots__ = ("_handle", "_loop", "_paused", "_sink", "_stream_id", "ended")
-
-    def __init__(self, stream_id: StreamId, sink: Sink) -> None:
-        self._stream_id = stream_id
-        self._sink = sink
-        self._loop = asyncio.get_running_loop()
-        self._handle: StreamHandle | None = None
-        self._paused = False
-        self.ended = False
-        """Whether the stream ended before it started."""
-
-    def start(self, submit: Callable[[], StreamHandle]) -> None:
-        """Start the stream by calling `submit`, unless it was cancelled meanwhile."""
-        if self.ended:
-            return
-        self._handle = submit()
-        if self._paused:
-            self._handle.pause()
-
-    def fail(self, error: LmtoolError) -> None:
-        """End the stream with `error`, at the next turn of the event loop."""
-        self.end(failure(self._stream_id, error))
-
-    def cancel(self) -> None:
-        """End the stream, started or not."""
-        if self._handle is not None:
-            self._handle.cancel()
-        else:
-            self.end(TokenOutput(self._stream_id, finish_reason="cancelled"))
-
-    def pause(self) -> None:
-        """Hold back the stream's outputs, also once it has started."""
-        self._paused = True
-        if self._handle is not None:
-            self._handle.pause()
-
-    def resume(self) -> None:
-        """Go on after `pause`."""
-        self._paused = False
-        if self._handle is not None:
-            self._handle.resume()
-
-    def end(self, output: TokenOutput) -> None:
-        """End the stream with this output, at the next turn of the event loop."""
-        if not self.ended:
-            self.ended = True
-            self._loop.call_soon(self._sink, [output])
-
-
-def refuse(stream_id: StreamId, sink: Sink, error: LmtoolError) -> StreamHandle:
-    """Answer a request that cannot be served: the stream ends with `error`, after the caller has returned."""
-    handle = DeferredHandle(stream_id, sink)
-    handle.fail(error)
-    return handle

@@ -1,4 +1,4 @@
-"""Logits processors that other packages bring: named in a request with arguments, found by entry point."""
+"""Logits processors of other packages: named in a request with arguments, found by entry point."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ MAX_BYTES = 64 * 1024
 """Most bytes of one processor's arguments, as JSON."""
 
 
-def processors_from(given: object, *, where: str = "logits_processors") -> tuple[NamedProcessor, ...]:
+def processors_from(value: object, *, where: str = "logits_processors") -> tuple[NamedProcessor, ...]:
     """Read `[{"name": ..., "args": {...}}, ...]`, `args` being optional. Raises `RequestError` that names `where`."""
-    if not isinstance(given, list) or len(given) > MOST:
+    if not isinstance(value, list) or len(value) > MOST:
         raise RequestError(
-            f'{where} is {_shown(given)}; expected a list of at most {MOST} {{"name": ..., "args": ...}}'
+            f'{where} is {_shown(value)}; expected a list of at most {MOST} {{"name": ..., "args": ...}}'
         )
-    return tuple(_named(entry, f"{where}[{at}]") for at, entry in enumerate(given))
+    return tuple(_named(entry, f"{where}[{at}]") for at, entry in enumerate(value))
 
 
 def written(processors: Sequence[NamedProcessor]) -> list[dict[str, object]]:
@@ -40,7 +40,7 @@ def written(processors: Sequence[NamedProcessor]) -> list[dict[str, object]]:
 
 
 def installed() -> tuple[str, ...]:
-    """Names of all processors that installed packages bring."""
+    """Names of all processors of installed packages."""
     return tuple(sorted(entry_points(group=GROUP).names))
 
 
@@ -49,12 +49,12 @@ class Processors:
 
     def __init__(self, named: Sequence[NamedProcessor]) -> None:
         """Make them. Raises `RequestError` for a name that is not installed, or arguments that it refuses."""
-        self._made = [(one.name, _make(one)) for one in named]
+        self._processors = [(one.name, _make(one)) for one in named]
         self.error: LmtoolError | None = None
-        """Why the stream cannot go on, if so."""
+        """Why the stream must end, if so."""
 
     def apply(self, tokens: Sequence[int], logits: Any) -> None:  # noqa: ANN401  # a tensor; torch is the engine's
-        """Let each in turn change the logits of one step. What is -inf stays so: a constraint forbids it.
+        """Apply each in turn to the logits of one step. What is -inf stays so: a constraint forbids it.
 
         tokens: ids generated so far. logits: a tensor [V], changed in place; left as it is once there is an `error`.
         """
@@ -62,13 +62,13 @@ class Processors:
             return
         forbidden = logits == -math.inf
         changed = logits
-        for name, processor in self._made:
+        for name, processor in self._processors:
             changed = self._one(name, processor, tokens, changed.clone())
             if changed is None:
                 return
         changed.masked_fill_(forbidden, -math.inf)
         if not math.isfinite(float(changed.max())):
-            names = ", ".join(name for name, _ in self._made)
+            names = ", ".join(name for name, _ in self._processors)
             self.error = RequestError(f"the logits processors {names} left no token that could be picked")
             return
         logits.copy_(changed)
@@ -118,8 +118,8 @@ def _make(named: NamedProcessor) -> LogitsProcessor:
 
 @lru_cache(maxsize=64)
 def _factory(name: str) -> Callable[..., LogitsProcessor]:
-    brought = entry_points(group=GROUP)
-    if name not in brought.names:
+    entries = entry_points(group=GROUP)
+    if name not in entries.names:
         known = ", ".join(installed()) or "none"
         raise RequestError(
             f"there is no logits processor {_shown(name)}",
@@ -127,7 +127,7 @@ def _factory(name: str) -> Callable[..., LogitsProcessor]:
             f"packages add them: entry points {GROUP}",
         )
     try:
-        factory: Callable[..., LogitsProcessor] = brought[name].load()
+        factory: Callable[..., LogitsProcessor] = entries[name].load()
     except Exception as problem:  # foreign code again
         raise RequestError(f"the logits processor {name} cannot be imported: {problem}") from problem
     return factory

@@ -1,4 +1,4 @@
-"""What a prompt may have to fit into a model's context, told at a glance: before anything is tokenized or sent on."""
+"""Limits of prompts, checked before anything is tokenized or sent on."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from lmtool.errors import ContextOverflowError
-from lmtool.types import ChatMessage, ScoreRequest
+from lmtool.types import ChatPrompt, MixedPrompt, ScoreRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
-    from lmtool.types import GenerateRequest, ModelInfo, Prompt
+    from lmtool.types import ChatMessage, GenerateRequest, ModelInfo, Prompt
 
 _NORMALISED = 4
-"""Bytes of a text that its tokenizer may see as one: what a character can lose when it is normalised (U+1D400 to A)."""
+"""Bytes of a text that its tokenizer may see as one: how much normalisation can shorten a character (U+1D400 to A)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class PromptLimits:
     context_length: int
     """Most tokens of prompt and output together."""
     text_bytes: int | None = None
-    """Most bytes of a text, in UTF-8, that can be so few tokens; None where the tokens are not known."""
+    """Most bytes of a text, in UTF-8, that can fit; None where the tokens are not known."""
 
     @staticmethod
     def of(info: ModelInfo) -> PromptLimits | None:
@@ -43,13 +43,13 @@ class PromptLimits:
         return replace(self, text_bytes=self.context_length * longest_token_bytes * _NORMALISED)
 
     def check(self, request: GenerateRequest | ScoreRequest) -> None:
-        """Check what a request holds."""
+        """Check a request."""
         if not isinstance(request, ScoreRequest):
             self.check_prompt(request.prompt)
             return
         if isinstance(request.scored, str):
             self.check_text(request.scored, "scored text")
-        if _are_ids(request.prompt) and not isinstance(request.scored, str):
+        if isinstance(request.prompt, tuple) and not isinstance(request.scored, str):
             self.check_scored(len(request.prompt), len(request.scored))
         else:
             self.check_prompt(request.prompt, room=0)
@@ -58,10 +58,13 @@ class PromptLimits:
         """Check a prompt of any form. room: tokens that must be left for the output."""
         if isinstance(prompt, str):
             self.check_text(prompt)
-        elif _are_ids(prompt):
-            self.check_count(len(prompt), room=room)
+        elif isinstance(prompt, ChatPrompt):
+            self.check_messages(prompt)
+        elif isinstance(prompt, MixedPrompt):
+            self.check_count(sum(len(part) for part in prompt.parts if not isinstance(part, str)), room=room)
+            self.check_text("".join(part for part in prompt.parts if isinstance(part, str)))
         else:
-            self.check_messages([one for one in prompt if isinstance(one, ChatMessage)])
+            self.check_count(len(prompt), room=room)
 
     def check_count(self, tokens: int, *, room: int = 1) -> None:
         """Check how many tokens a prompt has."""
@@ -96,15 +99,15 @@ class PromptLimits:
             return
         self._check_bytes(_bytes(text), what)
 
-    def check_messages(self, messages: Sequence[ChatMessage]) -> None:
+    def check_messages(self, chat: ChatPrompt) -> None:
         """Check how many messages there are, each being a token at least, and how long they are together."""
-        if len(messages) > self.context_length:
+        if (count := len(chat.messages)) > self.context_length:
             raise ContextOverflowError(
-                f"{len(messages)} messages do not fit: the context of {self.model} is {self.context_length} tokens",
+                f"{count} messages do not fit: the context of {self.model} is {self.context_length} tokens",
                 "leave out the oldest ones",
             )
         if self.text_bytes is not None:
-            self._check_bytes(sum(map(_message_bytes, messages)), "conversation")
+            self._check_bytes(sum(map(_message_bytes, chat.messages)) + _bytes(chat.prefill), "conversation")
 
     def _check_bytes(self, size: int, what: str) -> None:
         if self.text_bytes is not None and size > self.text_bytes:
@@ -129,10 +132,6 @@ def widest(limits: Iterable[PromptLimits]) -> PromptLimits:
     known = sorted(limits, key=lambda one: one.context_length)
     texts = [one.text_bytes for one in known if one.text_bytes is not None]
     return replace(known[-1], text_bytes=max(texts) if len(texts) == len(known) else None)
-
-
-def _are_ids(prompt: Prompt) -> bool:
-    return not isinstance(prompt, str) and not (prompt and isinstance(prompt[0], ChatMessage))
 
 
 def _message_bytes(message: ChatMessage) -> int:

@@ -9,8 +9,8 @@ from typing import Literal, TypeAlias
 StreamId: TypeAlias = Hashable
 """Names a stream within its sink. Chosen by whoever submits the request; opaque to everyone else."""
 
-FinishReason: TypeAlias = Literal["stop", "length", "cancelled"]
-"""Why a stream ended: an eos id or stop condition, the token limit, or its own client's CANCEL."""
+FinishReason: TypeAlias = Literal["stop", "length", "cancelled", "prefill"]
+"""Why a stream ended: an eos id or stop condition, the token limit, its own client's CANCEL, or `prefill_only`."""
 
 LogprobsMode: TypeAlias = Literal["raw", "biased", "processed"]
 """Which normalised distribution a logprob is taken from.
@@ -78,13 +78,34 @@ class NamedProcessor:
     """Plain JSON values, given to it by name."""
 
 
-Prompt: TypeAlias = "tuple[int, ...] | str | tuple[ChatMessage, ...]"
-"""Token ids as they are (`()` is an empty prompt), a text to tokenize (never templated), or messages (always)."""
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """A conversation, which the model's chat template turns into a prompt that the assistant's answer continues."""
+
+    messages: tuple[ChatMessage, ...]
+    tools: tuple[Mapping[str, object], ...] = ()
+    """What the assistant may call, each as OpenAI's API has it: `{"type": "function", "function": {...}}`."""
+    chat_template_kwargs: Mapping[str, object] = field(default_factory=dict)
+    """Further variables of the template, by name."""
+    prefill: str = ""
+    """The beginning of the assistant's answer, which the model continues."""
+
+
+@dataclass(frozen=True, slots=True)
+class MixedPrompt:
+    """Texts and token ids in a row."""
+
+    parts: tuple[str | tuple[int, ...], ...]
+    """Each text is tokenized by itself: the first part as a text's start, any other as a continuation."""
+
+
+Prompt: TypeAlias = "tuple[int, ...] | str | MixedPrompt | ChatPrompt"
+"""Token ids as they are (`()` is an empty prompt), a text (never templated), both in a row, or a conversation."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How one stream picks its tokens and when it ends. Defaults are LMTP's."""
+    """How one stream picks its tokens and when it ends. Defaults are LMTP's; ranges: `lmtool.sampling_parameters`."""
 
     max_tokens: int = 32
     """The stream ends with `length` after this many tokens; 0 ends it without a token."""
@@ -124,47 +145,6 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
-    """The numbers that a parameter may have; as text, what a sentence says was expected."""
-
-    low: float
-    high: float
-    whole: bool = False
-    above: bool = False
-    """Whether it must be greater than `low`."""
-
-    def __contains__(self, value: object) -> bool:
-        if isinstance(value, bool) or not isinstance(value, int if self.whole else int | float):
-            return False
-        return self.low <= value <= self.high and not (self.above and value == self.low)
-
-    def __str__(self) -> str:
-        kind = "a whole number" if self.whole else "a number"
-        low, high = (f"{end:d}" if isinstance(end, int) else f"{end:.15g}" for end in (self.low, self.high))
-        return f"{kind} above {low}, at most {high}" if self.above else f"{kind} from {low} to {high}"
-
-
-_COUNT = Range(0, 2**31 - 1, whole=True)
-_FACTOR = Range(1e-6, 1e6)
-_NATS = Range(-1e6, 1e6)
-
-RANGES: Mapping[str, Range] = {
-    "max_tokens": _COUNT,
-    "temperature": _NATS,
-    "top_k": _COUNT,
-    "top_p": Range(0, 1),
-    "min_p": Range(0, 1),
-    "repetition_penalty": _FACTOR,
-    "presence_penalty": _NATS,
-    "frequency_penalty": _NATS,
-    "seed": Range(-(2**63), 2**63 - 1, whole=True),
-    "min_tokens": _COUNT,
-    "top_logprobs": _COUNT,
-}
-"""What the numbers of `SamplingParams` may be for an engine; what carries or asks for them may allow less."""
-
-
-@dataclass(frozen=True, slots=True)
 class GenerateRequest:
     """Ask for a new stream of tokens that continues a prompt."""
 
@@ -181,6 +161,12 @@ class GenerateRequest:
     """While more streams wait than can run, those with a lower number begin first."""
     logits_processors: tuple[NamedProcessor, ...] = ()
     """Change the logits of each step, in this order; what the constraint forbids stays forbidden."""
+    prefill_only: bool = False
+    """Compute the prompt's keys and values and sample nothing, so that later prompts that begin with it start faster.
+
+    Ends with `prefill`, without a token; `sampling`, `constraint` and `logits_processors` are ignored. Models that are
+    not computed by lmtool's own engine refuse it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +240,18 @@ class TokenizerInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCallFormat:
+    """How a model writes tool calls, as far as its tokenizer and chat template tell."""
+
+    name: str = "none"
+    """By vLLM's names (`hermes`, `llama3_json`, `mistral`); `none`: in no way that is known here."""
+    special_tokens: Mapping[str, int] = field(default_factory=dict)
+    """Marks around calls that are special tokens, which do not show as text, with their ids."""
+    templated: bool = True
+    """Whether the chat template shows tools to the model."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelInfo:
     """What a model is and how it runs."""
 
@@ -281,6 +279,8 @@ class ModelInfo:
     """None where the server has no tokenizer: it takes and gives token ids only."""
     chat_template: bool = False
     """Whether `messages` can be sent."""
+    tool_calls: ToolCallFormat | None = None
+    """None where the tokenizer is not known."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Library name to version."""
     running: int | None = None
@@ -290,6 +290,8 @@ class ModelInfo:
     kernels: str | None = None
     """What multiplies the weights on a CPU: `C kernels (AVX512-BF16)`, `oneDNN`, `torch`; on a GPU what computes
     attention: `Triton`, `flash-attn 3`, `torch`."""
+    max_top_logprobs: int | None = None
+    """Most alternatives that a token carries; None where it is not known."""
 
 
 ModelPhase: TypeAlias = Literal["unloaded", "queued", "loading", "ready", "unloading", "failed"]

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     Run = Callable[..., subprocess.CompletedProcess[str]]
     StartServer = Callable[..., contextlib.AbstractContextManager["ServerProcess"]]
 
+# A parent that ignores Ctrl-C hands that on to every program under test; a handler of our own is not inherited.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile(
     "steady", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )  # the same examples each time: a push is not stopped by luck, and wall time tells nothing on a busy machine
@@ -34,6 +36,12 @@ STORIES = ROOT / "tests/data/stories260K"
 """A real, trained model of 260K parameters: text in, text out, no chat template."""
 PATIENCE = 60.0
 """Seconds after which a process that says nothing counts as hung: generous, the machine may be busy."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Workers of `-n logical`: one more than processors, because a fifth of the time tests wait for other processes."""
+    return (os.cpu_count() or 1) + 1
 
 
 @pytest.fixture

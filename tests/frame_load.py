@@ -24,8 +24,8 @@ from urllib.parse import urlsplit
 
 from websockets.asyncio.client import connect
 
-from lmtool.interfaces import stream
 from lmtool.lmtp.client import LmtpClient
+from lmtool.streams import stream
 from lmtool.types import GenerateRequest, SamplingParams
 from tests.large_frames import CASES, LMTP
 

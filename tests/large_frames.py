@@ -65,7 +65,8 @@ _LMTP: dict[str, tuple[str, Callable[[], str]]] = {
         lambda: f'{_GENERATE}"messages": [{",".join([_SAYS + "x" * 380 + chr(34) + "}"] * 9999)}]}}',
     ),
     "ids": (TOKENS, lambda: listed(f'{_GENERATE}"prompt": [', "1", "]}")),
-    "ids that are none": ('has \\"a\\" at index 0', lambda: listed(f'{_GENERATE}"prompt": [', '"a"', "]}")),
+    "ids that are none": ("has true at index 0", lambda: listed(f'{_GENERATE}"prompt": [', "true", "]}")),
+    "texts in a row": (" bytes does not fit: the context of ", lambda: listed(f'{_GENERATE}"prompt": [', '"a"', "]}")),
     "scored": (
         "tokens do not fit: the context of ",
         lambda: listed('SCORE {"stream_id": 1, "prompt": [1], "scored": [', "1", "]}"),
@@ -109,7 +110,7 @@ _HTTP: dict[str, tuple[str, str, Callable[[], str]]] = {
     "echo": (_TEXT, BYTES, lambda: filled(f'{_ASK}"echo": true, "logprobs": 1, "prompt": "', WORDS, '"}')),
     "mask": (_TEXT, "token id 1536", lambda: f'{_ASK}"prompt": "x", "logit_bias": {{{_numbered(_BAR, 300_000)}}}}}'),
     "messages": (_CHAT, BYTES, lambda: filled(f'{_ASK}"messages": [{_SAYS}', WORDS, '"}]}')),
-    "messages, many": (_CHAT, "a list of messages", lambda: listed(f'{_ASK}"messages": [', f'{_SAYS}x"}}', "]}")),
+    "messages, many": (_CHAT, "a list of at most 10000", lambda: listed(f'{_ASK}"messages": [', f'{_SAYS}x"}}', "]}")),
     "tools": (
         _CHAT,
         "bytes; expected at most 524288",

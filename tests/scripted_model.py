@@ -11,8 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lmtool.errors import RequestError, UnknownModelError, UnknownTokenError
-from lmtool.interfaces import Sink, StreamHandle, refuse
-from lmtool.types import GenerateRequest, ModelEntry, ModelInfo, ScoreRequest, TokenOutput, Usage
+from lmtool.interfaces import Sink, StreamHandle
+from lmtool.streams import refuse
+from lmtool.types import (
+    ChatPrompt,
+    GenerateRequest,
+    MixedPrompt,
+    ModelEntry,
+    ModelInfo,
+    ScoreRequest,
+    TokenOutput,
+    Usage,
+)
 
 VOCAB_SIZE = 1000
 EOS = 999
@@ -23,9 +33,11 @@ def prompt_ids(prompt: object) -> tuple[int, ...]:
     """The ids of any prompt: a text's are its bytes, messages' those of their contents."""
     if isinstance(prompt, str):
         return tuple(prompt.encode())
+    if isinstance(prompt, ChatPrompt):
+        return prompt_ids("".join(message.content for message in prompt.messages))
+    if isinstance(prompt, MixedPrompt):
+        return tuple(token for part in prompt.parts for token in prompt_ids(part))
     assert isinstance(prompt, tuple)
-    if prompt and not isinstance(prompt[0], int):
-        return prompt_ids("".join(message.content for message in prompt))
     return prompt
 
 

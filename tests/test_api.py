@@ -28,7 +28,7 @@ from lmtool.errors import (
     UsageError,
 )
 from lmtool.lmtp.client import LmtpClient
-from lmtool.types import ChatMessage, GenerateRequest, SamplingParams, TokenOutput
+from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest, MixedPrompt, SamplingParams, TokenOutput
 from tests.scripted_model import ScriptedModel
 
 if TYPE_CHECKING:
@@ -151,15 +151,18 @@ async def test_nobody_there() -> None:
             pass
 
 
-def test_prompts_come_in_three_kinds() -> None:
-    """Text stays text, ids become a tuple, messages become `ChatMessage`s."""
+def test_every_kind_of_prompt() -> None:
+    """Text stays text, ids become a tuple, both in a row a `MixedPrompt`, messages a `ChatPrompt`."""
     hello = ChatMessage("user", "hello")
     assert as_prompt("hello") == "hello"
     assert as_prompt([1, 2]) == (1, 2)
     assert as_prompt([]) == ()
-    assert as_prompt([{"role": "user", "content": "hello"}, hello]) == (hello, hello)
+    assert as_prompt([{"role": "user", "content": "hello"}, hello]) == ChatPrompt((hello, hello))
+    assert as_prompt(["one", 2]) == MixedPrompt(("one", (2,)))
+    chat = ChatPrompt((hello,), prefill="Well,")
+    assert as_prompt(chat) is chat
     with pytest.raises(TypeError, match="role and content"):
-        as_prompt([1, "two"])  # type: ignore[list-item]
+        as_prompt([1, None])  # type: ignore[list-item]
 
 
 def test_an_unknown_parameter_names_the_nearest() -> None:

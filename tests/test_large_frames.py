@@ -13,8 +13,8 @@ import httpx
 import pytest
 from websockets.asyncio.client import connect
 
-from lmtool.interfaces import stream
 from lmtool.lmtp.client import LmtpClient
+from lmtool.streams import stream
 from lmtool.types import GenerateRequest, SamplingParams
 from tests.conftest import PATIENCE, ServerProcess
 from tests.frame_load import memory

@@ -19,28 +19,28 @@ from hypothesis import strategies as st
 
 from lmtool.bench.targets import OpenAITarget
 from lmtool.bench.workload import Job
-from lmtool.conformance.seen import Message, Seen
+from lmtool.conformance.transcript import Message, Transcript
 from lmtool.logprobs.distribution import Rank
 from lmtool.trace.answers import Answers
 from lmtool.trace.comparison import compare
+from lmtool.trace.connection_tap import ResponseRecorder
+from lmtool.trace.content import JsonText
 from lmtool.trace.description import describe, line_of
 from lmtool.trace.diff import Tolerance
-from lmtool.trace.events import Close, Drop, Frame, Open, Parsed, Piece, Request, Response, Vocab
+from lmtool.trace.events import Close, Drop, Frame, Open, Piece, Request, Response, Vocab
 from lmtool.trace.exchanges import LmtpExchange, exchanges
-from lmtool.trace.exports import as_csv
 from lmtool.trace.filter import parse
+from lmtool.trace.formats import as_csv
 from lmtool.trace.header import Header
-from lmtool.trace.http_messages import ResponseRecorder
 from lmtool.trace.http_stream import Head
 from lmtool.trace.reader import TraceReader
 from lmtool.trace.statistics import TraceFigures
 from lmtool.trace.stream_events import OutputEvent, stream_of
 from lmtool.trace.writer import TraceWriter
-from lmtool.tui.facts import TokenFacts
-from lmtool.tui.lines import Spool, TraceFile
+from lmtool.tui.event_store import EventStore, TraceFile
 from lmtool.tui.measures import Measures
 from lmtool.tui.plain import PlainLines
-from lmtool.tui.sieve import Sieve, load_selection
+from lmtool.tui.token_filter import TokenFacts, TokenFilter, load_selection
 from tests.providers.answers import CONTENT_TYPES, LOGPROB, OTHER, Written, written
 from tests.trace.conftest import generate, token, tokens
 
@@ -59,10 +59,10 @@ entries = st.builds(
 )
 events_of_lmtp = st.one_of(
     st.builds(lambda stream: generate(0.0, stream), ids),
-    st.builds(lambda of: Frame(0.0, ">", 1, Parsed("MODEL_INFO", {"stream_id": of}, "py")), ids),
+    st.builds(lambda of: Frame(0.0, ">", 1, JsonText("MODEL_INFO", {"stream_id": of}, "py")), ids),
     st.builds(lambda ones, on: tokens(0.0, *ones, connection=on), st.lists(entries, max_size=4), st.integers(1, 2)),
     st.builds(
-        lambda of, what: Frame(0.0, "<", 1, Parsed("MSG", [{"stream_id": of, what: "x"}], "py")),
+        lambda of, what: Frame(0.0, "<", 1, JsonText("MSG", [{"stream_id": of, what: "x"}], "py")),
         ids,
         st.sampled_from(["error", "model_info", "progress"]),
     ),
@@ -113,13 +113,16 @@ def in_outputs(events: Sequence[Event]) -> Tokens:
     return found
 
 
-def in_the_inspector(source: Spool | TraceFile) -> Tokens:
+def in_the_inspector(source: EventStore | TraceFile) -> Tokens:
     """As the tree and the token pane have it."""
     found, counted = Tokens(), Counter[str]()
     state = source.state
     for stream in state.streams:
         tokens = [
-            (state.tokens.ids[row] if state.tokens.ids[row] >= 0 else state.token_text(row), state.tokens.logprob(row))
+            (
+                state.tokens.ids[row] if state.tokens.ids[row] >= 0 else state.texts.of_row(row),
+                state.tokens.logprob(row),
+            )
             for row in stream.rows
         ]
         found[stream.label, counted[stream.label]] = tokens
@@ -128,7 +131,7 @@ def in_the_inspector(source: Spool | TraceFile) -> Tokens:
     return found
 
 
-def phases(source: Spool | TraceFile) -> Counter[str]:
+def phases(source: EventStore | TraceFile) -> Counter[str]:
     """How the streams end, as the tree has it."""
     state = source.state
     return Counter(stream.phase(state.now, len(state.tokens)) for stream in state.streams)
@@ -196,12 +199,12 @@ def csv_rows(events: Sequence[Event]) -> dict[str, int]:
 def hold_together(events: Sequence[Event], path: Path) -> Tokens:
     """Every reader of a trace, held to the same answer."""
     truth = in_outputs(events)
-    live, file = Spool(), TraceFile(path)
-    sieves = {expression: Sieve(parse(expression), None, Measures(live.state, live)) for expression in FILTERS}
+    live, file = EventStore(), TraceFile(path)
+    sieves = {expression: TokenFilter(parse(expression), None, Measures(live.state, live)) for expression in FILTERS}
     for part in (events[: len(events) // 2], events[len(events) // 2 :]):
         live.feed(part)
         for sieve in sieves.values():
-            while sieve.go_on():
+            while sieve.filter_more():
                 pass
     file.load(math.inf)
     assert same(in_the_inspector(live), truth)
@@ -241,14 +244,14 @@ def filtered(events: Sequence[Event], path: Path, expression: str) -> Iterator[s
     with load_selection(path, parse(expression)) as selection:
         assert selection is not None
         for event in events:
-            yield from describe(event, answers, selection.wants)
+            yield from describe(event, answers, selection.passes)
 
 
 def transcript(events: Sequence[Event]) -> dict[str, int]:
     """Tokens by label as conformance cases find them."""
     from lmtool.lmtp.frames import stream_key, stream_name
 
-    seen, ids = Seen(), dict[tuple[int, object], object]()
+    seen, ids = Transcript(), dict[tuple[int, object], object]()
     for event in events:
         if isinstance(event, Frame):
             message = Message.of(event.time, str(event.connection), event.direction, event.wire())
@@ -266,7 +269,7 @@ def transcript(events: Sequence[Event]) -> dict[str, int]:
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name)
 def test_every_recording(path: Path) -> None:
     """`trace show`, stats, CSV, diff, filters in three places, the inspector live and from the file, conformance."""
-    events = [event for _, event in TraceReader(path).located(whole=True)]
+    events = [event for _, event in TraceReader(path).with_offsets(whole=True)]
     truth = hold_together(events, path)
     with_text = Counter[str]()  # text without a token is no token of a conformance case
     for (label, _), of in truth.items():
@@ -320,7 +323,7 @@ def recorded(answer: Written, cuts: list[int], *, in_pieces: bool = False) -> li
     recorder = ResponseRecorder(head, 1, "py")
     events: list[Event] = [
         Open(0.0, 1),
-        Request(0.1, 1, "POST", answer.path, {}, Parsed("", payload, "py")),
+        Request(0.1, 1, "POST", answer.path, {}, JsonText("", payload, "py")),
         Response(0.2, 1, 200, "OK", {"content-type": CONTENT_TYPES[answer.form]}),
     ]
     for number, (start, end) in enumerate(zip([0, *cuts], [*cuts, len(answer.body)], strict=True)):

@@ -6,7 +6,7 @@ import pytest
 
 from lmtool.errors import ContextOverflowError
 from lmtool.prompt_limits import PromptLimits, limits_of, widest
-from lmtool.types import ChatMessage, GenerateRequest, ModelInfo, Prompt, ScoreRequest, ToolCall
+from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest, ModelInfo, Prompt, ScoreRequest, ToolCall
 
 LIMITS = PromptLimits("m", 10, 100)
 
@@ -28,14 +28,14 @@ def test_of_a_model() -> None:
         ("x" * 100, None),
         ("x" * 101, "prompt of 101 bytes does not fit: the context of m is 10 tokens, at most 100 bytes"),
         ("é" * 51, "prompt of 102 bytes"),
-        ((ChatMessage("user", "x" * 100),), None),
-        ((ChatMessage("user", "é" * 51),), "conversation of 102 bytes does not fit"),
+        (ChatPrompt((ChatMessage("user", "x" * 100),)), None),
+        (ChatPrompt((ChatMessage("user", "é" * 51),)), "conversation of 102 bytes does not fit"),
         (
-            (ChatMessage("user", "x" * 60), ChatMessage("assistant", "", (ToolCall("1", "f", "x" * 40),))),
+            ChatPrompt((ChatMessage("user", "x" * 60), ChatMessage("assistant", "", (ToolCall("1", "f", "x" * 40),)))),
             "of 101 bytes",
         ),
-        ((ChatMessage("user", ""),) * 10, None),
-        ((ChatMessage("user", ""),) * 11, "11 messages do not fit: the context of m is 10 tokens"),
+        (ChatPrompt((ChatMessage("user", ""),) * 10), None),
+        (ChatPrompt((ChatMessage("user", ""),) * 11), "11 messages do not fit: the context of m is 10 tokens"),
     ],
 )
 def test_prompts(prompt: Prompt, told: str | None) -> None:
@@ -52,7 +52,7 @@ def test_without_a_tokenizer() -> None:
     """Texts are refused elsewhere; ids are counted here."""
     own = PromptLimits("m", 10)
     own.check_prompt("x" * 1000)
-    own.check_prompt((ChatMessage("user", "x" * 1000),))
+    own.check_prompt(ChatPrompt((ChatMessage("user", "x" * 1000),)))
     with pytest.raises(ContextOverflowError):
         own.check_prompt((1,) * 10)
 

@@ -1,1 +1,1 @@
-"""The door of every wire: a policy, what a request shows (key, Origin, Host), and a client or a refusal."""
+"""Access control of every protocol: a policy; a request's key, Origin and Host in, a refusal out."""

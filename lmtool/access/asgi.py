@@ -1,18 +1,17 @@
-"""The door in front of a whole ASGI application: HTTP and WebSocket, whatever routes it has."""
+"""Access control in front of a whole ASGI application: HTTP and WebSocket, whatever routes it has."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from lmtool.access.cors import answer_headers, preflight_headers
 from lmtool.access.credentials import KEY_PROTOCOL, without_credentials
-from lmtool.access.policy import Refusal, admit, is_preflight
+from lmtool.access.policy import answer_headers, find_refusal, is_preflight, preflight_headers
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from lmtool.access.policy import AccessPolicy
+    from lmtool.access.policy import AccessPolicy, Refusal
 
     Scope: TypeAlias = Mapping[str, Any]
     Receive: TypeAlias = Callable[[], Awaitable[Any]]
@@ -20,15 +19,12 @@ if TYPE_CHECKING:
     Application: TypeAlias = Callable[[Any, Receive, Send], Awaitable[None]]
     Write: TypeAlias = Callable[[str, Refusal], tuple[int, bytes]]
 
-CLIENT = "lmtool.client"
-"""Where an application finds the `Client` in its scope."""
-
 
 class Door:
-    """An ASGI application that lets in what its policy admits, and answers the rest itself.
+    """An ASGI application that passes on what its policy admits, and refuses the rest itself.
 
-    Refusals are sent before anything is received. What is let in has no credentials in its scope any more, so nothing
-    behind can log or record them.
+    Refusals are sent before anything is received. Admitted requests lose their credentials, so that nothing behind can
+    log or record them.
     """
 
     def __init__(self, application: Application, policy: AccessPolicy, write: Write) -> None:
@@ -45,15 +41,14 @@ class Door:
         headers = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"]]
         is_http, path = scope["type"] == "http", _path(scope)
         method = scope["method"] if is_http else ""
-        peer = scope.get("client")
-        decision = admit(self._policy, headers, peer[0] if peer else "", method=method, path=path)
+        refusal = find_refusal(self._policy, headers, method=method, path=path)
         answer = answer_headers(self._policy, headers)
-        if isinstance(decision, Refusal):
-            await (self._refuse if is_http else _deny)(send, scope, decision, answer)
+        if refusal is not None:
+            await (self._refuse if is_http else _deny)(send, scope, refusal, answer)
         elif is_preflight(method, headers):
             await _respond(send, "http", 204, preflight_headers(self._policy, headers), b"")
         else:
-            inner = {**scope, "headers": _encoded(without_credentials(headers)), CLIENT: decision}
+            inner = {**scope, "headers": _encoded(without_credentials(headers))}
             if not is_http:
                 inner["subprotocols"] = [p for p in scope["subprotocols"] if not p.startswith(KEY_PROTOCOL)]
             await self._application(inner, receive, _adding(_encoded(answer), send) if is_http else send)

@@ -1,4 +1,4 @@
-"""Keys as they travel: in headers, in a URL, in a WebSocket's subprotocol."""
+"""API keys in headers and in a WebSocket's subprotocol."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, TypeAlias
 from lmtool.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator, Sequence
 
-Headers: TypeAlias = "Iterable[tuple[str, str]]"
+Headers: TypeAlias = "Sequence[tuple[str, str]]"
 """Names in lower case, and values; a name may come more than once."""
 
 KEY_PROTOCOL = "lmtp.key."
-"""Begins the subprotocol in which a web page, which can set no header of a WebSocket, shows a key (LMTP, TRA-12)."""
+"""Begins the subprotocol in which a web page, which can set no header of a WebSocket, sends a key (LMTP, TRA-12)."""
 CREDENTIAL_HEADERS = frozenset(
     {"authorization", "proxy-authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie", "set-cookie"}
 )
-"""Headers that hold nothing but what must not be told."""
+"""Headers that hold secrets and nothing else."""
 _PROTOCOLS = "sec-websocket-protocol"
 _USABLE = re.compile(r"[\x21-\x7e]+")
 
@@ -31,7 +31,7 @@ def values(headers: Headers, name: str) -> list[str]:
 
 
 def checked_key(key: str) -> str:
-    """The key, if every way to carry it can. Raises `UsageError`, which does not tell it."""
+    """The key, if every header can carry it. Raises `UsageError`, which does not contain it."""
     if not _USABLE.fullmatch(key):
         raise UsageError(
             "the API key is empty, or has a character that a header cannot carry",
@@ -40,14 +40,14 @@ def checked_key(key: str) -> str:
     return key
 
 
-def shows(key: str, headers: Headers) -> bool:
-    """Whether one of the credentials in the headers is this key; takes as long for any other of that length."""
-    wanted = key.encode("ascii")
-    return any(hmac.compare_digest(shown, wanted) for shown in shown_keys(headers))
+def has_key(key: str, headers: Headers) -> bool:
+    """Whether one of the credentials in the headers is this key; constant time for keys of one length."""
+    expected = key.encode("ascii")
+    return any(hmac.compare_digest(candidate, expected) for candidate in candidate_keys(headers))
 
 
-def shown_keys(headers: Headers) -> Iterator[bytes]:
-    """All that may be meant as a key.
+def candidate_keys(headers: Headers) -> Iterator[bytes]:
+    """All credentials in the headers that may be a key.
 
     `Authorization` or `Proxy-Authorization` (a bearer's token; both parts of basic credentials), `x-api-key`, and
     subprotocols of a WebSocket.
@@ -86,18 +86,18 @@ def _listed(value: str) -> list[str]:
 
 
 def key_protocol(key: str) -> str:
-    """The subprotocol that shows a key."""
+    """The subprotocol that carries a key."""
     return KEY_PROTOCOL + base64.urlsafe_b64encode(key.encode()).decode().rstrip("=")
 
 
 def without_credentials(headers: Headers) -> list[tuple[str, str]]:
     """The headers without those that carry keys, and without keys among subprotocols."""
-    kept = []
+    safe = []
     for name, value in headers:
         if name == _PROTOCOLS:
             protocols = [one for one in _listed(value) if not one.startswith(KEY_PROTOCOL)]
             if protocols:
-                kept.append((name, ", ".join(protocols)))
+                safe.append((name, ", ".join(protocols)))
         elif name not in CREDENTIAL_HEADERS:
-            kept.append((name, value))
-    return kept
+            safe.append((name, value))
+    return safe

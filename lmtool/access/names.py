@@ -13,8 +13,8 @@ _DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
 def host_name(authority: str) -> str | None:
     """The name or address in `HOST:PORT`, in lower case and without brackets; None where it is malformed."""
-    found = _HOST.fullmatch(authority)
-    return None if found is None else found[1].strip("[]").lower().rstrip(".") or None
+    match = _HOST.fullmatch(authority)
+    return None if match is None else match[1].strip("[]").lower().rstrip(".") or None
 
 
 def origin_host(origin: str) -> str | None:

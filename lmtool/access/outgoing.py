@@ -1,4 +1,4 @@
-"""The client's side of the door: what it shows, and what a refusal means to it."""
+"""The client's side of access: credentials of a URL or key, and the error of a refusal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import base64
 import re
 from urllib.parse import unquote
 
-from lmtool.access.credentials import checked_key, shown_keys
+from lmtool.access.credentials import candidate_keys, checked_key
 from lmtool.errors import AccessDeniedError
 
 DENIED = frozenset({401, 403, 421})
@@ -28,12 +28,12 @@ def split_url(url: str) -> tuple[str, str | None]:
         return url, None
     user, _, password = userinfo.partition(":")
     pair = f"{unquote(user)}:{unquote(password)}".encode()
-    shown = f"{scheme}{separator}{host}{rest[len(authority) :]}"
-    return shown, f"Basic {base64.b64encode(pair).decode()}"
+    without = f"{scheme}{separator}{host}{rest[len(authority) :]}"
+    return without, f"Basic {base64.b64encode(pair).decode()}"
 
 
 def unreadable(url: str, reason: str) -> tuple[str, str]:
-    """What an error may tell of a URL that cannot be read: its name and the reason, without possible credentials."""
+    """How an error may name a malformed URL, and the reason, both without possible credentials."""
     _, at, behind = url.rpartition("@")
     if not at:
         return repr(url), reason
@@ -45,27 +45,27 @@ def authorization(url: str, api_key: str | None) -> tuple[str, str | None]:
 
     Raises `UsageError` for a key that no header can carry.
     """
-    shown, own = split_url(url)
+    public_url, own = split_url(url)
     if own is None and api_key is not None:
         own = f"Bearer {checked_key(api_key)}"
-    return shown, own
+    return public_url, own
 
 
 def key_in(authorization: str | None) -> str | None:
-    """The key that an `Authorization` header shows: a bearer's token, a password, or a user's name without one."""
+    """The key in an `Authorization` header: a bearer's token, a password, or a user's name without one."""
     headers = [] if authorization is None else [("authorization", authorization)]
-    return next((key.decode("latin-1") for key in reversed(list(shown_keys(headers))) if key), None)
+    return next((key.decode("latin-1") for key in reversed(list(candidate_keys(headers))) if key), None)
 
 
 def as_headers(authorization: str | None) -> dict[str, str]:
-    """The headers of a request that shows this."""
+    """The headers of a request with this authorization."""
     return {} if authorization is None else {"Authorization": authorization}
 
 
-def denied(url: str, status: int, answer: str, *, shown: bool) -> AccessDeniedError:
-    """The error for a server that answered with one of `DENIED`. shown: it was shown a key."""
+def denied(url: str, status: int, answer: str, *, key_sent: bool) -> AccessDeniedError:
+    """The error for a server that answered with one of `DENIED`. key_sent: whether it was sent a key."""
     if status == 401:
-        wants = "refuses the API key that it was shown" if shown else "asks for an API key"
+        wants = "refuses the API key that it was shown" if key_sent else "asks for an API key"
         return AccessDeniedError(f"the server at {url} {wants}", _HINT)
-    told = f": {answer.strip()[:300]}" if answer.strip() else ""
-    return AccessDeniedError(f"the server at {url} does not let this client in (HTTP status {status}){told}")
+    reason = f": {answer.strip()[:300]}" if answer.strip() else ""
+    return AccessDeniedError(f"the server at {url} does not let this client in (HTTP status {status}){reason}")

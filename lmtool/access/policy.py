@@ -1,4 +1,4 @@
-"""The decision at the door, the same for every protocol: a request's headers in, a client or a refusal out."""
+"""Access decisions, the same for every protocol: a request's headers in, a refusal or CORS headers out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
-from lmtool.access.credentials import shows, values
+from lmtool.access.credentials import has_key, values
 from lmtool.access.names import host_name, is_address, is_loopback, origin_host
 
 if TYPE_CHECKING:
@@ -16,25 +16,29 @@ Reason: TypeAlias = Literal["invalid_api_key", "foreign_origin", "foreign_host",
 
 _OPEN = re.compile(r"/health[a-z]*(?:/[a-z]+)*")
 """Paths that need no key: probes ask for them under whatever name they know. No dots, so nothing leads out of it."""
-_SHOW_IT = "send it as  Authorization: Bearer KEY  or  x-api-key: KEY, or in the URL: http://user:KEY@HOST/"
+MAX_AGE = 600
+"""Seconds for which a browser may keep the answer to a preflight."""
+_METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE"
+_HEADER_NAMES = re.compile(r"[A-Za-z0-9_.-]+(?:[ \t]*,[ \t]*[A-Za-z0-9_.-]+)*")
+_SEND_KEY = "send it as  Authorization: Bearer KEY  or  x-api-key: KEY, or in the URL: http://user:KEY@HOST/"
 
 
 @dataclass(frozen=True, slots=True)
 class AccessPolicy:
-    """What a server asks of requests before it looks at them."""
+    """What a server requires of requests before it handles them."""
 
     key: str | None = field(default=None, repr=False)
-    """What clients must show; None: nothing."""
+    """API key that clients must send; None: none."""
     origins: tuple[str, ...] = ()
     """Origins of web pages that may use it, beside those of this machine, as browsers spell them; `*`: any."""
     hosts: tuple[str, ...] = ()
-    """Names under which it may be asked, beside loopback names and IP addresses, in lower case; `*`: any."""
+    """Host names of the server, beside loopback names and IP addresses, in lower case; `*`: any."""
 
     def warnings(self, *, public: bool) -> list[str]:
-        """What this lets in that a person may not expect. public: other machines can connect."""
+        """Sentences about what this admits that a person may not expect. public: other machines can connect."""
         if self.key is not None:
             return []
-        found = []
+        found: list[str] = []
         if public:
             found.append("other machines can connect, and no key is asked for (--no-auth)")
         if "*" in self.origins:
@@ -45,18 +49,8 @@ class AccessPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
-    """A request that was let in."""
-
-    address: str = ""
-    """Where it came from; empty where that is not known."""
-    key_name: str | None = None
-    """Which key it showed; None where none was asked for."""
-
-
-@dataclass(frozen=True, slots=True)
 class Refusal:
-    """A request that was not let in."""
+    """A refused request."""
 
     statuses: ClassVar[dict[Reason, int]] = {
         "invalid_api_key": 401,
@@ -85,38 +79,33 @@ class Refusal:
         return f"{self.message}; {self.hint}"
 
 
-def admit(
-    policy: AccessPolicy, headers: Headers, address: str = "", *, method: str = "", path: str = ""
-) -> Client | Refusal:
-    """Let a request in or refuse it, by its headers alone: before its body is read and before anything is begun.
+def find_refusal(policy: AccessPolicy, headers: Headers, *, method: str = "", path: str = "") -> Refusal | None:
+    """Why a request is refused, by its headers alone, before its body is read; None for one that is admitted.
 
     headers: names in lower case; of HTTP, of a WebSocket's handshake, or gRPC metadata (`:authority` is its host).
     method, path: of a plain HTTP request; left out for any other. `/health` and what is below needs nothing, a CORS
     preflight (Fetch, 4.8) no key.
     """
     if method in {"GET", "HEAD"} and _OPEN.fullmatch(path):
-        return Client(address)
-    headers = list(headers)
+        return None
     refusal = _host_refusal(policy, headers) or _origin_refusal(policy, headers)
     if refusal is not None:
         return refusal
-    if policy.key is None or is_preflight(method, headers):
-        return Client(address)
-    if shows(policy.key, headers):
-        return Client(address, "api_key")
-    told = any(values(headers, name) for name in ("authorization", "x-api-key", "proxy-authorization"))
-    message = "the key that was shown is not the one of this server" if told else "this server asks for a key"
-    return Refusal("invalid_api_key", message, _SHOW_IT)
+    if policy.key is None or is_preflight(method, headers) or has_key(policy.key, headers):
+        return None
+    sent = any(values(headers, name) for name in ("authorization", "x-api-key", "proxy-authorization"))
+    message = "the key that was shown is not the one of this server" if sent else "this server asks for a key"
+    return Refusal("invalid_api_key", message, _SEND_KEY)
 
 
 def _host_refusal(policy: AccessPolicy, headers: Headers) -> Refusal | None:
-    """A page whose own name was made to point here (DNS rebinding) tells that name as `Host`: so only known ones."""
-    given = _hosts(headers)
-    if len(given) != 1:
-        return Refusal("invalid_headers", f"a request has one Host header, this one {len(given)}", "send one")
-    name = host_name(given[0])
+    """Only known names: a page whose own name points here (DNS rebinding) sends that name as `Host`."""
+    hosts = _hosts(headers)
+    if len(hosts) != 1:
+        return Refusal("invalid_headers", f"a request has one Host header, this one {len(hosts)}", "send one")
+    name = host_name(hosts[0])
     if name is None:
-        return Refusal("invalid_headers", f"{given[0][:100]!r} is no Host", "send HOST:PORT")
+        return Refusal("invalid_headers", f"{hosts[0][:100]!r} is no Host", "send HOST:PORT")
     if "*" in policy.hosts or name in policy.hosts or is_loopback(name) or is_address(name):
         return None
     message = f"this server is not known to be called {name[:100]!r}"
@@ -124,47 +113,67 @@ def _host_refusal(policy: AccessPolicy, headers: Headers) -> Refusal | None:
 
 
 def _origin_refusal(policy: AccessPolicy, headers: Headers) -> Refusal | None:
-    """Programs send no `Origin`; what pages may do without telling theirs, browsers mark by `Sec-Fetch-Site`."""
-    given = values(headers, "origin")
-    if len(given) > 1:
-        return Refusal("invalid_headers", f"a request has one Origin header at most, this one {len(given)}", "send one")
-    if given and admitted_origin(policy, headers) is None:
-        message = f"web pages of {given[0][:100]!r} may not use this server"
-        return Refusal("foreign_origin", message, f"to let them, start it with  --allow-origin {given[0][:100]}")
-    if not given and "cross-site" in values(headers, "sec-fetch-site") and "*" not in policy.origins:
+    """Programs send no `Origin`; where pages need not send theirs, browsers send `Sec-Fetch-Site`."""
+    origins = values(headers, "origin")
+    if len(origins) > 1:
+        message = f"a request has one Origin header at most, this one {len(origins)}"
+        return Refusal("invalid_headers", message, "send one")
+    if origins and admitted_origin(policy, headers) is None:
+        message = f"web pages of {origins[0][:100]!r} may not use this server"
+        return Refusal("foreign_origin", message, f"to let them, start it with  --allow-origin {origins[0][:100]}")
+    if not origins and "cross-site" in values(headers, "sec-fetch-site") and "*" not in policy.origins:
         message = "a web page of another site led here, and may not use this server"
         return Refusal("foreign_origin", message, "type the address yourself")
     return None
 
 
 def admitted_origin(policy: AccessPolicy, headers: Headers) -> str | None:
-    """The origin of the page that asks, if it may use the server; None for other pages, and for programs.
+    """The origin of the page that sent a request, if it may use the server; None for other pages, and for programs.
 
-    A page may when it comes from this machine, is allowed by name, or comes from the host that it asks, where that is a
-    right one. `null`, the origin of files and sandboxed frames, is foreign.
+    A page may if it comes from this machine, is allowed by name, or comes from the host that it connects to, where that
+    is the server's. `null`, the origin of files and sandboxed frames, is foreign.
     """
-    headers = list(headers)
     for origin in values(headers, "origin"):
         page = origin_host(origin)
         if "*" in policy.origins or origin.lower() in policy.origins:
             return origin
-        if page is not None and (is_loopback(page) or page == _right_host(policy, headers)):
+        if page is not None and (is_loopback(page) or page == _own_host(policy, headers)):
             return origin
     return None
 
 
-def _right_host(policy: AccessPolicy, headers: Headers) -> str | None:
-    """The name that is asked for, where it is one of this server's."""
-    headers = list(headers)
+def _own_host(policy: AccessPolicy, headers: Headers) -> str | None:
+    """The name that a request connects to, where it is one of this server's."""
     return None if _host_refusal(policy, headers) else host_name(_hosts(headers)[0])
 
 
 def _hosts(headers: Headers) -> list[str]:
-    headers = list(headers)
     return [*values(headers, "host"), *values(headers, ":authority")]
 
 
 def is_preflight(method: str, headers: Headers) -> bool:
-    """Whether a browser asks what a page may do, before the page does anything."""
-    headers = list(headers)
+    """Whether a browser checks what a page may do, before the page does it (CORS)."""
     return method == "OPTIONS" and all(values(headers, n) for n in ("origin", "access-control-request-method"))
+
+
+def answer_headers(policy: AccessPolicy, headers: Headers) -> list[tuple[str, str]]:
+    """CORS headers (Fetch, 3.3) of any answer to a request with these headers, refusals included.
+
+    Never with credentials: a key comes from the page itself, and cookies mean nothing here.
+    """
+    origin = admitted_origin(policy, headers)
+    if origin is None:
+        return [("vary", "Origin")]
+    return [("access-control-allow-origin", "*" if "*" in policy.origins else origin), ("vary", "Origin")]
+
+
+def preflight_headers(policy: AccessPolicy, headers: Headers) -> list[tuple[str, str]]:
+    """CORS headers of the answer to an admitted preflight: every method, and the requested headers."""
+    requested = ", ".join(values(headers, "access-control-request-headers"))
+    answer = [*answer_headers(policy, headers), ("access-control-allow-methods", _METHODS)]
+    if _HEADER_NAMES.fullmatch(requested):
+        answer.append(("access-control-allow-headers", requested))
+    if "true" in values(headers, "access-control-request-private-network"):
+        answer.append(("access-control-allow-private-network", "true"))
+    vary = "Access-Control-Request-Method, Access-Control-Request-Headers"
+    return [*answer, ("access-control-max-age", str(MAX_AGE)), ("vary", vary)]

@@ -1,4 +1,4 @@
-"""How many weights a checkpoint has, and how many of them one decode step reads."""
+"""The number of weights in a checkpoint, and how many of them one decode step reads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 EMBEDDINGS = ("model.embed_tokens.weight", "transformer.wte.weight", "wte.weight")
 POSITIONS = ("transformer.wpe.weight", "wpe.weight")
 WEIGHT_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "int8": 1.0}
-MOST_HEADER_BYTES = 100_000_000
+MAX_HEADER_BYTES = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +24,18 @@ class Checkpoint:
     """Numbers of weights."""
 
     parameters: int
-    """All of them."""
+    """Total."""
     read: int
-    """Those that a step reads whole: tables of which it looks up a few rows are left out, a tied one is the head."""
+    """Read whole by each step: without tables of which it looks up a few rows; a tied embedding counts as the head."""
     vocab_size: int
 
     def step_seconds(self, rows: int, dtype: str, bytes_per_s: float, flop_per_s: float) -> float:
-        """The least time of a decode step of so many rows: reading the weights, or the products, whichever is more."""
+        """Lower bound of a decode step of `rows` streams: the time to read the weights or to multiply, the longer."""
         return max(self.read * WEIGHT_BYTES[dtype] / bytes_per_s, 2 * self.read * rows / flop_per_s)
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
-    """Count what the folder's safetensors files say they hold. Raises `FileError`."""
+    """Count the weights in a folder's safetensors files, by their headers. Raises `FileError`."""
     shapes: dict[str, list[int]] = {}
     for file in sorted(folder.glob("*.safetensors")):
         shapes |= _shapes(file)
@@ -55,17 +55,15 @@ def _vocabulary(folder: Path) -> int:
     try:
         return int(json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"])
     except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise FileError(
-            f"{folder}/config.json does not tell vocab_size ({problem})", "see whether it is whole"
-        ) from None
+        raise FileError(f"{folder}/config.json has no vocab_size ({problem})", "check that it is complete") from None
 
 
 def _shapes(file: Path) -> dict[str, list[int]]:
     """Names and shapes from a file's header (safetensors format: its length in 8 bytes, then JSON)."""
     try:
-        with file.open("rb") as opened:
-            (length,) = struct.unpack("<Q", opened.read(8))
-            header = json.loads(opened.read(min(length, MOST_HEADER_BYTES)))
+        with file.open("rb") as stream:
+            (length,) = struct.unpack("<Q", stream.read(8))
+            header = json.loads(stream.read(min(length, MAX_HEADER_BYTES)))
         return {name: entry["shape"] for name, entry in header.items() if name != "__metadata__"}
     except (OSError, ValueError, LookupError, TypeError, AttributeError, struct.error) as problem:
         raise FileError(f"{file} is no safetensors file ({problem})", "fetch the model again") from None

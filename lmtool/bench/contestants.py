@@ -1,4 +1,4 @@
-"""Which engines can take part, how they are named, and with which Python each runs."""
+"""The engines of a contest: their names, number formats, and the Python that runs each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODULES = {
     "ctranslate2": ("ctranslate2", "transformers", "torch"),
     "vllm": ("vllm", "transformers", "torch"),
 }
-"""Peer to the modules that its environment must have, its own first; CTranslate2 converts models with the others."""
+"""Peer to the modules that it needs, its own first; CTranslate2 converts models with the others."""
 INSTALL = {
     "llamacpp": "pip install llama-cpp-python gguf safetensors",
     "ctranslate2": "pip install ctranslate2 transformers torch",
@@ -31,7 +31,7 @@ INSTALL = {
 }
 DTYPES = ("float32", "bfloat16", "float16", "int8")
 AUTO = "auto"
-"""In place of a dtype: the one that ours takes as it is served."""
+"""Placeholder of a dtype: the one that our engine chooses when it serves the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,32 +46,28 @@ class Contestant:
 
     @property
     def name(self) -> str:
-        """What cards and files call it."""
+        """As cards and files show it."""
         return f"{self.peer}:{self.dtype}"
 
 
 def contestants(words: Sequence[str], dtype: str) -> tuple[list[Contestant], list[str]]:
-    """Who takes part, ours first, and a sentence for each well-known peer that is not installed.
+    """The contestants, ours first, and a sentence for each known peer that is not installed.
 
-    words: `NAME[:DTYPE][=PYTHON]`, or nothing for whatever is installed; `none` for ours alone. dtype: where a word
-    says none, may be `AUTO`. Raises `UsageError` for a word that makes no sense, `ResourceError` for a peer that was
-    asked for and is not there.
+    words: `NAME[:DTYPE][=PYTHON]`; none for every installed peer, `none` for ours alone. dtype: the default, may be
+    `AUTO`. Raises `UsageError` for a malformed word, `ResourceError` for a named peer that is not installed.
     """
     ours = Contestant(OURS, dtype, sys.executable)
     if list(words) == ["none"]:
         return [ours], []
     if words:
-        named = [_parse(word, dtype) for word in words]
-        return list(dict.fromkeys([ours, *named])), []
-    found, missing = [ours], []
-    for peer in MODULES:
-        if peer == OURS:
-            continue
+        return list(dict.fromkeys([ours, *(_parse(word, dtype) for word in words)])), []
+    installed, missing = [ours], []
+    for peer in [name for name in MODULES if name != OURS]:
         try:
-            found.append(Contestant(peer, dtype, _python(peer)))
+            installed.append(Contestant(peer, dtype, _python(peer)))
         except ResourceError as problem:
             missing.append(f"{problem.message} ({problem.hints[0]})")
-    return found, missing
+    return installed, missing
 
 
 def _parse(word: str, dtype: str) -> Contestant:
@@ -84,30 +80,32 @@ def _parse(word: str, dtype: str) -> Contestant:
     return Contestant(peer, own or dtype, _python(peer, python))
 
 
-def _python(peer: str, named: str = "") -> str:
-    """The Python that runs a peer: this one where none is named, neither here nor by a variable.
+def _python(peer: str, python: str = "") -> str:
+    """The Python that runs a peer: the given one, the one of its variable, or this one.
 
-    Raises `ResourceError` where that is none, or lacks what the peer imports.
+    Raises `ResourceError` where it does not run, or lacks modules of the peer.
     """
-    python = named or os.environ.get(variable(peer)) or sys.executable
+    python = python or os.environ.get(variable(peer)) or sys.executable
     if python == sys.executable:
         missing = [module for module in MODULES[peer] if importlib.util.find_spec(module) is None]
     else:
-        missing = probe(python, MODULES[peer], _how(peer)).missing
+        missing = probe(python, MODULES[peer], _install_hint(peer)).missing
     if MODULES[peer][0] in missing:
         raise ResourceError(
-            f"{peer} is not installed{'' if python == sys.executable else f' for {python}'}", _how(peer)
+            f"{peer} is not installed{'' if python == sys.executable else f' for {python}'}", _install_hint(peer)
         )
     if missing:
-        raise ResourceError(f"{peer} cannot run with {python}, which lacks {' and '.join(missing)}", _how(peer))
+        raise ResourceError(
+            f"{peer} cannot run with {python}, which lacks {' and '.join(missing)}", _install_hint(peer)
+        )
     return python
 
 
 def variable(peer: str) -> str:
-    """The environment variable that names a peer's Python: `LMTOOL_LLAMACPP_PYTHON`."""
+    """The environment variable for a peer's Python, such as `LMTOOL_LLAMACPP_PYTHON`."""
     return f"LMTOOL_{peer.upper().replace('-', '_')}_PYTHON"
 
 
-def _how(peer: str) -> str:
+def _install_hint(peer: str) -> str:
     line = INSTALL.get(peer, "pip install 'lmtool[serve]'")
     return f"{line}, in an environment of its own, and name it: --peer {peer}=PYTHON or {variable(peer)}"

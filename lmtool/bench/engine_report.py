@@ -1,24 +1,32 @@
-"""What `bench engine` is asked to measure, and what it found out, as objects and as JSON."""
+"""Settings and results of `bench engine`: as objects, as JSON, and as a card for people."""
 
 from __future__ import annotations
 
 import platform
-import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from lmtool.bench.contest import Agreement, Round, Standing, standings
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from lmtool.bench.contest import standings
 from lmtool.bench.contestants import AUTO
 from lmtool.bench.result import Metric, outcome
 
 if TYPE_CHECKING:
     from lmtool.bench.checkpoint import Checkpoint
+    from lmtool.bench.contest import Agreement, Round, Standing
     from lmtool.bench.contestants import Contestant
+    from lmtool.bench.record import Spread
+
+NARROW = 84
+"""Columns below which the card leaves out its least important columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineBench:
-    """What is to be measured. Fields match the flags of `lmtool bench engine`."""
+    """Settings of one run. Fields match the flags of `lmtool bench engine`."""
 
     model: str
     """A folder, a hub name, or `random:NAME`."""
@@ -30,20 +38,20 @@ class EngineBench:
     rounds: int = 5
     threads: int = 1
     cpus: tuple[int, ...] = ()
-    """Processors that every engine is confined to; none: whatever the system gives."""
+    """Processors that every engine is confined to; none: no limit."""
     seed: int = 0
     timeout: float = 600.0
-    """Seconds that one load or one visit may take."""
+    """Seconds that one load or one run may take."""
 
-    def decided(self, dtype: str) -> EngineBench:
-        """The same where `AUTO` means this dtype; a contestant that is there twice then takes part once."""
-        named = (replace(one, dtype=dtype) if one.dtype == AUTO else one for one in self.contestants)
-        return replace(self, contestants=tuple(dict.fromkeys(named)))
+    def with_auto_dtype(self, dtype: str) -> EngineBench:
+        """The same with `AUTO` replaced by this dtype; contestants that are then equal take part once."""
+        contestants = (replace(one, dtype=dtype) if one.dtype == AUTO else one for one in self.contestants)
+        return replace(self, contestants=tuple(dict.fromkeys(contestants)))
 
 
 @dataclass
 class EngineReport:
-    """Everything that was found out."""
+    """The results of one run."""
 
     bench: EngineBench
     model_name: str
@@ -55,11 +63,11 @@ class EngineReport:
     abouts: dict[str, dict[str, Any]]
     agreements: dict[str, Agreement]
     failures: dict[str, str] = field(default_factory=dict)
-    """Contestant to the reason why it takes no part."""
+    """Contestant to the reason why it was left out."""
     rounds: dict[int, list[Round]] = field(default_factory=dict)
-    """By batch size, those that were disturbed included."""
+    """By batch size, unsteady ones included."""
     resident: dict[str, int] = field(default_factory=dict)
-    """Most bytes of memory each contestant has held."""
+    """Peak memory of each contestant, in bytes."""
 
     @property
     def ours(self) -> str:
@@ -67,18 +75,22 @@ class EngineReport:
         return self.bench.contestants[0].name
 
     def standings(self, batch: int) -> dict[str, Standing]:
-        """By contestant; empty where every round was disturbed."""
+        """By contestant; empty where no round was steady."""
         return standings(self.rounds.get(batch, []), self.ours)
 
     def limit(self, name: str, batch: int) -> float:
-        """Decoded tokens per second that memory and arithmetic allow a contestant."""
+        """Upper bound of decoded tokens per second, by memory bandwidth and arithmetic."""
         dtype = next(one.dtype for one in self.bench.contestants if one.name == name)
         return batch / self.checkpoint.step_seconds(batch, dtype, self.bandwidth, self.products[dtype])
 
-    def counts(self, name: str) -> bool:
+    def share_of_limit(self, name: str, batch: int, standing: Standing) -> float:
+        """Measured decoding speed over its upper bound."""
+        return standing.rates["decode"].median / self.limit(name, batch)
+
+    def is_valid(self, name: str) -> bool:
         """Whether the contestant's ids were right."""
-        found = self.agreements.get(name)
-        return found is not None and found.holds
+        agreement = self.agreements.get(name)
+        return agreement is not None and agreement.holds
 
 
 def as_outcome(report: EngineReport) -> dict[str, Any]:
@@ -87,30 +99,24 @@ def as_outcome(report: EngineReport) -> dict[str, Any]:
     rows, metrics = list[dict[str, Any]](), dict[str, Metric]()
     for batch in bench.batch:
         for name, standing in report.standings(batch).items():
-            share = standing.decode.median / report.limit(name, batch)
-            rows.append(_row(report, name, batch, standing, share))
+            rows.append(_result(report, name, batch, standing))
             if name == report.ours:
+                share = report.share_of_limit(name, batch, standing)
                 metrics[f"b{batch}.decode_of_limit"] = Metric(share, "higher")
-                metrics[f"b{batch}.prefill_tok_per_cpu_s"] = Metric(standing.prefill_cpu.median, "higher")
-            elif report.counts(name) and report.counts(report.ours):
+                metrics[f"b{batch}.prefill_tok_per_cpu_s"] = Metric(standing.rates["prefill_cpu"].median, "higher")
+            elif report.is_valid(name) and report.is_valid(report.ours):
                 metrics[f"b{batch}.decode_over_{name}"] = Metric(standing.ratios["decode"].median, "higher")
     details = {
         "model": report.model_name,
         "parameters": report.checkpoint.parameters,
         "settings": {
-            "prompt_len": bench.prompt_len,
-            "output_len": bench.output_len,
-            "rounds": bench.rounds,
-            "threads": bench.threads,
-            "cpus": list(bench.cpus),
-            "seed": bench.seed,
+            name: getattr(bench, name) for name in ("prompt_len", "output_len", "rounds", "threads", "cpus", "seed")
         },
         "machine": {
             "processor": platform.processor() or platform.machine(),
             "bandwidth_bytes_per_s": report.bandwidth,
             "product_flop_per_s": report.products,
         },
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "contestants": {
             name: {**about, "rss_bytes": report.resident.get(name)} for name, about in report.abouts.items()
         },
@@ -120,19 +126,88 @@ def as_outcome(report: EngineReport) -> dict[str, Any]:
     return outcome("engine", details, metrics)
 
 
-def _row(report: EngineReport, name: str, batch: int, standing: Standing, share: float) -> dict[str, Any]:
-    found = report.agreements[name]
-    rounds = report.rounds[batch]
+def _result(report: EngineReport, name: str, batch: int, standing: Standing) -> dict[str, Any]:
+    agreement, rounds = report.agreements[name], report.rounds[batch]
     ratios = {kind: {"median": one.median, "min": one.low, "max": one.high} for kind, one in standing.ratios.items()}
     return {
         "contestant": name,
         "batch": batch,
-        "decode_tok_per_s": standing.decode.median,
-        "decode_tok_per_cpu_s": standing.decode_cpu.median,
-        "decode_of_limit": share,
-        "prefill_tok_per_s": standing.prefill.median,
-        "prefill_tok_per_cpu_s": standing.prefill_cpu.median,
+        "decode_tok_per_s": standing.rates["decode"].median,
+        "decode_tok_per_cpu_s": standing.rates["decode_cpu"].median,
+        "decode_of_limit": report.share_of_limit(name, batch, standing),
+        "prefill_tok_per_s": standing.rates["prefill"].median,
+        "prefill_tok_per_cpu_s": standing.rates["prefill_cpu"].median,
         "ours_over_this": ratios,
         "rounds": {"steady": sum(one.steady for one in rounds), "disturbed": sum(not one.steady for one in rounds)},
-        "ids": {"agree": found.holds, "checked": found.checked, "wrong": found.wrong, "of": found.of},
+        "ids": {
+            "agree": agreement.holds,
+            "checked": agreement.checked,
+            "wrong": agreement.wrong,
+            "of": agreement.of,
+        },
     }
+
+
+def engine_card(report: EngineReport, columns: int) -> Group:
+    """The report for a terminal of this width: a table for each batch size."""
+    bench = report.bench
+    weights = report.checkpoint.parameters
+    size = f"{weights / 1e6:.0f} M" if weights >= 1e6 else f"{weights / 1e3:.0f} K"
+    head = f"{report.model_name} · {size} weights · {bench.threads} thread{'s' * (bench.threads > 1)}"
+    products = ", ".join(f"{dtype} {rate / 1e9:.0f} G/s" for dtype, rate in report.products.items())
+    about = report.abouts.get(report.ours, {})
+    ours = f"{report.ours} by {about['kernels']} · " if about.get("kernels") else ""
+    machine = f"{ours}memory {report.bandwidth / 1e9:.1f} GB/s · products {products}"
+    parts: list[Text | Table] = [Text(head, "bold"), Text(machine, "dim")]
+    for batch in bench.batch:
+        parts += [Text(), _title(report, batch), _table(report, batch, narrow=columns < NARROW)]
+    notes = [f"{name}: {reason}" for name, reason in report.failures.items()]
+    notes += [
+        f"{name}: ids differ from transformers float32, its figures are not valid"
+        for name in report.agreements
+        if not report.is_valid(name)
+    ]
+    return Group(*parts, *(Text(note, "yellow") for note in notes))
+
+
+def _title(report: EngineReport, batch: int) -> Text:
+    rounds = report.rounds.get(batch, [])
+    unsteady = sum(not one.steady for one in rounds)
+    dropped = f", {unsteady} unsteady left out" if unsteady else ""
+    shape = f"{report.bench.prompt_len} in, {report.bench.output_len} out"
+    return Text(f"batch {batch}  ({shape}; {len(rounds) - unsteady} rounds{dropped})")
+
+
+def _table(report: EngineReport, batch: int, *, narrow: bool) -> Table | Text:
+    standings = report.standings(batch)
+    if not standings:
+        return Text("no round was steady; measure again when the machine is quiet", "yellow")
+    table = Table(box=None, pad_edge=False, padding=(0, 1))
+    table.add_column("", no_wrap=True)
+    titles = ["decode tok/s", "of limit", "ours ÷ it", "per CPU-s", "ours ÷ it", "prefill", "ids"]
+    for title in titles[:3] + titles[-1:] if narrow else titles:
+        table.add_column(title, justify="right")
+    for name, standing in standings.items():
+        row = [
+            f"{standing.rates['decode'].median:.1f}",
+            f"{report.share_of_limit(name, batch, standing):.0%}",
+            ratio(standing.ratios.get("decode")),
+            f"{standing.rates['decode_cpu'].median:.1f}",
+            ratio(standing.ratios.get("decode_cpu")),
+            f"{standing.rates['prefill'].median:.0f}",
+            _verdict(report.agreements[name]),
+        ]
+        style = None if report.is_valid(name) else "dim"
+        table.add_row(name, *(row[:3] + row[-1:] if narrow else row), style=style)
+    return table
+
+
+def _verdict(agreement: Agreement) -> str:
+    if agreement.holds:
+        return f"{agreement.checked}/{agreement.of}"
+    return "differ" if agreement.wrong else "unchecked"
+
+
+def ratio(spread: Spread | None) -> str:
+    """`1.93 (1.88-1.97)`, or an empty string."""
+    return f"{spread.median:.2f} ({spread.low:.2f}-{spread.high:.2f})" if spread is not None else ""

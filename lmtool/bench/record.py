@@ -1,11 +1,11 @@
-"""When the tokens of one request came, and what many such records amount to."""
+"""Token times of one request, and statistics of many: percentiles, spreads, rates, goodput."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from statistics import quantiles
 from typing import TYPE_CHECKING, Any
 
-from lmtool.bench.statistics import percentile
 from lmtool.errors import ServerError
 
 if TYPE_CHECKING:
@@ -14,26 +14,45 @@ if TYPE_CHECKING:
 PERCENTS = (50, 90, 99)
 
 
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A number over several rounds."""
+
+    median: float
+    low: float
+    high: float
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Median, least and greatest. Raises ValueError for no values."""
+    return Spread(percentile(values, 50), min(values), max(values))
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    """The value below which `percent` of them lie, interpolated between neighbours. Raises ValueError for no values."""
+    return values[0] if len(values) == 1 else quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
 @dataclass(slots=True)
 class Record:
-    """One request; times in seconds of one clock."""
+    """One request; times are seconds of one clock."""
 
-    began: float
+    start: float
     stamps: list[float] = field(default_factory=list)
-    """When each token came; those of one message share a time."""
+    """Arrival of each token; those of one message share a time."""
     tokens: int = 0
-    """As the server counts them, where it does; else as many as stamps."""
+    """As the server counts them; else the number of stamps."""
     error: str | None = None
 
     @property
     def ttft(self) -> float:
         """Time to the first token."""
-        return self.stamps[0] - self.began
+        return self.stamps[0] - self.start
 
     @property
     def e2el(self) -> float:
         """Time to the last token."""
-        return self.stamps[-1] - self.began
+        return self.stamps[-1] - self.start
 
     @property
     def tpot(self) -> float | None:
@@ -53,38 +72,38 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a request must keep to count as well served; seconds. None: anything goes."""
+    """Latency goals of goodput, in seconds; None: no limit."""
 
     ttft: float | None = None
     itl: float | None = None
     """For the 99th percentile of its gaps."""
 
-    def kept_by(self, record: Record) -> bool:
-        """Whether a record keeps it."""
+    def is_met_by(self, record: Record) -> bool:
+        """Whether a request counts towards goodput."""
         if self.ttft is not None and record.ttft > self.ttft:
             return False
         return self.itl is None or not record.gaps or percentile(record.gaps, 99) <= self.itl
 
 
 def summary(records: Sequence[Record], duration: float, goal: Goal, cpu_seconds: float | None) -> dict[str, Any]:
-    """The numbers of one phase: `ttft_ms`, `tpot_ms`, `itl_ms`, `e2el_ms`, each with p50, p90 and p99, and rates.
+    """The figures of one phase: `ttft_ms`, `tpot_ms`, `itl_ms`, `e2el_ms`, each with p50, p90 and p99, and rates.
 
     duration: seconds from the first request to the last token. cpu_seconds: of the server meanwhile; None leaves
     `tokens_per_cpu_s` out.
     """
     done = [record for record in records if record.complete]
     tokens = sum(record.tokens for record in done)
-    told: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "completed": len(done),
         "failed": len(records) - len(done),
         "duration_s": duration,
         "output_tokens": tokens,
         "output_throughput": tokens / duration,
         "request_throughput": len(done) / duration,
-        "goodput": sum(record.tokens for record in done if goal.kept_by(record)) / duration,
+        "goodput": sum(record.tokens for record in done if goal.is_met_by(record)) / duration,
     }
     if cpu_seconds:
-        told["tokens_per_cpu_s"] = tokens / cpu_seconds
+        figures["tokens_per_cpu_s"] = tokens / cpu_seconds
     series = {
         "ttft_ms": [record.ttft for record in done],
         "tpot_ms": [record.tpot for record in done if record.tpot is not None],
@@ -93,13 +112,13 @@ def summary(records: Sequence[Record], duration: float, goal: Goal, cpu_seconds:
     }
     for name, values in series.items():
         if values:
-            told[name] = {f"p{percent}": 1000 * percentile(values, percent) for percent in PERCENTS}
-    return told
+            figures[name] = {f"p{percent}": 1000 * percentile(values, percent) for percent in PERCENTS}
+    return figures
 
 
-def checked(records: Sequence[Record]) -> Sequence[Record]:
+def require_success(records: Sequence[Record]) -> Sequence[Record]:
     """The records. Raises `ServerError` when every request failed."""
     if records and not any(record.complete for record in records):
         errors = [record.error for record in records if record.error]
-        raise ServerError(f"every request failed: {errors[0] if errors else 'no token came'}")
+        raise ServerError(f"every request failed: {errors[0] if errors else 'no token arrived'}")
     return records

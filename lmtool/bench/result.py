@@ -1,9 +1,10 @@
-"""A benchmark's outcome as one JSON object, kept in a file and compared with an earlier one."""
+"""A benchmark's outcome: one JSON object, saved to a file and compared with an earlier one."""
 
 from __future__ import annotations
 
 import json
 import math
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -21,7 +22,7 @@ Better: TypeAlias = Literal["higher", "lower"]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One number that two runs are compared by."""
+    """One figure by which two runs are compared."""
 
     value: float
     better: Better
@@ -39,13 +40,14 @@ class Change:
 
 
 def outcome(kind: str, details: Mapping[str, Any], metrics: Mapping[str, Metric]) -> dict[str, Any]:
-    """The object: format, kind of benchmark, whatever belongs to it, and the numbers to compare by."""
-    told = {name: {"value": metric.value, "better": metric.better} for name, metric in metrics.items()}
-    return {FORMAT: VERSION, "bench": kind, **details, "metrics": told}
+    """The object: format, kind of benchmark, its details, the time, and the figures to compare."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    values = {name: {"value": metric.value, "better": metric.better} for name, metric in metrics.items()}
+    return {FORMAT: VERSION, "bench": kind, **details, "time": now, "metrics": values}
 
 
 def read(path: Path, kind: str) -> dict[str, Metric]:
-    """The metrics of a saved outcome. Raises `FileError` for a file that is none of this kind."""
+    """The metrics of a saved outcome. Raises `FileError` for any other file."""
     hint = "give a file that --save wrote"
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
@@ -79,14 +81,14 @@ def save(path: Path, result: Mapping[str, Any]) -> None:
 
 
 def changes(before: Mapping[str, Metric], now: Mapping[str, Metric], tolerance: float) -> list[Change]:
-    """Every metric that both have, in the order of now. tolerance: a share of the earlier value.
+    """Every metric that both runs have, in the order of `now`. tolerance: a share of the earlier value.
 
     An earlier value of 0, such as the gap between tokens that came together, has no shares: nothing is worse than it.
     """
-    found = []
+    compared = []
     for name, metric in now.items():
         if name in before:
             old = before[name].value
             loss = old - metric.value if metric.better == "higher" else metric.value - old
-            found.append(Change(name, old, metric.value, old != 0 and loss > tolerance * abs(old)))
-    return found
+            compared.append(Change(name, old, metric.value, old != 0 and loss > tolerance * abs(old)))
+    return compared

@@ -1,106 +1,84 @@
-"""`bench serve` itself: warms a server up, puts each load on it, and sums up."""
+"""Runs `bench serve`: warms a server up, puts each load on it, sums up; the outcome and the card."""
 
 from __future__ import annotations
 
-import time
 import zlib
 from dataclasses import dataclass
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
 from lmtool.bench import workload
-from lmtool.bench.load import closed_loop, open_loop
-from lmtool.bench.record import Goal, checked, summary
+from lmtool.bench.load import closed_loop, open_loop, run_constrained, run_landing
+from lmtool.bench.record import Goal, percentile, require_success, summary
 from lmtool.bench.result import Metric, outcome
-from lmtool.bench.scenarios import held, landing
-from lmtool.bench.statistics import percentile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from lmtool.bench.record import Record
-    from lmtool.bench.targets import Server, Target
+    from lmtool.bench.targets import Server
     from lmtool.bench.workload import Job, ServeBench
 
-MANY = 4
-"""Requests for each that runs at once, where nobody said how many."""
+REQUESTS_PER_STREAM = 4
+"""Default number of requests of a phase, times its concurrency."""
+OPEN_LOOP_REQUESTS = 32
 RATES = ("output_throughput", "tokens_per_cpu_s")
-"""What runs are compared by. Goodput is not: a threshold turns a small change into a large one."""
+"""Compared between runs. Goodput is not: a threshold turns a small change into a large one."""
 LATENCIES = (("ttft_ms", "p50"), ("ttft_ms", "p99"), ("tpot_ms", "p50"), ("itl_ms", "p50"), ("itl_ms", "p99"))
+NARROW = 90
+"""Columns below which the card leaves out its least important columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServeReport:
-    """What was found out; one entry of `results` a phase."""
+    """Settings, server, and one entry of `results` a phase."""
 
     bench: ServeBench
     server: Server
     results: list[dict[str, Any]]
 
 
-async def run(bench: ServeBench, server: Server, tell: Callable[[str], None]) -> ServeReport:
-    """Do it all. Raises `UsageError` for requests that do not fit, `ServerError` when every one of a phase fails."""
+async def run(bench: ServeBench, server: Server, note: Callable[[str], None]) -> ServeReport:
+    """Run all phases. Raises `UsageError` for requests that do not fit, `ServerError` where all of a phase fail."""
     if bench.scenario == "S6":
-        return ServeReport(bench, server, [await landing(bench, server, tell)])
+        return ServeReport(bench, server, [await run_landing(bench, server, note)])
     if bench.scenario == "S7":
-        return ServeReport(bench, server, [await held(bench, server, many, tell) for many in bench.concurrency])
-    alone = await _warm(bench, server)
-    goal = Goal(bench.goal_ttft_ms / 1000, None if alone is None else 2 * alone)
+        return ServeReport(bench, server, [await run_constrained(bench, server, n, note) for n in bench.concurrency])
+    gap = await _warm_up(bench, server)
+    goal = Goal(bench.goal_ttft_ms / 1000, None if gap is None else 2 * gap)
     results = []
-    phases: list[_AtOnce | _Arriving] = [_Arriving(rate) for rate in bench.rate]
-    for phase in phases or [_AtOnce(many) for many in bench.concurrency]:
-        tell(phase.name)
-        jobs = _jobs(bench, server, bench.requests or MANY * phase.concurrency, phase.name)
-        began, used = time.perf_counter(), server.cpu_seconds()
-        records = await phase.run(server.target, jobs, bench.seed)
-        found = summary(checked(records), time.perf_counter() - began, goal, server.cpu_since(used))
-        results.append({"load": phase.name, **found})
+    for load in bench.rate or bench.concurrency:
+        name = f"{load:g} a second" if bench.rate else f"{load} at once"
+        default = OPEN_LOOP_REQUESTS if bench.rate else REQUESTS_PER_STREAM * int(load)
+        note(name)
+        jobs = _jobs(bench, server, bench.requests or default, name)
+        start, used = perf_counter(), server.cpu_seconds()
+        if bench.rate:
+            records = await open_loop(server.target, jobs, workload.arrivals(load, len(jobs), bench.seed))
+        else:
+            records = await closed_loop(server.target, jobs, int(load))
+        figures = summary(require_success(records), perf_counter() - start, goal, server.cpu_since(used))
+        results.append({"load": name, **figures})
     return ServeReport(bench, server, results)
 
 
-@dataclass(frozen=True, slots=True)
-class _AtOnce:
-    """A closed loop."""
-
-    concurrency: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.concurrency} at once"
-
-    async def run(self, target: Target, jobs: Sequence[Job], _seed: int) -> Sequence[Record]:
-        return await closed_loop(target, jobs, self.concurrency)
-
-
-@dataclass(frozen=True, slots=True)
-class _Arriving:
-    """An open loop."""
-
-    rate: float
-    concurrency: int = 8
-    """Stands in where the number of requests goes by it."""
-
-    @property
-    def name(self) -> str:
-        return f"{self.rate:g} a second"
-
-    async def run(self, target: Target, jobs: Sequence[Job], seed: int) -> Sequence[Record]:
-        return await open_loop(target, jobs, workload.arrivals(self.rate, len(jobs), seed))
-
-
 def _jobs(bench: ServeBench, server: Server, count: int, salt: str) -> list[Job]:
-    """Fresh prompts for each phase: a server may remember those of an earlier one."""
+    """New prompts for each phase: a server may cache those of an earlier one."""
     seed = zlib.crc32(f"{bench.seed} {salt}".encode())
-    found = workload.jobs(bench.scenario, bench.shape, count, server.vocab_size, seed)
-    workload.check_fits(found, server.context_length)
-    return found
+    jobs = workload.jobs(bench.scenario, bench.shape, count, server.vocab_size, seed)
+    workload.check_fits(jobs, server.context_length)
+    return jobs
 
 
-async def _warm(bench: ServeBench, server: Server) -> float | None:
+async def _warm_up(bench: ServeBench, server: Server) -> float | None:
     """Run a few requests one by one; the median gap of their tokens in seconds, None where there is none."""
     if not bench.warmup:
         return None
     jobs = _jobs(bench, server, bench.warmup, "warmup")[: bench.warmup]
-    gaps = [gap for record in checked(await closed_loop(server.target, jobs, 1)) for gap in record.gaps]
+    gaps = [gap for record in require_success(await closed_loop(server.target, jobs, 1)) for gap in record.gaps]
     return percentile(gaps, 50) if gaps else None
 
 
@@ -112,8 +90,8 @@ def as_outcome(report: ServeReport) -> dict[str, Any]:
         for name in RATES:
             if name in result:
                 metrics[f"{load}: {name}"] = Metric(result[name], "higher")
-        if "held_over_free" in result:
-            metrics[f"{load}: held_over_free"] = Metric(result["held_over_free"]["median"], "higher")
+        if "constrained_over_free" in result:
+            metrics[f"{load}: constrained_over_free"] = Metric(result["constrained_over_free"]["median"], "higher")
         for name, percent in LATENCIES:
             if name in result:
                 metrics[f"{load}: {name} {percent}"] = Metric(result[name][percent], "lower")
@@ -127,7 +105,60 @@ def as_outcome(report: ServeReport) -> dict[str, Any]:
             "warmup": bench.warmup,
             "seed": bench.seed,
         },
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "results": report.results,
     }
     return outcome("serve", details, metrics)
+
+
+def serve_card(report: ServeReport, columns: int) -> Group:
+    """The report for a terminal of this width: a row for each phase."""
+    bench, shape = report.bench, report.bench.shape
+    head = Text(f"{report.server.model} at {report.server.url}", "bold")
+    settings = f"{bench.scenario}: {shape.meaning}; {shape.prompt_len} in, {shape.output_len} out"
+    table = Table(box=None, pad_edge=False, padding=(0, 1))
+    table.add_column("", no_wrap=True)
+    titles = ["ttft ms p50/p99", "itl ms p50/p99", "tok/s"]
+    if columns >= NARROW:
+        titles[1:2] = ["tpot ms p50", "itl ms p50/p99", "e2el ms p50/p99"]
+        titles += ["goodput", "tok per CPU-s"]
+    for title in titles:
+        table.add_column(title, justify="right")
+    for result in report.results:
+        table.add_row(result["load"], *(_cell(result, title) for title in titles))
+    notes = [Text(text) for result in report.results for text in (_landing(result), _constrained(result)) if text]
+    if failed := sum(result["failed"] for result in report.results):
+        notes.append(Text(f"{failed} requests failed and are not in the figures", "yellow"))
+    return Group(head, Text(settings, "dim"), table, *notes)
+
+
+def _cell(result: dict[str, Any], title: str) -> str:
+    rates = {"tok/s": "output_throughput", "goodput": "goodput", "tok per CPU-s": "tokens_per_cpu_s"}
+    if title in rates:
+        return f"{result[rates[title]]:.1f}" if rates[title] in result else "-"
+    name, _, percents = title.split()
+    times = result.get(f"{name}_ms")
+    return "/".join(f"{times[percent]:.1f}" for percent in percents.split("/")) if times else "-"
+
+
+def _landing(result: dict[str, Any]) -> str:
+    if "itl_p99_over_quiet" not in result:
+        return ""
+    streams, long = result["itl_p99_over_quiet"], result["long_ttft_over_alone"]
+    quiet, alone = result["quiet_itl_p99_ms"], result["long_ttft_alone_ms"]
+    return (
+        f"streams' itl p99: {streams:.2f} times the quiet one of {quiet:.1f} ms\n"
+        f"long prompt's ttft: {long:.2f} times the {alone:.0f} ms alone"
+    )
+
+
+def _constrained(result: dict[str, Any]) -> str:
+    if "constrained_over_free" not in result:
+        return ""
+    ratio, cpu = result["constrained_over_free"], result.get("constrained_over_free_cpu")
+    by_cpu = "" if cpu is None else f", {cpu['median']:.2f} times as many a second of CPU"
+    return (
+        f"{result['load']}: {ratio['median']:.2f} times the tokens a second of free streams "
+        f"({ratio['low']:.2f} to {ratio['high']:.2f}){by_cpu}\n"
+        f"ttft: {result['new_prompt_ttft_ms']:.0f} ms of a new prompt, {result['new_schema_ttft_ms']:.0f} of a new "
+        f"schema, {result['new_both_ttft_ms']:.0f} of both ({result['both_over_longer']:.2f} times the longer one)"
+    )

@@ -1,17 +1,19 @@
-"""Servers under load: an LMTP server through our client, an OpenAI-compatible one through plain HTTP."""
+"""Servers under load, LMTP through our client or OpenAI-compatible through plain HTTP, and their CPU time (Linux)."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import httpx
 
 from lmtool.access.outgoing import DENIED, as_headers, denied
-from lmtool.bench.processes import cpu_seconds
 from lmtool.bench.record import Record
 from lmtool.errors import ConnectError, ServerError, TimeLimitError
 from lmtool.providers.answer_events import AnswerFailed, TextDelta, TokenUsage, ToolCallDelta, counted_tokens
@@ -29,19 +31,21 @@ if TYPE_CHECKING:
     from lmtool.types import TokenOutput
 
 OnToken: TypeAlias = "Callable[[Record], None]"
-"""Is shown the record of a request at each arrival of tokens."""
+"""Called with a request's record at each arrival of tokens."""
+PROC = Path("/proc")
+_LISTENING = "0A"
 
 
 class Target(Protocol):
     """Answers requests."""
 
     async def send(self, job: Job, on_token: OnToken | None = None) -> Record:
-        """Send one request and wait for its end; on_token is called at each arrival. A failure is in the record."""
+        """Send one request and wait for its end. A failure is in the record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Who is measured."""
+    """The server under load."""
 
     target: Target
     url: str
@@ -49,14 +53,14 @@ class Server:
     vocab_size: int
     context_length: int | None
     process: int | None
-    """Its id on this machine; None where it is not known: then CPU time is not told."""
+    """Its id on this machine; None where it is unknown, and CPU time as well."""
 
     def cpu_seconds(self) -> float | None:
-        """What it has used so far."""
-        return None if self.process is None else cpu_seconds(self.process)
+        """CPU time so far."""
+        return None if self.process is None else process_cpu_seconds(self.process)
 
     def cpu_since(self, before: float | None) -> float | None:
-        """What it has used since then."""
+        """CPU time since then."""
         now = self.cpu_seconds()
         return None if now is None or before is None else now - before
 
@@ -65,15 +69,15 @@ class ModelTarget:
     """Any `TokenModel`; with our client behind it, an LMTP server. Streams of one connection share it."""
 
     def __init__(self, model: TokenModel, name: str | None = None, *, plain: bool = False) -> None:
-        """name: which of several served models. plain: it takes what LMQL's server takes; streams may end early."""
+        """name: which of several served models. plain: send only what LMQL's server accepts; streams may end early."""
         self._model = model
         self._name = name
         self._plain = plain
-        self._count = 0
+        self._numbers = 0
 
     async def send(self, job: Job, on_token: OnToken | None = None) -> Record:
         """See `Target`."""
-        self._count += 1
+        self._numbers += 1
         record, done = Record(time.perf_counter()), asyncio.Event()
 
         def sink(outputs: Sequence[TokenOutput]) -> None:
@@ -96,21 +100,21 @@ class ModelTarget:
         return record
 
     def _request(self, job: Job) -> GenerateRequest | ScoreRequest:
-        number = self._count
+        number = self._numbers
         if job.scored:
             return ScoreRequest(number, job.prompt, job.scored, self._name)
         sampling = SamplingParams(max_tokens=job.output_len)
         if not self._plain:
             sampling = replace(sampling, ignore_eos=True, top_logprobs=0)
-        if job.drawn is not None:
-            sampling = replace(sampling, temperature=1.0, seed=job.drawn)
+        if job.sample_seed is not None:
+            sampling = replace(sampling, temperature=1.0, seed=job.sample_seed)
         return GenerateRequest(number, job.prompt, sampling, self._name, constraint=job.constraint)
 
 
 class OpenAITarget:
-    """`POST URL/completions` with `stream`: a stamp a token where they are named, else a piece of text.
+    """`POST URL/completions` with `stream`: a stamp for each token, or each piece of text where there are no tokens.
 
-    The server's `usage` says how many tokens these were.
+    The number of tokens is the server's `usage`.
     """
 
     def __init__(self, url: str, model: str = "", timeout: float = 600.0, *, authorization: str | None = None) -> None:
@@ -118,17 +122,17 @@ class OpenAITarget:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
         headers = as_headers(authorization)
         self._client = httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False, headers=headers)
-        self._shown = authorization is not None
+        self._has_key = authorization is not None
         self._url = url.rstrip("/")
         self.model = model
-        """Which of the served ones is asked."""
+        """The model of the requests."""
 
     async def close(self) -> None:
         """Close the connections."""
         await self._client.aclose()
 
     async def models(self) -> list[str]:
-        """The names that it serves. Raises `ConnectError`, `AccessDeniedError`, `ServerError`."""
+        """The names of the served models. Raises `ConnectError`, `AccessDeniedError`, `ServerError`."""
         try:
             answer = await self._client.get(f"{self._url}/models")
             answer.raise_for_status()
@@ -136,7 +140,7 @@ class OpenAITarget:
         except httpx.HTTPStatusError as error:
             status = error.response.status_code
             if status in DENIED:
-                raise denied(self._url, status, error.response.text, shown=self._shown) from None
+                raise denied(self._url, status, error.response.text, key_sent=self._has_key) from None
             raise ServerError(f"{self._url}/models answered {status}") from None
         except httpx.TimeoutException:
             raise TimeLimitError(f"no answer from {self._url}") from None
@@ -156,8 +160,8 @@ class OpenAITarget:
             "stream_options": {"include_usage": True},
             "ignore_eos": True,
         }
-        if job.drawn is not None:
-            body |= {"temperature": 1, "seed": job.drawn}
+        if job.sample_seed is not None:
+            body |= {"temperature": 1, "seed": job.sample_seed}
         if job.constraint is not None:
             body["structured_outputs"] = {"json": json.loads(job.constraint.text)}
         record = Record(time.perf_counter())
@@ -171,31 +175,31 @@ class OpenAITarget:
                     record.error = f"status {answer.status_code}: {text[:200]}"
                     return record
                 reader = AnswerReader("completions", form_of(answer.headers.get("content-type", "")))
-                count = _Count(record, on_token)
+                recorder = _Recorder(record, on_token)
                 async for data in answer.aiter_bytes():
-                    count.add(reader.feed(data))
-                count.add(reader.end())
-                count.end()
+                    recorder.add(reader.feed(data))
+                recorder.add(reader.end())
+                recorder.end()
         except httpx.HTTPError as error:
             record.error = f"{type(error).__name__}: {error}"
         record.tokens = record.tokens or len(record.stamps)
         return record
 
 
-class _Count:
-    """Puts what an answer brings into a record."""
+class _Recorder:
+    """Adds an answer's events to a record."""
 
     def __init__(self, record: Record, on_token: OnToken | None) -> None:
         self._record = record
         self._on_token = on_token
         self._finished = False
-        self._named: set[int] = set()
+        self._counted: set[int] = set()
 
     def add(self, events: Iterable[AnswerEvent]) -> None:
         record = self._record
         for event in events:
             if isinstance(event, TextDelta | ToolCallDelta):
-                tokens = counted_tokens(event, self._named)
+                tokens = counted_tokens(event, self._counted)
                 record.stamps += [time.perf_counter()] * len(tokens)
                 if tokens and self._on_token is not None:
                     self._on_token(record)
@@ -207,6 +211,68 @@ class _Count:
                 self._finished = True
 
     def end(self) -> None:
-        """The body is complete."""
+        """Call at the body's end; an answer without an ending is an error."""
         if not self._finished and self._record.error is None:
             self._record.error = ANSWER_ENDED
+
+
+def listener(port: int) -> int | None:
+    """The id of the process that listens on a TCP port; None where it cannot be determined."""
+    sockets = {f"socket:[{inode}]" for inode in _inodes(port)}
+    if not sockets:
+        return None
+    for process in _numbers(PROC):
+        if sockets & _open_files(process):
+            return process
+    return None
+
+
+def _inodes(port: int) -> set[str]:
+    inodes = set()
+    for table in ("tcp", "tcp6"):
+        try:
+            lines = (PROC / "net" / table).read_text(encoding="ascii").splitlines()[1:]
+        except OSError:
+            continue  # another system, or no IPv6
+        for fields in map(str.split, lines):
+            if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
+                inodes.add(fields[9])
+    return inodes
+
+
+def _open_files(process: int) -> set[str]:
+    files = set()
+    with contextlib.suppress(OSError):  # another user's, or gone meanwhile
+        for entry in (PROC / str(process) / "fd").iterdir():
+            files.add(str(entry.readlink()))
+    return files
+
+
+def process_cpu_seconds(process: int) -> float | None:
+    """CPU time, user and system, of a process and all its descendants; None when it is gone."""
+    parents: dict[int, int] = {}
+    used: dict[int, float] = {}
+    for number in _numbers(PROC):
+        try:
+            text = (PROC / str(number) / "stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue  # gone meanwhile
+        fields = text.rpartition(")")[2].split()
+        parents[number] = int(fields[1])
+        used[number] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    if process not in used:
+        return None
+    return sum(seconds for number, seconds in used.items() if _descends(number, process, parents))
+
+
+def _descends(number: int, ancestor: int, parents: dict[int, int]) -> bool:
+    while number != ancestor and number in parents:
+        number = parents[number]
+    return number == ancestor
+
+
+def _numbers(folder: Path) -> list[int]:
+    try:
+        return [int(entry.name) for entry in os.scandir(folder) if entry.name.isdecimal()]
+    except OSError:
+        return []

@@ -1,28 +1,28 @@
-"""What a load test asks for: prompts and lengths, the same for a seed; and the named scenarios."""
+"""The requests of a load test: prompts and lengths, the same for a seed; and the named scenarios."""
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lmtool.constraint import json_schema
 from lmtool.errors import UsageError
+from lmtool.option import option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from lmtool.types import Constraint
 
 Scenario: TypeAlias = Literal["S1", "S2", "S3", "S4", "S5", "S6", "S7"]
 
+LOAD = "Load"
 BRANCHES = 16
 CONTINUATIONS = 64
 SCORED_LEN = 8
 LONG_PROMPT = 4096
 LANDING_STREAMS = 16
 COLD_PROMPT = 200
-"""Tokens of a prompt whose first token is waited for."""
+"""Tokens of a prompt whose time to the first token is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +31,16 @@ class Job:
 
     prompt: tuple[int, ...]
     output_len: int
-    """Tokens to generate; eos ends nothing."""
+    """Tokens to generate, ignoring eos."""
     scored: tuple[int, ...] = ()
-    """With these the request is to score them, and generates nothing."""
-    drawn: int | None = None
-    """Seed of tokens that are drawn; None: the likeliest ones."""
+    """To be scored: such a request generates nothing."""
+    sample_seed: int | None = None
+    """Seed of a sampled stream; None: greedy."""
     constraint: Constraint | None = None
-    """What the text is held to."""
 
     @property
     def length(self) -> int:
-        """Most tokens of prompt and output together."""
+        """Tokens of prompt and output together."""
         return len(self.prompt) + self.output_len + len(self.scored)
 
 
@@ -57,35 +56,30 @@ class Shape:
 SCENARIOS: dict[Scenario, Shape] = {
     "S1": Shape(16, 128, "short prompts"),
     "S2": Shape(512, 128, "long prompts"),
-    "S3": Shape(200, 100, "lengths drawn from log-normal distributions, these their medians"),
+    "S3": Shape(200, 100, "log-normal lengths with these medians"),
     "S4": Shape(512, 32, f"{BRANCHES} branches off one prefix"),
     "S5": Shape(512, 0, f"{CONTINUATIONS} continuations of one prefix, scored"),
     "S6": Shape(LONG_PROMPT, 128, f"one long prompt landing in {LANDING_STREAMS} streams of short ones"),
-    "S7": Shape(16, 128, "streams held to a JSON schema, beside as many free ones"),
+    "S7": Shape(16, 128, "streams with a JSON schema, beside as many free ones"),
 }
 
 
-def shape(scenario: Scenario, prompt_len: int | None, output_len: int | None) -> Shape:
-    """A scenario's lengths, those given in place of its own."""
-    own = SCENARIOS[scenario]
-    given = {"prompt_len": prompt_len, "output_len": output_len}
-    return replace(own, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type] # ints
-
-
 def jobs(scenario: Scenario, lengths: Shape, count: int, vocab_size: int, seed: int) -> list[Job]:
-    """At least `count` requests; whole groups where a scenario has groups. For S6 and S7: `landing`, `drawn`."""
+    """At least `count` requests; whole groups where a scenario has groups. S6 and S7 have `landing` and `sampled`."""
     draw = random.Random(f"{seed} {scenario}")  # noqa: S311  # no secret
-    if scenario == "S4":
-        return _grouped(
-            count, BRANCHES, lambda: _ids(draw, lengths.prompt_len, vocab_size), _branch(draw, lengths, vocab_size)
-        )
-    if scenario == "S5":
-        return _grouped(
-            count, CONTINUATIONS, lambda: _ids(draw, lengths.prompt_len, vocab_size), _scored(draw, vocab_size)
-        )
-    if scenario == "S3":
-        return [_drawn(draw, lengths, vocab_size) for _ in range(count)]
-    return [Job(_ids(draw, lengths.prompt_len, vocab_size), lengths.output_len) for _ in range(count)]
+    requests: list[Job] = []
+    while len(requests) < count:
+        if scenario == "S3":
+            requests.append(_mixed(draw, lengths, vocab_size))
+            continue
+        prompt = _ids(draw, lengths.prompt_len, vocab_size)
+        if scenario == "S4":
+            requests += [Job(prompt + _ids(draw, 1, vocab_size), lengths.output_len) for _ in range(BRANCHES)]
+        elif scenario == "S5":
+            requests += [Job(prompt, 0, _ids(draw, SCORED_LEN, vocab_size)) for _ in range(CONTINUATIONS)]
+        else:
+            requests.append(Job(prompt, lengths.output_len))
+    return requests
 
 
 def landing(lengths: Shape, vocab_size: int, seed: int) -> tuple[list[Job], list[Job]]:
@@ -95,17 +89,17 @@ def landing(lengths: Shape, vocab_size: int, seed: int) -> tuple[list[Job], list
     return short, [Job(_ids(draw, lengths.prompt_len, vocab_size), 1) for _ in range(2)]
 
 
-def drawn(lengths: Shape, count: int, vocab_size: int, seed: int, constraint: Constraint | None = None) -> list[Job]:
-    """S7: requests whose tokens are drawn, so that nothing repeats itself."""
+def sampled(lengths: Shape, count: int, vocab_size: int, seed: int, constraint: Constraint | None = None) -> list[Job]:
+    """S7: requests with sampled tokens, so that no text repeats itself."""
     draw = random.Random(f"{seed} S7")  # noqa: S311  # no secret
     return [
-        Job(_ids(draw, lengths.prompt_len, vocab_size), lengths.output_len, drawn=number, constraint=constraint)
+        Job(_ids(draw, lengths.prompt_len, vocab_size), lengths.output_len, sample_seed=number, constraint=constraint)
         for number in range(count)
     ]
 
 
 def schema(number: int) -> Constraint:
-    """A list of objects that is longer than any answer; another one for another number."""
+    """A list of objects, longer than any answer; a different schema for each number."""
     properties = {
         f"name{number}": {"type": "string", "maxLength": 12},
         "count": {"type": "integer", "minimum": 0, "maximum": 999},
@@ -117,7 +111,7 @@ def schema(number: int) -> Constraint:
 
 
 def arrivals(rate: float, count: int, seed: int) -> list[float]:
-    """Seconds from the start at which requests of a Poisson process of `rate` a second come."""
+    """Arrival times of a Poisson process of `rate` requests a second, in seconds from the start."""
     draw = random.Random(f"{seed} arrivals")  # noqa: S311  # no secret
     times, now = [], 0.0
     for _ in range(count):
@@ -141,25 +135,7 @@ def _ids(draw: random.Random, length: int, vocab_size: int) -> tuple[int, ...]:
     return tuple(draw.randrange(low, vocab_size) for _ in range(length))
 
 
-def _grouped(
-    count: int, size: int, prefix: Callable[[], tuple[int, ...]], member: Callable[[tuple[int, ...]], Job]
-) -> list[Job]:
-    found: list[Job] = []
-    while len(found) < count:
-        shared = prefix()
-        found += [member(shared) for _ in range(size)]
-    return found
-
-
-def _branch(draw: random.Random, lengths: Shape, vocab_size: int) -> Callable[[tuple[int, ...]], Job]:
-    return lambda shared: Job(shared + _ids(draw, 1, vocab_size), lengths.output_len)
-
-
-def _scored(draw: random.Random, vocab_size: int) -> Callable[[tuple[int, ...]], Job]:
-    return lambda shared: Job(shared, 0, _ids(draw, SCORED_LEN, vocab_size))
-
-
-def _drawn(draw: random.Random, lengths: Shape, vocab_size: int) -> Job:
+def _mixed(draw: random.Random, lengths: Shape, vocab_size: int) -> Job:
     prompt = max(1, min(4 * lengths.prompt_len, round(lengths.prompt_len * draw.lognormvariate(0, 1))))
     output = max(1, min(512, round(lengths.output_len * draw.lognormvariate(0, 1))))
     return Job(_ids(draw, prompt, vocab_size), output)
@@ -167,23 +143,36 @@ def _drawn(draw: random.Random, lengths: Shape, vocab_size: int) -> Job:
 
 @dataclass(frozen=True, slots=True)
 class ServeBench:
-    """What is to be measured. Fields match the flags of `lmtool bench serve`."""
+    """Settings of one run, most of them options of `lmtool bench serve`."""
 
-    scenario: Scenario = "S1"
-    prompt_len: int | None = None
-    """None: the scenario's."""
-    output_len: int | None = None
+    scenario: Scenario = option(
+        "S1",
+        "S1 short, S2 long prompts, S3 mixed, S4 16 branches of a prefix, S5 scoring, S6 a 4k prompt landing, "
+        "S7 with a JSON schema.",
+        LOAD,
+    )
+    prompt_len: int | None = option(None, "Tokens.", LOAD, metavar="N", minimum=1, shown_default="the scenario's")
+    output_len: int | None = option(None, "Tokens.", LOAD, metavar="N", minimum=2, shown_default="the scenario's")
     concurrency: tuple[int, ...] = (1, 8, 64)
     rate: tuple[float, ...] = ()
-    """Requests a second; these make an open loop in place of the closed one."""
-    requests: int | None = None
-    """In each phase; None: four for each that runs at once."""
-    warmup: int = 2
-    """Requests before the first phase, one after the other."""
-    goal_ttft_ms: float = 1000.0
-    seed: int = 0
+    """Requests a second of an open loop, in place of the closed one."""
+    requests: int | None = option(
+        None, "Of each phase.", LOAD, metavar="N", minimum=1, shown_default="four times the concurrency"
+    )
+    warmup: int = option(2, "Requests before, one by one.", LOAD, metavar="N", minimum=0)
+    goal_ttft_ms: float = option(
+        1000.0,
+        "Goodput: longest time to the first token.",
+        LOAD,
+        flag="--goal-ttft",
+        metavar="MS",
+        minimum=0,
+    )
+    seed: int = option(0, "Of prompts and arrivals.", LOAD, metavar="N")
 
     @property
     def shape(self) -> Shape:
-        """The lengths."""
-        return shape(self.scenario, self.prompt_len, self.output_len)
+        """The scenario's lengths, or those given."""
+        own = SCENARIOS[self.scenario]
+        prompt_len = own.prompt_len if self.prompt_len is None else self.prompt_len
+        return Shape(prompt_len, own.output_len if self.output_len is None else self.output_len, own.meaning)

@@ -1,1 +1,1 @@
-"""The command line: one file per command; `options` and `output` are shared, `wiring` is where rooms meet."""
+"""The command line: one file per command; `options` makes commands of functions, `common_options` are those of all."""

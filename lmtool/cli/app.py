@@ -1,32 +1,22 @@
-"""The typer application over the tree of commands."""
+"""The typer application: commands built when they are called, values converted without pydantic, settings files."""
 
-from __future__ import annotations
-
+import contextlib
+import functools
+import math
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperArgument, TyperGroup, TyperOption
 
 from lmtool import __version__
 from lmtool.cli.commands import TREE, Command, Group, find
-from lmtool.cli.invocation import Common
-from lmtool.cli.options import (
-    SETTINGS,
-    ApiKeyOption,
-    ColorOption,
-    EndpointOption,
-    QuietOption,
-    SettingsOption,
-    VerboseOption,
-    origin,
-    spelled,
-    with_common,
-)
-
-if TYPE_CHECKING:
-    from typing import Any, Literal
+from lmtool.cli.common_options import Common
+from lmtool.cli.options import SETTINGS, config_parameters, option_name, origin, set_parameters, with_common
+from lmtool.option import option
 
 HELP = "Load a language model once, in a long-lived process; stream its tokens to everything else."
 EPILOG = "Every option can also be set as LMTOOL_<OPTION> in the environment, or in lmtool.toml (see: lmtool config)."
@@ -34,22 +24,22 @@ CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 
 class LazyGroup(TyperGroup):
-    """Builds a command when it is asked for by name; the list of commands shows the others' sentences only.
+    """Builds a command only when it is called; the list of commands needs their summaries only.
 
     Importing and building all of them takes longer than the rest of `lmtool --help`.
     """
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Replace the placeholder of the command that `args` names by the real one, then go on as typer does."""
+        """Build the command that `args` names in place of its placeholder, then resolve it."""
         entry = find(args[0])
         if entry is not None:
             self.commands[entry.name] = build_entry(entry)
         if args[0] == "serve":
-            args = [args[0], *_in_our_words(args[1:])]
+            args = [args[0], *_without_vllm_flags(args[1:])]
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Go on as typer does; a bad value that nobody typed is told with the place where it was found."""
+        """Run the command; an error about a value that was not typed names the file or variable it comes from."""
         try:
             return super().invoke(ctx)
         except typer.BadParameter as bad:
@@ -59,7 +49,7 @@ class LazyGroup(TyperGroup):
 
 
 def build() -> typer.Typer:
-    """Make the application, with rich panels only where a person reads them."""
+    """The application, with rich panels only on a terminal."""
     app = typer.Typer(
         name="lmtool",
         cls=LazyGroup,
@@ -77,7 +67,7 @@ def build() -> typer.Typer:
 
 
 def build_entry(entry: Command | Group) -> Any:
-    """Make the click command of one entry of the tree."""
+    """The click command of one entry of the tree."""
     app = typer.Typer(context_settings=CONTEXT, rich_markup_mode=_markup(), add_completion=False)
     commands = entry.commands if isinstance(entry, Group) else (entry,)
     for command in commands:
@@ -91,7 +81,7 @@ def build_entry(entry: Command | Group) -> Any:
 
 
 def build_whole(program: Any = None) -> Any:
-    """Return the click command of a program (this one), every command built: for those who look at all options."""
+    """The click command of a program (default: this one) with every command built, to list all options."""
     group: Any = program or typer.main.get_command(build())
     for entry in TREE:
         if entry.name in group.commands:
@@ -99,10 +89,10 @@ def build_whole(program: Any = None) -> Any:
     return group
 
 
-def _in_our_words(words: list[str]) -> list[str]:
-    """Words of `vllm serve` as those of `lmtool serve`."""
-    from lmtool.cli.options import reporting
-    from lmtool.cli.serving.vllm_words import translate
+def _without_vllm_flags(words: list[str]) -> list[str]:
+    """The words with options of `vllm serve` replaced by those of `lmtool serve`."""
+    from lmtool.cli.error_report import reporting
+    from lmtool.cli.vllm_flags import translate
 
     with reporting(Common()):
         return translate(words)
@@ -112,34 +102,35 @@ def _markup() -> Literal["rich"] | None:
     return "rich" if sys.stdout.isatty() and os.environ.get("TYPER_USE_RICH", "1") != "0" else None
 
 
-def _placeholder() -> None:
-    """Stand for a command that is not built."""
+def _placeholder():  # type: ignore[no-untyped-def] # noqa: ANN202 - typer would evaluate an annotation for each command
+    """Placeholder of a command that is not built."""
 
 
-def root(
-    ctx: typer.Context,
-    *,
-    endpoint: EndpointOption = None,
-    color: ColorOption = None,
-    quiet: QuietOption = False,
-    verbose: VerboseOption = 0,
-    settings: SettingsOption = None,
-    api_key: ApiKeyOption = None,
-    version: Annotated[bool, typer.Option("--version", "-V", help="Print the version and exit.")] = False,
-) -> None:
-    """Keep the shared options for the command, and lay the settings files under its options."""
-    if version:
+@dataclass(frozen=True, slots=True, repr=False)
+class _RootOptions(Common):
+    """What may stand before the command's name."""
+
+    version: bool = option(False, "Print the version and exit.", short="-V")
+
+
+def root(**values: Any) -> None:
+    """Keep the common options for the command; values from settings files become its defaults."""
+    ctx: typer.Context = values.pop("ctx")
+    if values.pop("version"):
         typer.echo(f"lmtool {__version__}")
         raise typer.Exit
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())
         raise typer.Exit
-    ctx.obj = Common(endpoint, color, quiet, verbose, settings, api_key)
-    ctx.default_map = _defaults(ctx, settings or _settings_after_command(sys.argv))
+    ctx.obj = Common(**values)
+    ctx.default_map = _defaults(ctx, ctx.obj.settings or _settings_after_command(sys.argv))
+
+
+set_parameters(root, config_parameters(_RootOptions))
 
 
 def _defaults(ctx: typer.Context, explicit: str | None) -> dict[str, Any]:
-    from lmtool.cli.options import reporting
+    from lmtool.cli.error_report import reporting
     from lmtool.cli.settings import load
 
     with reporting(ctx.obj):
@@ -148,7 +139,7 @@ def _defaults(ctx: typer.Context, explicit: str | None) -> dict[str, Any]:
 
 
 def _settings_after_command(words: list[str]) -> str | None:
-    """Find `--settings` behind the command's name: it must be known before the command's own options are."""
+    """The value of `--settings` behind the command's name: it is needed before the command's options are parsed."""
     for i, word in enumerate(words):
         if word == "--":
             break
@@ -160,12 +151,113 @@ def _settings_after_command(words: list[str]) -> str | None:
 
 
 def option_names(command: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], dict[str, str]]:
-    """Names of all options as spelled, and of their parameters, by command path (`("config", "show")`)."""
+    """For each command path, such as `("config", "show")`: option names in settings, to parameter names."""
     children = getattr(command, "commands", None)
     if children is None:
         options = [p for p in command.params if p.param_type_name == "option" and p.name != "help"]
-        return {path: {spelled(option.name, option.opts): option.name for option in options}}
-    found: dict[tuple[str, ...], dict[str, str]] = {}
+        return {path: {option_name(option.name, option.opts): option.name for option in options}}
+    names: dict[tuple[str, ...], dict[str, str]] = {}
     for name, child in children.items():
-        found.update(option_names(child, (*path, name)))
-    return found
+        names.update(option_names(child, (*path, name)))
+    return names
+
+
+@dataclass(frozen=True, slots=True)
+class PlainConverter:
+    """Converts the values of one parameter, in place of typer's converter."""
+
+    convert: Callable[[Any], Any]
+    """From a word to the value; raises `ValueError` with the expected kind."""
+    minimum: float | None
+    maximum: float | None
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """The converted value, or their list for a repeatable parameter."""
+        if param.multiple or param.nargs == -1:
+            values = value if isinstance(value, list | tuple) else [] if value is None else [value]
+            return [self._one(v, param, ctx) for v in values]
+        return None if value is None else self._one(value, param, ctx)
+
+    def _one(self, value: Any, param: Any, ctx: Any) -> Any:
+        try:
+            converted = self.convert(value)
+        except ValueError as error:
+            raise typer.BadParameter(f"{value!r} is not {error}.", ctx=ctx, param=param) from None
+        if self.minimum is not None and converted < self.minimum:
+            raise typer.BadParameter(f"{value} is less than {self.minimum}.", ctx=ctx, param=param)
+        if self.maximum is not None and converted > self.maximum:
+            raise typer.BadParameter(f"{value} is more than {self.maximum}.", ctx=ctx, param=param)
+        return converted
+
+
+def convert_without_pydantic() -> None:
+    """Convert parameters of plain types with `PlainConverter` from now on, the others as typer does.
+
+    typer converts through pydantic, whose import is most of a short command's start-up: 150 of 270 ms of CPU for
+    `lmtool chat` when this was written (typer 0.29.2). It has no public way to choose the converter, so its parameter
+    classes get another method; with a later typer without that method only the time changes.
+    """
+    for kind in (TyperOption, TyperArgument):
+        original = getattr(kind, "get_runtime_param", None)
+        if original is not None:
+            kind.get_runtime_param = functools.partialmethod(_runtime_param, original)  # type: ignore[method-assign, assignment] # see above
+
+
+def _runtime_param(param: Any, original: Callable[[Any], Any]) -> Any:
+    convert = converter(param.type_descriptor.annotation)
+    if convert is None:
+        return original(param)
+    return PlainConverter(convert, getattr(param, "min", None), getattr(param, "max", None))
+
+
+def converter(annotation: Any) -> Callable[[Any], Any] | None:
+    """The conversion for an annotation; None for a type that is left to typer."""
+    if get_origin(annotation) is list:
+        return converter(get_args(annotation)[0])
+    if get_origin(annotation) is Literal:
+        return _choice(get_args(annotation))
+    plain: dict[Any, Callable[[Any], Any]] = {str: _text, int: _integer, float: _number, bool: _truth}
+    return plain.get(annotation)
+
+
+def _text(value: Any) -> str:  # settings files have numbers, lists and tables, not only words
+    if not isinstance(value, str):
+        raise ValueError("a text")  # noqa: TRY004 - what was expected is said in one way
+    return value
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, str | int) and not isinstance(value, bool):
+        with contextlib.suppress(ValueError):
+            return int(value)
+    raise ValueError("a whole number")
+
+
+def _number(value: Any) -> float:
+    if not isinstance(value, str | int | float) or isinstance(value, bool):
+        raise ValueError("a number")  # noqa: TRY004 - as above
+    try:
+        number = float(value)
+    except ValueError:
+        raise ValueError("a number") from None
+    if not math.isfinite(number):
+        raise ValueError("a finite number")
+    return number
+
+
+def _truth(value: Any) -> bool:
+    word = str(value).strip().lower()
+    if word in {"1", "true", "t", "yes", "y", "on"}:
+        return True
+    if word in {"0", "false", "f", "no", "n", "off"}:
+        return False
+    raise ValueError("true or false")
+
+
+def _choice(choices: tuple[Any, ...]) -> Callable[[Any], Any]:
+    def choose(value: Any) -> Any:
+        if value in choices:
+            return value
+        raise ValueError(f"one of {', '.join(map(str, choices))}")
+
+    return choose

@@ -8,23 +8,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmtool.cli.invocation import Common
-from lmtool.cli.talking.heat import ALTERNATIVES, MODES, HeatMode
+from lmtool.chat.heat import ALTERNATIVES, MODES, HeatMode
+from lmtool.cli.common_options import Common
 from lmtool.errors import UsageError
+from lmtool.option import option
+from lmtool.sampling_parameters import PARAMETER_HELP, PROMPT_MAX_TOKENS
 
 if TYPE_CHECKING:
-    from lmtool.cli.talking.showing import Showing
+    from lmtool.chat.options import OutputOptions
 
 SAMPLING = "Sampling"
-SHOWING = "Showing"
-HOLDING = "Holding the answer to a form"
-HEAT_OPTION = typer.Option(
-    "--heat",
-    metavar="[MODE]",
-    help=f"Colour tokens by {', '.join(MODES)}; --heat alone: {MODES[0]}.",
-    rich_help_panel=SHOWING,
-)
+OUTPUT = "Output"
+STRUCTURED = "Structured output"
 TABLE_ALTERNATIVES = 5
+
+HEAT = option(None, f"Colour tokens by {', '.join(MODES)}; --heat alone: {MODES[0]}.", OUTPUT, metavar="[MODE]")
+MODEL = option(None, "Model to use; default: the only one served.", short="-m", metavar="NAME")
+TOKENIZER = option(None, "Tokenize here, for servers that accept token ids only.", metavar="NAME")
+TIMEOUT = option(None, "Give up after this time; default: never.", metavar="SECONDS", minimum=0)
+
+
+def sampling(name: str, note: str = "", **more: Any) -> Any:
+    """An option whose help is its parameter's sentence in the table."""
+    sentence = PARAMETER_HELP[name] if not note else f"{PARAMETER_HELP[name][:-1]}; {note}."
+    return option(None, sentence, SAMPLING, **more)
 
 
 def chat(
@@ -32,107 +39,62 @@ def chat(
     prompt: Annotated[
         list[str] | None,
         typer.Argument(
-            help="What to say; trailing name=value words, such as max_tokens=5, are parameters; '-' is stdin. "
-            "None at all: a conversation.",
+            help="The prompt; name=value words at its end, such as max_tokens=5, set parameters; '-' is stdin. "
+            "Without a prompt, start a conversation.",
             show_default=False,
         ),
     ] = None,
     *,
-    model: Annotated[
-        str | None, typer.Option("--model", "-m", metavar="NAME", help="Which model; default: the one served.")
-    ] = None,
-    system: Annotated[
-        str | None, typer.Option("--system", "-s", metavar="TEXT", help="A system text, under the chat template.")
-    ] = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--option", "-o", metavar="NAME=VALUE", help="Any parameter; may be repeated.", show_default=False
-        ),
-    ] = None,
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(
-            "--max-tokens", "-n", min=1, help="Most tokens of an answer; default: 256, or half the model's context."
-        ),
-    ] = None,
-    temperature: Annotated[
-        float | None, typer.Option("--temperature", "-t", min=0, help="0 always picks the likeliest token; default: 0.")
-    ] = None,
-    top_p: Annotated[float | None, typer.Option(help="Sample from the likeliest tokens up to this mass.")] = None,
-    top_k: Annotated[int | None, typer.Option(min=0, help="Sample from this many likeliest tokens.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Sample the same answer again.")] = None,
-    stop: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TEXT", help="End before this text; may be repeated.", show_default=False),
-    ] = None,
-    top_logprobs: Annotated[int | None, typer.Option(min=0, metavar="K", help="Alternatives a token.")] = None,
-    json_schema: Annotated[
-        str | None, typer.Option(metavar="FILE", help="JSON that this schema allows.", rich_help_panel=HOLDING)
-    ] = None,
-    regex: Annotated[
-        str | None, typer.Option(metavar="PATTERN", help="Text that matches as a whole.", rich_help_panel=HOLDING)
-    ] = None,
-    choice: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TEXT", help="One of these; repeat it.", show_default=False, rich_help_panel=HOLDING),
-    ] = None,
-    grammar: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Text of this Lark or GBNF grammar.", rich_help_panel=HOLDING)
-    ] = None,
-    logits_processor: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME[=JSON]", help="An installed one; repeat it.", show_default=False, rich_help_panel=HOLDING
-        ),
-    ] = None,
-    n_streams: Annotated[
-        int, typer.Option("--n-streams", min=1, max=256, help="Ask so many times at once; a seed counts up.")
-    ] = 1,
-    heat: Annotated[HeatMode | None, HEAT_OPTION] = None,
-    table: Annotated[bool, typer.Option("--table", help="One row a token.", rich_help_panel=SHOWING)] = False,
-    stats: Annotated[
-        bool, typer.Option("--stats", help="Timings and perplexity on stderr.", rich_help_panel=SHOWING)
-    ] = False,
-    echo: Annotated[
-        bool, typer.Option("--echo", help="The prompt in front of the text.", rich_help_panel=SHOWING)
-    ] = False,
-    no_stream: Annotated[
-        bool, typer.Option("--no-stream", help="Everything at the end.", rich_help_panel=SHOWING)
-    ] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object.", rich_help_panel=SHOWING)] = False,
-    jsonl: Annotated[bool, typer.Option("--jsonl", help="One JSON object a token.", rich_help_panel=SHOWING)] = False,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="The server's frames as they are.", rich_help_panel=SHOWING)
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the frame that would be sent.", rich_help_panel=SHOWING)
-    ] = False,
-    template: Annotated[
-        bool | None,
-        typer.Option("--template/--no-template", help="Use the chat template; default: where the model has one."),
-    ] = None,
-    tokenizer: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Tokenize here, for servers that take ids only.")
-    ] = None,
-    timeout: Annotated[
-        float | None, typer.Option(min=0, metavar="SECONDS", help="Give up after this time; default: never.")
-    ] = None,
-    record: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Keep what is said on the wire as a trace.", show_default=False)
-    ] = None,
-    literal: Annotated[bool, typer.Option("--literal", help="Take no word of the prompt for a parameter.")] = False,
-    compat_space: Annotated[
-        bool, typer.Option("--compat-space", help="End the prompt in one space, as LMQL's own client does.")
-    ] = False,
+    model: str | None = MODEL,
+    system: str | None = option(None, "System prompt, for models with a chat template.", short="-s", metavar="TEXT"),
+    option: list[str] | None = option(
+        None, "Set any sampling parameter; repeatable.", SAMPLING, short="-o", metavar="NAME=VALUE"
+    ),
+    max_tokens: int | None = sampling(
+        "max_tokens", f"default: {PROMPT_MAX_TOKENS}, or half the model's context", short="-n", minimum=1
+    ),
+    temperature: float | None = sampling("temperature", "default: 0", short="-t", minimum=0),
+    top_p: float | None = sampling("top_p"),
+    top_k: int | None = sampling("top_k", minimum=0),
+    seed: int | None = sampling("seed", minimum=0),
+    stop: list[str] | None = sampling("stop", "repeatable", metavar="TEXT"),
+    top_logprobs: int | None = sampling("top_logprobs", metavar="K", minimum=0),
+    json_schema: str | None = option(None, "Answer with JSON that matches this schema.", STRUCTURED, metavar="FILE"),
+    regex: str | None = option(None, "Answer with text that matches this expression.", STRUCTURED, metavar="PATTERN"),
+    choice: list[str] | None = option(None, "Answer with one of these texts; repeatable.", STRUCTURED, metavar="TEXT"),
+    grammar: str | None = option(None, "Answer with text of this Lark or GBNF grammar.", STRUCTURED, metavar="FILE"),
+    logits_processor: list[str] | None = option(
+        None, "Apply an installed logits processor; repeatable.", STRUCTURED, metavar="NAME[=JSON]"
+    ),
+    n_streams: int = option(1, "Send the prompt this many times at once; a seed counts up.", minimum=1, maximum=256),
+    heat: HeatMode | None = HEAT,
+    table: bool = option(False, "Show one row per token.", OUTPUT),
+    stats: bool = option(False, "Show timings and perplexity on stderr.", OUTPUT),
+    echo: bool = option(False, "Show the prompt in front of the text.", OUTPUT),
+    no_stream: bool = option(False, "Show the answer when it is complete.", OUTPUT),
+    json: bool = option(False, "Print one JSON object.", OUTPUT),
+    jsonl: bool = option(False, "Print one JSON object per token.", OUTPUT),
+    raw: bool = option(False, "Print the server's frames as they are.", OUTPUT),
+    dry_run: bool = option(False, "Print the frame that would be sent.", OUTPUT),
+    template: bool | None = option(None, "Apply the chat template; default: if the model has one."),
+    tokenizer: str | None = TOKENIZER,
+    timeout: float | None = TIMEOUT,
+    record: str | None = option(None, "Record the frames as a trace.", metavar="FILE"),
+    literal: bool = option(False, "Treat name=value words of the prompt as text."),
+    compat_space: bool = option(False, "End the prompt in one space, as LMQL's own client does."),
 ) -> Coroutine[Any, Any, None]:
-    """Talk to a model: one answer, or, without a prompt, a conversation."""
-    from lmtool.cli.talking.asking import Asking, Words, question
-    from lmtool.cli.talking.holding import Holding, constraint_of, processors_of
-    from lmtool.cli.talking.parameters import check_typed, options
-    from lmtool.cli.talking.showing import Showing, form_of
+    """Chat with a model: one answer, or, without a prompt, a conversation."""
+    from lmtool.chat.options import (
+        OneShotOptions,
+        OutputOptions,
+        constraint_from_options,
+        output_form,
+        processors_from_options,
+    )
+    from lmtool.chat.prompt import PromptParsing, RequestOptions, read_prompt
+    from lmtool.prompt_parameters import check_typed, parse_options
 
-    said = {
+    options = {
         "max_tokens": max_tokens,
         "temperature": temperature,
         "top_p": top_p,
@@ -141,26 +103,28 @@ def chat(
         "stop": tuple(stop) if stop else None,
         "top_logprobs": top_logprobs,
     }
-    wanted = max(ALTERNATIVES[heat] if heat else 1, TABLE_ALTERNATIVES if table else 1)
-    held = constraint_of(Holding(json_schema, regex, choice or (), grammar))
-    typed = {name: check_typed(name, value) for name, value in said.items() if value is not None}
-    values = {"top_logprobs": wanted, **typed, **options(option or [])}
-    asking = Asking(model, system, template, values, held, processors_of(logits_processor or ()))
-    showing = Showing(form_of(json=json, jsonl=jsonl, raw=raw, table=table), heat, stats, not no_stream, echo)
-    how = Words(literal or "--" in sys.argv, compat_space)
-    asked = question(prompt or [], how, sys.stdin)
-    if asked is not None:
-        from lmtool.cli.talking.answer import Once, answer
+    alternatives = max(ALTERNATIVES[heat] if heat else 1, TABLE_ALTERNATIVES if table else 1)
+    constraint = constraint_from_options(json_schema, regex, choice or (), grammar)
+    typed = {name: check_typed(name, value) for name, value in options.items() if value is not None}
+    parameters = {"top_logprobs": alternatives, **typed, **parse_options(option or [])}
+    processors = processors_from_options(logits_processor or ())
+    requests = RequestOptions(model, system, template, parameters, constraint, processors)
+    display = OutputOptions(output_form(json=json, jsonl=jsonl, raw=raw, table=table), heat, stats, not no_stream, echo)
+    parsing = PromptParsing(literal or "--" in sys.argv, compat_space)
+    text = read_prompt(prompt or [], parsing, sys.stdin)
+    if text is not None:
+        from lmtool.chat.answer import answer
 
-        return answer(common, asked, asking, showing, Once(n_streams, tokenizer, timeout, dry_run, record))
-    _check_conversation(showing, n_streams=n_streams, dry_run=dry_run)
-    from lmtool.cli.talking.repl import converse
+        once = OneShotOptions(n_streams, tokenizer, timeout, dry_run, record)
+        return answer(common.server(), common.output(), text, requests, display, once)
+    _check_conversation(display, n_streams=n_streams, dry_run=dry_run)
+    from lmtool.chat.repl import converse
 
-    return converse(common, asking, showing, how, tokenizer=tokenizer, record=record)
+    return converse(common.server(), common.output(), requests, display, parsing, tokenizer=tokenizer, record=record)
 
 
-def _check_conversation(showing: Showing, *, n_streams: int, dry_run: bool) -> None:
+def _check_conversation(display: OutputOptions, *, n_streams: int, dry_run: bool) -> None:
     if sys.stdin is None or not sys.stdin.isatty():
         raise UsageError("there is no prompt, and nothing on stdin", 'say something:  lmtool chat "Hello there"')
-    if showing.form != "text" or n_streams > 1 or dry_run:
+    if display.form != "text" or n_streams > 1 or dry_run:
         raise UsageError("--table, --json, --jsonl, --raw, --dry-run and --n-streams need a prompt", "add one")

@@ -1,4 +1,4 @@
-"""Every command's place, name and sentence; what it takes to run one is only imported when that one is asked for."""
+"""The tree of commands: names, summaries, help panels; a command's module is imported when it is called."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command: the first line of its help is repeated here, so that the list of commands needs no import."""
+    """One command. Its summary stands here, so that the list of commands needs no import."""
 
     name: str
     module: str
@@ -19,7 +19,7 @@ class Command:
     panel: str = ""
     """Heading in the help."""
     function: str = ""
-    """The function in `module`; its name is the command's where this is empty."""
+    """The function in `module`; by default named as the command."""
     hidden: bool = False
 
     def load(self) -> Callable[..., Any]:
@@ -31,7 +31,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Commands under one word."""
+    """Commands under a common name."""
 
     name: str
     summary: str
@@ -41,25 +41,25 @@ class Group:
 
 TREE: tuple[Command | Group, ...] = (
     Command("serve", "serve", "Serve a model over LMTP.", "Run"),
-    Command("balance", "balance", "Offer many servers of one model at one address.", "Run"),
-    Command("chat", "chat", "Talk to a model: one answer, or a conversation.", "Talk"),
-    Command("score", "score", "Logprob, probability and perplexity of texts, given a prompt.", "Talk"),
-    Command("info", "info", "Ask a server what it serves and how it speaks.", "Talk"),
-    Command("tokenize", "tokenize", "Show how a text is cut into tokens: ids, texts, bytes.", "Talk"),
+    Command("balance", "balance", "Balance the load of many servers behind one address.", "Run"),
+    Command("chat", "chat", "Chat with a model: one answer, or a conversation.", "Ask"),
+    Command("score", "score", "Compute logprob, probability and perplexity of texts.", "Ask"),
+    Command("info", "info", "Describe a server's model and protocol.", "Ask"),
+    Command("tokenize", "tokenize", "Show the tokens of a text: ids, texts, bytes.", "Ask"),
     Group(
         "trace",
         "Recorded conversations: record, replay, compare, edit.",
         (
-            Command("record", "trace.record", "Record what clients and a server say, standing between."),
+            Command("record", "trace.record", "Record the traffic between clients and a server."),
             Command("serve", "trace.serve", "Answer requests as recorded: a mock server."),
-            Command("drive", "trace.drive", "Send a recording to a server; compare what comes."),
-            Command("verify", "trace.verify", "Check recordings: answered to our client, sent to a server."),
-            Command("show", "trace.show", "Print a trace: one line for each token and each other event."),
-            Command("stats", "trace.stats", "Print how many tokens, how fast, and how each stream ended."),
+            Command("drive", "trace.drive", "Send a recording to a server; compare the answers."),
+            Command("verify", "trace.verify", "Check recordings against our client and a server."),
+            Command("show", "trace.show", "Print a trace: one line per token or other event."),
+            Command("stats", "trace.stats", "Print token counts, speeds, and how each stream ended."),
             Command("diff", "trace.diff", "Compare two traces stream by stream."),
-            Command("cut", "trace.cut", "Write the part of a trace between two times."),
-            Command("merge", "trace.merge", "Write the events of several traces in order of time."),
-            Command("redact", "trace.redact", "Write a copy without prompts, headers or texts."),
+            Command("cut", "trace.edit", "Write the part of a trace between two times."),
+            Command("merge", "trace.edit", "Write the events of several traces in order of time."),
+            Command("redact", "trace.edit", "Write a copy without prompts, headers or texts."),
             Command("convert", "trace.convert", "Write a trace as CSV, Markdown, asciicast, HAR or wire log."),
         ),
         "Traces",
@@ -68,7 +68,7 @@ TREE: tuple[Command | Group, ...] = (
         "conformance",
         "The LMTP specification as tests, for any server and any client.",
         (
-            Command("server", "conformance.server", "Hold a server to each rule of the specification."),
+            Command("server", "conformance.server", "Test a server against each rule of the specification."),
             Command("client", "conformance.client", "Run a client against a scripted server."),
         ),
         "Traces",
@@ -81,17 +81,18 @@ TREE: tuple[Command | Group, ...] = (
         "bench",
         "Measure engines, servers and the inspector.",
         (
-            Command("engine", "bench.engine", "Measure our engine beside its peers on the same weights."),
+            Command("engine", "bench.engine", "Measure our engine beside others on the same weights."),
             Command("serve", "bench.serve", "Load a server: latencies, throughput, goodput."),
             Command("inspect", "bench.inspect", "Load the inspector: key delay, CPU, opening a long trace."),
         ),
         "Look",
     ),
-    Command("models", "models", "List the models at hand: served, embedded, downloaded.", "Setup"),
-    Command("doctor", "doctor", "Check what serving and talking need; 1 if something is broken.", "Setup"),
+    Command("docs", "docs", "Read the manual: one page, or the list of pages.", "Setup"),
+    Command("models", "models", "List the available models: served, embedded, downloaded.", "Setup"),
+    Command("doctor", "doctor", "Check what serving and chatting need; 1 if something is broken.", "Setup"),
     Group(
         "config",
-        "Show effective settings, and where each came from.",
+        "Show effective settings and their origins.",
         (
             Command("show", "config", "Print each option's effective value and its origin."),
             Command("path", "config", "Print the settings files that are read, strongest first."),
@@ -103,5 +104,5 @@ TREE: tuple[Command | Group, ...] = (
 
 
 def find(name: str) -> Command | Group | None:
-    """Return the command or group of this name at the top of the tree."""
+    """The command or group of this name at the top of the tree, or None."""
     return next((entry for entry in TREE if entry.name == name), None)

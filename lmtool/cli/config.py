@@ -1,4 +1,4 @@
-"""`lmtool config`: the effective settings, and where each came from."""
+"""`lmtool config`: the effective settings and their origins."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmtool.cli.invocation import Common
-from lmtool.cli.options import spelled
+from lmtool.cli.common_options import Common
+from lmtool.cli.options import option_name
 
 if TYPE_CHECKING:
     from lmtool.cli.settings import Settings
@@ -21,7 +21,6 @@ def show(
 ) -> None:
     """Print each option's effective value and its origin: environment, settings file, or default."""
     from lmtool.cli.app import build_whole, option_names
-    from lmtool.cli.output import Output
     from lmtool.cli.settings import load
     from lmtool.errors import UsageError
 
@@ -29,25 +28,24 @@ def show(
     commands = {".".join(path): _params(tree, path) for path in option_names(tree)}
     if command is not None and command not in commands:
         raise UsageError(f"no command is called {command!r}", f"commands: {', '.join(commands)}")
-    out, settings = Output.of(common), load(common.settings)
+    out, settings = common.output(), load(common.settings)
     for name, params in commands.items():
         if command in {None, name}:
             out.line(f"[{name}]")
             for param in params:
                 value, origin = _effective(param, tuple(name.split(".")), settings)
-                out.line(f"{spelled(param.name, param.opts)} = {_without_secrets(param, value)!r}  # {origin}")
+                out.line(f"{option_name(param.name, param.opts)} = {_without_secrets(param, value)!r}  # {origin}")
 
 
 def path(common: Common) -> None:
-    """Print the settings files that are read, strongest first, and where the user's own would be."""
-    from lmtool.cli.output import Output
+    """Print the settings files in use, highest precedence first, and the path of the user's own."""
     from lmtool.cli.settings import load, user_file
 
-    out, files = Output.of(common), load(common.settings).files
+    out, files = common.output(), load(common.settings).files
     for file in files:
         out.line(str(file))
     if user_file() not in files:
-        out.note(f"your own settings would go into {user_file()}")
+        out.note(f"your own settings file would be {user_file()}")
 
 
 def _params(tree: Any, path: tuple[str, ...]) -> list[Any]:
@@ -58,7 +56,7 @@ def _params(tree: Any, path: tuple[str, ...]) -> list[Any]:
 
 
 def _without_secrets(param: Any, value: Any) -> Any:
-    """A value as it may be shown: no key, and no credentials in a URL."""
+    """The value without keys, and without credentials in a URL."""
     from lmtool.access.outgoing import split_url
 
     if param.name == "api_key":
@@ -71,10 +69,10 @@ def _without_secrets(param: Any, value: Any) -> Any:
 
 
 def _effective(param: Any, command: tuple[str, ...], settings: Settings) -> tuple[Any, str | Path]:
-    given = os.environ.get(str(param.envvar)) if param.envvar else None
-    if given:
-        return given, f"environment {param.envvar}"
-    found = settings.find(command, spelled(param.name, param.opts))
-    if found:
-        return found.value, found.origin
+    variable = os.environ.get(str(param.envvar)) if param.envvar else None
+    if variable:
+        return variable, f"environment {param.envvar}"
+    setting = settings.find(command, option_name(param.name, param.opts))
+    if setting:
+        return setting.value, setting.origin
     return param.default, "default"

@@ -1,4 +1,4 @@
-"""`lmtool doctor`: whether this machine can serve and talk, and what to do where it cannot."""
+"""`lmtool doctor`: whether this machine can serve and chat, and how to fix it where it cannot."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import typer
 
-from lmtool.cli.invocation import Common
+from lmtool.cli.common_options import Common
+from lmtool.logprobs.numbers import size
+from lmtool.option import option
 
 if TYPE_CHECKING:
-    from lmtool.cli.output import Output
+    from lmtool.terminal import Output
 
 Verdict: TypeAlias = Literal["ok", "note", "bad"]
 MARKS: dict[Verdict, tuple[str, str, str]] = {
@@ -24,40 +26,39 @@ MARKS: dict[Verdict, tuple[str, str, str]] = {
     "note": ("!", "note", "33"),
     "bad": ("✗", "bad ", "31"),
 }
-"""Sign, the same for terminals without Unicode, and colour of each verdict."""
+"""Sign of each verdict, with and without Unicode, and its colour."""
 CLIENT = ("typer", "rich", "websockets", "tokenizers", "jinja2", "msgspec")
 SEE_TORCH = "see https://pytorch.org/get-started for this machine's build"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     verdict: Verdict
     """`note`: works, but not everything or not at its best. `bad`: broken, and the command exits with 1."""
     name: str
-    found: str
+    detail: str
     advice: str = ""
-    """What to do about it; empty when nothing need be done."""
+    """How to fix it; empty where nothing is wrong."""
 
 
 async def doctor(
     common: Common,
-    json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
+    json: bool = option(False, "Print a JSON list."),
 ) -> None:
-    """Check what serving and talking need: versions, devices, port, folders. Exits with 1 if something is broken."""
-    from lmtool.cli.output import Output
-
-    out = Output.of(common)
+    """Check what serving and chatting need: versions, devices, port, folders. Exits with 1 if something is broken."""
+    out = common.output()
     findings = []
-    for finding in [*quick(common), await _endpoint(common), *_devices()]:
+    for finding in [*quick_checks(common), await _endpoint(common), *_devices()]:
         findings.append(finding)
         if not json:
             _print(out, finding)
     if json:
         import json as codec
 
-        out.line(codec.dumps([asdict(finding) for finding in findings], ensure_ascii=False))
+        rows = [{"verdict": f.verdict, "name": f.name, "found": f.detail, "advice": f.advice} for f in findings]
+        out.line(codec.dumps(rows, ensure_ascii=False))
     if any(finding.verdict == "bad" for finding in findings):
         raise typer.Exit(1)
 
@@ -65,7 +66,7 @@ async def doctor(
 def _print(out: Output, finding: Finding) -> None:
     sign, plain, color = MARKS[finding.verdict]
     out.write_styled(sign if _unicode() else plain, color)
-    out.line(f" {finding.name:<9} {finding.found}")
+    out.line(f" {finding.name:<9} {finding.detail}")
     if finding.advice:
         out.line(f"{'':<11} {finding.advice}")
 
@@ -74,13 +75,13 @@ def _unicode() -> bool:
     return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 
-def quick(common: Common) -> Iterator[Finding]:
-    """Everything that needs neither the network nor torch."""
-    from lmtool.cli.wiring import INSTALL_SERVE, SERVE_PACKAGES
+def quick_checks(common: Common) -> Iterator[Finding]:
+    """The checks that need neither the network nor torch."""
+    from lmtool.serving.composition import INSTALL_SERVE, SERVE_PACKAGES
 
     yield _python()
     yield _packages("client", CLIENT, "bad", "pip install --force-reinstall lmtool")
-    yield _packages("serve", SERVE_PACKAGES, "note", f"only talking works; to serve models:  {INSTALL_SERVE}")
+    yield _packages("serve", SERVE_PACKAGES, "note", f"only clients work; to serve models:  {INSTALL_SERVE}")
     yield _embedded()
     yield _memory()
     yield _cache()
@@ -91,8 +92,8 @@ def quick(common: Common) -> Iterator[Finding]:
 def _python() -> Finding:
     import platform
 
-    found = f"{platform.python_version()} on {platform.system()} {platform.machine()}, {sys.executable}"
-    return Finding("ok", "python", found)
+    detail = f"{platform.python_version()} on {platform.system()} {platform.machine()}, {sys.executable}"
+    return Finding("ok", "python", detail)
 
 
 def _packages(name: str, packages: tuple[str, ...], verdict: Verdict, advice: str) -> Finding:
@@ -103,7 +104,6 @@ def _packages(name: str, packages: tuple[str, ...], verdict: Verdict, advice: st
 
 
 def _embedded() -> Finding:
-    from lmtool.cli.models import size
     from lmtool.tiny.path import MODEL_DIR
 
     weights = sum(f.stat().st_size for f in MODEL_DIR.glob("*.safetensors"))
@@ -113,7 +113,6 @@ def _embedded() -> Finding:
 
 
 def _memory() -> Finding:
-    from lmtool.cli.models import size
 
     try:
         page = os.sysconf("SC_PAGE_SIZE")
@@ -124,13 +123,13 @@ def _memory() -> Finding:
 
 
 def _cache() -> Finding:
-    from lmtool.cli.models import cached, hub_cache, size
+    from lmtool.cli.models import downloaded_models, hub_cache
 
     folder = hub_cache()
     existing = next(p for p in (folder, *folder.parents) if p.exists())
     if not os.access(existing, os.W_OK):
         return Finding("note", "cache", f"{folder} cannot be written", "point HF_HOME to a folder of your own")
-    free, models = shutil.disk_usage(existing).free, len(cached(folder))
+    free, models = shutil.disk_usage(existing).free, len(downloaded_models(folder))
     return Finding("ok", "cache", f"{folder}: {models} model{'s' * (models != 1)}, {size(free)} free")
 
 
@@ -138,27 +137,27 @@ def _settings(common: Common) -> Finding:
     from lmtool.cli.settings import load
 
     files = load(common.settings).files
-    return Finding("ok", "settings", ", ".join(map(str, files)) or "no lmtool.toml; the defaults hold")
+    return Finding("ok", "settings", ", ".join(map(str, files)) or "no lmtool.toml; defaults apply")
 
 
 def _terminal() -> Finding:
     if not sys.stdout.isatty():
         return Finding("ok", "terminal", "none: output goes to a pipe or file")
     columns, rows = shutil.get_terminal_size()
-    found = f"{os.environ.get('TERM', 'unknown')}, {columns}x{rows}, {sys.stdout.encoding}"
+    detail = f"{os.environ.get('TERM', 'unknown')}, {columns}x{rows}, {sys.stdout.encoding}"
     if not _unicode():
-        return Finding("note", "terminal", found, "set LANG=C.UTF-8 (or PYTHONUTF8=1) to see every character")
-    return Finding("ok", "terminal", found)
+        return Finding("note", "terminal", detail, "set LANG=C.UTF-8 (or PYTHONUTF8=1) to see every character")
+    return Finding("ok", "terminal", detail)
 
 
 async def _endpoint(common: Common) -> Finding:
     import asyncio
 
-    from lmtool.cli.wiring import connect
     from lmtool.errors import AccessDeniedError, ConnectError, LmtoolError
+    from lmtool.lmtp.client import LmtpClient
 
     try:
-        async with asyncio.timeout(3), connect(common.address, api_key=common.api_key) as client:
+        async with asyncio.timeout(3), LmtpClient(common.address, api_key=common.api_key) as client:
             info = await client.info()
     except ConnectError:
         return Finding("ok", "endpoint", f"no server at {common.url}: the port is free")
@@ -173,28 +172,28 @@ async def _endpoint(common: Common) -> Finding:
 
 
 def _devices() -> Iterator[Finding]:
-    """What torch can compute on; importing it is the slowest check, so it comes last."""
+    """Torch's devices; importing it is the slowest check, so it comes last."""
     if importlib.util.find_spec("torch") is None:
         return
     try:
-        from lmtool.engine.devices import describe, describe_auto
+        from lmtool.engine.hardware import describe_auto_dtype, describe_devices
 
-        described = [*describe(), ("dtype", f"on the CPU, {describe_auto()}")]
-    except (ImportError, OSError) as error:  # installed, and a library it needs is not there
+        described = [*describe_devices(), ("dtype", f"on the CPU, {describe_auto_dtype()}")]
+    except (ImportError, OSError) as error:  # installed, but a library it needs is missing
         yield Finding(
             "bad", "torch", f"cannot be imported: {error}", f"pip install --force-reinstall torch; {SEE_TORCH}"
         )
         return
-    yield from (Finding("ok", name, found) for name, found in described)
+    yield from (Finding("ok", name, detail) for name, detail in described)
     yield _kernels()
 
 
 def _kernels() -> Finding:
-    from lmtool.engine.devices import describe_kernels
+    from lmtool.engine.hardware import describe_kernels
     from lmtool.errors import ResourceError
 
     try:
         return Finding("ok", "kernels", describe_kernels())
     except ResourceError as problem:
-        slower = f"{problem.message}: models take about 1.5 times as long on the CPU"
+        slower = f"{problem.message}: models are about 1.5 times slower on the CPU"
         return Finding("note", "kernels", slower, problem.hints[0])

@@ -1,4 +1,4 @@
-"""`lmtool info`: what a server serves, and how it speaks."""
+"""`lmtool info`: a server's model, and the protocol that it speaks."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmtool.cli.invocation import Common
-from lmtool.cli.models import columns_of, size
+from lmtool.cli.common_options import Common
+from lmtool.cli.models import align_columns
+from lmtool.logprobs.numbers import duration, size
+from lmtool.option import option
 
 if TYPE_CHECKING:
-    from lmtool.cli.output import Output
+    from lmtool.terminal import Output
     from lmtool.types import ModelEntry, ModelInfo
 
 INDENT = 13
-"""Columns in front of a fact."""
-PATIENCE = 5.0
-"""Seconds to wait for an answer without `--wait`: as long as LMQL's client does."""
+"""Columns before a value."""
+TIMEOUT = 5.0
+"""Seconds to wait for an answer without `--wait`: as LMQL's client does."""
 
 
 async def info(
@@ -27,59 +29,55 @@ async def info(
     model: Annotated[
         str | None, typer.Argument(metavar="[MODEL]", help="One of several served models.", show_default=False)
     ] = None,
-    name: Annotated[
-        str | None, typer.Option("--model", "-m", metavar="NAME", help="The same, as with the other commands.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print what the server says as JSON.")] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait while the model loads.")] = False,
-    timeout: Annotated[  # noqa: ASYNC109  # an option's name
-        float | None,
-        typer.Option(metavar="SECONDS", help=f"Give up after this time; default: {PATIENCE:g}, never with --wait."),
-    ] = None,
+    name: str | None = option(None, "The same as MODEL.", flag="--model", short="-m", metavar="NAME"),
+    json: bool = option(False, "Print the server's answer as JSON."),
+    wait: bool = option(False, "Wait while the model loads."),
+    timeout: float | None = option(  # noqa: ASYNC109  # an option's name
+        None, f"Give up after this time; default: {TIMEOUT:g}, never with --wait.", metavar="SECONDS"
+    ),
 ) -> None:
-    """Ask a server what it serves and how it speaks; of many models it lists what is known without loading them."""
+    """Describe a server's model and protocol; a server of many models lists them without loading any."""
     import json as codec
 
-    from lmtool.cli.output import Output
     from lmtool.errors import UsageError
     from lmtool.lmtp.model_info import entry_to_wire
 
     if None not in (model, name) and model != name:
         raise UsageError(f"{model} and -m {name} are two models", "name one of them")
-    limit = timeout if timeout is not None or wait else PATIENCE
-    out = Output.of(common)
-    found = await _ask(common, model or name, wait=wait, limit=limit, out=out)
-    if isinstance(found, list):
+    limit = timeout if timeout is not None or wait else TIMEOUT
+    out = common.output()
+    answer = await _request_info(common, model or name, wait=wait, limit=limit, out=out)
+    if isinstance(answer, list):
         if json:
-            out.line(codec.dumps({"endpoint": common.url, "models": [entry_to_wire(entry) for entry in found]}))
+            out.line(codec.dumps({"endpoint": common.url, "models": [entry_to_wire(entry) for entry in answer]}))
         else:
-            out.write("".join(f"{line}\n" for line in listing(found, endpoint(common.url))))
+            out.write("".join(f"{line}\n" for line in model_list(answer, endpoint(common.url))))
         return
-    told, seconds = found
+    model_info, seconds = answer
     if json:
-        answer = told if isinstance(told, str) else dict(told)
-        out.line(codec.dumps({"endpoint": common.url, "round_trip_ms": round(seconds * 1000, 2), "model_info": answer}))
+        wire = model_info if isinstance(model_info, str) else dict(model_info)
+        out.line(codec.dumps({"endpoint": common.url, "round_trip_ms": round(seconds * 1000, 2), "model_info": wire}))
         return
     columns = shutil.get_terminal_size().columns if out.terminal else None
-    for line in describe(told, model or name, endpoint(common.url), seconds, columns):
+    for line in describe(model_info, model or name, endpoint(common.url), seconds, columns):
         out.line(line)
 
 
-async def _ask(
+async def _request_info(
     common: Common, model: str | None, *, wait: bool, limit: float | None, out: Output
 ) -> list[ModelEntry] | tuple[Mapping[str, object] | str, float]:
-    """The server's `model_info` as it is, and the seconds that a round trip takes; or the list of many models.
+    """The server's unparsed `model_info`, and the seconds of a round trip; or the entries of many models.
 
-    limit: seconds for an answer. A model that nobody named is not loaded in order to be described.
+    limit: seconds for an answer. Without a name no model is loaded only to be described.
     """
     import time
 
-    from lmtool.cli.talking.peer import Waiting
-    from lmtool.cli.wiring import connect
+    from lmtool.chat.peer import Waiting
     from lmtool.errors import ConnectError, TimeLimitError
+    from lmtool.lmtp.client import LmtpClient
 
     waiting = Waiting(out)
-    client = connect(
+    client = LmtpClient(
         common.address,
         api_key=common.api_key,
         open_timeout=10.0 if limit is None else limit,
@@ -88,18 +86,18 @@ async def _ask(
     try:
         async with client:
             entries = await client.models(model, timeout=limit)
-            named = [entry for entry in entries if model in (None, entry.name, *entry.aliases)]
-            if model is None and (len(named) != 1 or named[0].phase == "unloaded"):
+            matching = [entry for entry in entries if model in (None, entry.name, *entry.aliases)]
+            if model is None and (len(matching) != 1 or matching[0].phase == "unloaded"):
                 return entries
             if wait:
                 waiting.begin()
             else:
-                _check_loaded(named)
+                _check_loaded(matching)
             await client.model_info(model, timeout=limit)
             waiting.answered()
-            began = time.perf_counter()
-            told = await client.model_info(model, timeout=limit)
-            return told, time.perf_counter() - began
+            start = time.perf_counter()
+            model_info = await client.model_info(model, timeout=limit)
+            return model_info, time.perf_counter() - start
     except ConnectError as error:
         if not error.hints:
             error.hints = ("start one:      lmtool serve", "or point here:  lmtool info --endpoint ws://HOST:PORT")
@@ -119,15 +117,21 @@ def _check_loaded(entries: Sequence[ModelEntry]) -> None:
             raise TimeLimitError(f"the model {entry.name} is still loading", "wait for it:  lmtool info --wait")
 
 
-def listing(models: Sequence[ModelEntry], url: str) -> list[str]:
-    """Lines for people: each model of a list, with what is known of it."""
+def model_list(models: Sequence[ModelEntry], url: str) -> list[str]:
+    """Lines for people: each model with its phase, size and context."""
     if not models:
-        return [f"{url} has no model in memory", "  it loads what is named:  lmtool info NAME"]
+        return [f"{url} has no model in memory", "  it loads models by name:  lmtool info NAME"]
     rows = [
-        (e.name, e.phase, size(e.size_bytes), f"{e.context_length} tokens" if e.context_length else "") for e in models
+        (
+            e.name,
+            e.phase,
+            "" if e.size_bytes is None else size(e.size_bytes),
+            f"{e.context_length} tokens" if e.context_length else "",
+        )
+        for e in models
     ]
     head = f"{len(models)} models at {url}" if len(models) > 1 else f"1 model at {url}, not in memory"
-    return [head, *(f"  {row}" for row in columns_of(rows)), "more of one:  lmtool info NAME"]
+    return [head, *(f"  {row}" for row in align_columns(rows)), "details of one:  lmtool info NAME"]
 
 
 def endpoint(url: str) -> str:
@@ -139,18 +143,18 @@ def endpoint(url: str) -> str:
 
 
 def describe(
-    told: Mapping[str, object] | str, model: str | None, url: str, seconds: float, columns: int | None
+    model_info: Mapping[str, object] | str, model: str | None, url: str, seconds: float, columns: int | None
 ) -> list[str]:
-    """Lines for people: the model, where it is, what is known about it, how the server speaks.
+    """Lines for people: the model, its address and properties, and the server's protocol.
 
-    columns: where longer lines are broken; None breaks none.
+    columns: the width at which lines are wrapped; None never wraps.
     """
-    from lmtool.cli.serving.status import milliseconds, model_line
     from lmtool.lmtp.model_info import from_wire
+    from lmtool.serving.events import model_line
 
-    info = from_wire(told, model)
+    info = from_wire(model_info, model)
     name = model_line(info) if info.model else "(a model without a name)"
-    facts = [("at", f"{url}   round trip {milliseconds(seconds)}"), *_facts(info), ("protocol", _protocol(told))]
+    facts = [("at", f"{url}   round trip {duration(seconds)}"), *_facts(info), ("protocol", _protocol(model_info))]
     return [name, *(line for label, text in facts if text for line in _fact(label, text, columns))]
 
 
@@ -185,9 +189,9 @@ def _tokenizer(info: ModelInfo) -> str:
     return f"{info.tokenizer.name}, {template} a chat template, sha256 {info.tokenizer.sha256[:12]}"
 
 
-def _protocol(told: Mapping[str, object] | str) -> str:
-    if isinstance(told, str) or "lmtp" not in told:
+def _protocol(model_info: Mapping[str, object] | str) -> str:
+    if isinstance(model_info, str) or "lmtp" not in model_info:
         return "LMTP as LMQL speaks it: token ids, no cancelling, no text"
-    extensions = told.get("extensions")
+    extensions = model_info.get("extensions")
     names = ", ".join(map(str, extensions)) if isinstance(extensions, list | tuple) else "none"
-    return f"LMTP {told['lmtp']} with extensions: {names}"
+    return f"LMTP {model_info['lmtp']} with extensions: {names}"

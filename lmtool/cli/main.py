@@ -1,11 +1,17 @@
-"""The entry point of the `lmtool` script: decides what must be known before anything is imported."""
+"""The entry point of the `lmtool` script: everything that must be decided before typer is imported."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping, Sequence
 
 from lmtool import __version__
+
+OPTIONAL_VALUES: Mapping[str, tuple[str, ...]] = {"--heat": ("prob", "surprisal", "entropy", "rank")}
+"""Options that may stand alone, to their possible values; alone they mean the first one."""
+_NO_OPTIONAL_VALUES = ("inspect", "tui")
+"""Commands whose options always have a value."""
 
 
 def main() -> None:
@@ -17,18 +23,43 @@ def main() -> None:
     if not sys.stdout.isatty():
         # Rich panels are for people, and cost a program that reads help a tenth of a second.
         os.environ.setdefault("TYPER_USE_RICH", "0")
-    from lmtool.cli.app import build
-    from lmtool.cli.arguments import complete
-    from lmtool.cli.conversion import convert_plainly
-    from lmtool.cli.invocation import Common
+    from lmtool.cli.app import build, convert_without_pydantic
     from lmtool.errors import UsageError
 
-    convert_plainly()
+    convert_without_pydantic()
     try:
-        words = complete(sys.argv[1:])
+        words = complete_values(sys.argv[1:])
     except UsageError as error:
-        from lmtool.cli.output import report_error
+        from lmtool.cli.common_options import Common
+        from lmtool.cli.error_report import report_error
 
         report_error(error, Common())
         sys.exit(error.exit_code)
     build()(words, prog_name="lmtool")
+
+
+def complete_values(words: Sequence[str]) -> list[str]:
+    """The words of a command line with the value of an option that stands alone: `--heat` means `--heat=prob`.
+
+    typer has no options with an optional value. A next word that cannot be meant as one is left alone: in `chat --heat
+    "Hello there"` it is the prompt. Raises `UsageError` for a single word that is no possible value.
+    """
+    end = words.index("--") if "--" in words else len(words)
+    completed = list(words)
+    if (
+        next((word for word in words[:end] if word in (*_NO_OPTIONAL_VALUES, "chat", "score")), "")
+        in _NO_OPTIONAL_VALUES
+    ):
+        return completed
+    for i in range(end):
+        values = OPTIONAL_VALUES.get(words[i])
+        if values and (i + 1 == end or words[i + 1] not in values):
+            if i + 1 < end and words[i + 1].replace("_", "").isalnum():
+                from lmtool.errors import UsageError
+
+                raise UsageError(
+                    f"{words[i]} {words[i + 1]}: expected one of {', '.join(values)}",
+                    f"put a prompt of one word in front of it, or:  {words[i]} {values[0]} {words[i + 1]}",
+                )
+            completed[i] = f"{words[i]}={values[0]}"
+    return completed

@@ -1,4 +1,4 @@
-"""`lmtool score`: how likely given texts are after a prompt."""
+"""`lmtool score`: how likely texts are after a prompt."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from lmtool.cli.chat import HEAT_OPTION, SHOWING
-from lmtool.cli.invocation import Common
-from lmtool.cli.talking.heat import ALTERNATIVES, HeatMode
+from lmtool.chat.heat import ALTERNATIVES, HeatMode
+from lmtool.cli.chat import HEAT, MODEL, OUTPUT, TIMEOUT, TOKENIZER
+from lmtool.cli.common_options import Common
 from lmtool.errors import UsageError
+from lmtool.option import option
 
 
 def score(
@@ -24,30 +25,18 @@ def score(
         ),
     ],
     *,
-    model: Annotated[
-        str | None, typer.Option("--model", "-m", metavar="NAME", help="Which model; default: the one served.")
-    ] = None,
-    no_prompt: Annotated[bool, typer.Option("--no-prompt", help="All texts are candidates; none is a prompt.")] = False,
-    per: Annotated[
-        Literal["text", "word", "token"], typer.Option(help="What a row stands for.", rich_help_panel=SHOWING)
-    ] = "text",
-    top: Annotated[
-        int | None, typer.Option(min=0, metavar="K", help="Likeliest tokens at each place.", rich_help_panel=SHOWING)
-    ] = None,
-    heat: Annotated[HeatMode | None, HEAT_OPTION] = None,
-    ppl_only: Annotated[
-        bool, typer.Option("--ppl-only", help="One perplexity a line, nothing else.", rich_help_panel=SHOWING)
-    ] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object.", rich_help_panel=SHOWING)] = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Comma-separated rows.", rich_help_panel=SHOWING)] = False,
-    tokenizer: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Tokenize here, for servers that take ids only.")
-    ] = None,
-    timeout: Annotated[
-        float | None, typer.Option(min=0, metavar="SECONDS", help="Give up after this time; default: never.")
-    ] = None,
+    model: str | None = MODEL,
+    no_prompt: bool = option(False, "Score all texts; none is a prompt."),
+    per: Literal["text", "word", "token"] = option("text", "What each row shows.", OUTPUT),
+    top: int | None = option(None, "Show the most likely tokens at each position.", OUTPUT, metavar="K", minimum=0),
+    heat: HeatMode | None = HEAT,
+    ppl_only: bool = option(False, "Print one perplexity per line, nothing else.", OUTPUT),
+    json: bool = option(False, "Print one JSON object.", OUTPUT),
+    csv: bool = option(False, "Print comma-separated values.", OUTPUT),
+    tokenizer: str | None = TOKENIZER,
+    timeout: float | None = TIMEOUT,
 ) -> Coroutine[Any, Any, None]:
-    """Logprob, probability and perplexity of texts, given a prompt."""
+    """Compute logprob, probability and perplexity of texts after a prompt."""
     forms = [
         name
         for name, on in {"--json": json, "--csv": csv, "--ppl-only": ppl_only, "--heat": heat is not None}.items()
@@ -59,16 +48,17 @@ def score(
     if texts.count("-") > 1:
         raise UsageError("'-' stands for stdin, which can be read once", "leave one '-' out")
     prompt, candidates = ("", words) if no_prompt or len(words) == 1 else (words[0], words[1:])
-    from lmtool.cli.talking.scoring import Scoring, score_texts
+    from lmtool.chat.scoring import Scoring, score_texts
 
     form = forms[0].removeprefix("--") if forms else "table"
     if heat is not None:
         top = max(top or 0, ALTERNATIVES[heat])
-    return score_texts(common, Scoring(prompt, tuple(candidates), model, form, heat, per, top, tokenizer, timeout))
+    scoring = Scoring(prompt, tuple(candidates), model, form, heat, per, top, tokenizer, timeout)
+    return score_texts(common.server(), common.output(), scoring)
 
 
 def _stdin() -> str:
-    from lmtool.cli.talking.asking import read_stdin
+    from lmtool.chat.prompt import read_stdin
 
     text = read_stdin(sys.stdin, wait=True)
     if text is None:

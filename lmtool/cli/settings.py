@@ -1,4 +1,4 @@
-"""Where settings come from: option > environment > nearest lmtool.toml > the user's lmtool.toml > default."""
+"""Settings files. Precedence: option, environment, nearest lmtool.toml, the user's lmtool.toml, default."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lmtool.errors import FileError
 
 FILE_NAME = "lmtool.toml"
 KEYS = ("inspect", "keys")
-"""The table that gives the inspector's actions other keys: its names are actions, not options."""
+"""The table of the inspector's key bindings: its names are actions, not options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,24 +31,24 @@ class Settings:
 
     values: Mapping[tuple[str, ...], Setting] = field(default_factory=dict)
     files: tuple[Path, ...] = ()
-    """What was read, strongest first."""
+    """The files that were read, highest precedence first."""
 
     @property
     def keys(self) -> dict[str, str]:
-        """Actions of the inspector to the keys that a settings file gives them."""
-        return {path[-1]: str(found.value) for path, found in self.values.items() if path[:-1] == KEYS}
+        """Key bindings of the inspector: action to key."""
+        return {path[-1]: str(setting.value) for path, setting in self.values.items() if path[:-1] == KEYS}
 
     def find(self, command: tuple[str, ...], option: str) -> Setting | None:
-        """What is set for an option of a command."""
+        """The setting of a command's option, or None."""
         return self.values.get((*command, option)) or self.values.get((option,))
 
     def origin(self, command: tuple[str, ...], option: str) -> Path | None:
-        """The file in which that is."""
-        found = self.find(command, option)
-        return None if found is None else found.origin
+        """The file with that setting, or None."""
+        setting = self.find(command, option)
+        return None if setting is None else setting.origin
 
     def default_map(self, options: Mapping[tuple[str, ...], Mapping[str, str]]) -> dict[str, Any]:
-        """Nested defaults as click reads them. options: of each command path, names as spelled and of parameters.
+        """Nested defaults as click reads them. options: for each command path, option names to parameter names.
 
         Raises `FileError` for a name that no command has.
         """
@@ -60,21 +60,21 @@ class Settings:
             for part in command:
                 node = node.setdefault(part, {})
             for name, parameter in names.items():
-                found = self.find(command, name)
-                if found is not None:
-                    node[parameter] = found.value
+                own = self.find(command, name)
+                if own is not None:
+                    node[parameter] = own.value
         return tree
 
     def _check(
         self, path: tuple[str, ...], setting: Setting, options: Mapping[tuple[str, ...], Mapping[str, str]]
     ) -> None:
-        known = {(*command, name) for command, names in options.items() for name in names}
-        known |= {(name,) for names in options.values() for name in names}
-        if path in known or path[: len(KEYS)] == KEYS:
+        all_paths = {(*command, name) for command, names in options.items() for name in names}
+        all_paths |= {(name,) for names in options.values() for name in names}
+        if path in all_paths or path[: len(KEYS)] == KEYS:
             return
         import difflib
 
-        near = difflib.get_close_matches(".".join(path), [".".join(k) for k in known], n=1)
+        near = difflib.get_close_matches(".".join(path), [".".join(k) for k in all_paths], n=1)
         raise FileError(
             f"{setting.origin}: no option is called {'.'.join(path)!r}",
             *([f"did you mean:  {near[0]}"] if near else []),
@@ -95,12 +95,12 @@ def load(explicit: str | None = None) -> Settings:
 
 
 def project_file(start: Path) -> Path | None:
-    """Return the nearest `lmtool.toml` in `start` or a folder above it."""
+    """The nearest `lmtool.toml` in `start` or a folder above it, or None."""
     return next((d / FILE_NAME for d in (start, *start.parents) if (d / FILE_NAME).is_file()), None)
 
 
 def user_file() -> Path:
-    """Return the user's settings file in the platform's configuration folder, whether it exists or not."""
+    """The user's settings file in the platform's configuration folder; it need not exist."""
     if sys.platform == "win32":
         base = Path(os.environ.get("APPDATA") or Path.home() / "AppData/Roaming")
     elif sys.platform == "darwin":
@@ -122,8 +122,8 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _leaves(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
-    found: list[tuple[tuple[str, ...], Any]] = []
+    leaves: list[tuple[tuple[str, ...], Any]] = []
     for key, value in table.items():
         here = (*path, key.replace("-", "_"))
-        found += _leaves(value, here) if isinstance(value, dict) else [(here, value)]
-    return found
+        leaves += _leaves(value, here) if isinstance(value, dict) else [(here, value)]
+    return leaves

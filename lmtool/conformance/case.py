@@ -5,23 +5,24 @@ from __future__ import annotations
 import inspect
 import tomllib
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
+from lmtool.conformance.case_script import CLIENT_STEPS, SERVER_STEPS, ScriptError, parse
 from lmtool.conformance.checks import CHECKS
 from lmtool.conformance.client_checks import CLIENT_CHECKS
 from lmtool.conformance.rules import GRADES, rules
-from lmtool.conformance.script import CLIENT_STEPS, SERVER_STEPS, ScriptError, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from lmtool.conformance.case_script import Step
     from lmtool.conformance.rules import Grade
-    from lmtool.conformance.script import Step
 
 Role: TypeAlias = Literal["server", "client"]
-"""Who is tested."""
+"""The side under test."""
 Weight: TypeAlias = Literal["fail", "non-strict", "info"]
 """What it means when an expectation does not hold."""
 
@@ -32,7 +33,7 @@ _FILES: Mapping[Role, tuple[str, ...]] = {
 """In the order in which cases are run. Those of unknown models come last: LMQL's server loads again after them."""
 _MEMBERS = {"id", "rules", "title", "needs", "script", "expect", "exit", "info"}
 NEEDS = ("lmtp", "eos", "context", "running", "cancel", "stop", "sampling", "seed", "logprobs_mode", "text", "chat",
-          "score_alternatives", "usage", "error_code", "ignored", "progress", "list", "key")  # fmt: skip
+          "score_alternatives", "usage", "error_code", "ignored", "progress", "list", "limits", "key")  # fmt: skip
 """What a case may need of a server: knowledge of it, a key that it asks for, or an extension that it announces."""
 
 
@@ -69,6 +70,20 @@ class Case:
     """Whether the suite's server answers MODEL_INFO with a bare object."""
 
     @property
+    def label(self) -> str:
+        """Its id, rules and grade."""
+        return f"{self.id}  [{', '.join(self.rules)} · {self.grade}]"
+
+    @property
+    def junit_name(self) -> tuple[str, str]:
+        """A case's class is its role and first rule."""
+        return f"{self.role}.{self.rules[0]}", self.id
+
+    def matches(self, pattern: str) -> bool:
+        """Whether a glob fits its id."""
+        return fnmatchcase(self.id, pattern)
+
+    @property
     def grade(self) -> Grade:
         """The grade of its first rule."""
         return rules()[self.rules[0]].grade
@@ -83,11 +98,8 @@ class Case:
 def cases(role: Role) -> tuple[Case, ...]:
     """All cases for peers of a role, in the order in which they are run."""
     folder = files("lmtool.conformance").joinpath("cases", role)
-    found = []
-    for name in _FILES[role]:
-        tables = tomllib.loads(folder.joinpath(f"{name}.toml").read_text("utf-8"))
-        found += [read(table, role) for table in tables["case"]]
-    return tuple(found)
+    tables = [tomllib.loads(folder.joinpath(f"{name}.toml").read_text("utf-8")) for name in _FILES[role]]
+    return tuple(read(table, role) for file in tables for table in file["case"])
 
 
 def read(table: Mapping[str, Any], role: Role) -> Case:
@@ -126,27 +138,25 @@ def _known(names: list[str], known: Mapping[str, object] | tuple[str, ...], memb
 
 
 def _expectation(table: Mapping[str, Any], role: Role) -> Expectation:
-    given = dict(table)
-    check, weight = given.pop("check"), given.pop("weight", "fail")
+    arguments = dict(table)
+    check, weight = arguments.pop("check"), arguments.pop("weight", "fail")
     known: Mapping[str, Callable[..., object]] = CHECKS if role == "server" else CLIENT_CHECKS
     if check not in known:
         raise CaseError(f"there is no check {check!r}")
     if weight not in get_args(Weight):
         raise CaseError(f"weight {weight!r} is none of {get_args(Weight)}")
     try:
-        inspect.signature(known[check]).bind(None, **given)
+        inspect.signature(known[check]).bind(None, **arguments)
     except TypeError as error:
         raise CaseError(f"check {check!r}: {error}") from None
-    return Expectation(check, given, cast("Weight", weight))
+    return Expectation(check, arguments, cast("Weight", weight))
 
 
-def chosen(found: tuple[Case, ...], grades: tuple[Grade, ...] = GRADES, only: tuple[str, ...] = ()) -> list[Case]:
+def select(known: tuple[Case, ...], grades: tuple[Grade, ...] = GRADES, only: tuple[str, ...] = ()) -> list[Case]:
     """The cases of these grades whose id, or a rule of theirs, fits one of the glob patterns (none: all)."""
-    from fnmatch import fnmatchcase
-
     return [
         case
-        for case in found
+        for case in known
         if case.grade in grades
         and (not only or any(fnmatchcase(name, glob) for name in (case.id, *case.rules) for glob in only))
     ]

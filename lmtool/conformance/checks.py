@@ -1,16 +1,16 @@
-"""What can be expected of a server: each check looks at what was said and yields a sentence for everything wrong."""
+"""What can be expected of a server: each check reads the transcript and yields a sentence for everything wrong."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, TypeGuard
 
-from lmtool.conformance.seen import ends, short
+from lmtool.conformance.transcript import ends, short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from lmtool.conformance.seen import Seen
+    from lmtool.conformance.transcript import Transcript
 
 _ROUNDING = 1e-3
 """By how much a logprob that should be 0, or a sum that should be 1, may be off."""
@@ -24,13 +24,15 @@ _KINDS: Mapping[str, type | tuple[type, ...]] = {
 }
 
 
-def ending(seen: Seen, *, of: object, at: str = "a", reason: Sequence[str] = (), token: bool | None = None) -> _Found:
+def ending(
+    log: Transcript, *, of: object, at: str = "a", reason: Sequence[str] = (), token: bool | None = None
+) -> _Problems:
     """The stream has exactly one ending, its last entry, without an error; token: whether that entry has a token."""
-    entries = seen.entries(of, at)
+    entries = log.entries(of, at)
     endings = [entry for entry in entries if ends(entry)]
     if len(endings) != 1:
         shown = [entry.get("finish_reason") or entry.get("error") for entry in endings]
-        yield f"stream {of}: expected exactly one ending, got {len(endings)}: {short(shown)}{_refusal(seen, of, at)}"
+        yield f"stream {of}: expected exactly one ending, got {len(endings)}: {short(shown)}{_refusal(log, of, at)}"
         return
     if endings[0] is not entries[-1]:
         yield f"stream {of}: {len(entries) - entries.index(endings[0]) - 1} entries came after its end"
@@ -43,12 +45,18 @@ def ending(seen: Seen, *, of: object, at: str = "a", reason: Sequence[str] = (),
 
 
 def failure(
-    seen: Seen, *, of: object, at: str = "a", mentions: str = "", code: Sequence[str] = (), coded: bool | None = None
-) -> _Found:
+    log: Transcript,
+    *,
+    of: object,
+    at: str = "a",
+    mentions: str = "",
+    code: Sequence[str] = (),
+    coded: bool | None = None,
+) -> _Problems:
     """The stream ends with one TOKEN entry whose `error` is a text (that holds `mentions`); code: its `error_code`."""
-    failed = [entry for entry in seen.entries(of, at) if entry.get("error") is not None]
+    failed = [entry for entry in log.entries(of, at) if entry.get("error") is not None]
     if len(failed) != 1:
-        yield f"stream {of}: expected one TOKEN entry with an error, got {len(failed)}{_refusal(seen, of, at)}"
+        yield f"stream {of}: expected one TOKEN entry with an error, got {len(failed)}{_refusal(log, of, at)}"
         return
     yield from _says(f"stream {of}", failed[0], mentions)
     if code and failed[0].get("error_code") not in code:
@@ -57,116 +65,116 @@ def failure(
         yield f"stream {of}: error_code is {'missing' if coded else 'there unasked'}: {short(failed[0])}"
 
 
-def refusal(seen: Seen, *, of: object, at: str = "a", mentions: str = "", count: int = 1) -> _Found:
+def refusal(log: Transcript, *, of: object, at: str = "a", mentions: str = "", count: int = 1) -> _Problems:
     """The request is answered with MSG entries whose `error` is a text; `of` null: an error of no stream."""
-    told = [entry for entry in seen.told(of, at) if entry.get("error") is not None]
-    if len(told) != count:
-        yield f"request {of}: expected {count} MSG entries with an error, got {len(told)}"
-    for entry in told:
+    refusals = [entry for entry in log.replies(of, at) if entry.get("error") is not None]
+    if len(refusals) != count:
+        yield f"request {of}: expected {count} MSG entries with an error, got {len(refusals)}"
+    for entry in refusals:
         yield from _says(f"request {of}", entry, mentions)
 
 
-def silence(seen: Seen, *, of: object, at: str = "a") -> _Found:
+def silence(log: Transcript, *, of: object, at: str = "a") -> _Problems:
     """Nothing at all comes for this id."""
-    found = [*seen.entries(of, at), *seen.told(of, at)]
-    if found:
-        yield f"expected nothing for {of}, got {short(found)}"
+    entries = [*log.entries(of, at), *log.replies(of, at)]
+    if entries:
+        yield f"expected nothing for {of}, got {short(entries)}"
 
 
-def no_message(seen: Seen, *, of: object, at: str = "a") -> _Found:
+def no_message(log: Transcript, *, of: object, at: str = "a") -> _Problems:
     """No MSG comes for this id."""
-    if seen.told(of, at):
-        yield f"expected no MSG for {of}, got {short(seen.told(of, at))}"
+    if log.replies(of, at):
+        yield f"expected no MSG for {of}, got {short(log.replies(of, at))}"
 
 
-def tokens(seen: Seen, *, of: object, at: str = "a", least: int = 0, most: int | None = None) -> _Found:
+def tokens(log: Transcript, *, of: object, at: str = "a", least: int = 0, most: int | None = None) -> _Problems:
     """The stream's number of tokens."""
-    count = len(seen.tokens(of, at))
+    count = len(log.tokens(of, at))
     if count < least or (most is not None and count > most):
-        wanted = f"{least}" if least == most else f"{least} to {most}" if most is not None else f"at least {least}"
-        yield f"stream {of}: {count} tokens; expected {wanted}{_failure_of(seen, of, at)}"
+        expected = f"{least}" if least == most else f"{least} to {most}" if most is not None else f"at least {least}"
+        yield f"stream {of}: {count} tokens; expected {expected}{_failure_of(log, of, at)}"
 
 
-def token_ids(seen: Seen, *, of: object, are: Sequence[int], at: str = "a") -> _Found:
+def token_ids(log: Transcript, *, of: object, are: Sequence[int], at: str = "a") -> _Problems:
     """The stream's token ids, all of them."""
-    if seen.ids(of, at) != list(are):
-        yield f"stream {of}: tokens {short(seen.ids(of, at))}; expected {short(list(are))}{_failure_of(seen, of, at)}"
+    if log.ids(of, at) != list(are):
+        yield f"stream {of}: tokens {short(log.ids(of, at))}; expected {short(list(are))}{_failure_of(log, of, at)}"
 
 
-def without(seen: Seen, *, of: object, token: int, at: str = "a") -> _Found:
+def without(log: Transcript, *, of: object, token: int, at: str = "a") -> _Problems:
     """The stream has tokens, and this id is not among them."""
-    if token in seen.ids(of, at) or not seen.ids(of, at):
-        yield f"stream {of}: tokens {short(seen.ids(of, at))}; expected some, and not {token}"
+    if token in log.ids(of, at) or not log.ids(of, at):
+        yield f"stream {of}: tokens {short(log.ids(of, at))}; expected some, and not {token}"
 
 
-def same_tokens(seen: Seen, *, of: object, as_: object, at: str = "a", as_at: str = "a") -> _Found:
+def same_tokens(log: Transcript, *, of: object, as_: object, at: str = "a", as_at: str = "a") -> _Problems:
     """Two streams have the same token ids, at least one."""
-    ours, theirs = seen.ids(of, at), seen.ids(as_, as_at)
+    ours, theirs = log.ids(of, at), log.ids(as_, as_at)
     if ours != theirs or not ours:
         yield f"streams {of} and {as_} should have the same tokens: {short(ours)} and {short(theirs)}"
 
 
-def continued(seen: Seen, *, of: object, parts: Sequence[object]) -> _Found:
+def continued(log: Transcript, *, of: object, parts: Sequence[object]) -> _Problems:
     """A stream has the tokens of several streams, one behind the other."""
-    whole, joined = seen.ids(of), [token for part in parts for token in seen.ids(part)]
+    whole, joined = log.ids(of), [token for part in parts for token in log.ids(part)]
     if whole != joined or not whole:
         yield f"stream {of} has the tokens {short(whole)}; those of the streams {list(parts)} are {short(joined)}"
 
 
-def same_logprobs(seen: Seen, *, of: object, as_: object, within: float) -> _Found:
+def same_logprobs(log: Transcript, *, of: object, as_: object, within: float) -> _Problems:
     """Two streams of the same tokens have the same logprobs."""
-    yield from same_tokens(seen, of=of, as_=as_)
-    pairs = zip(seen.tokens(of), seen.tokens(as_), strict=False)
+    yield from same_tokens(log, of=of, as_=as_)
+    pairs = zip(log.tokens(of), log.tokens(as_), strict=False)
     for i, (one, other) in enumerate(pairs):
         a, b = one.get("logprob"), other.get("logprob")
         if not (_is_number(a) and _is_number(b) and abs(a - b) <= within):
             yield f"token {i} of streams {of} and {as_}: logprobs {a} and {b}; expected the same within {within:g}"
 
 
-def fields(seen: Seen, *, of: object, has: Sequence[str] = (), lacks: Sequence[str] = ()) -> _Found:
+def fields(log: Transcript, *, of: object, has: Sequence[str] = (), lacks: Sequence[str] = ()) -> _Problems:
     """Every entry with a token has and lacks these fields."""
-    if not seen.tokens(of):
-        yield f"stream {of} has no token{_failure_of(seen, of, 'a')}"
-    for i, entry in enumerate(seen.tokens(of)):
+    if not log.tokens(of):
+        yield f"stream {of} has no token{_failure_of(log, of, 'a')}"
+    for i, entry in enumerate(log.tokens(of)):
         missing, unwanted = [n for n in has if n not in entry], [n for n in lacks if n in entry]
         if missing or unwanted:
             yield f"token {i} of stream {of}: {', '.join(missing) or 'nothing'} missing, unasked: {unwanted}"
             return
 
 
-def integers(seen: Seen, *, of: object) -> _Found:
+def integers(log: Transcript, *, of: object) -> _Problems:
     """Token ids are integers and logprobs are numbers."""
-    for i, entry in enumerate(seen.tokens(of)):
+    for i, entry in enumerate(log.tokens(of)):
         if type(entry["token"]) is not int or not _is_number(entry.get("logprob")):
             yield f"token {i} of stream {of}: {short(entry)}; expected an integer and a finite logprob"
             return
 
 
-def alternatives(seen: Seen, *, of: object, least: int, most: int) -> _Found:
-    """Each token has so many `top_logprobs`, ids as strings, the chosen one among them."""
-    for i, entry in enumerate(seen.tokens(of)):
+def alternatives(log: Transcript, *, of: object, least: int, most: int) -> _Problems:
+    """Each token has that number of `top_logprobs`, ids as strings, the chosen one among them."""
+    for i, entry in enumerate(log.tokens(of)):
         top = entry.get("top_logprobs")
         if not isinstance(top, dict) or not least <= len(top) <= most:
-            got = len(top) if isinstance(top, dict) else short(top)
-            yield f"token {i} of stream {of}: {got} alternatives; expected {least} to {most}"
+            actual = len(top) if isinstance(top, dict) else short(top)
+            yield f"token {i} of stream {of}: {actual} alternatives; expected {least} to {most}"
             return
         if str(entry["token"]) not in top:
             yield f"token {i} of stream {of}: the chosen {entry['token']} is not in top_logprobs {short(top)}"
             return
 
 
-def best_first(seen: Seen, *, of: object) -> _Found:
+def best_first(log: Transcript, *, of: object) -> _Problems:
     """`top_logprobs` are ordered from the most likely on."""
-    for i, entry in enumerate(seen.tokens(of)):
+    for i, entry in enumerate(log.tokens(of)):
         values = [value for _, value in _top(entry)]
         if values != sorted(values, reverse=True):
             yield f"token {i} of stream {of}: top_logprobs are not in order: {short(values)}"
             return
 
 
-def normalised(seen: Seen, *, of: object) -> _Found:
+def normalised(log: Transcript, *, of: object) -> _Problems:
     """Logprobs are at most 0, and the alternatives' probabilities sum to at most 1."""
-    for i, entry in enumerate(seen.tokens(of)):
+    for i, entry in enumerate(log.tokens(of)):
         logprob, mass = entry.get("logprob"), sum(math.exp(min(value, 700.0)) for _, value in _top(entry))
         if not _is_number(logprob) or logprob > _ROUNDING:
             yield f"token {i} of stream {of}: logprob {logprob} is no logarithm of a probability"
@@ -176,18 +184,18 @@ def normalised(seen: Seen, *, of: object) -> _Found:
             return
 
 
-def certain(seen: Seen, *, of: object) -> _Found:
+def certain(log: Transcript, *, of: object) -> _Problems:
     """Every token has logprob 0."""
-    for i, entry in enumerate(seen.tokens(of)):
+    for i, entry in enumerate(log.tokens(of)):
         logprob = entry.get("logprob")
         if not _is_number(logprob) or abs(logprob) > _ROUNDING:
             yield f"token {i} of stream {of}: logprob {logprob}; expected 0, it was the only one allowed"
             return
 
 
-def finite(seen: Seen, *, of: object) -> _Found:
+def finite(log: Transcript, *, of: object) -> _Problems:
     """Logprobs and alternatives are finite numbers."""
-    for i, entry in enumerate(seen.tokens(of)):
+    for i, entry in enumerate(log.tokens(of)):
         top = entry.get("top_logprobs", {})
         values = [entry.get("logprob"), *(top.values() if isinstance(top, dict) else ())]
         if not all(_is_number(value) for value in values):
@@ -195,75 +203,75 @@ def finite(seen: Seen, *, of: object) -> _Found:
             return
 
 
-def strict_json(seen: Seen) -> _Found:
+def strict_json(log: Transcript) -> _Problems:
     """Everything that came is valid JSON."""
-    for message in seen.received():
+    for message in log.received():
         if not message.strict():
             yield f"not valid JSON: {short(message.content)}"
             return
 
 
-def lists(seen: Seen) -> _Found:
+def lists(log: Transcript) -> _Problems:
     """Everything that came is TOKEN or MSG, one space, and a list of objects."""
-    for message in seen.received():
+    for message in log.received():
         well = isinstance(message.payload, list) and len(message.entries) == len(message.payload)
         if message.command not in ("TOKEN", "MSG") or not well:
             yield f"neither a TOKEN list nor a MSG list: {short(message.content)}"
             return
 
 
-def model_info(seen: Seen, *, of: object, has: Mapping[str, str] | None = None, kind: str = "object") -> _Found:
+def model_info(log: Transcript, *, of: object, has: Mapping[str, str] | None = None, kind: str = "object") -> _Problems:
     """The request is answered once with `model_info` of a kind, whose members `has` are of these kinds."""
-    found = [entry["model_info"] for entry in seen.told(of) if "model_info" in entry]
-    if len(found) != 1:
-        yield f"request {of}: expected one MSG entry with model_info, got {len(found)}{_refusal(seen, of, 'a')}"
+    infos = [entry["model_info"] for entry in log.replies(of) if "model_info" in entry]
+    if len(infos) != 1:
+        yield f"request {of}: expected one MSG entry with model_info, got {len(infos)}{_refusal(log, of, 'a')}"
         return
-    info = found[0]
+    info = infos[0]
     if kind == "object" and not isinstance(info, dict):
         yield f"model_info is {short(info)}; expected an object"
         return
-    for name, wanted in (has or {}).items():
+    for name, type_name in (has or {}).items():
         member = info.get(name) if isinstance(info, dict) else None
-        if not isinstance(member, _KINDS[wanted]) or (isinstance(member, bool) and wanted != "boolean"):
-            yield f"model_info.{name} is {short(member)}; expected {wanted}"
+        if not isinstance(member, _KINDS[type_name]) or (isinstance(member, bool) and type_name != "boolean"):
+            yield f"model_info.{name} is {short(member)}; expected {type_name}"
 
 
-def listed(seen: Seen, *, of: object) -> _Found:
+def listed(log: Transcript, *, of: object) -> _Problems:
     """The request is answered once with `models`, a list of objects with a name and a phase."""
-    found = [entry["models"] for entry in seen.told(of) if "models" in entry]
-    entries = found[0] if len(found) == 1 and isinstance(found[0], list) else None
+    listings = [entry["models"] for entry in log.replies(of) if "models" in entry]
+    entries = listings[0] if len(listings) == 1 and isinstance(listings[0], list) else None
     if entries is None:
-        yield f"request {of}: expected one MSG entry with a list of models, got {len(found)}{_refusal(seen, of, 'a')}"
+        yield f"request {of}: expected one MSG entry with a list of models, got {len(listings)}{_refusal(log, of, 'a')}"
     for entry in entries or ():
         if not isinstance(entry, dict) or not all(isinstance(entry.get(name), str) for name in ("name", "phase")):
             yield f"an entry of models is {short(entry)}; expected an object with name and phase"
 
 
-def closed(seen: Seen, *, at: str = "a", code: int) -> _Found:
+def closed(log: Transcript, *, at: str = "a", code: int) -> _Problems:
     """The server has closed the connection with this code."""
-    end = seen.closed.get(at)
+    end = log.closed.get(at)
     if end is None or end.by != "server" or end.code != code:
-        told = "it is open" if end is None else f"it was closed with {end.code} {end.reason}".rstrip()
-        yield f"connection {at}: expected that the server closes it with {code}; {told}"
+        state = "it is open" if end is None else f"it was closed with {end.code} {end.reason}".rstrip()
+        yield f"connection {at}: expected that the server closes it with {code}; {state}"
 
 
-def still_open(seen: Seen, *, at: str = "a") -> _Found:
+def still_open(log: Transcript, *, at: str = "a") -> _Problems:
     """The connection goes on."""
-    if at in seen.closed and seen.closed[at].by == "server":
-        yield f"connection {at} was closed with {seen.closed[at].code} {seen.closed[at].reason}".rstrip()
+    if at in log.closed and log.closed[at].by == "server":
+        yield f"connection {at} was closed with {log.closed[at].code} {log.closed[at].reason}".rstrip()
 
 
-def handshake(seen: Seen, *, at: str, status: int) -> _Found:
+def handshake(log: Transcript, *, at: str, status: int) -> _Problems:
     """The status with which a WebSocket handshake was answered."""
-    if seen.handshakes.get(at) != status:
-        yield f"the handshake of connection {at} was answered with {seen.handshakes.get(at)}; expected {status}"
+    if log.handshakes.get(at) != status:
+        yield f"the handshake of connection {at} was answered with {log.handshakes.get(at)}; expected {status}"
 
 
-def http(seen: Seen, *, path: str, status: int, member: str = "") -> _Found:
+def http(log: Transcript, *, path: str, status: int, member: str = "") -> _Problems:
     """The answer to a GET: its status, and a member of its JSON object."""
     import json
 
-    answer = seen.http.get(path)
+    answer = log.http.get(path)
     if answer is None or answer.status != status:
         yield f"GET {path} was answered with {answer and answer.status}; expected {status}"
         return
@@ -275,81 +283,81 @@ def http(seen: Seen, *, path: str, status: int, member: str = "") -> _Found:
         yield f"GET {path}: expected a JSON object with {member!r}, got {short(answer.body)}"
 
 
-def ends_before(seen: Seen, *, first: object, second: object) -> _Found:
+def ends_before(log: Transcript, *, first: object, second: object) -> _Problems:
     """One stream ends before another does."""
-    places = [[i for i, entry in seen.located(of) if ends(entry)] for of in (first, second)]
+    places = [[i for i, entry in log.placed_entries(of) if ends(entry)] for of in (first, second)]
     if not all(places) or places[0][0] > places[1][0]:
         yield f"stream {first} should have ended before stream {second}; their endings came in the other order"
 
 
-def scored(seen: Seen, *, of: object, ids: Sequence[int]) -> _Found:
+def scored(log: Transcript, *, of: object, ids: Sequence[int]) -> _Problems:
     """Each of the scored ids comes back once, in order, and only the last ends the stream, with `stop`."""
-    yield from token_ids(seen, of=of, are=ids)
-    reasons = [entry.get("finish_reason") for entry in seen.entries(of)]
+    yield from token_ids(log, of=of, are=ids)
+    reasons = [entry.get("finish_reason") for entry in log.entries(of)]
     if reasons != [None] * (len(ids) - 1) + ["stop"]:
         yield f"stream {of}: finish_reasons {short(reasons)}; expected null for all but the last, which is 'stop'"
 
 
-def texts(seen: Seen, *, of: object, present: bool = True, least: int = 1) -> _Found:
-    """Every entry has (or none has) `text`, never half a character; joined, at least so many characters."""
-    found = [entry.get("text") for entry in seen.entries(of)]
+def texts(log: Transcript, *, of: object, present: bool = True, least: int = 1) -> _Problems:
+    """Every entry has (or none has) `text`, never half a character; joined, at least that number of characters."""
+    parts = [entry.get("text") for entry in log.entries(of)]
     if not present:
-        if any(text is not None for text in found):
-            yield f"stream {of}: text came unasked: {short(found)}"
+        if any(text is not None for text in parts):
+            yield f"stream {of}: text came unasked: {short(parts)}"
         return
-    strange = [t for t in found[:-1] if not isinstance(t, str) or "\ufffd" in t]
-    joined = "".join(t for t in found if isinstance(t, str))
+    strange = [t for t in parts[:-1] if not isinstance(t, str) or "\ufffd" in t]
+    joined = "".join(t for t in parts if isinstance(t, str))
     if strange or len(joined) < least:
-        yield f"stream {of}: texts {short(found)}; expected text in every entry, and {least} characters at least"
+        yield f"stream {of}: texts {short(parts)}; expected text in every entry, and {least} characters at least"
 
 
-def no_text(seen: Seen, *, of: object) -> _Found:
+def no_text(log: Transcript, *, of: object) -> _Problems:
     """The stream's text is empty."""
-    joined = "".join(str(entry.get("text") or "") for entry in seen.entries(of))
+    joined = "".join(str(entry.get("text") or "") for entry in log.entries(of))
     if joined:
         yield f"stream {of}: its text is {short(joined)!r}; expected none"
 
 
-def usage(seen: Seen, *, of: object, prompt: int | None = None, present: bool = True) -> _Found:
+def usage(log: Transcript, *, of: object, prompt: int | None = None, present: bool = True) -> _Problems:
     """The last entry alone has `usage`, and its counts fit the stream."""
-    entries = seen.entries(of)
+    entries = log.entries(of)
     having = [i for i, entry in enumerate(entries) if entry.get("usage") is not None]
     if having != ([len(entries) - 1] if present else []):
-        wanted = "the last" if present else "none"
-        yield f"stream {of}: usage is in entries {having} of {len(entries)}; expected {wanted}"
+        expected = "the last" if present else "none"
+        yield f"stream {of}: usage is in entries {having} of {len(entries)}; expected {expected}"
         return
     counts = entries[-1].get("usage") if present else None
     if isinstance(counts, dict):
-        told = {"prompt_tokens": prompt, "completion_tokens": len(seen.tokens(of))}
-        if any(counts.get(name) != count for name, count in told.items()):
-            yield f"stream {of}: usage is {short(counts)}; expected {told}"
+        right = {"prompt_tokens": prompt, "completion_tokens": len(log.tokens(of))}
+        if any(counts.get(name) != count for name, count in right.items()):
+            yield f"stream {of}: usage is {short(counts)}; expected {right}"
 
 
-def ignored(seen: Seen, *, of: object, names: Sequence[str]) -> _Found:
+def ignored(log: Transcript, *, of: object, names: Sequence[str]) -> _Problems:
     """A MSG names the fields without effect (none: no such MSG), before the first TOKEN of the stream."""
-    told = [entry["ignored"] for entry in seen.told(of) if "ignored" in entry]
-    if told != ([list(names)] if names else []):
-        yield f"stream {of}: ignored is told as {short(told)}; expected {list(names)}"
+    ignored_lists = [entry["ignored"] for entry in log.replies(of) if "ignored" in entry]
+    if ignored_lists != ([list(names)] if names else []):
+        yield f"stream {of}: ignored is told as {short(ignored_lists)}; expected {list(names)}"
         return
-    first = next((m.command for m in seen.received() if any(e.get("stream_id") == of for e in m.entries)), None)
+    first = next((m.command for m in log.received() if any(e.get("stream_id") == of for e in m.entries)), None)
     if names and first != "MSG":
         yield f"stream {of}: ignored was told after its first answer"
 
 
-def some_refused(seen: Seen, *, streams: int) -> _Found:
+def some_refused(log: Transcript, *, streams: int) -> _Problems:
     """Of the streams 1 to `streams`, all begun at once, some fail and the others do not."""
-    failed = [i for i in range(1, streams + 1) if any(e.get("error") is not None for e in seen.entries(i))]
+    failed = [i for i in range(1, streams + 1) if any(e.get("error") is not None for e in log.entries(i))]
     if not 0 < len(failed) < streams:
         yield f"{len(failed)} of {streams} streams at once were refused; expected some, but not all"
 
 
-def sampled_apart(seen: Seen, *, of: Sequence[object]) -> _Found:
+def sampled_apart(log: Transcript, *, of: Sequence[object]) -> _Problems:
     """Sampled streams are not all the same."""
-    if len({tuple(seen.ids(one)) for one in of}) == 1:
-        yield f"all of {len(of)} streams at a high temperature have the same tokens: {short(seen.ids(of[0]))}"
+    if len({tuple(log.ids(one)) for one in of}) == 1:
+        yield f"all of {len(of)} streams at a high temperature have the same tokens: {short(log.ids(of[0]))}"
 
 
-def _says(whose: str, entry: Mapping[str, object], mentions: str) -> _Found:
+def _says(whose: str, entry: Mapping[str, object], mentions: str) -> _Problems:
     error = entry.get("error")
     if not isinstance(error, str) or not error:
         yield f"{whose}: its error is {short(error)}; expected a text"
@@ -357,14 +365,14 @@ def _says(whose: str, entry: Mapping[str, object], mentions: str) -> _Found:
         yield f"{whose}: its error does not mention {mentions!r}: {short(error)}"
 
 
-def _failure_of(seen: Seen, of: object, at: str) -> str:
-    errors = [entry["error"] for entry in seen.entries(of, at) if entry.get("error") is not None]
-    return f" (it failed: {short(errors[0])})" if errors else _refusal(seen, of, at)
+def _failure_of(log: Transcript, of: object, at: str) -> str:
+    errors = [entry["error"] for entry in log.entries(of, at) if entry.get("error") is not None]
+    return f" (it failed: {short(errors[0])})" if errors else _refusal(log, of, at)
 
 
-def _refusal(seen: Seen, of: object, at: str) -> str:
-    told = [entry["error"] for entry in seen.told(of, at) if entry.get("error") is not None]
-    return f" (a MSG refused it: {short(told[0])})" if told else ""
+def _refusal(log: Transcript, of: object, at: str) -> str:
+    errors = [entry["error"] for entry in log.replies(of, at) if entry.get("error") is not None]
+    return f" (a MSG refused it: {short(errors[0])})" if errors else ""
 
 
 def _top(entry: Mapping[str, object]) -> list[tuple[str, float]]:
@@ -377,7 +385,7 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 
 if TYPE_CHECKING:
-    _Found = Iterator[str]
+    _Problems = Iterator[str]
 
 CHECKS: Mapping[str, Callable[..., Iterator[str]]] = {
     one.__name__: one
@@ -388,4 +396,4 @@ CHECKS: Mapping[str, Callable[..., Iterator[str]]] = {
         some_refused, sampled_apart,
     )
 }  # fmt: skip
-"""By name. Each is called with what was seen and an expectation's arguments."""
+"""By name. Each is called with a transcript and an expectation's arguments."""

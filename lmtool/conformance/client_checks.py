@@ -4,32 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lmtool.conformance.seen import ends, same_id, short
+from lmtool.conformance.transcript import ends, same_id, short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from lmtool.conformance.ran import Ran
+    from lmtool.conformance.transcript import ClientRun
 
-    _Found = Iterator[str]
+    _Problems = Iterator[str]
 
 
-def asks(ran: Ran) -> _Found:
+def asks(run: ClientRun) -> _Problems:
     """It sends a GENERATE."""
-    if not ran.requests("GENERATE"):
-        sent = [message.command for message in ran.seen.sent()]
+    if not run.requests("GENERATE"):
+        sent = [message.command for message in run.transcript.sent()]
         yield f"it sent no GENERATE (it sent: {short(sent)}); the suite needs a command that generates"
 
 
-def dials(ran: Ran, *, path: str) -> _Found:
+def dials(run: ClientRun, *, path: str) -> _Problems:
     """It connects to this path, with its first frame unasked."""
-    if path not in ran.paths:
-        yield f"it connected to {short(ran.paths)}; expected {path}"
+    if path not in run.paths:
+        yield f"it connected to {short(run.paths)}; expected {path}"
 
 
-def well_formed(ran: Ran) -> _Found:
+def well_formed(run: ClientRun) -> _Problems:
     """Everything it sends is a text frame: a command in capitals, one space, a JSON object, valid JSON."""
-    for message in ran.seen.sent():
+    for message in run.transcript.sent():
         if message.command is None or not message.command.isupper():
             yield f"not a command, one space and JSON: {short(message.content)}"
         elif not isinstance(message.payload, dict):
@@ -38,18 +38,18 @@ def well_formed(ran: Ran) -> _Found:
             yield f"not valid JSON: {short(message.content)}"
 
 
-def one_space(ran: Ran) -> _Found:
+def one_space(run: ClientRun) -> _Problems:
     """There is exactly one space between command and payload, and nothing behind it."""
-    for message in ran.seen.sent():
+    for message in run.transcript.sent():
         text = str(message.content).partition(" ")[2]
         if text != text.strip():
             yield f"more than one space: {short(message.content)}"
 
 
-def stream_ids(ran: Ran) -> _Found:
+def stream_ids(run: ClientRun) -> _Problems:
     """Each request has a stream_id that is not null, and none is used while a stream of that id runs."""
     running: list[object] = []
-    for message in ran.seen.messages:
+    for message in run.transcript.messages:
         if message.direction == "<":
             over = [entry.get("stream_id") for entry in message.entries if ends(entry)]
             running = [one for one in running if not any(same_id(one, other) for other in over)]
@@ -63,9 +63,9 @@ def stream_ids(ran: Ran) -> _Found:
             running.append(of)
 
 
-def prompts(ran: Ran) -> _Found:
+def prompts(run: ClientRun) -> _Problems:
     """Each GENERATE has a prompt of token ids, or a text or messages: the suite's server takes all."""
-    for message in ran.requests("GENERATE"):
+    for message in run.requests("GENERATE"):
         payload = message.payload if isinstance(message.payload, dict) else {}
         prompt, messages = payload.get("prompt"), payload.get("messages")
         ids = isinstance(prompt, list) and all(type(i) is int and i >= 0 for i in prompt)
@@ -73,28 +73,28 @@ def prompts(ran: Ran) -> _Found:
             yield f"expected a prompt of token ids or a text, or messages: {short(message.content)}"
 
 
-def cancels(ran: Ran) -> _Found:
+def cancels(run: ClientRun) -> _Problems:
     """A CANCEL names the model too, because LMQL's server closes a connection on a frame without."""
-    for message in ran.requests("CANCEL"):
+    for message in run.requests("CANCEL"):
         if not message.entries or not message.entries[0].get("model"):
             yield f"CANCEL without model: {short(message.content)}"
 
 
-def usual_output(ran: Ran) -> _Found:
+def usual_output(run: ClientRun) -> _Problems:
     """It prints what it prints for a plain answer."""
-    if ran.usual is not None and ran.stdout != ran.usual:
-        yield f"it printed {short(ran.stdout)!r}; for a plain answer of the same tokens it prints {short(ran.usual)!r}"
+    if run.usual is not None and run.stdout != run.usual:
+        yield f"it printed {short(run.stdout)!r}; for a plain answer of the same tokens it prints {short(run.usual)!r}"
 
 
-def tells(ran: Ran, *, text: str) -> _Found:
+def tells(run: ClientRun, *, text: str) -> _Problems:
     """What it prints holds a text, on stdout or stderr."""
-    if text not in ran.stdout and text not in ran.stderr:
-        yield f"neither stdout nor stderr tells {text!r}: {short(ran.stdout + ran.stderr)!r}"
+    if text not in run.stdout and text not in run.stderr:
+        yield f"neither stdout nor stderr tells {text!r}: {short(run.stdout + run.stderr)!r}"
 
 
-def answers_pings(ran: Ran) -> _Found:
+def answers_pings(run: ClientRun) -> _Problems:
     """It answers pings."""
-    yield from ran.notes
+    yield from run.notes
 
 
 CLIENT_CHECKS: Mapping[str, Callable[..., Iterator[str]]] = {

@@ -1,4 +1,4 @@
-"""Runs the cases for clients: a command against a scripted server, once a case, and judges what it did."""
+"""Runs the cases for clients: a command against a scripted server, once a case, and judges each run."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ import time
 from typing import TYPE_CHECKING
 
 from lmtool.conformance.client_checks import CLIENT_CHECKS
-from lmtool.conformance.outcome import Problem, judge
-from lmtool.conformance.ran import Ran
+from lmtool.conformance.results import Problem, judge
 from lmtool.conformance.scripted_server import ScriptedServer
+from lmtool.conformance.transcript import ClientRun
 from lmtool.errors import ResourceError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lmtool.conformance.case import Case
-    from lmtool.conformance.outcome import Known, Outcome
-    from lmtool.conformance.script import Step
+    from lmtool.conformance.case_script import Step
+    from lmtool.trace.outcomes import KnownFailures, Outcome
 
 TOKENS = (11, 12, 13)
 """Ids of an answer."""
-_MOST_OUTPUT = 2**20
+_MAX_OUTPUT = 2**20
 """Bytes of a client's output that are looked at."""
 
 
-class Runs:
+class ClientRuns:
     """Runs of one client command; cases with the same script share one."""
 
-    def __init__(self, command: Sequence[str], patience: float, tokens: tuple[int, ...] = TOKENS) -> None:
-        """Make none yet. patience: seconds that the command may take; tokens: three ids to answer with."""
+    def __init__(self, command: Sequence[str], timeout: float, tokens: tuple[int, ...] = TOKENS) -> None:
+        """Make none yet. timeout: seconds that the command may take; tokens: three ids to answer with."""
         self._command = command
-        self._patience = patience
+        self._timeout = timeout
         self._tokens = tokens
-        self._made: dict[tuple[Sequence[Step], bool], Ran] = {}
+        self._runs: dict[tuple[Sequence[Step], bool], ClientRun] = {}
         self._usual: str | None = None
 
     async def learn(self, plain: Case) -> str | None:
@@ -48,47 +48,47 @@ class Runs:
         self._usual = first.usual = first.stdout if first.stdout == again.stdout else None
         return self._usual
 
-    async def of(self, case: Case) -> Ran:
+    async def of(self, case: Case) -> ClientRun:
         """The run for a case. Raises `ResourceError` when the command cannot be started."""
         key = (case.script, case.bare_info)
-        if key not in self._made:
-            self._made[key] = await self._run(case)
-            self._made[key].usual = self._usual
-        return self._made[key]
+        if key not in self._runs:
+            self._runs[key] = await self._run(case)
+            self._runs[key].usual = self._usual
+        return self._runs[key]
 
-    async def _run(self, case: Case) -> Ran:
-        ran = Ran()
-        server = ScriptedServer(case.script, ran, self._tokens, bare=case.bare_info)
+    async def _run(self, case: Case) -> ClientRun:
+        run = ClientRun()
+        server = ScriptedServer(case.script, run, self._tokens, bare=case.bare_info)
         url = await server.listen()
         try:
             words = [word.replace("{url}", url) for word in self._command]
-            await _command(words, url, ran, self._patience)
+            await _command(words, url, run, self._timeout)
         finally:
             await server.close()
-        return ran
+        return run
 
 
-async def run_case(case: Case, runs: Runs, known: Known) -> tuple[Outcome, Ran]:
+async def run_case(case: Case, runs: ClientRuns, known: KnownFailures) -> tuple[Outcome[Case], ClientRun]:
     """Judge one case. Raises `ResourceError` when the command cannot be started."""
-    began = time.monotonic()
-    ran = await runs.of(case)
-    problems = [*_ending(case, ran)]
+    start = time.monotonic()
+    run = await runs.of(case)
+    problems = [*_ending(case, run)]
     for one in case.expect:
-        problems += [Problem(one.weight, message) for message in CLIENT_CHECKS[one.check](ran, **one.arguments)]
-    return judge(case, problems, time.monotonic() - began, known), ran
+        problems += [Problem(one.weight, message) for message in CLIENT_CHECKS[one.check](run, **one.arguments)]
+    return judge(case, problems, time.monotonic() - start, known), run
 
 
-def _ending(case: Case, ran: Ran) -> list[Problem]:
-    if ran.status is None:
-        return [Problem("fail", f"it did not end within {ran.patience:g} s and was killed")]
-    if case.exit == "ok" and ran.status != 0:
-        return [Problem("fail", f"it ended with status {ran.status}; expected 0: {ran.stderr.strip()[-200:]}")]
-    if case.exit == "failure" and ran.status == 0:
+def _ending(case: Case, run: ClientRun) -> list[Problem]:
+    if run.status is None:
+        return [Problem("fail", f"it did not end within {run.timeout:g} s and was killed")]
+    if case.exit == "ok" and run.status != 0:
+        return [Problem("fail", f"it ended with status {run.status}; expected 0: {run.stderr.strip()[-200:]}")]
+    if case.exit == "failure" and run.status == 0:
         return [Problem("fail", "it ended with status 0; expected a failure")]
     return []
 
 
-async def _command(words: list[str], url: str, ran: Ran, patience: float) -> None:
+async def _command(words: list[str], url: str, run: ClientRun, timeout_s: float) -> None:
     try:
         process = await asyncio.create_subprocess_exec(
             *words,
@@ -105,24 +105,24 @@ async def _command(words: list[str], url: str, ran: Ran, patience: float) -> Non
     assert process.stdout is not None
     assert process.stderr is not None
     reading = asyncio.gather(_head(process.stdout), _head(process.stderr))
-    ran.patience = patience
+    run.timeout = timeout_s
     try:
-        async with asyncio.timeout(patience):
+        async with asyncio.timeout(timeout_s):
             await process.wait()
-        ran.status = process.returncode
+        run.status = process.returncode
     except TimeoutError:
-        ran.status = None
+        run.status = None
     finally:
         # Whatever it has started ends with it, or its pipes would stay open.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
-    ran.stdout, ran.stderr = await reading
+    run.stdout, run.stderr = await reading
 
 
 async def _head(stream: asyncio.StreamReader) -> str:
     """The beginning of what comes; the rest is read and dropped."""
-    kept = bytearray()
+    head = bytearray()
     while data := await stream.read(2**16):
-        kept += data[: max(0, _MOST_OUTPUT - len(kept))]
-    return kept.decode("utf-8", "replace")
+        head += data[: max(0, _MAX_OUTPUT - len(head))]
+    return head.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""The suite's side of a case for servers: connections by name, and everything that is said on them."""
+"""The suite's side of a case for servers: connections by name, and everything that is sent and received on them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from urllib.parse import SplitResult, urlsplit
 
 from lmtool.access.credentials import key_protocol
 from lmtool.access.outgoing import as_headers
-from lmtool.conformance import script
-from lmtool.conformance.seen import Answered, Closed, Message
-from lmtool.lmtp.channel import not_connected
+from lmtool.conformance import case_script as script
+from lmtool.conformance.transcript import ConnectionEnd, HttpAnswer, Message
+from lmtool.lmtp.transport import connect_error
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from websockets.asyncio.client import ClientConnection
 
-    from lmtool.conformance.script import Step
-    from lmtool.conformance.seen import Seen
-    from lmtool.conformance.subject import Subject
+    from lmtool.conformance.case_script import Step
+    from lmtool.conformance.server_under_test import ServerUnderTest
+    from lmtool.conformance.transcript import Transcript
     from lmtool.lmtp.endpoint import SocketEndpoint
 
 _LARGEST = 2**28
@@ -30,16 +30,16 @@ _CLOSING = 1.0
 
 
 class StepFailedError(Exception):
-    """A step could not be done; the message says what was waited for and what came instead."""
+    """A step could not be done; the message gives the expected frame and the actual one."""
 
 
 class Conversation:
-    """The suite's side of a case: connections by name, and everything said on them."""
+    """The suite's side of a case: connections by name, and their transcript."""
 
-    def __init__(self, server: SocketEndpoint, subject: Subject, seen: Seen, timeout: float) -> None:
+    def __init__(self, server: SocketEndpoint, under_test: ServerUnderTest, log: Transcript, timeout: float) -> None:
         self._server = server
-        self._subject = subject
-        self._seen = seen
+        self._under_test = under_test
+        self._log = log
         self._timeout = timeout
         self._began = time.monotonic()
         self._connections: dict[str, ClientConnection] = {}
@@ -86,20 +86,20 @@ class Conversation:
         if name == "n":
             return str(self._number)
         if name == "key_protocol":
-            return key_protocol(self._subject.key or "")
+            return key_protocol(self._under_test.key or "")
         return json.dumps(self.value(name, argument))
 
     def value(self, name: str, argument: str = "") -> object:
         """The value of a variable; `$tokens(1)`, `$after(1)`, `$first(1)`, `$begins(1)` tell what stream 1 brought."""
         if name in ("tokens", "after", "first", "begins"):
             (of,) = script.ids(argument)
-            ids = self._seen.ids(of)
+            ids = self._log.ids(of)
             if name == "begins":
-                return next((str(e["text"]) for e in self._seen.entries(of) if e.get("text")), "")
+                return next((str(e["text"]) for e in self._log.entries(of) if e.get("text")), "")
             if name == "after":
-                return [*self._subject.prompt[:4], *ids]
+                return [*self._under_test.prompt[:4], *ids]
             return ids if name == "tokens" else (ids or [None])[0]
-        return self._subject.value(name)
+        return self._under_test.value(name)
 
     def _now(self) -> float:
         return time.monotonic() - self._began
@@ -127,20 +127,20 @@ class Conversation:
                 proxy=None,
             )
         except InvalidStatus as refused:
-            self._seen.handshakes[name] = refused.response.status_code
+            self._log.handshakes[name] = refused.response.status_code
             return
         except (InvalidHandshake, OSError) as error:
-            failure = not_connected(self._server.url, error, shown=self._server.authorization is not None)
+            failure = connect_error(self._server.url, error, key_sent=self._server.authorization is not None)
             failure.hints = ("start it, or give its URL",)
             raise failure from None
-        self._seen.handshakes[name] = 101
+        self._log.handshakes[name] = 101
         self._connections[name] = connection
         self._may_read[name] = asyncio.Event()
         self._may_read[name].set()
         self._readers[name] = asyncio.create_task(self._read(name, connection))
 
     def _dialled(self, header: str) -> tuple[str, dict[str, str], dict[str, Any]]:
-        """What to dial for a further header: URL, headers, and what else `websockets` has to be told."""
+        """What to dial for a further header: URL, headers, and what else `websockets` needs."""
         name, _, value = (part.strip() for part in header.partition(":"))
         headers = as_headers(self._server.authorization)
         if name == "Sec-WebSocket-Protocol":  # a page shows its key in no other way
@@ -161,12 +161,12 @@ class Conversation:
                 content = await connection.recv()
             except ConnectionClosed:
                 break
-            self._seen.add(Message.of(self._now(), name, "<", content))
+            self._log.add(Message.of(self._now(), name, "<", content))
             self._news.set()
         ours_first = connection.protocol.close_rcvd_then_sent is False
         code = connection.close_code or 1006
         by = "client" if ours_first else "server"
-        self._seen.closed.setdefault(name, Closed(self._now(), code, connection.close_reason or "", by))
+        self._log.closed.setdefault(name, ConnectionEnd(self._now(), code, connection.close_reason or "", by))
         self._news.set()
 
     async def send(self, content: str | bytes) -> None:
@@ -181,7 +181,7 @@ class Conversation:
         from websockets.exceptions import ConnectionClosed
 
         content = parts[0] if whole else "".join(str(part) for part in parts)
-        self._seen.add(Message.of(self._now(), self._current, ">", content))
+        self._log.add(Message.of(self._now(), self._current, ">", content))
         try:
             async with asyncio.timeout(self._timeout):
                 await self._here().send(content if whole else [str(part) for part in parts])
@@ -192,7 +192,7 @@ class Conversation:
 
     def _here(self) -> ClientConnection:
         if self._current not in self._connections:
-            status = self._seen.handshakes.get(self._current)
+            status = self._log.handshakes.get(self._current)
             raise StepFailedError(f"connection {self._current} was not opened (HTTP status {status})")
         return self._connections[self._current]
 
@@ -203,35 +203,35 @@ class Conversation:
         try:
             async with asyncio.timeout(self._timeout):
                 while not holds():
-                    end = self._seen.closed.get(name)
+                    end = self._log.closed.get(name)
                     if end is not None:
-                        told = f"{end.code} {end.reason}".rstrip()
-                        raise StepFailedError(f"waited for {what}; the connection was closed ({told})")
+                        code = f"{end.code} {end.reason}".rstrip()
+                        raise StepFailedError(f"waited for {what}; the connection was closed ({code})")
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
-            last = next((m for m in reversed(self._seen.received(name))), None)
-            told = "nothing came" if last is None else f"the last that came: {str(last.content)[:100]}"
-            raise StepFailedError(f"waited {self._timeout:g} s for {what}; {told}") from None
+            last = next((m for m in reversed(self._log.received(name))), None)
+            latest = "nothing came" if last is None else f"the last that came: {str(last.content)[:100]}"
+            raise StepFailedError(f"waited {self._timeout:g} s for {what}; {latest}") from None
 
     async def _wait_end(self, rest: str) -> None:
         for of in script.ids(rest):
-            await self.until(lambda of=of: self._seen.has_ended(of, self._current), f"the end of stream {of}")  # type: ignore[misc] # bound now
+            await self.until(lambda of=of: self._log.has_ended(of, self._current), f"the end of stream {of}")  # type: ignore[misc] # bound now
 
     async def _wait_tokens(self, rest: str) -> None:
         of, count = script.ids(rest)
-        wanted = count if isinstance(count, int) else 1
-        await self.until(lambda: len(self._seen.tokens(of, self._current)) >= wanted, f"{count} tokens of stream {of}")
+        least = count if isinstance(count, int) else 1
+        await self.until(lambda: len(self._log.tokens(of, self._current)) >= least, f"{count} tokens of stream {of}")
 
     async def _wait_answer(self, rest: str) -> None:
         for of in script.ids(rest):
-            await self.until(lambda of=of: self._seen.is_answered(of, self._current), f"a MSG for request {of}")  # type: ignore[misc] # bound now
+            await self.until(lambda of=of: self._log.is_answered(of, self._current), f"a MSG for request {of}")  # type: ignore[misc] # bound now
 
     async def _wait_close(self, _: str) -> None:
         name = self._current
         try:
             async with asyncio.timeout(self._timeout):
-                while name not in self._seen.closed:
+                while name not in self._log.closed:
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
@@ -245,15 +245,15 @@ class Conversation:
         raise StepFailedError(f"after {rest} answers to MODEL_INFO the server still tells that streams run")
 
     def _orphans(self) -> list[object]:
-        return [entry for entry in self._seen.told(None, self._current) if "error" in entry]
+        return [entry for entry in self._log.replies(None, self._current) if "error" in entry]
 
     async def fence(self) -> object:
         """Ask MODEL_INFO and return its answer: the server has then read what was sent before."""
         self._fences += 1
         of = f"fence {self._fences}"
-        await self.send(f"MODEL_INFO {json.dumps({'model': self._subject.model, 'stream_id': of})}")
-        await self.until(lambda: self._seen.is_answered(of, self._current), "an answer to a MODEL_INFO behind it all")
-        return self._seen.told(of, self._current)[0].get("model_info")
+        await self.send(f"MODEL_INFO {json.dumps({'model': self._under_test.model, 'stream_id': of})}")
+        await self.until(lambda: self._log.is_answered(of, self._current), "an answer to a MODEL_INFO behind it all")
+        return self._log.replies(of, self._current)[0].get("model_info")
 
     async def _ping(self, _: str) -> None:
         from websockets.exceptions import ConnectionClosed
@@ -284,7 +284,7 @@ class Conversation:
         self._may_read[self._current].set()
 
     async def _get(self, path: str) -> None:
-        self._seen.http[path] = await asyncio.to_thread(_fetch, self._server, path, self._timeout)
+        self._log.http[path] = await asyncio.to_thread(_fetch, self._server, path, self._timeout)
 
     async def end(self) -> None:
         """Close every connection."""
@@ -299,7 +299,7 @@ def _port(parts: SplitResult) -> int:
     return parts.port or (443 if parts.scheme == "wss" else 80)
 
 
-def _fetch(server: SocketEndpoint, path: str, timeout: float) -> Answered:
+def _fetch(server: SocketEndpoint, path: str, timeout: float) -> HttpAnswer:
     """The answer to a GET, whatever its status. Raises `StepFailedError`."""
     import http.client
 
@@ -309,7 +309,7 @@ def _fetch(server: SocketEndpoint, path: str, timeout: float) -> Answered:
     try:
         connection.request("GET", path, headers=as_headers(server.authorization))
         response = connection.getresponse()
-        return Answered(response.status, response.read(2**16).decode("utf-8", "replace"))
+        return HttpAnswer(response.status, response.read(2**16).decode("utf-8", "replace"))
     except (OSError, http.client.HTTPException) as error:
         raise StepFailedError(f"GET {path} was not answered: {error}") from None
     finally:

@@ -1,4 +1,4 @@
-"""The suite's side of a case for clients: a server that answers each GENERATE by a script, and keeps what was said."""
+"""The suite's side of a case for clients: a server that answers each GENERATE by a script, and keeps the transcript."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import json
 import time
 from typing import TYPE_CHECKING
 
-from lmtool.conformance.seen import Closed, Message
+from lmtool.conformance.transcript import ConnectionEnd, Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from websockets.asyncio.server import Server, ServerConnection
 
-    from lmtool.conformance.ran import Ran
-    from lmtool.conformance.script import Step
+    from lmtool.conformance.case_script import Step
+    from lmtool.conformance.transcript import ClientRun
 
 WORDS = (" one", " two", " three", " four")
 """Texts of the tokens, in text mode."""
@@ -40,10 +40,10 @@ _MODEL_INFO = {
 class ScriptedServer:
     """A server for one run of a client."""
 
-    def __init__(self, steps: Sequence[Step], ran: Ran, tokens: tuple[int, ...], *, bare: bool = False) -> None:
+    def __init__(self, steps: Sequence[Step], run: ClientRun, tokens: tuple[int, ...], *, bare: bool = False) -> None:
         """Make a server; call `listen`. tokens: ids of the answer; bare: MODEL_INFO is answered with an object."""
         self._steps = steps
-        self._ran = ran
+        self._run = run
         self._tokens = tokens
         self._bare = bare
         self._began = time.monotonic()
@@ -70,17 +70,17 @@ class ScriptedServer:
         from websockets.exceptions import ConnectionClosed
 
         self._count += 1
-        name, seen = str(self._count), self._ran.seen
-        seen.handshakes[name] = 101
-        self._ran.paths.append("" if connection.request is None else connection.request.path)
+        name, transcript = str(self._count), self._run.transcript
+        transcript.handshakes[name] = 101
+        self._run.paths.append("" if connection.request is None else connection.request.path)
         answers: set[asyncio.Task[None]] = set()
         try:
             async for content in connection:
                 message = Message.of(self._now(), name, ">", content)
-                seen.add(message)
+                transcript.add(message)
                 answers.add(asyncio.create_task(self._answer(name, connection, message)))
         except ConnectionClosed:
-            pass  # told below, with its code
+            pass  # recorded below, with its code
         finally:
             for answer in answers:
                 answer.cancel()
@@ -89,7 +89,7 @@ class ScriptedServer:
                     raise end
         by = "server" if connection.protocol.close_rcvd_then_sent is False else "client"
         code = connection.close_code or 1006
-        seen.closed.setdefault(name, Closed(self._now(), code, connection.close_reason or "", by))
+        transcript.closed.setdefault(name, ConnectionEnd(self._now(), code, connection.close_reason or "", by))
 
     def _now(self) -> float:
         return time.monotonic() - self._began
@@ -99,42 +99,42 @@ class ScriptedServer:
         of = payload.get("stream_id")
         if message.command == "GENERATE":
             for step in self._steps:
-                await self._do(name, connection, step, Filling(payload, self._tokens))
+                await self._do(name, connection, step, ScriptVariables(payload, self._tokens))
         elif message.command == "SCORE":
             await self._send(name, connection, f"TOKEN {json.dumps(list(_scores(payload, of)))}")
         elif message.command == "MODEL_INFO":
-            told: object = {"stream_id": of, "model_info": _MODEL_INFO}
-            await self._send(name, connection, f"MSG {json.dumps(told if self._bare else [told])}")
+            answer: object = {"stream_id": of, "model_info": _MODEL_INFO}
+            await self._send(name, connection, f"MSG {json.dumps(answer if self._bare else [answer])}")
         elif message.command == "CANCEL":
             await self._send(name, connection, f"TOKEN {json.dumps([{'stream_id': of, 'finish_reason': 'cancelled'}])}")
 
-    async def _do(self, name: str, connection: ServerConnection, step: Step, filling: Filling) -> None:
-        rest = step.filled(filling.text)
+    async def _do(self, name: str, connection: ServerConnection, step: Step, variables: ScriptVariables) -> None:
+        rest = step.filled(variables.text)
         if step.verb == "<":
             await self._send(name, connection, rest)
         elif step.verb == "fragments":
             third = len(rest) // 3
-            self._ran.seen.add(Message.of(self._now(), name, "<", rest))
+            self._run.transcript.add(Message.of(self._now(), name, "<", rest))
             await connection.send([rest[:third], rest[third : 2 * third], rest[2 * third :]])
         elif step.verb == "ping":
             try:
                 async with asyncio.timeout(_PONG):
                     await (await connection.ping())
             except TimeoutError:
-                self._ran.notes.append(f"a ping was not answered within {_PONG:g} s")
+                self._run.notes.append(f"a ping was not answered within {_PONG:g} s")
         elif step.verb == "close":
-            self._ran.seen.closed[name] = Closed(self._now(), int(rest), "", "server")
+            self._run.transcript.closed[name] = ConnectionEnd(self._now(), int(rest), "", "server")
             await connection.close(int(rest))
         elif step.verb == "drop":
-            self._ran.seen.closed[name] = Closed(self._now(), 1006, "", "server")
+            self._run.transcript.closed[name] = ConnectionEnd(self._now(), 1006, "", "server")
             connection.transport.abort()
 
     async def _send(self, name: str, connection: ServerConnection, text: str) -> None:
-        self._ran.seen.add(Message.of(self._now(), name, "<", text))
+        self._run.transcript.add(Message.of(self._now(), name, "<", text))
         await connection.send(text)
 
 
-class Filling:
+class ScriptVariables:
     """Variables of a client case's script, for one request.
 
     `$id` its stream_id; `$token(0)` a whole entry, `$last(2)` one that ends the stream; `$t(0)` a token id alone,

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AttentionCall:
-    """One layer's attention, as the model asks for it."""
+    """The arguments of one layer's attention."""
 
     layer: object
-    """Whose it is, as the key-value cache knows it."""
+    """The key-value cache's key for the layer."""
     query: Tensor
     """[H, T, D]"""
     key: Tensor
@@ -41,7 +41,7 @@ class AttentionCall:
     softcap: float | None = None
     """Scores are squeezed into plus or minus this by tanh; None: not at all."""
     mask: Any = None
-    """The mask that a transformers model made for this layer; None where it made none."""
+    """The mask that a transformers model made for this layer; None without one."""
     extras: Mapping[str, Any] = field(default_factory=dict)
     """Keywords that transformers passes and we do not interpret."""
 
@@ -64,7 +64,7 @@ class Group:
     """Sliding window to [N, Q, S] bool, True where a query must not look."""
 
     def mask(self, window: int | None) -> Tensor:
-        """[N, Q, S] bool, True where a query must not look; made once for all layers with this window."""
+        """[N, Q, S] bool, True where a query must not look; shared by all layers with this window."""
         if window not in self.masks:
             keys = torch.arange(self.span, device=self.positions.device)
             queries = self.positions.unsqueeze(-1)
@@ -112,7 +112,7 @@ class BlockAttention:
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, softcap: float | None) -> Tensor:
-    """Attention of N units of Q queries over S positions each; the softmax is taken in float32.
+    """Attention of N units of Q queries over S positions each; the softmax is in float32.
 
     query: [N, Q, KV, G, D]. key: [KV * N, S, D]. value: [KV * N, S, Dv]. mask: [N, Q, S], True where hidden.
     Returns [N, Q, KV, G, Dv].

@@ -1,4 +1,4 @@
-"""Turns a plan's plain ints into the tensors of one forward pass."""
+"""Turns a plan into the tensors of one forward pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much memory the key-value cache gets, and taking it."""
+"""How much memory the key-value cache gets, and its allocation."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from lmtool.engine.cuda.paged_cache import PagedCache
-from lmtool.engine.kv_cache import BLOCK_TOKENS, KVCache, LayerShape, block_bytes
+from lmtool.engine.kv_cache import BLOCK_TOKENS, KVCache, LayerShape, PagedCache, block_bytes
 from lmtool.errors import OutOfMemoryError, ResourceError
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from lmtool.engine.config import EngineConfig
 
 _CPU_SHARE = 0.4
-"""Of the memory that is free after loading, the most that keys and values may take on CPU; taken as it is needed."""
+"""Share of the memory free after loading that keys and values may use at most on CPU; touched as it is needed."""
 
 _CUDA_SHARE = 0.85
 """The same on a GPU, where the rest is for the activations of a step."""

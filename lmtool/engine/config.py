@@ -6,88 +6,91 @@ import re
 from dataclasses import dataclass
 
 from lmtool.errors import UsageError
+from lmtool.option import check_options, option
 
 DTYPES = ("float32", "bfloat16", "float16")
-_WORDS = {"dtype": ("auto", *DTYPES), "kernels": ("auto", "required", "none"), "quantize": ("int8",)}
-"""What a field may say."""
-_MOST = {
-    "max_streams": 1 << 16,
-    "max_batch_tokens": 1 << 24,
-    "max_context": 1 << 31,
-    "kv_cache_bytes": 1 << 48,
-    "threads": 1024,
-}
-"""The largest number that means something; torch dies of some thousands of threads."""
+PANEL = "Engine"
 
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """The engine's settings. Fields match the flags of `lmtool serve` one to one."""
+    """The engine's settings: arguments of `lmtool.load` and `lmtool.serve`, options of `lmtool serve`."""
 
-    device: str = "auto"
-    """`auto` (a GPU if there is one), `cpu`, `cuda`, or `cuda:N` for the GPU of index N."""
-    dtype: str = "auto"
-    """`float32`, `bfloat16`, `float16`, or `auto`.
-
-    `auto` on CPU: float32 for float32 checkpoints of fewer than 50 million parameters, otherwise bfloat16 where the
+    device: str = option("auto", "Where to compute: auto, cpu, cuda, cuda:N.", PANEL, metavar="NAME")
+    dtype: str = option(
+        "auto",
+        "Type of the weights: auto, float32, bfloat16, float16.",
+        PANEL,
+        metavar="TYPE",
+        choices=("auto", *DTYPES),
+    )
+    """`auto` on CPU: float32 for float32 checkpoints of fewer than 50 million parameters, otherwise bfloat16 where the
     processor computes in it and float32 where not. `auto` on CUDA: the checkpoint's own, bfloat16 for float32 ones.
     """
-    kernels: str = "auto"
-    """C kernels, compiled for this processor at the first load: `auto` (used where they can be compiled), `required`
-    (else nothing is loaded), or `none` (torch's operators only). Holds for the whole process, as `threads` does."""
-    quantize: str | None = None
-    """`int8` stores weights as bytes, one scale an output, and rounds activations row by row; None: as `dtype` says."""
-    max_streams: int = 256
-    """Sequences computed at once; more wait in their order of arrival."""
-    max_batch_tokens: int | None = None
-    """Tokens a step, running streams first, then prompts in chunks. None: 256 on CPU, 2048 on CUDA.
+    kernels: str = option(
+        "auto",
+        "C kernels on a CPU: auto (where they compile), required, none.",
+        PANEL,
+        metavar="MODE",
+        choices=("auto", "required", "none"),
+    )
+    """Compiled for this processor at the first load, used by the whole process. `required`: nothing is loaded without
+    them; `none`: torch's operators only."""
+    quantize: str | None = option(
+        None, "Quantize weights: int8 (CPU only; outputs differ slightly).", PANEL, metavar="TYPE", choices=("int8",)
+    )
+    """`int8` stores weights as bytes, one scale an output, and rounds activations row by row."""
+    threads: int | None = option(
+        None,
+        "CPU threads; 1 for a very small model, else torch's choice.",
+        PANEL,
+        metavar="N",
+        minimum=1,
+        maximum=1024,  # torch dies of some thousands of threads
+    )
+    prefix_cache: bool = option(True, "Keep keys and values of prompts for those that begin alike.", PANEL)
+    speculation: bool = option(True, "Speculate on repeated text while it pays; token ids stay the same.", PANEL)
+    jump_forward: bool = option(True, "Append tokens that a constraint forces without sampling them.", PANEL)
+    step_ahead: bool = option(True, "Launch the next step on a GPU before this one is read back.", PANEL)
+    """Not beside `speculation`, which is used on a GPU with `deterministic` only; token ids stay the same."""
+    deterministic: bool = option(False, "On a GPU, too, make a stream the same alone and in any batch.", PANEL)
+    """On CPU it always is, bit for bit."""
+    max_streams: int = option(
+        256, "Streams computed at once; more wait.", PANEL, metavar="N", minimum=1, maximum=1 << 16
+    )
+    max_batch_tokens: int | None = option(
+        None, "Tokens in one step of the model.", PANEL, metavar="N", minimum=1, maximum=1 << 24
+    )
+    """Running streams first, then prompts in chunks. None: 256 on CPU, 2048 on CUDA.
 
     Beside running streams, on CPU, prompts get one token a step for each of them, at least 16: a step then takes about
     twice as long as without (longer, the longer the prompt is already).
     """
-    max_context: int | None = None
-    """Tokens of prompt and output together in one stream. None: what the model was made for."""
-    kv_cache_bytes: int | None = None
-    """Bytes for keys and values of all streams. None: what `max_streams` full contexts need, within free memory."""
-    prefix_cache: bool = True
-    """Whether keys and values of prompts stay, in blocks that nobody needs, for prompts that begin alike."""
-    speculation: bool = True
-    """Whether a stream that repeats itself or its prompt is guessed ahead while that pays; its ids stay the same."""
-    jump_forward: bool = True
-    """Whether ids that must follow by a stream's constraint are taken at once, without being drawn one by one."""
-    step_ahead: bool = True
-    """Whether a GPU is given the next step before this one's outcome is read; ids stay the same.
-
-    Not beside `speculation`, which is used on a GPU with `deterministic` only.
-    """
-    deterministic: bool = False
-    """Whether a stream has the same bits alone and in any batch on a GPU, too; on CPU it always has."""
-    max_logprobs: int | None = None
-    """Most alternatives that a token is told with. None: 256, and 20 over HTTP.
-
-    More are clamped over LMTP, whose clients ask for all they can get, and refused over HTTP.
-    """
-    threads: int | None = None
-    """CPU threads of the forward pass. None: torch's own choice."""
-    trust_remote_code: bool = False
-    """Whether Python code that comes with a checkpoint may run."""
-    revision: str | None = None
-    """Branch, tag or commit of a hub model. None: the default branch."""
+    max_context: int | None = option(
+        None, "Tokens of prompt and output together.", PANEL, metavar="N", minimum=1, maximum=1 << 31
+    )
+    """In one stream. None: what the model was made for."""
+    max_logprobs: int | None = option(
+        None,
+        "Most alternatives a token: LMTP gets no more, HTTP is refused.",
+        PANEL,
+        metavar="N",
+        minimum=0,
+        shown_default="256, over HTTP 20",
+    )
+    """LMTP's clients ask for all they can get, so more are clamped there."""
+    kv_cache_bytes: int | None = option(
+        None, "Memory for keys and values.", PANEL, metavar="BYTES", minimum=1, maximum=1 << 48
+    )
+    """Of all streams. None: what `max_streams` full contexts need, within free memory."""
+    trust_remote_code: bool = option(False, "Run Python code that a model brings along.", "Models")
+    revision: str | None = option(None, "Branch, tag or commit of a hub model.", "Models", metavar="NAME")
 
     def __post_init__(self) -> None:
         """Raises `UsageError` for a number that makes no sense, or for a word that is not known.
 
         Whether a device is there is known where torch is: see `weights.find_device`.
         """
-        for name, known in _WORDS.items():
-            word = getattr(self, name)
-            if word is not None and word not in known:
-                raise UsageError(f"{name} {word!r} is not known; expected {', '.join(known)}")
+        check_options(self)
         if re.fullmatch(r"auto|cpu|cuda(:\d{1,4})?", self.device) is None:
             raise UsageError(f"device {self.device!r} is not known; expected auto, cpu, cuda or cuda:N")
-        for name, most in _MOST.items():
-            value = getattr(self, name)
-            if value is not None and not 1 <= value <= most:
-                raise UsageError(f"{name} is {value}; expected a number from 1 to {most}")
-        if self.max_logprobs is not None and self.max_logprobs < 0:
-            raise UsageError(f"max_logprobs is {self.max_logprobs}; expected a number from 0 on")

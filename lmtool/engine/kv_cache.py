@@ -1,4 +1,4 @@
-"""Keys and values of all streams, in blocks of positions shared by no two streams."""
+"""Keys and values of all streams, in blocks of positions: storage for CPU, pages for GPU kernels, and their sizes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BLOCK_TOKENS = 16
 """Positions a block holds."""
 
 _SCRATCH_BYTES = 256 << 20
-"""Most bytes kept for gathered keys, and as many for values."""
+"""Most bytes of scratch memory for gathered keys, and as many for values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +38,14 @@ class KVCache:
 
     Layers of one shape share a tensor `[layers, KV, blocks + 1, BLOCK_TOKENS, dim]` for keys and one for values; KV
     heads come before blocks so that gathered blocks are the batch of a matrix product without another copy. Block 0
-    pads tables and is zero for ever. Memory is touched, and so really taken, only when a block is first handed out.
+    pads tables and is always zero. Memory is touched, and so really allocated, only when a block is first handed out.
     """
 
     def __init__(
         self, layers: Sequence[tuple[object, LayerShape]], blocks: int, dtype: torch.dtype, device: torch.device
     ) -> None:
-        """layers: what stands for a layer, with its shape. blocks: how many can be handed out, block 0 not counted."""
+        """layers: an object for each layer, with its shape. blocks: how many can be handed out, without block 0."""
+        self.device, self.dtype = device, dtype
         self._pools: dict[LayerShape, tuple[Tensor, Tensor]] = {}
         self._place: dict[int, tuple[Tensor, Tensor]] = {}
         self._key_scratch = _Scratch(dtype, device)
@@ -52,20 +53,22 @@ class KVCache:
         self._layers = [layer for layer, _ in layers]
         for shape in dict.fromkeys(shape for _, shape in layers):
             members = [layer for layer, other in layers if other == shape]
-            size = (len(members), shape.kv_heads, blocks + 1, BLOCK_TOKENS)
-            keys = torch.empty(*size, shape.key_dim, dtype=dtype, device=device)
-            values = torch.empty(*size, shape.value_dim, dtype=dtype, device=device)
+            keys = self._allocate(len(members), blocks + 1, shape.kv_heads, shape.key_dim)
+            values = self._allocate(len(members), blocks + 1, shape.kv_heads, shape.value_dim)
             self._pools[shape] = (keys, values)
             for index, layer in enumerate(members):
                 self._place[id(layer)] = (keys[index], values[index])
         self.clear(torch.zeros(1, dtype=torch.int64, device=device))
+
+    def _allocate(self, layers: int, blocks: int, kv_heads: int, size: int) -> Tensor:
+        return torch.empty(layers, kv_heads, blocks, BLOCK_TOKENS, size, dtype=self.dtype, device=self.device)
 
     def memory(self, layer: object) -> tuple[Tensor, Tensor]:
         """The layer's own keys [KV, blocks + 1, BLOCK_TOKENS, D] and values [KV, blocks + 1, BLOCK_TOKENS, Dv]."""
         return self._place[id(layer)]
 
     def rename(self, layers: Sequence[object]) -> None:
-        """Let other objects stand for the layers from now on, in the same order."""
+        """Identify the layers by other objects from now on, in the same order."""
         self._place = {id(new): self._place[id(old)] for old, new in zip(self._layers, layers, strict=True)}
         self._layers = list(layers)
 
@@ -97,8 +100,42 @@ class KVCache:
         )
 
 
+class PagedCache(KVCache):
+    """A `KVCache` for a GPU, whose tensors are [layers, blocks + 1, BLOCK_TOKENS, KV, dim].
+
+    So a layer's `memory` is [pages, BLOCK_TOKENS, KV, dim], which flash-attn, FlashInfer and our kernels read in place.
+    All of it is allocated at once.
+    """
+
+    def _allocate(self, layers: int, blocks: int, kv_heads: int, size: int) -> Tensor:
+        return torch.zeros(layers, blocks, BLOCK_TOKENS, kv_heads, size, dtype=self.dtype, device=self.device)
+
+    def clear(self, blocks: Tensor) -> None:
+        """See `KVCache.clear`."""
+        for keys, values in self._pools.values():
+            keys.index_fill_(1, blocks, 0)
+            values.index_fill_(1, blocks, 0)
+
+    def write(self, layer: object, slots: Tensor, key: Tensor, value: Tensor) -> None:
+        """See `KVCache.write`."""
+        keys, values = self._place[id(layer)]
+        keys.flatten(0, 1).index_copy_(0, slots, key.transpose(0, 1))
+        values.flatten(0, 1).index_copy_(0, slots, value.transpose(0, 1))
+
+    def read(self, layer: object, table: Tensor, first: int | None, streams: int) -> tuple[Tensor, Tensor]:  # noqa: ARG002  # pages are always gathered
+        """See `KVCache.read`."""
+        keys, values = self._place[id(layer)]
+        return _gathered(keys, table, streams), _gathered(values, table, streams)
+
+
+def _gathered(pages: Tensor, table: Tensor, streams: int) -> Tensor:
+    """[KV * streams, span, D] of whole blocks. table: [streams * n] int64."""
+    chosen = pages.index_select(0, table).view(streams, -1, *pages.shape[2:])
+    return chosen.permute(2, 0, 1, 3).reshape(-1, chosen.shape[1], chosen.shape[3])
+
+
 class _Scratch:
-    """Memory that is used again at each read: fresh memory costs a page fault for every 4 KiB, again and again."""
+    """Memory reused at each read: fresh memory costs a page fault for every 4 KiB."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self._memory = torch.empty(0, dtype=dtype, device=device)

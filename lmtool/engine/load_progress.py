@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """How far one load is: first bytes downloaded, if any, then bytes read into memory."""
+    """Progress of one load: first bytes downloaded, if any, then bytes read into memory."""
 
     def __init__(self, model: str, total: int, report: Callable[[LoadProgress], None]) -> None:
         """total: bytes of the weight files; 0 for a model of the hub, whose size is only known while it comes."""
@@ -28,15 +28,15 @@ class Progress:
         self._to_download = 0
 
     def start(self) -> None:
-        """Nothing is read yet."""
+        """Report that nothing is read yet."""
         self._report(LoadProgress(self._model, "loading", 0, self._total, f"reading {self._model}"))
 
     def expect(self, size: int) -> None:
-        """One more file of so many bytes is to be downloaded."""
+        """Count one more file of `size` bytes to download."""
         self._to_download += size
 
     def download(self, size: int) -> None:
-        """So many more bytes have arrived."""
+        """Count `size` more downloaded bytes."""
         self._downloaded += size
         message = f"downloading {self._model}"
         self._report(LoadProgress(self._model, "loading", self._downloaded, self._to_download, message))
@@ -53,7 +53,7 @@ class Progress:
                 self._report(LoadProgress(self._model, "loading", done, total, f"reading {self._model}"))
 
     def bar(self) -> type[HubBar]:
-        """A class for the hub client's download bars: it draws nothing and tells this object."""
+        """A class for the hub client's download bars: it draws nothing and reports here."""
         progress = self
 
         class Bar(HubBar):
@@ -89,7 +89,7 @@ class Progress:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep transformers' own reports off the terminal: what matters is raised or told as progress."""
+    """Keep transformers' own reports off the terminal: what matters is raised, or reported as progress."""
     before = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity(logging.ERROR)
     try:

@@ -1,6 +1,7 @@
-"""Whether the files of a model's folder are whole, found out in milliseconds before any of them is loaded.
+"""Checks the files of a model's folder in milliseconds, before any of them is loaded.
 
-transformers finds the same out later and in other words: a file that Git LFS has not fetched has a "header too large".
+transformers finds the same faults later and in other words: a file that Git LFS has not fetched has a "header too
+large".
 """
 
 from __future__ import annotations
@@ -49,16 +50,16 @@ def _check_config(folder: Path, config: Mapping[str, Any]) -> None:
 def _read(file: Path) -> Mapping[str, Any] | None:
     """The JSON object in a file; None where there is no such file."""
     try:
-        found = json.loads(file.read_bytes())
+        content = json.loads(file.read_bytes())
     except FileNotFoundError:
         return None
     except OSError as error:
         raise ModelLoadError(f"cannot read {file}: {error.strerror}", "check its rights") from error
     except (ValueError, RecursionError) as error:
         raise ModelLoadError(f"{file} is not JSON: {error}", _AGAIN) from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise ModelLoadError(f"{file} is no JSON object", _AGAIN)
-    return found
+    return content
 
 
 def _weights(folder: Path) -> list[Path]:
@@ -106,10 +107,10 @@ def _check_weights(file: Path) -> None:
             header = opened.read(length)
     except OSError as error:
         raise ModelLoadError(f"cannot read {file}: {error.strerror}", "check its rights") from error
-    wanted = _LENGTH_BYTES + length + _data_bytes(file, header)
-    if size != wanted:
-        what = "is cut off" if size < wanted else "is damaged"
-        raise ModelLoadError(f"{file} {what}: it has {size} bytes, and its header speaks of {wanted}", _AGAIN)
+    expected = _LENGTH_BYTES + length + _data_bytes(file, header)
+    if size != expected:
+        fault = "is cut off" if size < expected else "is damaged"
+        raise ModelLoadError(f"{file} {fault}: it has {size} bytes, and its header speaks of {expected}", _AGAIN)
 
 
 def _data_bytes(file: Path, header: bytes) -> int:

@@ -1,4 +1,4 @@
-"""The forward pass: a plan in, the rows of logits that it needs out."""
+"""Runs the forward pass: a plan in, its rows of logits out."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from lmtool.engine.attention import BlockAttention
 from lmtool.engine.batch import Batch, build
+from lmtool.engine.kv_cache import BLOCK_TOKENS
 
 if TYPE_CHECKING:
     import torch
@@ -14,13 +15,14 @@ if TYPE_CHECKING:
 
     from lmtool.engine.kv_cache import KVCache
     from lmtool.engine.plan import Plan
+    from lmtool.types import ModelInfo
 
 
 class Forward(Protocol):
-    """A model's layers, however they are computed."""
+    """A way to compute a model's layers."""
 
     def logits(self, batch: Batch, attention: BlockAttention) -> Tensor:
-        """Run a batch through all layers, whose attention is `attention`'s.
+        """Run a batch through all layers, with attention by `attention`.
 
         Returns logits [rows, V] for the batch's `logit_rows`, empty where there are none.
         """
@@ -34,29 +36,32 @@ class ModelRunner:
     cache: KVCache
     device: torch.device
     chunk_tokens: int
-    """Where prompts are cut; the scheduler's value."""
+    """Prompts are cut at multiples of this position, as in the scheduler."""
     min_rows: int
     """Fewest rows of a matrix product for which a row's bits do not depend on the others."""
     free_cuts: bool = field(default=False, kw_only=True)
-    """Whether a position's bits do not depend on how its text is cut into steps either."""
+    """Whether a position's bits do not depend on the cuts of its text either."""
     kernels: str = field(default="torch", kw_only=True)
-    """What computes, see `ModelInfo.kernels`."""
+    """See `ModelInfo.kernels`."""
     doubling_position: int | None = field(default=None, kw_only=True)
-    """Where a token takes twice as long as at the start of its text; None: not known."""
+    """See `Limits.doubling_position`."""
 
-    def ready(self, max_streams: int, context: int) -> ModelRunner:  # noqa: ARG002  # a GPU's records its steps
-        """What is to run steps of so many streams, of up to `context` positions; called once, after the checks."""
+    def prepared(self, max_streams: int, context: int) -> ModelRunner:  # noqa: ARG002  # a GPU's captures graphs
+        """Prepare for up to `max_streams` streams of up to `context` positions, such as capturing CUDA graphs."""
         return self
 
+    def close(self) -> None:
+        """Free what Python does not free by itself; nothing may be computed afterwards."""
+
     @property
-    def most_ahead(self) -> int:
+    def max_ahead_rows(self) -> int:
         """Rows of the largest step that `run_ahead` takes; 0 where nothing runs ahead."""
         return 0
 
     def run_ahead(self, plan: Plan, ids: Tensor) -> Tensor:
-        """Like `run`, for a plan made ahead of its time: one new position of each text, whose ids the host lacks yet.
+        """Like `run`, for a plan of one new position of each text, whose ids the host does not know yet.
 
-        ids: [N] int64 on the device, one for each span. Nothing is waited for.
+        ids: [N] int64 on the device, one for each span. Does not wait for the device.
         """
         raise NotImplementedError
 
@@ -70,3 +75,20 @@ class ModelRunner:
             self.cache.clear(batch.fresh_blocks)
         attention = BlockAttention(self.cache, batch.slots, batch.groups)
         return self.forward.logits(batch, attention)[: batch.logits].float()
+
+
+@dataclass(frozen=True, slots=True)
+class RunnableModel:
+    """A model in memory, ready for the engine."""
+
+    runner: ModelRunner
+    blocks: int
+    """Of the runner's key-value cache."""
+    info: ModelInfo
+
+
+CHUNK_TOKENS = BLOCK_TOKENS
+"""Prompts are cut, and cached, at multiples of this position: as little as the cache can hold.
+
+A step computes any number of chunks; one is small enough for streams beside a long prompt to keep their pace.
+"""

@@ -1,4 +1,4 @@
-"""One served model: its names, where it stands on its way into memory, and who waits for it."""
+"""One served model: its names, the state of its load, and the requests that wait for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lmtool.errors import LmtoolError
-    from lmtool.interfaces import DeferredHandle, LoadedModel, Sink, Unsubscribe
+    from lmtool.interfaces import LoadedModel, Sink, Unsubscribe
+    from lmtool.streams import DeferredHandle
     from lmtool.types import GenerateRequest, ModelPhase, ScoreRequest, TokenOutput
 
     Waiting: TypeAlias = tuple[DeferredHandle, GenerateRequest | ScoreRequest, Sink]
@@ -28,12 +29,12 @@ class ServedModel:
     names: tuple[str, ...]
     """The first one is the name shown, in place of the source wherever that would show."""
     aliases: tuple[str, ...] = ()
-    """Those of the others that are shown as well: names that were given, and no paths."""
+    """Those of the others that clients are shown as well: configured names, and no paths."""
 
 
 @dataclass(eq=False, slots=True)
 class ModelSlot:
-    """One model: where it stands, and who waits for it."""
+    """One model: the state of its load, and the requests that wait for it."""
 
     served: ServedModel
     phase: ModelPhase = "unloaded"
@@ -45,17 +46,17 @@ class ModelSlot:
     """When the next load may be tried, by the host's clock."""
     last_used: float = 0.0
     """When a stream last ended, by the host's clock."""
-    claims: int = 0
-    """Who wants the model in memory beside its streams."""
+    pins: int = 0
+    """Callers that need the model in memory beside its streams."""
     waiting: deque[Waiting] = field(default_factory=deque)
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a load has succeeded or failed."""
     size_bytes: int | None = None
-    """Of the weights, as its loads told."""
+    """Of the weights, as its loads report."""
     context_length: int | None = None
-    """As it was described last."""
+    """By its last description."""
     sinks: dict[Sink, CountingSink] = field(default_factory=dict)
-    """Those with running streams, by the sink they stand for."""
+    """Those with running streams, by the sink that they wrap."""
     progress: LoadProgress = field(init=False)
     _listeners: dict[object, Callable[[LoadProgress], None]] = field(default_factory=dict)
 
@@ -69,8 +70,8 @@ class ModelSlot:
 
     @property
     def idle(self) -> bool:
-        """Whether the model is in memory and nobody uses it."""
-        return self.model is not None and not self.sinks and not self.claims
+        """Whether the model is in memory and unused."""
+        return self.model is not None and not self.sinks and not self.pins
 
     def entry(self, now: float) -> ModelEntry:
         """What a catalogue lists. now: by the host's clock."""
@@ -101,7 +102,7 @@ class ModelSlot:
         return unsubscribe
 
     def publish(self, progress: LoadProgress) -> None:
-        """Keep how far the load is and tell the listeners."""
+        """Store the progress of the load and notify the listeners."""
         self.progress = progress
         self.size_bytes = progress.total_bytes or self.size_bytes
         listeners = list(self._listeners.values())

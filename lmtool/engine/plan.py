@@ -1,4 +1,4 @@
-"""What one step computes, and what it may hold at most."""
+"""What one step computes, and its limits."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one step may hold."""
+    """Limits of one step."""
 
     max_streams: int
     """Sequences running at once."""
     max_batch_tokens: int
     """Tokens a step. Running streams always get theirs, and so does one chunk of a prompt, even above it."""
     chunk_tokens: int
-    """A prompt is cut at multiples of this position, whoever else runs: a chunk is computed whole or not at all, unless
-    `free_cuts`."""
+    """A prompt is cut at multiples of this position, whatever else runs: a chunk is computed whole or not at all,
+    unless `free_cuts`."""
     block_tokens: int
     """Positions a block of the key-value cache holds."""
     max_scored_rows: int
     """Scored positions a step: each needs a row of logits as wide as the vocabulary. One chunk is always allowed."""
     prompt_share: int | None = None
-    """Tokens of prompts a step for each token of running streams, so that a long prompt does not stall them; as many as
-    a chunk has in any case. None: as many as `max_batch_tokens` leaves."""
+    """Tokens of prompts a step for each token of running streams, so that a long prompt does not stall them; at least
+    one chunk. None: as many as `max_batch_tokens` leaves."""
     free_cuts: bool = False
     """Whether a position's numbers do not depend on which others its step computes: then a prompt is cut wherever a
-    step is full, and what was generated is kept, and computed again, as prompts are."""
+    step is full, and generated positions are cached, and recomputed, as prompts are."""
     doubling_position: int | None = None
-    """Where a token takes twice as long as at the start of its text, because it looks at all before it; None: that is
-    not looked at. A prompt's tokens count accordingly."""
+    """The position at which a token takes twice as long as at the start of its text, because it attends to all before
+    it: a prompt's tokens count accordingly. None: all count the same."""
 
 
 @dataclass(slots=True)
@@ -54,21 +54,24 @@ class Span:
     def logits(self) -> range:
         """Positions whose logits are needed: all that predict a scored, a forced, a drafted or an unknown id."""
         sequence, end = self.sequence, self.start + self.count
-        first = sequence.prompt_length - 1 if sequence.scored else len(sequence.tokens) - 1 - sequence.forced
+        if sequence.prefill_only:
+            return range(end, end)
+        first = sequence.prompt_length - 1 if sequence.scoring else len(sequence.tokens) - 1 - sequence.forced_count
         return range(min(max(self.start, first), end), end)
 
     @property
-    def brings_one_id(self) -> bool:
+    def yields_one_id(self) -> bool:
         """Whether the logits give the sequence one new id, and nothing else is known to follow."""
         sequence = self.sequence
-        return not sequence.scored and not sequence.forced and not sequence.draft and self.end == len(sequence.tokens)
+        known = bool(sequence.forced_count or sequence.draft)
+        return sequence.generates and not known and self.end == len(sequence.tokens)
 
     @property
     def ends_sequence(self) -> bool:
-        """Whether the sequence ends once this is computed, whatever it brings."""
-        if self.sequence.scored:
+        """Whether the sequence ends once this is computed, whatever is sampled."""
+        if not self.sequence.generates:
             return self.end >= self.sequence.target
-        return self.brings_one_id and len(self.sequence.tokens) + 1 >= self.sequence.max_length
+        return self.yields_one_id and len(self.sequence.tokens) + 1 >= self.sequence.max_length
 
 
 @dataclass(slots=True)
@@ -77,7 +80,7 @@ class Plan:
 
     spans: list[Span] = field(default_factory=list)
     fresh_blocks: list[int] = field(default_factory=list)
-    """Blocks handed out for this step, to be cleared before use: they may hold another stream's leavings."""
+    """Blocks handed out for this step, to be cleared before use: they may hold another stream's numbers."""
     chunks: int = 0
     """Chunks of prompts chosen so far."""
     room: float = 0

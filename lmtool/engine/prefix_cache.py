@@ -1,7 +1,8 @@
-"""Which beginnings of texts still have their keys and values in the key-value cache, to be used again."""
+"""Blocks of the key-value cache: which are free, and which hold beginnings of texts that may be used again."""
 
 from __future__ import annotations
 
+import heapq
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
@@ -12,69 +13,84 @@ if TYPE_CHECKING:
     Key: TypeAlias = "tuple[Prefix | None, tuple[int, ...]]"
 
 
+class BlockAllocator:
+    """Hands out blocks by number, lowest first, so that a stream alone gets neighbouring ones.
+
+    Block 0 is never handed out: it pads block tables and stays empty.
+    """
+
+    def __init__(self, blocks: int) -> None:
+        """blocks: how many can be handed out; they are numbered 1 to `blocks`."""
+        self.total = blocks
+        self._free = list(range(1, blocks + 1))
+        self._used: set[int] = set()
+
+    @property
+    def free(self) -> int:
+        """Blocks that can be handed out now."""
+        return len(self._free)
+
+    def allocate(self, count: int) -> list[int] | None:
+        """`count` blocks, or None (and no change) when fewer are free."""
+        if count > len(self._free):
+            return None
+        blocks = [heapq.heappop(self._free) for _ in range(count)]
+        self._used.update(blocks)
+        return blocks
+
+    def release(self, blocks: Iterable[int]) -> None:
+        """Take blocks back. A block that was not handed out is a mistake of ours."""
+        for block in blocks:
+            assert block in self._used, f"block {block} is released but was not handed out"
+            self._used.remove(block)
+            heapq.heappush(self._free, block)
+
+
 @dataclass(slots=True, eq=False)
 class Prefix:
-    """A whole chunk of ids behind certain others, and the blocks that hold its keys and values."""
+    """A whole chunk of ids behind certain others, and the blocks with its keys and values."""
 
     key: Key
-    """The prefix before it, None at a text's start, and its own ids: nothing is taken on the word of a hash."""
+    """The prefix before it, None at a text's start, and its own ids: whole ids are compared, never only hashes."""
     blocks: tuple[int, ...]
     users: int = 0
-    """Sequences whose blocks these are, too. While there is one, they stay."""
-
-
-@dataclass(slots=True)
-class PrefixCounts:
-    """What the cache has brought since its start, in tokens but for `evicted`."""
-
-    asked: int = 0
-    """Tokens of prompts that were admitted."""
-    reused: int = 0
-    """Those of them that were not computed again."""
-    evicted: int = 0
-    """Blocks that were given up for others."""
+    """Sequences that use these blocks. While there is one, they stay."""
 
 
 class PrefixCache:
-    """A tree of chunks. Only whole chunks of prompts are kept, cut where every prompt is cut.
+    """A tree of chunks. Only whole chunks of prompts are cached, cut where every prompt is cut.
 
-    So a stream that begins with kept chunks goes on where one that computes everything would begin its next chunk:
-    its bits are the same. Chunks nobody uses are given up least recently used first, an end before what it stands on.
+    So a stream that begins with cached chunks goes on where one that computes everything would begin its next chunk:
+    its bits are the same. Unused chunks are evicted least recently used first, a leaf before its parent.
     """
 
     def __init__(self, chunk_tokens: int) -> None:
         self.chunk_tokens = chunk_tokens
-        self.counts = PrefixCounts()
-        self._kept: dict[Key, Prefix] = {}
+        self._prefixes: dict[Key, Prefix] = {}
         self._idle: OrderedDict[Prefix, None] = OrderedDict()
         self.idle_blocks = 0
-        """Blocks that `evict` can give, in so many calls as it takes."""
-
-    @property
-    def blocks(self) -> int:
-        """Blocks of all kept chunks, in use or not."""
-        return sum(len(prefix.blocks) for prefix in self._kept.values())
+        """Blocks that calls of `evict` can free."""
 
     def reusable(self, prompt_length: int) -> int:
         """How many positions of a prompt may come from the cache: whole chunks, and never the last position.
 
-        What the last position predicts is wanted, and only computing it tells.
+        What the last position predicts is needed, and only computing it tells.
         """
         return max(prompt_length - 1, 0) // self.chunk_tokens * self.chunk_tokens
 
     def match(self, tokens: Sequence[int], positions: int) -> list[Prefix]:
-        """The longest kept beginning of `tokens` within its first `positions`, chunk by chunk; nothing is held yet."""
-        found: list[Prefix] = []
+        """The longest cached beginning of `tokens` within its first `positions`, chunk by chunk; none is acquired."""
+        matches: list[Prefix] = []
         for start in range(0, positions, self.chunk_tokens):
             chunk = tuple(tokens[start : start + self.chunk_tokens])
-            prefix = self._kept.get((found[-1] if found else None, chunk))
+            prefix = self._prefixes.get((matches[-1] if matches else None, chunk))
             if prefix is None:
                 break
-            found.append(prefix)
-        return found
+            matches.append(prefix)
+        return matches
 
-    def hold(self, prefixes: Iterable[Prefix]) -> None:
-        """One more sequence uses these."""
+    def acquire(self, prefixes: Iterable[Prefix]) -> None:
+        """Count one more sequence that uses these."""
         for prefix in prefixes:
             if not prefix.users:
                 del self._idle[prefix]
@@ -82,7 +98,7 @@ class PrefixCache:
             prefix.users += 1
 
     def release(self, prefixes: Sequence[Prefix]) -> None:
-        """One sequence uses these no longer; they stay until their blocks are needed."""
+        """Count one sequence less that uses these; they stay until their blocks are needed."""
         for prefix in reversed(prefixes):
             prefix.users -= 1
             assert prefix.users >= 0
@@ -91,22 +107,21 @@ class PrefixCache:
                 self.idle_blocks += len(prefix.blocks)
 
     def add(self, parent: Prefix | None, chunk: Sequence[int], blocks: Sequence[int]) -> Prefix:
-        """Keep a computed chunk, held by the sequence that computed it.
+        """Cache a computed chunk, acquired by the sequence that computed it.
 
         Where another sequence computed the same chunk first, that one is returned, and `blocks` stay the caller's.
         """
         key = (parent, tuple(chunk))
-        prefix = self._kept.get(key)
+        prefix = self._prefixes.get(key)
         if prefix is None:
-            self._kept[key] = prefix = Prefix(key, tuple(blocks), users=1)
+            self._prefixes[key] = prefix = Prefix(key, tuple(blocks), users=1)
         else:
-            self.hold([prefix])
+            self.acquire([prefix])
         return prefix
 
     def evict(self) -> tuple[int, ...]:
-        """Give up the chunk that nobody uses and that was not used for longest; its blocks are the caller's."""
+        """Drop the unused chunk that was used least recently; its blocks are the caller's."""
         prefix, _ = self._idle.popitem(last=False)
-        del self._kept[prefix.key]
+        del self._prefixes[prefix.key]
         self.idle_blocks -= len(prefix.blocks)
-        self.counts.evicted += len(prefix.blocks)
         return prefix.blocks

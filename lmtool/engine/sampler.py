@@ -1,4 +1,4 @@
-"""Draws the next token of every stream in a batch, any mix of parameters, and takes its log-probabilities.
+"""Samples the next token of every stream in a batch, any mix of parameters, and takes its log-probabilities.
 
 Everything about a row depends on that row alone, its choice of fast or exact path included, and random numbers come
 from (seed, position). So a stream is the same alone and in a crowd.
@@ -13,13 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmtool.engine.cpu import masking as cpu
-from lmtool.engine.cpu.draws import Draw, Drawn, can_draw, draw_by_kernel
-from lmtool.engine.cuda import masking as cuda
-from lmtool.engine.cuda.step_rows import to_device
-from lmtool.engine.cumulative import draw, most_likely, truncate
-from lmtool.engine.drawing import Choice, Drawing, Numbers, numbers, parts_of
-from lmtool.engine.rows import put_rows, rows_of
+from lmtool.engine.cpu.sampling import KernelRow, KernelSamples, has_kernel, sample_by_kernel
+from lmtool.engine.device_transfer import put_rows, select_rows, to_device
+from lmtool.engine.masks import apply_masks
+from lmtool.engine.sampling_result import RowLogprobs, SampledToken, SamplingResult, row_chunks, row_logprobs
+from lmtool.engine.top_p import most_likely, sample_rows, truncate
 from lmtool.logit_bias import PackedBias
 from lmtool.types import LogprobsMode, SamplingParams
 
@@ -66,70 +64,70 @@ def bias_arrays(bias: Mapping[int, float]) -> tuple[NDArray[np.int64], NDArray[n
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of logits and what is wanted from it."""
+    """One row of logits and how to sample from it."""
 
     params: SamplingParams = field(default_factory=SamplingParams)
     target: int | None = None
-    """The id to score (SCORE); None draws one (GENERATE). A scored row uses nothing else but `top_logprobs`."""
+    """The id to score (SCORE); None samples one (GENERATE). A scored row uses nothing else but `top_logprobs`."""
     bias: Bias | None = None
     """The parameters' `logit_bias`."""
     top_logprobs: int | None = None
     """How many alternatives to give; None gives none at all."""
     seed: int = 0
     position: int = 0
-    """Index in the stream of the token to be drawn."""
+    """Index in the stream of the token to be sampled."""
     barred: Collection[int] = ()
-    """Ids that may not be drawn now: eos and stop ids before `min_tokens`."""
-    seen: Collection[int] = ()
+    """Ids that may not be sampled now: eos and stop ids before `min_tokens`."""
+    known_ids: Collection[int] = ()
     """Ids in prompt or output; needed with a repetition penalty."""
     counts: Mapping[int, int] = field(default_factory=dict)
     """Generated id to how often; needed with a presence or frequency penalty."""
     output: Sequence[int] = ()
     """Ids generated so far; needed with `processors`."""
     processors: Processors | None = None
-    """The stream's own, see `interfaces.LogitsProcessor`; what goes wrong shows in their `error`."""
+    """The stream's own, see `interfaces.LogitsProcessor`; what fails is in their `error`."""
     allowed: Tensor | None = None
-    """[ceil(V / 32)] int32 on CPU, bit `i % 32` of word `i // 32` for id i: what a constraint lets come next."""
+    """[ceil(V / 32)] int32 on CPU, the constraint's mask, see `masks`."""
 
 
-def sample(logits: Tensor, rows: Sequence[Row]) -> list[Choice | None]:
-    """Draw or score one token a row.
+def sample(logits: Tensor, rows: Sequence[Row]) -> list[SampledToken | None]:
+    """Sample or score one token a row.
 
     logits: [R, V] float32, one row for each of `rows`. Changed in place.
-    Returns one choice a row; None for a row whose logits are not numbers (NaN, +inf, or all -inf), or that bars every
+    Returns one token a row; None for a row whose logits are not numbers (NaN, +inf, or all -inf), or that bars every
     id there is.
 
-    Stages: the model's own logits (`raw`); plus `logit_bias`, without what `allowed` forbids (`biased`); then
+    Stages: the model's own logits (`raw`); plus `logit_bias`, -inf where `allowed` forbids (`biased`); then
     processors, repetition, presence and frequency penalties, barred ids, temperature, top-k, top-p of what is left,
     min-p (`processed`). A greedy row's `processed` distribution is the one before the temperature.
     """
-    return begin(logits, rows).choices()
+    return start_sampling(logits, rows).read()
 
 
-def begin(logits: Tensor, rows: Sequence[Row]) -> Drawing:
-    """What `sample` draws, with nothing read from the device yet.
+def start_sampling(logits: Tensor, rows: Sequence[Row]) -> SamplingResult:
+    """`sample`, with nothing read from the device yet.
 
     So a GPU is not waited for, unless a row has processors or a cut that may lie beyond the likeliest 256 ids: top-p
     or min-p without a top-k.
     """
-    plain = [i for i, row in enumerate(rows) if _is_plain(row)] if can_draw(logits) else []
-    if not plain:
+    simple = [i for i, row in enumerate(rows) if _kernel_can_sample(row)] if has_kernel(logits) else []
+    if not simple:
         tokens = torch.zeros(len(rows), dtype=torch.int64, device=logits.device)
         highest = logits.amax(dim=-1)
-        return Drawing(tokens, highest, _choose(logits, rows, list(range(len(rows))), tokens))
-    drawn, found = _draw_plain(logits, rows, plain)
-    if len(plain) == len(rows):
-        return Drawing(drawn.tokens, drawn.highest, [found])
-    others = sorted({*range(len(rows))} - {*plain})
+        return SamplingResult(tokens, highest, _sample_by_stages(logits, rows, list(range(len(rows))), tokens))
+    samples, logprobs = _sample_by_kernel(logits, rows, simple)
+    if len(simple) == len(rows):
+        return SamplingResult(samples.tokens, samples.highest, [logprobs])
+    others = sorted({*range(len(rows))} - {*simple})
     tokens, highest = torch.zeros(len(rows), dtype=torch.int64), logits.new_zeros(len(rows))
-    put_rows(tokens, plain, drawn.tokens)
-    put_rows(highest, plain, drawn.highest)
-    put_rows(highest, others, rows_of(logits, others).amax(dim=-1))
-    return Drawing(tokens, highest, [found, *_choose(logits, rows, others, tokens)])
+    put_rows(tokens, simple, samples.tokens)
+    put_rows(highest, simple, samples.highest)
+    put_rows(highest, others, select_rows(logits, others).amax(dim=-1))
+    return SamplingResult(tokens, highest, [logprobs, *_sample_by_stages(logits, rows, others, tokens)])
 
 
-def _is_plain(row: Row) -> bool:
-    """Whether nothing but a bias, a mask, barred ids and a temperature comes between the model and the choice."""
+def _kernel_can_sample(row: Row) -> bool:
+    """Whether the row has nothing but a bias, a mask, barred ids and a temperature."""
     if row.target is not None:
         return True
     if row.processors is not None or _penalises(row.params) or _truncates(row.params):
@@ -142,78 +140,79 @@ def _is_plain(row: Row) -> bool:
     return not changes[row.params.logprobs_mode]
 
 
-def _draw_plain(logits: Tensor, rows: Sequence[Row], plain: list[int]) -> tuple[Drawn, Numbers]:
-    """What the plain ones of the rows give."""
-    biased = [i for i in plain if rows[i].target is None and rows[i].bias is not None]
+def _sample_by_kernel(logits: Tensor, rows: Sequence[Row], simple: list[int]) -> tuple[KernelSamples, RowLogprobs]:
+    """Sample those of the rows that `_kernel_can_sample`."""
+    biased = [i for i in simple if rows[i].target is None and rows[i].bias is not None]
     if biased:
         _add_bias(logits, rows, biased)
-    drawn = draw_by_kernel(logits, [_wanted(i, rows[i]) for i in plain])
-    tops = [rows[i].top_logprobs for i in plain]
-    return drawn, numbers(logits, plain, drawn.tokens, plain, tops, drawn.normaliser)
+    samples = sample_by_kernel(logits, [_kernel_row(i, rows[i]) for i in simple])
+    tops = [rows[i].top_logprobs for i in simple]
+    return samples, row_logprobs(logits, simple, samples.tokens, simple, tops, samples.normaliser)
 
 
-def _wanted(index: int, row: Row) -> Draw:
+def _kernel_row(index: int, row: Row) -> KernelRow:
     if row.target is not None:
-        return Draw(index, row.target)
+        return KernelRow(index, row.target)
     heat = row.params.temperature
     place = uniform(row.seed, row.position) if heat > 0 else 0.0
-    return Draw(index, None, heat, place, row.allowed, row.barred, forbid=bool(row.top_logprobs))
+    return KernelRow(index, None, heat, place, row.allowed, row.barred, mask_logits=bool(row.top_logprobs))
 
 
-def _choose(logits: Tensor, rows: Sequence[Row], members: list[int], tokens: Tensor) -> list[Numbers]:
-    """Draw for those rows that are members, into `tokens`, [R] int64; their log-probabilities."""
+def _sample_by_stages(logits: Tensor, rows: Sequence[Row], members: list[int], tokens: Tensor) -> list[RowLogprobs]:
+    """Sample those rows that are members, into `tokens`, [R] int64; their log-probabilities."""
     stages = _Stages(logits, rows, members)
-    stages.choose(tokens)
-    found = []
+    stages.sample(tokens)
+    results = []
     for mode, own in stages.modes().items():
-        wanted = [rows[i].top_logprobs for i in own]
-        found.append(numbers(*stages.distribution(mode, own), rows_of(tokens, own), own, wanted))
-    return found
+        tops = [rows[i].top_logprobs for i in own]
+        results.append(row_logprobs(*stages.distribution(mode, own), select_rows(tokens, own), own, tops))
+    return results
 
 
 class _Stages:
     """The logits of a batch at each stage, copied only for the rows where two stages differ and both are needed."""
 
     def __init__(self, logits: Tensor, rows: Sequence[Row], members: list[int]) -> None:
-        """members: which of the rows are looked at."""
+        """members: which of the rows are sampled."""
         self._rows = rows
         self._members = members
         biased = [i for i in members if rows[i].target is None and rows[i].bias is not None]
-        held = [i for i in members if rows[i].allowed is not None]
-        self._raw_rows = [i for i in sorted({*biased, *held}) if rows[i].params.logprobs_mode == "raw"]
-        self._raw = rows_of(logits, self._raw_rows).clone() if self._raw_rows else None
+        masked = [i for i in members if rows[i].allowed is not None]
+        self._raw_rows = [i for i in sorted({*biased, *masked}) if rows[i].params.logprobs_mode == "raw"]
+        self._raw = select_rows(logits, self._raw_rows).clone() if self._raw_rows else None
         self._biased = _add_bias(logits, rows, biased) if biased else logits
-        if held:
-            _forbid(self._biased, rows, held)
+        if masked:
+            masks = torch.stack([mask for i in masked if (mask := rows[i].allowed) is not None])
+            apply_masks(self._biased, masked, masks)
         shaped = [i for i in members if rows[i].target is None and _shapes(rows[i])]
-        self._drawn_rows = [i for i in shaped if rows[i].params.temperature > 0]
-        self._still_rows = [i for i in shaped if rows[i].params.temperature <= 0]
+        self._random_rows = [i for i in shaped if rows[i].params.temperature > 0]
+        self._greedy_rows = [i for i in shaped if rows[i].params.temperature <= 0]
         self._shaped: Tensor | None = None
 
     @property
     def _shaped_rows(self) -> list[int]:
-        return [*self._drawn_rows, *self._still_rows]
+        return [*self._random_rows, *self._greedy_rows]
 
-    def choose(self, tokens: Tensor) -> None:
-        """Draw, into `tokens`, [R] int64 on the logits' device."""
+    def sample(self, tokens: Tensor) -> None:
+        """Sample into `tokens`, [R] int64 on the logits' device."""
         rows = self._rows
         greedy = [i for i in self._members if rows[i].target is None and not _shapes(rows[i])]
         if greedy:
-            put_rows(tokens, greedy, most_likely(rows_of(self._biased, greedy)))
+            put_rows(tokens, greedy, most_likely(select_rows(self._biased, greedy)))
         targets = {i: target for i in self._members if (target := rows[i].target) is not None}
         if targets:
             put_rows(tokens, list(targets), to_device(list(targets.values()), torch.int64, tokens.device))
-        wanted = any(rows[i].params.logprobs_mode == "processed" for i in self._shaped_rows)
+        processed = any(rows[i].params.logprobs_mode == "processed" for i in self._shaped_rows)
         distributions = []
-        for kind, members in ((_drawn, self._drawn_rows), (_still, self._still_rows)):
-            for part in parts_of(members, self._biased):
-                distribution, drawn = kind(rows_of(self._biased, part), [rows[i] for i in part])
-                put_rows(tokens, part, drawn)
-                distributions += [distribution] if wanted else []
-        self._shaped = torch.cat(distributions) if wanted else None
+        for kind, members in ((_sample_random, self._random_rows), (_sample_greedy, self._greedy_rows)):
+            for part in row_chunks(members, self._biased):
+                distribution, sampled = kind(select_rows(self._biased, part), [rows[i] for i in part])
+                put_rows(tokens, part, sampled)
+                distributions += [distribution] if processed else []
+        self._shaped = torch.cat(distributions) if processed else None
 
     def modes(self) -> dict[LogprobsMode, list[int]]:
-        """Rows by the stage that their log-probabilities come from; stages that are the same become one."""
+        """Rows by the stage that their log-probabilities come from; equal stages become one."""
         members: dict[LogprobsMode, list[int]] = {"raw": [], "biased": [], "processed": []}
         saved, shaped = set(self._raw_rows), set(self._shaped_rows)
         for i in self._members:
@@ -238,12 +237,12 @@ class _Stages:
 
 
 def _shapes(row: Row) -> bool:
-    """Whether anything but the bias comes between the model and the choice."""
-    return row.params.temperature > 0 or _corrects(row)
+    """Whether the row has a stage behind the bias."""
+    return row.params.temperature > 0 or _adjusts(row)
 
 
-def _corrects(row: Row) -> bool:
-    """Whether the logits are changed behind the bias."""
+def _adjusts(row: Row) -> bool:
+    """Whether processors, penalties or barred ids change the logits."""
     return row.processors is not None or bool(row.barred) or _penalises(row.params)
 
 
@@ -259,52 +258,26 @@ def _add_bias(logits: Tensor, rows: Sequence[Row], biased: list[int]) -> Tensor:
     return logits.index_put_(index, torch.cat([bias.values for _, bias in own]), accumulate=True)
 
 
-def _forbid(logits: Tensor, rows: Sequence[Row], held: list[int]) -> None:
-    """Make -inf what rows do not allow. logits: [R, V], changed in place.
-
-    Without kernels, eight ids at a time by a table: 12 times as fast as shifting bits.
-    """
-    words = torch.stack([allowed for i in held if (allowed := rows[i].allowed) is not None])
-    by_kernel = {"cpu": cpu.forbid_by_kernel, "cuda": cuda.forbid_by_kernel}.get(logits.device.type)
-    if by_kernel is not None and by_kernel(logits, held, words):
-        return
-    table = to_device(_FORBIDDEN, torch.float32, logits.device)
-    octets = to_device(words.view(torch.uint8), torch.int32, logits.device)
-    for part in parts_of(list(range(len(held))), logits):
-        added = table.index_select(0, octets[part[0] : part[-1] + 1].flatten()).view(len(part), -1)
-        for row, own in zip(part, added, strict=True):
-            logits[held[row]] += own[: logits.shape[-1]]
-
-
-def _forbidden() -> Tensor:
-    bits = torch.arange(256).unsqueeze(1) >> torch.arange(8) & 1
-    return torch.zeros(256, 8).masked_fill_(bits == 0, float("-inf"))
-
-
-_FORBIDDEN = _forbidden()
-"""[256, 8] float32: what eight ids get for a byte of a mask, lowest bit first; 0 or -inf."""
-
-
-def _drawn(logits: Tensor, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
-    """The distribution of rows with a temperature, [n, V], and what is drawn from it, [n]. logits: [n, V]."""
+def _sample_random(logits: Tensor, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
+    """Rows with a temperature: their distribution, [n, V], and a sample of it, [n]. logits: [n, V]."""
     temperature = to_device([row.params.temperature for row in rows], torch.float32, logits.device)
-    heated = _corrected(logits, rows) / temperature.clamp(min=1e-5).unsqueeze(-1)
+    heated = _adjusted(logits, rows) / temperature.clamp(min=1e-5).unsqueeze(-1)
     uniforms = [uniform(row.seed, row.position) for row in rows]
     cut = [i for i, row in enumerate(rows) if _truncates(row.params)]
     if cut:
-        put_rows(heated, cut, truncate(rows_of(heated, cut), [rows[i].params for i in cut]))
-    return heated, draw(heated, to_device(uniforms, torch.float64, logits.device))
+        put_rows(heated, cut, truncate(select_rows(heated, cut), [rows[i].params for i in cut]))
+    return heated, sample_rows(heated, to_device(uniforms, torch.float64, logits.device))
 
 
-def _still(logits: Tensor, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
-    """The same of rows without a temperature, and their most likely tokens."""
-    corrected = _corrected(logits, rows)
-    return corrected, most_likely(corrected)
+def _sample_greedy(logits: Tensor, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
+    """Greedy rows: adjusted logits and their argmax."""
+    adjusted = _adjusted(logits, rows)
+    return adjusted, most_likely(adjusted)
 
 
-def _corrected(logits: Tensor, rows: Sequence[Row]) -> Tensor:
+def _adjusted(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     """Apply processors, penalties and barred ids. logits: [n, V]; copied where anything changes."""
-    if not any(_corrects(row) for row in rows):
+    if not any(_adjusts(row) for row in rows):
         return logits
     logits = logits.clone()
     for own, row in zip(logits, rows, strict=True):
@@ -322,8 +295,8 @@ def _truncates(params: SamplingParams) -> bool:
 def _penalise(logits: Tensor, row: Row) -> None:
     """logits: [V], changed in place."""
     params, device = row.params, logits.device
-    if params.repetition_penalty != 1 and row.seen:
-        ids = to_device(list(row.seen), torch.int64, device)
+    if params.repetition_penalty != 1 and row.known_ids:
+        ids = to_device(list(row.known_ids), torch.int64, device)
         values = logits[ids]
         logits[ids] = torch.where(values > 0, values / params.repetition_penalty, values * params.repetition_penalty)
     if (params.presence_penalty or params.frequency_penalty) and row.counts:

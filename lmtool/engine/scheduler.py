@@ -1,4 +1,4 @@
-"""Which streams run in the next step, with how many tokens: decode first, then prompts in chunks, in line."""
+"""Chooses which sequences run in the next step, with how many tokens: decode first, then prompts in chunks."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from lmtool.engine.plan import Plan, Span
-from lmtool.engine.waiting_line import WaitingLine, rank
+from lmtool.engine.waiting_queue import WaitingQueue, rank
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Many
 
-    from lmtool.engine.block_allocator import BlockAllocator
     from lmtool.engine.plan import Limits
-    from lmtool.engine.prefix_cache import Prefix, PrefixCache
+    from lmtool.engine.prefix_cache import BlockAllocator, Prefix, PrefixCache
     from lmtool.engine.sequence import Sequence
     from lmtool.types import FinishReason
 
@@ -22,38 +21,38 @@ if TYPE_CHECKING:
 class Scheduler:
     """Owns the queue and the blocks. `plan` chooses, the caller computes, `commit` records the outcome.
 
-    Between `plan` and `commit` no other method may be called but `remove`, `add` and, once, `plan_ahead`: what that
-    gives is then committed in its turn, or left aside, before there is another `plan`.
+    Between `plan` and `commit` no other method may be called but `remove`, `add` and, once, `plan_ahead`: its result is
+    then committed in its turn, or dropped, before the next `plan`.
     """
 
     def __init__(self, limits: Limits, allocator: BlockAllocator, cache: PrefixCache | None = None) -> None:
-        """cache: keeps chunks of prompts for streams to come; None keeps nothing."""
+        """cache: of computed chunks of prompts; None: there is none."""
         self._limits = limits
         self._allocator = allocator
         self._cache = cache
-        self._waiting = WaitingLine()
+        self._waiting = WaitingQueue()
         self._admitted: list[Sequence] = []
 
     @property
     def running(self) -> int:
-        """Sequences that were given a place, idle ones included."""
+        """Admitted sequences, idle ones included."""
         return len(self._admitted)
 
     @property
     def waiting(self) -> int:
-        """Sequences that were not given a place yet."""
+        """Sequences not admitted yet."""
         return len(self._waiting)
 
     def decoding(self) -> list[Sequence]:
-        """Sequences that the next step most likely brings an id: each may get a draft before `plan`."""
+        """Sequences that most likely get an id in the next step: each may get a draft before `plan`."""
         return [s for s in self._admitted if s.decoding and not s.idle][: self._limits.max_streams]
 
     def fits(self, positions: int) -> bool:
-        """Whether a sequence of this many stored positions can be computed at all, if need be alone."""
+        """Whether a sequence of this many stored positions can be computed at all, at least alone."""
         return self._blocks_for(positions) <= self._allocator.total
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a sequence behind those that rank before it, see `WaitingLine`."""
+        """Queue a sequence behind those that rank before it, see `WaitingQueue`."""
         assert self.fits(sequence.capacity)
         self._waiting.join(sequence)
 
@@ -68,7 +67,7 @@ class Scheduler:
     def plan(self) -> Plan:
         """Choose the next step; no spans when nothing can run."""
         plan = Plan()
-        active = [s for s in self._admitted if not s.idle and not self._parked(s, s.computed)]
+        active = [s for s in self._admitted if not s.idle and not self._blocked(s, s.computed)]
         active = active[: self._limits.max_streams]
         for sequence in [s for s in active if s.decoding]:
             self._decode(plan, sequence)
@@ -81,43 +80,44 @@ class Scheduler:
     def plan_ahead(self, plan: Plan) -> Plan | None:
         """The step behind one that is being computed, if that is known before its outcome is; None otherwise.
 
-        It is known where each who would run needs only the one id that `plan` brings it, and nobody has to give way.
-        Who needs something else after all is left out when the step is committed: this id ended it, or it is idle.
+        It is known where every sequence to run needs only the one id that `plan` yields, and none must be preempted.
+        Sequences that finished or paused meanwhile are dropped at commit.
         """
-        known = {span.sequence: span for span in plan.spans}
-        going = [s for s in self._admitted if not s.idle and not (s in known and known[s].ends_sequence)]
-        told = all(s in known and known[s].brings_one_id for s in going)
-        missing = sum(max(self._blocks_for(len(s.tokens) + 1) - len(s.blocks), 0) for s in going)
-        newcomers = len(going) < self._limits.max_streams and any(not self._parked(s, 0) for s in self._waiting)
-        if not 0 < len(going) <= self._limits.max_streams or not told or newcomers or missing > self._free:
+        spans = {span.sequence: span for span in plan.spans}
+        running = [s for s in self._admitted if not s.idle and not (s in spans and spans[s].ends_sequence)]
+        simple = all(s in spans and spans[s].yields_one_id for s in running)
+        missing = sum(max(self._blocks_for(len(s.tokens) + 1) - len(s.blocks), 0) for s in running)
+        newcomers = len(running) < self._limits.max_streams and any(not self._blocked(s, 0) for s in self._waiting)
+        if not 0 < len(running) <= self._limits.max_streams or not simple or newcomers or missing > self._free:
             return None
-        ahead = Plan([Span(sequence, len(sequence.tokens), 1) for sequence in going])
-        for sequence in going:
+        ahead = Plan([Span(sequence, len(sequence.tokens), 1) for sequence in running])
+        for sequence in running:
             self._reserve(ahead, sequence, len(sequence.tokens) + 1)
         return ahead
 
-    def commit(self, plan: Plan, taken: Many[Many[int]]) -> list[FinishReason | None]:
+    def commit(self, plan: Plan, sampled: Many[Many[int]]) -> list[FinishReason | None]:
         """Record a computed step; the reason why each span's sequence ended, None for those that go on.
 
-        taken: the ids that each span's logits gave, from its first position with logits on: forced ones, then as many
-        as `Sequence.draft` foretold, then one more. Nothing for SCORE, or for a prompt not yet at its end. Only the
-        last of them may end the sequence. Ended sequences are removed and their blocks freed.
+        sampled: the ids that each span's logits gave, from its first position with logits on: forced ones, then those
+        of `Sequence.draft` that were right, then one more. Nothing for SCORE, or for a prompt not yet at its end. Only
+        the last of them may end the sequence. Ended sequences are removed and their blocks freed.
         """
         reasons: list[FinishReason | None] = []
-        for span, ids in zip(plan.spans, taken, strict=True):
+        for span, ids in zip(plan.spans, sampled, strict=True):
             sequence = span.sequence
-            if not sequence.scored:
-                sequence.take(ids, span.logits)
-            sequence.computed = span.end if sequence.scored else min(span.end, max(len(sequence.tokens) - 1, 0))
-            self._keep(sequence)
-            reason = sequence.finish_reason(took=bool(ids))
+            sequence.computed = span.end
+            if sequence.generates:
+                sequence.record(ids, span.logits)
+                sequence.computed = min(span.end, max(len(sequence.tokens) - 1, 0))
+            self._cache_chunks(sequence)
+            reason = sequence.finish_reason(recorded=bool(ids))
             if reason is not None:
                 self.remove(sequence)
             reasons.append(reason)
         return reasons
 
     def _decode(self, plan: Plan, sequence: Sequence) -> None:
-        """Compute what is known, and the draft where there are blocks for it that nobody has to give up."""
+        """Compute the known ids, and the draft where there are free blocks for it."""
         preempted = not sequence.blocks
         count = min(sequence.remaining, self._limits.chunk_tokens)
         if preempted or not self._reserve(plan, sequence, sequence.computed + count):
@@ -128,7 +128,7 @@ class Scheduler:
         plan.spans.append(Span(sequence, sequence.computed, count))
 
     def _room(self, plan: Plan) -> float:
-        """What prompts may add to a step that holds the running streams."""
+        """What prompts may add to a step with the running streams."""
         limits = self._limits
         left = limits.max_batch_tokens - plan.tokens
         if limits.prompt_share is None or not plan.spans:
@@ -136,7 +136,7 @@ class Scheduler:
         return min(left, max(limits.chunk_tokens, limits.prompt_share * plan.tokens))
 
     def _price(self, position: int) -> float:
-        """What a token of a prompt at this position counts."""
+        """How much a prompt's token at this position counts."""
         return 1 if self._limits.doubling_position is None else 1 + position / self._limits.doubling_position
 
     def _draft_room(self, sequence: Sequence, count: int) -> int:
@@ -147,13 +147,13 @@ class Scheduler:
         return max(min(blocks * self._limits.block_tokens, sequence.capacity) - len(sequence.tokens), 0)
 
     def _prefill(self, plan: Plan, sequence: Sequence) -> None:
-        """Give the sequence as many whole chunks as the step has room for; the first in line gets one in any case."""
+        """Give the sequence as many whole chunks as the step has room for; the step's first one gets at least one."""
         if sequence not in self._admitted:
             return
         end = sequence.computed
         while end < sequence.target:
             step = self._step(plan, sequence, end)
-            if not step or self._parked(sequence, end) or not self._reserve(plan, sequence, end + step):
+            if not step or self._blocked(sequence, end) or not self._reserve(plan, sequence, end + step):
                 break
             if end == sequence.computed:
                 plan.spans.append(Span(sequence, end, step))
@@ -164,7 +164,7 @@ class Scheduler:
             plan.chunks += 1
 
     def _step(self, plan: Plan, sequence: Sequence, position: int) -> int:
-        """How many positions from `position` on to compute: to the next cut, or as far as there is room; 0 for none."""
+        """How many positions to compute from `position` on: to the next cut, or as many as there is room for."""
         step = self._next_chunk(sequence, position)
         if self._has_room(plan, sequence, position, step):
             return step
@@ -173,21 +173,21 @@ class Scheduler:
         fitting = int(plan.room / self._price(position)) if self._has_rows(plan, sequence, position, step) else 0
         return min(step, max(fitting, 0 if plan.chunks else 1))
 
-    def _parked(self, sequence: Sequence, position: int) -> bool:
-        """Whether nothing can be computed from `position` on before the sequence is released from its hold.
+    def _blocked(self, sequence: Sequence, position: int) -> bool:
+        """Whether nothing can be computed from `position` on before the sequence's constraint is compiled.
 
-        The last chunk of a prompt predicts a token, and no token may be drawn yet.
+        The last chunk of a prompt predicts a token, and no token may be sampled yet.
         """
-        return sequence.held and position + self._next_chunk(sequence, position) >= sequence.target
+        return sequence.awaiting_constraint and position + self._next_chunk(sequence, position) >= sequence.target
 
     def _has_room(self, plan: Plan, sequence: Sequence, end: int, step: int) -> bool:
         return step * self._price(end) <= plan.room and self._has_rows(plan, sequence, end, step)
 
     def _has_rows(self, plan: Plan, sequence: Sequence, end: int, step: int) -> bool:
         """Whether the logits of these positions may be part of the step."""
-        if not sequence.scored or end + step < sequence.prompt_length:
+        if not sequence.scoring or end + step < sequence.prompt_length:
             return True
-        rows = sum(len(span.logits) for span in plan.spans if span.sequence.scored)
+        rows = sum(len(span.logits) for span in plan.spans if span.sequence.scoring)
         return rows + step <= self._limits.max_scored_rows
 
     def _next_chunk(self, sequence: Sequence, position: int) -> int:
@@ -199,35 +199,35 @@ class Scheduler:
         return min(cut, last) - position
 
     def _chunked(self, sequence: Sequence) -> int:
-        """Positions that are computed in chunks, and kept."""
+        """Positions that are computed in chunks, and cached."""
         return sequence.target if self._limits.free_cuts else sequence.chunked_length
 
     def _admit(self, plan: Plan, places: int) -> None:
-        """Let waiting sequences in, in order, while there are places, room in this step, and blocks for them whole."""
+        """Admit waiting sequences in order, while there are places, room in this step, and blocks for all they know."""
         for sequence in self._waiting:
-            known = self._known(sequence)
-            start = sum(len(prefix.blocks) for prefix in known) * self._limits.block_tokens
-            if self._parked(sequence, start) or (places > 0 and self._computed_now(plan, sequence, start)):
+            cached = self._cached(sequence)
+            start = sum(len(prefix.blocks) for prefix in cached) * self._limits.block_tokens
+            if self._blocked(sequence, start) or (places > 0 and self._computed_now(plan, sequence, start)):
                 continue
             if places <= 0 or not self._step(plan, sequence, start):
                 return
-            if not self._make_room(sequence, known):
+            if not self._make_room(sequence, cached):
                 return
             self._waiting.serve(sequence)
             insort(self._admitted, sequence, key=rank)
             self._prefill(plan, sequence)
             places -= 1
 
-    def _known(self, sequence: Sequence) -> list[Prefix]:
-        """Chunks of the sequence that need not be computed."""
+    def _cached(self, sequence: Sequence) -> list[Prefix]:
+        """Chunks of the sequence that are in the prefix cache."""
         if self._cache is None:
             return []
         return self._cache.match(sequence.tokens, self._cache.reusable(sequence.prompt_length))
 
     def _computed_now(self, plan: Plan, sequence: Sequence, start: int) -> bool:
-        """Whether another sequence of this step computes the chunk from `start` on, so that waiting saves it.
+        """Whether another sequence of this step computes the chunk from `start` on, so that waiting saves work.
 
-        So of many streams with one beginning the first one computes it, and the others follow when it is done.
+        So of many streams with a common beginning the first one computes it, and the others follow when it is done.
         """
         end = start + self._limits.chunk_tokens
         if self._cache is None or end > self._cache.reusable(sequence.prompt_length):
@@ -239,16 +239,8 @@ class Scheduler:
             for span in plan.spans
         )
 
-    def _reuse(self, sequence: Sequence, known: list[Prefix]) -> None:
-        """Begin the sequence with chunks that are there."""
-        if self._cache is not None:
-            self._cache.hold(known)
-            sequence.prefixes = list(known)
-            sequence.blocks = [block for prefix in known for block in prefix.blocks]
-            sequence.computed = len(sequence.blocks) * self._limits.block_tokens
-
-    def _keep(self, sequence: Sequence) -> None:
-        """Let others use the chunks that the sequence has just completed."""
+    def _cache_chunks(self, sequence: Sequence) -> None:
+        """Add the chunks that the sequence has just completed to the prefix cache."""
         if self._cache is None or not sequence.blocks:
             return
         size, blocks = self._limits.chunk_tokens, self._limits.chunk_tokens // self._limits.block_tokens
@@ -257,52 +249,50 @@ class Scheduler:
             own = sequence.blocks[n * blocks : (n + 1) * blocks]
             parent = sequence.prefixes[-1] if sequence.prefixes else None
             prefix = self._cache.add(parent, sequence.tokens[n * size : (n + 1) * size], own)
-            if prefix.blocks != tuple(own):  # another sequence was first: its bits are the same
+            if prefix.blocks != tuple(own):  # another sequence computed the same bits first
                 sequence.blocks[n * blocks : (n + 1) * blocks] = prefix.blocks
                 self._allocator.release(own)
             sequence.prefixes.append(prefix)
 
-    def _make_room(self, sequence: Sequence, known: list[Prefix]) -> bool:
-        """Whether blocks for all of the sequence's known positions are free, paused ones having given way if need be.
+    def _make_room(self, sequence: Sequence, cached: list[Prefix]) -> bool:
+        """Whether all of the sequence's known positions find blocks; paused sequences are preempted for them.
 
-        known: what is computed of it; the sequence begins with that where there is room.
+        cached: what is computed of it; the sequence begins with that where there is room.
 
         What running sequences still need for their known positions is not free, nor is one more block for each of
-        them: otherwise a newcomer would be preempted as soon as its elders grow.
+        them: otherwise a newcomer would be preempted as soon as earlier ones grow.
         """
-        self._reuse(sequence, known)
+        if self._cache is not None:
+            self._cache.acquire(cached)
+            sequence.prefixes = list(cached)
+            sequence.blocks = [block for prefix in cached for block in prefix.blocks]
+            sequence.computed = len(sequence.blocks) * self._limits.block_tokens
         running = [s for s in self._admitted if not s.paused]
-        promised = sum(max(self._blocks_for(s.target) - len(s.blocks), 0) + 1 for s in running)
-        needed = promised + self._blocks_for(sequence.target) - len(sequence.blocks)
+        reserved = sum(max(self._blocks_for(s.target) - len(s.blocks), 0) + 1 for s in running)
+        needed = reserved + self._blocks_for(sequence.target) - len(sequence.blocks)
         paused = [s for s in self._admitted if s.paused]
         if needed > self._free + self._would_free(paused):
             self._release(sequence)
             return False
         while needed > self._free:
             self._preempt(paused.pop())
-        self._count(sequence)
+        if sequence.cached_tokens is None:
+            sequence.cached_tokens = sequence.computed
         return True
-
-    def _count(self, sequence: Sequence) -> None:
-        if sequence.reused is None:
-            sequence.reused = sequence.computed
-            if self._cache is not None:
-                self._cache.counts.asked += sequence.prompt_length
-                self._cache.counts.reused += sequence.computed
 
     @property
     def _free(self) -> int:
-        """Blocks that nobody uses."""
+        """Blocks that no sequence uses."""
         return self._allocator.free + (0 if self._cache is None else self._cache.idle_blocks)
 
     def _would_free(self, victims: Many[Sequence]) -> int:
-        """Blocks that nobody would use any longer if all of these gave way."""
-        held = Counter(prefix for sequence in victims for prefix in sequence.prefixes)
-        shared = sum(len(prefix.blocks) for prefix, count in held.items() if count == prefix.users)
+        """Blocks that preempting all of these would free."""
+        users = Counter(prefix for sequence in victims for prefix in sequence.prefixes)
+        shared = sum(len(prefix.blocks) for prefix, count in users.items() if count == prefix.users)
         return shared + sum(len(sequence.own_blocks) for sequence in victims)
 
     def _reserve(self, plan: Plan, sequence: Sequence, positions: int) -> bool:
-        """Give the sequence blocks for its first `positions`; others give way, paused ones first, then later ones."""
+        """Give the sequence blocks for its first `positions`; preempts paused sequences first, then later ones."""
         missing = self._blocks_for(positions) - len(sequence.blocks)
         if missing <= 0:
             return True
@@ -318,10 +308,10 @@ class Scheduler:
         return True
 
     def _evict_for(self, plan: Plan, sequence: Sequence, missing: int) -> bool:
-        """Preempt until `missing` blocks are free; False, and nobody preempted, if that cannot be reached."""
-        holders = [s for s in self._admitted if s.blocks and s is not sequence]
-        later = [s for s in holders if rank(s) > rank(sequence) and not s.paused]
-        victims = later + [s for s in holders if s.paused]
+        """Preempt until `missing` blocks are free; False, and none preempted, if that cannot be reached."""
+        others = [s for s in self._admitted if s.blocks and s is not sequence]
+        later = [s for s in others if rank(s) > rank(sequence) and not s.paused]
+        victims = later + [s for s in others if s.paused]
         if missing > self._free + self._would_free(victims):
             return False
         while missing > self._free:
@@ -331,7 +321,7 @@ class Scheduler:
         return True
 
     def _preempt(self, sequence: Sequence) -> None:
-        """Back into the queue at its own place; what was computed is computed again."""
+        """Send an admitted sequence back into the queue; what was computed will be computed again."""
         self._release(sequence)
         self._admitted.remove(sequence)
         self._waiting.rejoin(sequence)
@@ -341,7 +331,7 @@ class Scheduler:
         if self._cache is not None:
             self._cache.release(sequence.prefixes)
         sequence.blocks, sequence.prefixes, sequence.draft = [], [], []
-        sequence.lost, sequence.computed = max(sequence.lost, sequence.computed), 0
+        sequence.recompute_to, sequence.computed = max(sequence.recompute_to, sequence.computed), 0
 
     def _blocks_for(self, positions: int) -> int:
         return -(-positions // self._limits.block_tokens)

@@ -1,4 +1,4 @@
-"""Finds out at load whether a model's flat, chunked, cached forward pass gives what transformers' plain one gives."""
+"""Compares a model's flat, chunked, cached forward pass with transformers' plain one at load."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lmtool.engine.attention import AttentionCall, attend
 from lmtool.engine.kv_cache import LayerShape
 from lmtool.engine.plan import Plan, Span
 from lmtool.engine.sequence import Sequence
-from lmtool.engine.transformers_attention import IMPLEMENTATION, RECORDING, attending
+from lmtool.engine.transformers_forward import IMPLEMENTATION, RECORDING, attending
 from lmtool.errors import ModelLoadError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _LENGTHS = (21, 13, 2)
 """Tokens of the prompts that are compared."""
 
 _QUERIES, _MOST_KEYS = 9, 1 << 18
-"""Where a model's masks are looked at: so many queries, and every key up to this position."""
+"""A model's masks are compared at this many queries, and every key up to this position."""
 
 _KNOWN_EXTRAS = frozenset({"dropout", "is_causal", "position_ids", "use_cache", "output_attentions", "cache_position"})
 """Keywords of an attention call that change nothing here."""
@@ -38,7 +38,7 @@ _KNOWN_EXTRAS = frozenset({"dropout", "is_causal", "position_ids", "use_cache", 
 
 @dataclass(frozen=True, slots=True)
 class RecordedLayer:
-    """What one attention layer asked for."""
+    """The parameters of one attention layer's call."""
 
     layer: object
     """The attention module."""
@@ -52,7 +52,7 @@ class RecordedLayer:
 
 
 class Recorder:
-    """Plain causal attention over one sequence that notes what each layer asks for."""
+    """Plain causal attention over one sequence that records each layer's parameters."""
 
     def __init__(self, context: int) -> None:
         """context: positions up to which a layer's mask must be causal, or a sliding window."""
@@ -62,11 +62,11 @@ class Recorder:
         self._queries = torch.linspace(0, len(self._keys) - 1, _QUERIES).long()
 
     def mask(self, arguments: Mapping[str, Any]) -> Tensor | None:
-        """The model's own mask for a few queries spread over the context: [1, 1, queries, keys], True where seen."""
+        """The model's own mask for a few queries spread over the context: [1, 1, queries, keys], True where visible."""
         zero = torch.zeros(1, 1, 1, 1, dtype=torch.int64)
         queries, keys = self._queries.view(1, 1, -1, 1), self._keys.view(1, 1, 1, -1)
-        seen: Tensor = arguments["mask_function"](zero, zero, queries, keys)
-        return seen.expand(1, 1, len(self._queries), len(self._keys))
+        visible: Tensor = arguments["mask_function"](zero, zero, queries, keys)
+        return visible.expand(1, 1, len(self._queries), len(self._keys))
 
     def attend(self, call: AttentionCall) -> Tensor:
         """The attention output [T, H, Dv]."""
@@ -200,7 +200,7 @@ def check_runner(runner: ModelRunner, name: str, reference: Reference, tolerance
     Raises `ModelLoadError` when they differ by more than rounding.
     """
     sequences = [
-        Sequence(index, list(prompt), prompt_length=1, max_length=len(prompt), scored=True)
+        Sequence(index, list(prompt), prompt_length=1, max_length=len(prompt), scoring=True)
         for index, prompt in enumerate(reference.prompts)
     ]
     for index, sequence in enumerate(sequences):
@@ -266,25 +266,19 @@ def _positions(ids: Tensor) -> Tensor:
 
 def _switch(model: PreTrainedModel, name: str, implementation: str) -> None:
     model.set_attn_implementation(implementation)
-    if model.config._attn_implementation != implementation:  # noqa: SLF001  # set without effect is only seen here
+    if model.config._attn_implementation != implementation:  # noqa: SLF001  # setting it may have no effect
         raise _refusal(name, type(model).__name__, "it does not use transformers' AttentionInterface")
 
 
-class _explained:  # noqa: N801  # reads as a statement
-    """Turns an exception inside the model's own code into a refusal of the model."""
-
-    def __init__(self, name: str, architecture: str) -> None:
-        self._name = name
-        self._architecture = architecture
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: object) -> None:
-        usual = (TypeError, ValueError, AttributeError, IndexError, KeyError, NotImplementedError)
-        runtime = isinstance(problem, RuntimeError) and not isinstance(problem, torch.OutOfMemoryError)
-        if isinstance(problem, usual) or runtime:
-            raise _refusal(self._name, self._architecture, f"{type(problem).__name__}: {problem}") from problem
+@contextlib.contextmanager
+def _explained(name: str, architecture: str) -> Iterator[None]:
+    """Turn an exception inside the model's own code into a refusal of the model."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError, KeyError) as problem:
+        raise _refusal(name, architecture, f"{type(problem).__name__}: {problem}") from problem
 
 
 def _refusal(name: str, architecture: str, reason: str) -> ModelLoadError:

@@ -19,7 +19,8 @@ class Sequence:
     """One stream's ids and its place in the key-value cache. Plain ints: no tensors, no sinks.
 
     A GENERATE stream starts with its prompt in `tokens` and grows by one id a step. A SCORE stream has all its ids,
-    prompt and scored ones, from the start, and ends once the last but one is computed.
+    prompt and scored ones, from the start, and ends once the last but one is computed; a prefill has its prompt, and
+    ends once all of it is computed.
     """
 
     number: int
@@ -29,54 +30,61 @@ class Sequence:
     prompt_length: int
     """How many of `tokens` are the prompt."""
     max_length: int
-    """`len(tokens)` at which the stream ends with `length`; for SCORE the length itself."""
-    scored: bool = False
+    """`len(tokens)` at which the stream ends with `length`; for SCORE the length itself, for a prefill one more."""
+    scoring: bool = False
     """Whether this is a SCORE stream."""
+    prefill_only: bool = False
+    """Whether only keys and values of the prompt are computed."""
     stop_ids: frozenset[int] = frozenset()
     """Ids that end the stream with `stop` once sent: the model's eos ids and the request's own."""
     priority: int = 0
-    """Lower ones get a place first."""
+    """Lower ones are admitted first."""
     client: Hashable = None
-    """Whose it is: sequences of different clients take turns in getting a place."""
+    """Whose it is: sequences of different clients take turns in being admitted."""
     round: int = 0
-    """Its client's turn in which it gets a place, see `WaitingLine`."""
-    elder: bool = False
-    """Whether it waited so long that it now comes before all others, see `WaitingLine`."""
+    """Its client's turn in which it is admitted, see `WaitingQueue`."""
+    aged: bool = False
+    """Whether it waited so long that it now ranks before all others, see `WaitingQueue`."""
     computed: int = 0
     """Positions from the start whose keys and values are stored."""
-    lost: int = 0
-    """Positions whose keys and values were stored before the sequence gave way, and must be computed again."""
+    recompute_to: int = 0
+    """Positions that were stored before the sequence was preempted, and must be computed again."""
     blocks: list[int] = field(default_factory=list)
     """Blocks of the key-value cache that hold the computed positions, in order."""
     prefixes: list[Prefix] = field(default_factory=list)
-    """Chunks that the first of `blocks` belong to; other sequences may use them, too."""
-    reused: int | None = None
-    """Positions that were taken from the prefix cache when the sequence was first admitted; None before that."""
-    held: bool = False
-    """Whether the prompt must not be computed to its end yet: its constraint is still being compiled."""
+    """Cached chunks that the first of `blocks` belong to; other sequences may use them, too."""
+    cached_tokens: int | None = None
+    """Positions that came from the prefix cache when the sequence was first admitted; None before that."""
+    awaiting_constraint: bool = False
+    """Whether its constraint is still being compiled: the prompt must not be computed to its end yet."""
+    awaiting_mask: bool = False
+    """Whether the mask of its next id is still being computed."""
     paused: bool = False
-    """Whether the reader asked for nothing more just now."""
-    masking: bool = False
-    """Whether it is still being found out what its constraint lets come next."""
-    forced: int = 0
-    """How many ids at the end of `tokens` nothing was drawn for: they are known, and their logits still wanted."""
+    """Whether the reader wants nothing more for now."""
+    forced_count: int = 0
+    """How many ids at the end of `tokens` the constraint forced: their logits are still to be computed."""
     draft: list[int] = field(default_factory=list)
-    """Ids that may follow `tokens`: the next step computes them too, and keeps those that it draws itself."""
+    """Ids that may follow `tokens`: the next step computes them too, and keeps those that it samples itself."""
+
+    @property
+    def generates(self) -> bool:
+        """Whether new ids are sampled."""
+        return not self.scoring and not self.prefill_only
 
     @property
     def idle(self) -> bool:
         """Whether nothing of it is to be computed just now."""
-        return self.paused or self.masking
+        return self.paused or self.awaiting_mask
 
     @property
     def own_blocks(self) -> list[int]:
-        """The blocks that are nobody else's."""
+        """The blocks that it shares with no other sequence."""
         return self.blocks[sum(len(prefix.blocks) for prefix in self.prefixes) :]
 
     @property
     def target(self) -> int:
-        """Positions that must be computed before the next step's outcome is known; nothing is wanted after the last."""
-        return len(self.tokens) - (self.scored or len(self.tokens) >= self.max_length)
+        """Positions to compute before the next step's outcome is known; what follows the last id is not needed."""
+        return len(self.tokens) - (self.scoring or len(self.tokens) >= self.max_length)
 
     @property
     def remaining(self) -> int:
@@ -86,34 +94,34 @@ class Sequence:
     @property
     def decoding(self) -> bool:
         """Whether the prompt is computed; ids behind it may be known already, such as those a constraint forced."""
-        return not self.scored and self.computed >= max(self.chunked_length, self.lost)
+        return not self.scoring and self.computed >= max(self.chunked_length, self.recompute_to)
 
     def ids(self, start: int, end: int) -> list[int]:
         """The ids at positions from `start` up to `end`, those of the draft behind the known ones."""
         known = len(self.tokens)
         return self.tokens[start:end] + self.draft[max(start - known, 0) : max(end - known, 0)]
 
-    def foretold(self, drawn: Many[int]) -> int:
-        """How many of the ids drawn in a step hold: forced ones, those like the draft, and the first that is not."""
-        expected = self.tokens[len(self.tokens) - self.forced :] + self.draft
-        agree = (mine == other for mine, other in zip(drawn, expected, strict=False))
-        return min(sum(takewhile(bool, agree)) + 1, len(drawn))
+    def count_valid(self, sampled: Many[int]) -> int:
+        """How many of a step's sampled ids are valid: forced ones, those like the draft, and the first that differs."""
+        expected = self.tokens[len(self.tokens) - self.forced_count :] + self.draft
+        agree = (mine == other for mine, other in zip(sampled, expected, strict=False))
+        return min(sum(takewhile(bool, agree)) + 1, len(sampled))
 
-    def take(self, ids: Many[int], positions: range) -> None:
-        """Record what the logits at these positions gave: ids known already, then new ones. The draft is done with."""
+    def record(self, ids: Many[int], positions: range) -> None:
+        """Record what the logits at these positions gave: ids known already, then new ones. Clears the draft."""
         for position, token in zip(positions, ids, strict=False):
             if position + 1 < len(self.tokens):
                 assert self.tokens[position + 1] == token
-                self.forced -= 1
+                self.forced_count -= 1
             else:
                 self.tokens.append(token)
         self.draft = []
 
-    def finish_reason(self, *, took: bool) -> FinishReason | None:
-        """Why the sequence ends here, None if it goes on. took: whether ids were recorded just now."""
-        if self.scored:
-            return "stop" if self.remaining == 0 else None
-        if not took or self.forced:
+    def finish_reason(self, *, recorded: bool) -> FinishReason | None:
+        """Why the sequence ends here, None if it goes on. recorded: whether ids were recorded just now."""
+        if not self.generates:
+            return None if self.remaining else "stop" if self.scoring else "prefill"
+        if not recorded or self.forced_count:
             return None
         if self.tokens[-1] in self.stop_ids:
             return "stop"
@@ -126,7 +134,7 @@ class Sequence:
         A generated position therefore always goes through attention as one query, whether it was just sampled or is
         recomputed after a preemption: the bits are the same.
         """
-        return self.target if self.scored else self.prompt_length
+        return self.target if self.scoring else self.prompt_length
 
     @property
     def capacity(self) -> int:

@@ -1,4 +1,4 @@
-"""Guesses what a stream says next from what it said before, as far as that pays (prompt lookup; pure)."""
+"""Speculative decoding by prompt lookup: drafts from a stream's own text, as far as that pays (pure)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _CONTEXT = 3
 _WINDOW = 8192
 """How far back a stream's ids are looked at when it begins, so that a long prompt costs little memory."""
 
-_LONGEST = 12
+_MAX_DRAFT = 12
 """Most ids of a draft."""
 
-_REST, _LONGEST_REST = 16, 512
+_REST, _MAX_REST = 16, 512
 """Tokens between two trials of a stream whose guesses do not pay, at first and at most."""
 
 _TRIAL = 2
@@ -29,7 +29,7 @@ _MEMORY = 0.9
 
 @dataclass(slots=True)
 class Drafter:
-    """One stream's guesses, and how many of them came true."""
+    """Drafts one stream's next ids, and tracks how many are accepted."""
 
     _after: dict[tuple[int, ...], int] = field(default_factory=dict)
     """Some ids in a row to the position behind their last occurrence."""
@@ -37,7 +37,7 @@ class Drafter:
     """Positions up to which `_after` knows everything."""
     _right: float = 1.0
     _wrong: float = 1.0
-    """Guesses, older ones counting less; they begin as if one of each had been seen."""
+    """Counts of guesses, older ones weighted less; as if one of each had been made before."""
     _rest: int = _REST
     _next_trial: int = 0
     """Length of the stream at which a guess is tried although it should not pay."""
@@ -63,17 +63,17 @@ class Drafter:
         return [tokens[start + at % period] for at in range(count)]
 
     def learn(self, drafted: int, right: int, length: int) -> None:
-        """Note that of `drafted` guesses the first `right` came true; length: of the stream now."""
+        """Record that of `drafted` guesses the first `right` were accepted; length: of the stream now."""
         wrong = 1.0 if right < drafted else 0.0
         self._right = self._right * _MEMORY + right
         self._wrong = self._wrong * _MEMORY + wrong
-        self._rest = _REST if not wrong else min(self._rest * 2, _LONGEST_REST)
+        self._rest = _REST if not wrong else min(self._rest * 2, _MAX_REST)
         self._next_trial = length + self._rest
 
     def _worthwhile(self, share: float) -> int:
         """How many ids to guess: the last one must come true more often than its row costs."""
         chance, count = self.acceptance, 0
-        while count < _LONGEST and chance > share:
+        while count < _MAX_DRAFT and chance > share:
             count += 1
             chance *= self.acceptance
         return count
@@ -100,7 +100,7 @@ _OUTLIER = 4.0
 
 @dataclass(slots=True)
 class StepCost:
-    """What steps cost by their rows: a line fitted to recent ones by least squares."""
+    """Cost of a step by its rows: a line fitted to recent steps by least squares."""
 
     _weight: float = 0.0
     _rows: float = 0.0
@@ -111,7 +111,7 @@ class StepCost:
     """Seconds of one more row."""
 
     def learn(self, rows: int, seconds: float) -> None:
-        """Note a step of so many rows."""
+        """Record a step of `rows` rows."""
         if self._weight:
             seconds = min(seconds, _OUTLIER * self._expected(rows))
         else:
@@ -126,7 +126,7 @@ class StepCost:
         self._slope = max((together + _PRIOR * self._slope) / (spread + _PRIOR), 0.0)
 
     def share(self, rows: int) -> float:
-        """What one more row costs in a step of so many, as a part of what one row costs on average; 1 is no gain."""
+        """Cost of one more row in a step of `rows`, relative to the average cost of a row; 1 is no gain."""
         if not self._weight:
             return _FIRST_GUESS
         return min(self._slope * rows / max(self._expected(rows), 1e-9), 1.0)

@@ -1,8 +1,7 @@
-"""One running request: whose it is, how it samples, and what its outputs look like."""
+"""One running request: its sink, how it samples, and its outputs."""
 
 from __future__ import annotations
 
-import secrets
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -10,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lmtool.engine.drawing import Choice
 from lmtool.engine.sampler import Bias, Row
+from lmtool.engine.sampling_result import SampledToken
 from lmtool.errors import ConstraintError, ServerError
+from lmtool.streams import failure
 from lmtool.types import FinishReason, SamplingParams, StreamId, TokenOutput, Usage
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """A sequence with its owner. Used by the engine thread alone once submitted."""
+    """A sequence with its sink and sampling state. Used by the engine thread alone once submitted."""
 
     stream_id: StreamId
     sink: Sink
@@ -44,28 +44,28 @@ class Stream:
     sent: int = 0
     """Tokens sent so far, generated or scored."""
     counts: dict[int, int] = field(default_factory=dict)
-    """Generated id to how often; kept only where a penalty needs it."""
-    compiling: Future[Guide] | None = None
-    """The request's constraint on its way, for ever after too; None where it has none."""
+    """Generated id to how often; only with a penalty that needs it."""
+    pending_guide: Future[Guide] | None = None
+    """Compilation of the request's constraint, also when done; None where it has none."""
     guide: Guide | None = None
-    """The constraint's place in the text so far."""
+    """The constraint's state after the text so far."""
     mask: Tensor | None = None
-    """[1, ceil(V / 32)] int32, what may come next, where that was found out ahead, see `Masks.look_ahead`."""
-    looking: Future[Tensor] | None = None
-    """That mask on its way, for ever after too; None where none was."""
+    """[1, ceil(V / 32)] int32, what may come next, where it was prefetched, see `MaskFiller.prefetch`."""
+    pending_mask: Future[Tensor] | None = None
+    """The last prefetch of a mask, also when done; None where there was none."""
     processors: Processors | None = None
-    """Change its logits before it draws; None where the request names none."""
+    """Change its logits before sampling; None where the request names none."""
     eos: frozenset[int] = frozenset()
     """The model's ids that end a text."""
-    jumps: bool = True
-    """Whether ids that must follow by the constraint are taken without being drawn."""
-    ahead: list[int] = field(default_factory=list)
-    """Such ids, not taken yet."""
+    jump_forward: bool = True
+    """Whether ids that the constraint forces are appended without sampling."""
+    forced_tokens: list[int] = field(default_factory=list)
+    """Such ids, not yet part of the sequence."""
     drafter: Drafter | None = None
-    """Guesses what follows; None where nothing is guessed."""
+    """Guesses what follows; None without speculation."""
 
     def rows(self, positions: range, allowed: Tensor | None = None) -> list[Row]:
-        """What is wanted from the logits at these positions of the stream.
+        """The sampler's rows for the logits at these positions of the stream.
 
         allowed: [1 + d, ceil(V / 32)], see `Row`: what may follow the known ids, and each beginning of the draft.
         """
@@ -74,34 +74,34 @@ class Stream:
         return [
             Row(target=tokens[position + 1], top_logprobs=top)
             if position + 1 < known
-            else self._drawn(position + 1, None if allowed is None else allowed[position + 1 - known])
+            else self._sampling_row(position + 1, None if allowed is None else allowed[position + 1 - known])
             for position in positions
         ]
 
-    def _drawn(self, index: int, allowed: Tensor | None) -> Row:
-        """The row from which the id at this place of the stream is drawn."""
+    def _sampling_row(self, index: int, allowed: Tensor | None) -> Row:
+        """The row from which the id at this index of the stream is sampled."""
         params, sequence = self.sampling, self.sequence
-        pending = sequence.tokens[len(sequence.tokens) - sequence.forced :]
+        pending = sequence.tokens[len(sequence.tokens) - sequence.forced_count :]
         return Row(
             params=params,
             bias=self.bias,
             top_logprobs=self.top_logprobs,
             seed=self.seed,
             position=index,
-            barred=self._barred(self.sent + index - len(sequence.tokens) + sequence.forced, allowed),
-            seen=set(sequence.tokens) if params.repetition_penalty != 1 else (),
-            counts=Counter(self.counts) + Counter(pending) if self._counts and pending else self.counts,
+            barred=self._barred(self.sent + index - len(sequence.tokens) + sequence.forced_count, allowed),
+            known_ids=set(sequence.tokens) if params.repetition_penalty != 1 else (),
+            counts=Counter(self.counts) + Counter(pending) if self._counts_tokens and pending else self.counts,
             output=sequence.tokens[sequence.prompt_length : index] if self.processors is not None else (),
             processors=self.processors,
             allowed=allowed,
         )
 
     @property
-    def _counts(self) -> bool:
+    def _counts_tokens(self) -> bool:
         return self.sampling.presence_penalty != 0 or self.sampling.frequency_penalty != 0
 
     def _barred(self, before: int, allowed: Tensor | None) -> frozenset[int]:
-        """Ids that may not be drawn after so many tokens. A constraint that only they can go on from is stronger."""
+        """Ids that may not be sampled behind `before` tokens; none where the constraint allows nothing else."""
         barred = self.eos if self.guide is not None and self.sampling.ignore_eos else frozenset()
         if before < self.sampling.min_tokens:
             barred = self.sequence.stop_ids
@@ -113,109 +113,110 @@ class Stream:
         return barred if left.any() else frozenset()
 
     @property
-    def can_be_drafted(self) -> bool:
-        """Whether what is drawn behind a draft depends on nothing that only a step of its own would know."""
+    def draftable(self) -> bool:
+        """Whether sampling behind a draft needs nothing that only a step of its own would know."""
         params = self.sampling
-        ends_late = self.compiling is not None and (params.min_tokens > 0 or params.ignore_eos)
-        if self.processors is not None:  # nobody knows on what they depend
+        ends_late = self.pending_guide is not None and (params.min_tokens > 0 or params.ignore_eos)
+        if self.processors is not None:  # they may depend on anything
             return False
-        return not self._counts and params.repetition_penalty == 1 and not ends_late
+        return not self._counts_tokens and params.repetition_penalty == 1 and not ends_late
 
     def propose(self, share: float) -> list[int]:
-        """Ids that may well follow, none of which ends the stream or breaks its constraint. share: see `Drafter`."""
+        """Guessed ids, none of which ends the stream or breaks its constraint. share: see `Drafter`."""
         sequence = self.sequence
-        if self.drafter is None or sequence.forced or self.mask is not None:
+        if self.drafter is None or sequence.forced_count or self.mask is not None:
             return []
         draft = self.drafter.propose(sequence.tokens, share, sequence.max_length - 1 - len(sequence.tokens))
         draft = list(takewhile(lambda token: token not in sequence.stop_ids, draft))
         return draft[: self.guide.accepts(draft)] if draft and self.guide is not None else draft
 
-    def take(self, choices: Sequence[Choice | None], model: str) -> tuple[list[Choice], LmtoolError | None]:
-        """The choices that hold, in order, which the constraint then has followed; and why the stream cannot go on.
+    def accept(
+        self, tokens: Sequence[SampledToken | None], model: str
+    ) -> tuple[list[SampledToken], LmtoolError | None]:
+        """The valid tokens, in order, with the constraint advanced over them; and why the stream cannot go on.
 
-        choices: one for each of the rows. Behind the first that its draft did not foretell nothing holds. What is
-        wrong in a row behind a draft is left to the next step, which computes it as if nothing had been drafted.
-        model: its name, for people.
+        tokens: one for each of the rows. Behind the first that differs from the draft none is valid. A bad row behind
+        a draft is left to the next step, which computes it as if nothing had been drafted. model: its name, for errors.
         """
-        if choices and (problem := self._error()) is not None:
+        if tokens and (problem := self._error()) is not None:
             return [], problem
-        good = [choice for choice in takewhile(lambda choice: choice is not None, choices) if choice is not None]
-        if choices and not good:
-            return [], self._no_choice(model)
-        if self.sequence.scored:
-            return good, None if len(good) == len(choices) else self._no_choice(model)
+        good = [one for one in takewhile(lambda one: one is not None, tokens) if one is not None]
+        if tokens and not good:
+            return [], self._no_token(model)
+        if self.sequence.scoring:
+            return good, None if len(good) == len(tokens) else self._no_token(model)
         drafted = len(self.sequence.draft)
-        good = good[: self.sequence.foretold([choice.token for choice in good])]
+        good = good[: self.sequence.count_valid([one.token for one in good])]
         if drafted and self.drafter is not None:
             self.drafter.learn(drafted, len(good) - 1, len(self.sequence.tokens) + len(good))
-        return self._follow(good)
+        return self._advance_guide(good)
 
     def _error(self) -> LmtoolError | None:
-        """Why nothing may be drawn any more."""
+        """Why nothing may be sampled any more."""
         problem = None if self.guide is None else self.guide.error()
         return problem or (None if self.processors is None else self.processors.error)
 
-    def _no_choice(self, model: str) -> LmtoolError:
+    def _no_token(self, model: str) -> LmtoolError:
         if self.guide is not None:
             return ConstraintError("the constraint and logit_bias together leave no token", "relax one of them")
         return ServerError(f"the model {model} gave logits that are not numbers")
 
-    def _follow(self, good: list[Choice]) -> tuple[list[Choice], LmtoolError | None]:
-        """Let the constraint follow what was drawn, up to where a step without a draft would have gone another way."""
+    def _advance_guide(self, good: list[SampledToken]) -> tuple[list[SampledToken], LmtoolError | None]:
+        """Advance the constraint over sampled tokens, up to where a step without a draft would have differed."""
         if self.guide is None:
             return good, None
-        forced = min(self.sequence.forced, len(good))  # the constraint has followed these already
+        forced = min(self.sequence.forced_count, len(good))  # the constraint is behind these already
         for place in range(forced, len(good)):
             token = good[place].token
             early_end = token in self.sequence.stop_ids and not self.guide.may_end()
-            if place > forced and (self.ahead or early_end):
+            if place > forced and (self.forced_tokens or early_end):
                 return good[:place], None
             self.guide.advance(token)
             if problem := self.guide.error():
                 return good[:place], problem
-            forced_next = self.guide.forced() if self.jumps else []
-            self.ahead = list(takewhile(lambda ahead: ahead not in self.sequence.stop_ids, forced_next))
+            forced_next = self.guide.forced() if self.jump_forward else []
+            self.forced_tokens = list(takewhile(lambda token: token not in self.sequence.stop_ids, forced_next))
         return good, None
 
-    def jump(self) -> list[TokenOutput]:
-        """Take the ids that must come next as known; their outputs, as far as they need no logits.
+    def take_forced_tokens(self) -> list[TokenOutput]:
+        """Append the forced ids to the sequence; their outputs, as far as they need no logits.
 
-        A forced id is the only one that can be drawn, so that its logprob is 0; only `raw` looks at the model's own
+        A forced id is the only one that can be sampled, so that its logprob is 0; only `raw` looks at the model's own
         logits, and waits for them.
         """
         sequence, room = self.sequence, self.sequence.max_length - len(self.sequence.tokens)
-        ids, self.ahead = self.ahead[:room], []
+        ids, self.forced_tokens = self.forced_tokens[:room], []
         for token in ids:
             assert self.guide is not None
             self.guide.advance(token)
         sequence.tokens += ids
         if self.sampling.logprobs_mode == "raw":
-            sequence.forced += len(ids)
+            sequence.forced_count += len(ids)
             return []
         full = len(sequence.tokens) >= sequence.max_length
         return [
-            self.output(Choice(token, 0.0, ((token, 0.0),)), "length" if full and place == len(ids) else None)
+            self.output(SampledToken(token, 0.0, ((token, 0.0),)), "length" if full and place == len(ids) else None)
             for place, token in enumerate(ids, start=1)
         ]
 
-    def output(self, choice: Choice, reason: FinishReason | None) -> TokenOutput:
-        """The event for one token; the last one if there is a reason."""
+    def output(self, sampled: SampledToken, reason: FinishReason | None) -> TokenOutput:
+        """The output of one token; the last one if there is a reason."""
         self.sent += 1
-        if self._counts:
-            self.counts[choice.token] = self.counts.get(choice.token, 0) + 1
+        if self._counts_tokens:
+            self.counts[sampled.token] = self.counts.get(sampled.token, 0) + 1
         return TokenOutput(
             self.stream_id,
-            choice.token,
-            choice.logprob,
-            choice.top_logprobs,
+            sampled.token,
+            sampled.logprob,
+            sampled.top_logprobs,
             finish_reason=reason,
             usage=None if reason is None else self.usage(),
             warnings=() if reason is None or self.guide is None else self.guide.warnings,
-            stopped_by=choice.token if reason == "stop" and self._stops(choice.token) else None,
+            stopped_by=sampled.token if reason == "stop" and self._stops(sampled.token) else None,
         )
 
     def _stops(self, token: int) -> bool:
-        """Whether a token ends the stream because the request says so."""
+        """Whether a token is a stop id of the request's own."""
         return token not in self.eos and token in self.sampling.stop_token_ids
 
     def ending(self, reason: FinishReason) -> TokenOutput:
@@ -227,16 +228,5 @@ class Stream:
         return failure(self.stream_id, problem)
 
     def usage(self) -> Usage:
-        """What the stream has consumed so far."""
-        return Usage(self.sequence.prompt_length, self.sent, self.sequence.reused or 0)
-
-
-def failure(stream_id: StreamId, problem: LmtoolError) -> TokenOutput:
-    """The event by which a stream ends when it cannot go on."""
-    sentence = "; ".join((problem.message, *problem.hints))
-    return TokenOutput(stream_id, error=sentence, error_code=problem.code)
-
-
-def draw_seed(wanted: int | None) -> int:
-    """The seed asked for, or a fresh one."""
-    return secrets.randbits(63) if wanted is None else wanted
+        """Token counts so far."""
+        return Usage(self.sequence.prompt_length, self.sent, self.sequence.cached_tokens or 0)

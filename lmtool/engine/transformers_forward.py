@@ -1,25 +1,94 @@
-"""The forward pass through transformers' own modules."""
+"""The forward pass through transformers' own modules, with our attention in place of theirs."""
 
 from __future__ import annotations
 
+import threading
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface
 
-from lmtool.engine.transformers_attention import attending
+from lmtool.engine.attention import AttentionCall
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from collections.abc import Iterator, Mapping
+
+    from torch import Tensor, nn
     from transformers import PreTrainedModel
 
     from lmtool.engine.attention import BlockAttention
     from lmtool.engine.batch import Batch
 
+IMPLEMENTATION = "lmtool"
+"""The name under which the function is registered with transformers; models make no mask for it."""
+
+RECORDING = "lmtool_recording"
+"""The same function under a name for which models do make masks, for the self-check to compare."""
+
+
+class Attender(Protocol):
+    """Computes attention for this thread's current forward pass."""
+
+    def attend(self, call: AttentionCall) -> Tensor:
+        """The attention output [T, H, Dv]."""
+
+    def mask(self, arguments: Mapping[str, Any]) -> Tensor | None:
+        """The attention mask that the model hands to its layers under `RECORDING`."""
+
+
+class _Active(threading.local):
+    attender: Attender | None = None
+
+
+_active = _Active()
+
+
+@contextmanager
+def attending(attender: Attender) -> Iterator[None]:
+    """Send this thread's attention to `attender` for the length of a forward pass."""
+    _active.attender = attender
+    try:
+        yield
+    finally:
+        _active.attender = None
+
+
+def register() -> None:
+    """Make both names known to transformers; harmless when done twice."""
+    AttentionInterface.register(IMPLEMENTATION, _attention)
+    AttentionInterface.register(RECORDING, _attention)
+    AttentionMaskInterface.register(RECORDING, _mask)
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Any,  # noqa: ANN401  # whatever `_mask` returned, passed through by transformers
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **extras: Any,  # noqa: ANN401  # transformers' keywords differ from model to model
+) -> tuple[Tensor, None]:
+    """The signature that transformers calls: [1, H, T, D] in, [1, T, H, Dv] out."""
+    assert _active.attender is not None, "a forward pass outside of `attending`"
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    call = AttentionCall(module, query[0], key[0], value[0], scaling, sliding_window, softcap, attention_mask, extras)
+    return _active.attender.attend(call).unsqueeze(0), None
+
+
+def _mask(**arguments: Any) -> Tensor | None:  # noqa: ANN401  # transformers' keywords differ from version to version
+    assert _active.attender is not None, "a forward pass outside of `attending`"
+    return _active.attender.mask(arguments)
+
 
 @dataclass(frozen=True, slots=True)
 class TransformersForward:
-    """A transformers model that was switched to our attention."""
+    """A `Forward` over a transformers model that uses our attention."""
 
     model: PreTrainedModel
 

@@ -1,23 +1,27 @@
-"""Loads a causal language model through transformers, from a local folder or by its hub name."""
+"""Loads a causal language model, or an older tokenizer, through transformers: from a local folder or the hub."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
 import logging
 import os
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import nn
 
+from lmtool.engine.hardware import choose_dtype, this_machine
 from lmtool.engine.model_folder import check_folder
-from lmtool.engine.numerics import choose_dtype, this_machine
-from lmtool.errors import LmtoolError, ModelLoadError, OutOfMemoryError, ResourceError
+from lmtool.errors import FileError, LmtoolError, ModelLoadError, OutOfMemoryError, ResourceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from tokenizers import Tokenizer
     from transformers import PreTrainedConfig, PreTrainedModel
 
     from lmtool.engine.config import EngineConfig
@@ -25,9 +29,12 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
+_Table: TypeAlias = "dict[frozenset[str], dict[str, set[str]]]"
+"""Names of required packages, to module, to the names it defines."""
+
 
 def find_device(name: str) -> torch.device:
-    """The device of that name. Raises `ResourceError` when there is none such."""
+    """The device of that name. Raises `ResourceError` when there is none."""
     available = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
         return torch.device("cuda:0" if available else "cpu")
@@ -35,9 +42,9 @@ def find_device(name: str) -> torch.device:
         return torch.device("cpu")
     index = name.partition(":")[2]
     if int(index or 0) >= available:
-        found = f"torch {torch.__version__} sees {available or 'no'} GPU{'' if available == 1 else 's'}"
+        visible = f"torch {torch.__version__} sees {available or 'no'} GPU{'' if available == 1 else 's'}"
         raise ResourceError(
-            f"device {name!r} is not there: {found}",
+            f"device {name!r} is not there: {visible}",
             "use --device cpu, or --device auto",
             "install a torch build for your GPU: https://pytorch.org/get-started",
         )
@@ -61,7 +68,7 @@ def load_model(
     total = checkpoint_bytes(name)
     progress = Progress(name, total, on_progress)
     progress.start()
-    with translated(name, config), progress.watching():
+    with load_errors(name, config), progress.watching():
         settings = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
         model_config = AutoConfig.from_pretrained(name, **settings)
         _check_causal(name, model_config, trusted=config.trust_remote_code)
@@ -73,7 +80,7 @@ def load_model(
             dtype=dtype,
             attn_implementation="eager",
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # told below, by name
+            ignore_mismatched_sizes=True,  # reported below, by name
             tqdm_class=progress.bar(),
             **settings,
         )
@@ -87,8 +94,13 @@ def load_model(
         return model
 
 
+def display_name(name: str) -> str:
+    """The name for clients: a folder's last part, a hub name as it is."""
+    return Path(name).resolve().name if is_folder(name) else name
+
+
 def is_folder(name: str) -> bool:
-    """Whether there is a folder of that name; what is too long to be a path is none."""
+    """Whether there is a folder of that name; not for a name too long to be a path."""
     try:
         return Path(name).is_dir()
     except OSError:
@@ -121,19 +133,19 @@ def _check_causal(name: str, config: PreTrainedConfig, *, trusted: bool) -> None
 
 def _check_complete(name: str, absent: Iterable[str], misshapen: Iterable[tuple[str, Any, Any]]) -> None:
     """Transformers fills up what a checkpoint lacks with random numbers, and only logs it."""
-    wrong = [f"{key} is {list(stored)}, expected {list(wanted)}" for key, stored, wanted in sorted(misshapen)]
-    for what, found in (("has weights in other shapes than its config.json says", wrong), ("lacks", sorted(absent))):
-        if found:
-            more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    wrong = [f"{key} is {list(stored)}, expected {list(expected)}" for key, stored, expected in sorted(misshapen)]
+    for fault, keys in (("has weights in other shapes than its config.json says", wrong), ("lacks", sorted(absent))):
+        if keys:
+            more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
             raise ModelLoadError(
-                f"the checkpoint {name} {what}: {', '.join(found[:3])}{more}",
+                f"the checkpoint {name} {fault}: {', '.join(keys[:3])}{more}",
                 "download it again, or check that config.json belongs to it",
             )
 
 
 @contextlib.contextmanager
-def translated(name: str, config: EngineConfig) -> Iterator[None]:
-    """Turn whatever loading may raise into our own errors."""
+def load_errors(name: str, config: EngineConfig) -> Iterator[None]:
+    """Turn the exceptions of loading into our own errors."""
     try:
         yield
     except LmtoolError:
@@ -190,9 +202,73 @@ def _offline() -> str:
 
 
 def _first_line(problem: BaseException) -> str:
-    """What happened, in one line: with the next one where the first only announces it."""
+    """The problem in one line: with the next one where the first only announces it."""
     if type(problem).__name__.startswith("StrictDataclass") and problem.__cause__ is not None:
         problem = problem.__cause__  # what is wrong with config.json, without the names of its checks
     lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
     head = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
     return f"{type(problem).__name__}: {head[:300]}" if head else type(problem).__name__
+
+
+def import_transformers() -> None:
+    """Import transformers and its table of models; a tenth of a server's start-up faster than importing them plainly.
+
+    `import transformers` builds the table of all model files under the name `models`, and `import transformers.models`
+    builds it once more without it, because a cache between the two is too small (seen in 5.17 to 5.23). The second
+    table is made from the first here. A transformers that works differently inside is imported plainly.
+    """
+    if "transformers.models" in sys.modules:
+        return
+    import_utils = importlib.import_module("transformers.utils.import_utils")
+    build = getattr(import_utils, "define_import_structure", None)
+    if build is None or not hasattr(build, "cache_info"):
+        return  # without its memory, asking it for the first table would look through the files again
+    setattr(import_utils, "define_import_structure", functools.partial(_from_first, build))  # noqa: B010 # see above
+    try:
+        importlib.import_module("transformers.models")
+    finally:
+        setattr(import_utils, "define_import_structure", build)  # noqa: B010 # as it was
+
+
+def _from_first(build: Callable[..., _Table], path: str, prefix: str | None = None) -> _Table:
+    folder = Path(path).parent
+    if prefix is not None or Path(path).name != "__init__.py" or folder.name != "models":
+        return build(path, prefix)
+    return without_prefix(build(folder, prefix="models"))
+
+
+def without_prefix(table: _Table) -> _Table:
+    """The table of the modules below `models`, named from there; other modules are left out."""
+    modules_below = {
+        backends: {name.removeprefix("models."): value for name, value in modules.items() if name.startswith("models.")}
+        for backends, modules in table.items()
+    }
+    return {backends: modules for backends, modules in modules_below.items() if modules}
+
+
+def convert_tokenizer(name: str, revision: str | None = None) -> Tokenizer:
+    """The tokenizer of a model without tokenizer.json, from vocab.json and merges.txt, a SentencePiece model, ...
+
+    name: a folder or hub name.
+    Raises `FileError` where transformers makes none that the `tokenizers` library can run: one that is Python code,
+    or one whose files or libraries are missing.
+    """
+    from transformers import AutoTokenizer
+
+    advice = (
+        f"save it in today's format, where that works:  AutoTokenizer.from_pretrained({name!r}).save_pretrained(FOLDER)"
+    )
+    try:
+        loaded = AutoTokenizer.from_pretrained(name, revision=revision)
+    except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        if reason.endswith(":"):  # a list of all that transformers has tried
+            raise FileError(f"{name!r} has no tokenizer: neither tokenizer.json nor older files", advice) from error
+        raise FileError(f"{name!r} has no tokenizer.json, and none can be made: {reason}", advice) from error
+    tokenizer: Tokenizer | None = getattr(loaded, "backend_tokenizer", None)
+    if tokenizer is None:
+        raise FileError(f"{name!r} has a tokenizer of Python code, {type(loaded).__name__}", advice)
+    added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    if not tokenizer.get_vocab().keys() - added:  # what transformers makes of a folder without any tokenizer
+        raise FileError(f"{name!r} has no tokenizer: neither tokenizer.json nor older files", advice)
+    return tokenizer

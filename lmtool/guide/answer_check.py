@@ -1,4 +1,4 @@
-"""Validates answers that have ended, beside the streams that go on: the alarm, should what holds them have a fault."""
+"""Validates finished answers by another implementation than the one that held them: an alarm should that be wrong."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 from llguidance import LLMatcher, LLTokenizer
 
 from lmtool.errors import ConstraintTooComplexError, InvalidAnswerError, LmtoolError, ServerError
-from lmtool.guide.check import TooManyStepsError, UncheckedError, examine
-from lmtool.guide.tag_format import captured_format
-from lmtool.guide.tag_parts import as_format
+from lmtool.guide.json_validation import TooManyStepsError, UncheckedError, examine
+from lmtool.guide.structural_tag import tag_grammar
 from lmtool.interfaces import Verdict
-from lmtool.subprocesses.pool import LONG, Pool
-from lmtool.subprocesses.process import CrashError, TimeOverError
+from lmtool.subprocesses.process import LONG, CrashError, Pool, TimeOverError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -25,9 +23,9 @@ if TYPE_CHECKING:
     _Work = Callable[[Future[Verdict], Constraint, str], None]
 
 SECONDS = 10.0
-"""What validating one answer may take."""
+"""Timeout of validating one answer."""
 _QUICK_STEPS = 2000
-"""Keywords that are looked at in this process: 20 ms, in which other threads get the lock in turn."""
+"""Keywords that are evaluated in this process: 20 ms, in which other threads get the lock in turn."""
 _ALL_STEPS = 1 << 60
 _THREADS = 2
 
@@ -36,11 +34,11 @@ class JsonAnswerCheck:
     """`AnswerCheck` by jsonschema. Long answers and slow schemas go to processes that are killed when late."""
 
     def __init__(self, seconds: float = SECONDS) -> None:
-        """seconds: what validating one answer may take."""
+        """seconds: timeout of validating one answer."""
         self._seconds = seconds
         self._quick = ThreadPoolExecutor(_THREADS, "lmtool-answers")
         self._slow = ThreadPoolExecutor(_THREADS, "lmtool-slow-answers")
-        self._helpers = Pool(_THREADS)
+        self._processes = Pool(_THREADS)
 
     def applies_to(self, constraint: Constraint) -> bool:
         """Whether answers under a constraint have JSON of a schema."""
@@ -49,12 +47,12 @@ class JsonAnswerCheck:
     def begin(self, constraint: Constraint, text: str, warnings: Sequence[str]) -> Future[Verdict]:
         """Begin to validate an answer, see `interfaces.AnswerCheck.begin`."""
         answer: Future[Verdict] = Future()
-        if not constraint.strict and not warnings:  # all of it was held, and nothing promised
+        if not constraint.strict and not warnings:  # all keywords were held, none left out
             answer.set_result(Verdict())
             return answer
         short = len(text) + len(constraint.text) < LONG
         self._submit(
-            *(self._quick, self._validate_here) if short else (self._slow, self._validate_beside),
+            *(self._quick, self._validate_here) if short else (self._slow, self._validate_in_subprocess),
             answer,
             constraint,
             text,
@@ -62,8 +60,8 @@ class JsonAnswerCheck:
         return answer
 
     def close(self) -> None:
-        """End the threads and processes; what they were at ends with an error."""
-        self._helpers.close()
+        """End the threads and processes; validations in progress end with an error."""
+        self._processes.close()
         self._quick.shutdown(wait=False)
         self._slow.shutdown(wait=False)
 
@@ -79,25 +77,25 @@ class JsonAnswerCheck:
         try:
             answer.set_result(validate(constraint, text, _QUICK_STEPS))
         except TooManyStepsError:
-            self._submit(self._slow, self._validate_beside, answer, constraint, text)
-        except BaseException as problem:  # noqa: BLE001  # told to who waits
+            self._submit(self._slow, self._validate_in_subprocess, answer, constraint, text)
+        except BaseException as problem:  # noqa: BLE001  # raised by the future
             answer.set_exception(problem)
 
-    def _validate_beside(self, answer: Future[Verdict], constraint: Constraint, text: str) -> None:
+    def _validate_in_subprocess(self, answer: Future[Verdict], constraint: Constraint, text: str) -> None:
         try:
-            answer.set_result(self._helpers.call(self._seconds, validate, constraint, text, _ALL_STEPS))
+            answer.set_result(self._processes.call(self._seconds, validate, constraint, text, _ALL_STEPS))
         except TimeOverError:
             sentence = f"validating the answer takes more than {self._seconds:g} s"
-            answer.set_result(_unsure(constraint, ConstraintTooComplexError(sentence, "make the schema simpler")))
+            answer.set_result(_unvalidated(constraint, ConstraintTooComplexError(sentence, "make the schema simpler")))
         except (CrashError, ServerError) as problem:
             failed = ServerError(f"the process that validates answers failed: {problem}")
-            answer.set_result(_unsure(constraint, failed))
-        except BaseException as problem:  # noqa: BLE001  # told to who waits
+            answer.set_result(_unvalidated(constraint, failed))
+        except BaseException as problem:  # noqa: BLE001  # raised by the future
             answer.set_exception(problem)
 
 
 def validate(constraint: Constraint, text: str, steps: int) -> Verdict:
-    """What validating a finished answer brings. Raises `TooManyStepsError` where it takes more than so many steps."""
+    """The verdict on a finished answer. Raises `TooManyStepsError` where that takes more than `steps` keywords."""
     try:
         found = tuple(_violations(constraint, text, steps))
     except TooManyStepsError:
@@ -116,33 +114,34 @@ def _violations(constraint: Constraint, text: str, steps: int) -> Iterator[str]:
     if constraint.kind == "json_schema":
         yield from examine(constraint.text, text, steps)
         return
-    values, schemas = _json_of(json.loads(constraint.text), text)
+    values = _json_values(json.loads(constraint.text), text)
     if values is None:
         yield "the text has another form than the structural tag"
         return
-    for value, numbers in values.items():
-        if all(schemas[number] is not None for number in numbers):
+    for value, schemas in values.items():
+        if all(schema is not None for schema in schemas):
             # Where several parts could stand there, it was one of them.
-            yield from min((examine(json.dumps(schemas[number]), value, steps) for number in numbers), key=len)
+            yield from min((examine(json.dumps(schema), value, steps) for schema in schemas), key=len)
 
 
-def _json_of(tag: dict[str, object], text: str) -> tuple[dict[str, list[int]] | None, list[Schema | None]]:
-    """The JSON in the text of a structural tag, each value with the numbers of its schemas, and the schemas.
+def _json_values(tag: dict[str, object], text: str) -> dict[str, list[Schema | None]] | None:
+    """The JSON in the text of a structural tag, each value with its possible schemas, None for one that is not strict.
 
     None where the text does not match.
     """
-    lark, schemas = captured_format(as_format(tag))
+    lark, parts = tag_grammar(tag, captures=True)
     matcher = LLMatcher(LLTokenizer("byte"), LLMatcher.grammar_from_lark(lark), log_level=0)
     data = list(text.encode())
     if matcher.try_consume_tokens(data) < len(data) or not matcher.is_accepting():
         if (problem := matcher.get_error()) and "satisfy" not in problem:
             raise UncheckedError(problem.splitlines()[0])
-        return None, schemas
-    values: dict[str, list[int]] = {}
+        return None
+    values: dict[str, list[Schema | None]] = {}
     for number, value in matcher.get_captures():
-        values.setdefault(value.decode(), []).append(int(number))
-    return values, schemas
+        part = parts[int(number)]
+        values.setdefault(value.decode(), []).append(part.schema if part.strict else None)
+    return values
 
 
-def _unsure(constraint: Constraint, problem: LmtoolError) -> Verdict:
+def _unvalidated(constraint: Constraint, problem: LmtoolError) -> Verdict:
     return Verdict(problem) if constraint.strict else Verdict(warnings=(f"not validated: {problem.message}",))

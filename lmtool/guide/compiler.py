@@ -1,22 +1,21 @@
-"""Compiles constraints in a pool of its own: one flight for each, kept when done, within a deadline."""
+"""Compiles constraints in a thread pool: single flight, cached, with a deadline."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from lmtool.errors import ConstraintError, LmtoolError, OverloadedError, ServerError
-from lmtool.guide.cache import Cache
 from lmtool.guide.config import GuideConfig
-from lmtool.guide.deadlines import Deadlines
-from lmtool.guide.guide import MatcherGuide, too_complex
+from lmtool.guide.llguidance import CompiledConstraint, ConstraintBackend, MatcherGuide, too_complex
 from lmtool.guide.masks import Masks
-from lmtool.guide.templates import Template, Templates
-from lmtool.subprocesses.background import step_back
+from lmtool.subprocesses.resources import lower_priority
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,23 +26,23 @@ if TYPE_CHECKING:
     from lmtool.interfaces import Guide
     from lmtool.types import Constraint
 
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
 STACK_BYTES = 512 * 1024 * 1024
-"""Addresses, not memory: what is not reached takes none. 10,000 rules in a chain, all that fit, take 100 MB."""
-_STARTING = threading.Lock()
+"""Addresses, not memory: untouched ones take none. 10,000 rules in a chain, the most that fit, take 100 MB."""
+_FAILURE_BYTES = 1024
+_STACK_SIZE_LOCK = threading.Lock()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Counts:
     """What a compiler has done so far, for metrics."""
 
     compiles: int = 0
-    """Constraints given to the library, with whatever outcome."""
+    """Constraints given to the library, whatever the outcome."""
     hits: int = 0
-    """Requests answered from memory, failures among them."""
+    """Requests answered from the cache, failures among them."""
     failures: int = 0
     """Requests answered with an error."""
     seconds: float = 0.0
@@ -51,21 +50,92 @@ class Counts:
     waiting: int = 0
     """Constraints being compiled or waiting for a thread now."""
     cached: int = 0
-    """Compiled constraints kept now."""
+    """Outcomes in the cache now, failures among them."""
     cached_bytes: int = 0
     """Their estimated size."""
 
 
+class Cache:
+    """Outcomes within a number of bytes, the least recently used out first; errors for a time. Not thread safe."""
+
+    def __init__(self, max_bytes: int, failure_seconds: float) -> None:
+        self._max_bytes = max_bytes
+        self._failure_seconds = failure_seconds
+        self._entries: OrderedDict[Constraint, tuple[CompiledConstraint | LmtoolError, int, float]] = OrderedDict()
+        """Outcome, bytes, and for an error the time until which it stays."""
+        self.bytes = 0
+        """Size of all entries."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, constraint: Constraint, now: float) -> CompiledConstraint | LmtoolError | None:
+        """Return the outcome of a constraint, if it is known. now: seconds of any monotonic clock."""
+        if constraint not in self._entries:
+            return None
+        outcome, _, until = self._entries[constraint]
+        if isinstance(outcome, LmtoolError) and now >= until:
+            self._drop(constraint)
+            return None
+        self._entries.move_to_end(constraint)
+        return outcome
+
+    def put(self, constraint: Constraint, outcome: CompiledConstraint | LmtoolError, now: float) -> None:
+        """Add or replace an outcome, unless it is larger than the whole cache."""
+        self._drop(constraint)
+        size = _FAILURE_BYTES + len(constraint.text) if isinstance(outcome, LmtoolError) else outcome.size
+        if size > self._max_bytes:
+            return
+        self._entries[constraint] = outcome, size, now + self._failure_seconds
+        self.bytes += size
+        while self.bytes > self._max_bytes:
+            self._drop(next(iter(self._entries)))
+
+    def _drop(self, constraint: Constraint) -> None:
+        _, size, _ = self._entries.pop(constraint, (None, 0, 0.0))
+        self.bytes -= size
+
+
+class Deadlines:
+    """Calls back `seconds` after each `add`, in a thread of its own. Callbacks must be short; none runs after `close`.
+
+    There is no way to cancel one: let the callback find nothing to do.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._queue: SimpleQueue[tuple[float, Callable[[], object]]] = SimpleQueue()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lmtool-guide-deadlines", daemon=True)
+        self._thread.start()
+
+    def add(self, callback: Callable[[], object]) -> None:
+        """Call back when the time is over."""
+        self._queue.put((time.monotonic() + self._seconds, callback))
+
+    def close(self) -> None:
+        """Drop all callbacks and end the thread."""
+        self._closed.set()
+        self._queue.put((0.0, int))
+
+    def _run(self) -> None:
+        while True:
+            due, callback = self._queue.get()
+            if self._closed.wait(max(0.0, due - time.monotonic())):
+                return
+            callback()
+
+
 @dataclass(eq=False, slots=True)
 class _Flight:
-    """One constraint on its way, and who waits for it."""
+    """One constraint being compiled, or waiting for a thread, for all requests that have it."""
 
     waiting: list[Future[Guide]] = field(default_factory=list)
     started: bool = False
 
 
 class MatcherCompiler:
-    """An `interfaces.GuideCompiler` for one model. Safe from any thread; nothing it is given can end the process."""
+    """An `interfaces.GuideCompiler` for one model. Safe from any thread; no input can end the process."""
 
     def __init__(
         self,
@@ -73,7 +143,7 @@ class MatcherCompiler:
         vocab_size: int,
         eos_ids: Sequence[int],
         config: GuideConfig | None = None,
-        library: type[Templates] = Templates,
+        backend: type[ConstraintBackend] = ConstraintBackend,
     ) -> None:
         """Begin to read the tokenizer (1 to 13 s for 128,000 tokens) in the pool; constraints wait for it.
 
@@ -81,37 +151,37 @@ class MatcherCompiler:
         """
         self._config = config or GuideConfig()
         self._eos = frozenset(eos_ids)
-        self._pool = ThreadPoolExecutor(self._config.threads, "lmtool-guide", initializer=step_back)
-        opened = _submit(self._pool, library, tokenizer_json, vocab_size, tuple(eos_ids), self._config)
-        self._library: Future[Templates] = opened
-        self._masks = Masks(vocab_size, eos_ids, self._config, lambda rows, mask: opened.result().compute(rows, mask))
-        self._deadlines = Deadlines()
+        self._pool = ThreadPoolExecutor(self._config.threads, "lmtool-guide", initializer=lower_priority)
+        self._backend = _submit(self._pool, backend, tokenizer_json, vocab_size, tuple(eos_ids), self._config)
+        self._masks = Masks(vocab_size, eos_ids, self._config)
+        self._deadlines = Deadlines(self._config.deadline)
         self._lock = threading.Lock()
-        self._cache: Cache[Constraint, Template] = Cache(self._config.cache_bytes, self._config.failure_seconds)
+        self._cache = Cache(self._config.cache_bytes, self._config.failure_seconds)
         self._flights: dict[Constraint, _Flight] = {}
         self._counts = Counts()
         self._closed = False
 
     @property
     def counts(self) -> Counts:
-        """What was done so far, and what is kept and waits now."""
+        """What was done so far, and what is cached and waits now."""
         with self._lock:
             cached, size = len(self._cache), self._cache.bytes
             return replace(self._counts, waiting=len(self._flights), cached=cached, cached_bytes=size)
 
     def compile(self, constraint: Constraint) -> Future[Guide]:
-        """Begin to compile, see `interfaces.GuideCompiler.compile`. What is in memory is done when this returns."""
+        """Begin to compile, see `interfaces.GuideCompiler.compile`. A cached outcome is there when this returns."""
         answer: Future[Guide] = Future()
+        new_flight = None
         with self._lock:
-            known = self._cache.get(constraint, time.monotonic())
-            if known is not None:
-                self._count(hits=1)
-            outcome = known or self._refusal(constraint)
-            fresh = None if outcome is not None else self._join(constraint, answer)
+            outcome = self._cache.get(constraint, time.monotonic())
+            if outcome is not None:
+                self._counts.hits += 1
+            elif (outcome := self._refusal(constraint)) is None:
+                new_flight = self._join(constraint, answer)
         if outcome is not None:
             self._settle([answer], outcome)
-        elif fresh is not None:
-            self._start(constraint, fresh)
+        elif new_flight is not None:
+            self._start(constraint, new_flight)
         return answer
 
     def fill(self, rows: Sequence[tuple[Guide, int]], mask: NDArray[np.int32]) -> None:
@@ -123,7 +193,7 @@ class MatcherCompiler:
         self._masks.fill_drafts([(_own(guide), row, draft) for guide, row, draft in rows], mask)
 
     def close(self) -> None:
-        """Stop compiling; what waits fails."""
+        """Stop compiling; requests that wait fail."""
         with self._lock:
             self._closed = True
             waiting = [answer for flight in self._flights.values() for answer in flight.waiting]
@@ -131,7 +201,7 @@ class MatcherCompiler:
                 flight.waiting.clear()
             self._flights.clear()
         self._deadlines.close()
-        self._library.add_done_callback(_close)
+        self._backend.add_done_callback(_close)
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._settle(waiting, _closed())
 
@@ -145,50 +215,48 @@ class MatcherCompiler:
         return None
 
     def _join(self, constraint: Constraint, answer: Future[Guide]) -> _Flight | None:
-        """Let the answer wait for its constraint; return the flight if it is a new one, to be started."""
+        """Add a request to the flight of its constraint; return the flight if it is new and must be started."""
         known = self._flights.get(constraint)
         flight = known or self._flights.setdefault(constraint, _Flight())
         flight.waiting.append(answer)
         give_up = partial(self._give_up, constraint, flight, answer)
         # The tokenizer of a model just loaded may take longer to read than a constraint may take.
-        self._library.add_done_callback(lambda _: self._deadlines.add(self._config.deadline, give_up))
+        self._backend.add_done_callback(lambda _: self._deadlines.add(give_up))
         return flight if known is None else None
 
     def _start(self, constraint: Constraint, flight: _Flight) -> None:
         try:
             work = _submit(self._pool, self._work, constraint, flight)
-        except RuntimeError:  # closed meanwhile: whoever waited has been told
+        except RuntimeError:  # closed meanwhile: its requests have their answer
             return
         work.add_done_callback(partial(self._land, constraint, flight))
 
-    def _work(self, constraint: Constraint, flight: _Flight) -> Template:
-        library = self._library.result()
+    def _work(self, constraint: Constraint, flight: _Flight) -> CompiledConstraint:
+        backend = self._backend.result()
         flight.started = True
         started = time.perf_counter()
         try:
-            return library.make(constraint)
+            return backend.compile(constraint)
         finally:
             with self._lock:
-                self._count(compiles=1, seconds=time.perf_counter() - started)
+                self._counts.compiles += 1
+                self._counts.seconds += time.perf_counter() - started
 
-    def _land(self, constraint: Constraint, flight: _Flight, work: Future[Template]) -> None:
-        """Take what a flight brought; also a panic of the library, which is no `Exception`, arrives here."""
+    def _land(self, constraint: Constraint, flight: _Flight, work: Future[CompiledConstraint]) -> None:
+        """Cache and answer the outcome of a flight; a panic of the library, which is no `Exception`, is one too."""
         if work.cancelled():
             return
         error = work.exception()
-        outcome: Template | LmtoolError = work.result() if error is None else _told(error)
+        outcome: CompiledConstraint | LmtoolError = work.result() if error is None else _as_lmtool_error(error)
         with self._lock:
             if self._flights.get(constraint) is flight:
                 del self._flights[constraint]
             waiting, flight.waiting = flight.waiting, []
-            if isinstance(outcome, LmtoolError):
-                self._cache.put_failure(constraint, outcome, time.monotonic())
-            else:
-                self._cache.put(constraint, outcome, outcome.size)
+            self._cache.put(constraint, outcome, time.monotonic())
         self._settle(waiting, outcome)
 
     def _give_up(self, constraint: Constraint, flight: _Flight, answer: Future[Guide]) -> None:
-        """The deadline of one request is over."""
+        """End one request at its deadline."""
         with self._lock:
             if answer not in flight.waiting:
                 return
@@ -197,29 +265,19 @@ class MatcherCompiler:
             error: LmtoolError = OverloadedError(f"the constraint waited {limit} for a free thread", "try again later")
             if flight.started:
                 error = too_complex(f"compiling the constraint takes more than {limit}")
-                self._cache.put_failure(constraint, error, time.monotonic())
+                self._cache.put(constraint, error, time.monotonic())
         self._settle([answer], error)
 
-    def _settle(self, waiting: list[Future[Guide]], outcome: Template | LmtoolError) -> None:
+    def _settle(self, waiting: list[Future[Guide]], outcome: CompiledConstraint | LmtoolError) -> None:
         for answer in waiting:
             if not answer.set_running_or_notify_cancel():
                 continue
             if isinstance(outcome, LmtoolError):
                 with self._lock:
-                    self._count(failures=1)
+                    self._counts.failures += 1
                 answer.set_exception(type(outcome)(outcome.message, *outcome.hints))
             else:
                 answer.set_result(outcome.guide())
-
-    def _count(self, *, compiles: int = 0, hits: int = 0, failures: int = 0, seconds: float = 0.0) -> None:
-        now = self._counts
-        self._counts = replace(
-            now,
-            compiles=now.compiles + compiles,
-            hits=now.hits + hits,
-            failures=now.failures + failures,
-            seconds=now.seconds + seconds,
-        )
 
 
 def _submit(pool: ThreadPoolExecutor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -227,7 +285,7 @@ def _submit(pool: ThreadPoolExecutor, function: Callable[P, T], *args: P.args, *
 
     With the system's 8 MB, a chain of 2500 rules or references ends the process.
     """
-    with _STARTING:
+    with _STACK_SIZE_LOCK:
         usual = threading.stack_size(STACK_BYTES)
         try:
             return pool.submit(function, *args, **kwargs)
@@ -235,7 +293,7 @@ def _submit(pool: ThreadPoolExecutor, function: Callable[P, T], *args: P.args, *
             threading.stack_size(usual)
 
 
-def _told(error: BaseException) -> LmtoolError:
+def _as_lmtool_error(error: BaseException) -> LmtoolError:
     if isinstance(error, LmtoolError):
         return error
     if isinstance(error, MemoryError | RecursionError):
@@ -247,9 +305,9 @@ def _closed() -> LmtoolError:
     return ServerError("the server stopped before the constraint was compiled", "connect again later")
 
 
-def _close(library: Future[Templates]) -> None:
-    if not library.cancelled() and library.exception() is None:
-        library.result().close()
+def _close(backend: Future[ConstraintBackend]) -> None:
+    if not backend.cancelled() and backend.exception() is None:
+        backend.result().close()
 
 
 def _own(guide: Guide) -> MatcherGuide:

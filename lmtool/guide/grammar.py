@@ -12,15 +12,19 @@ from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
 from lmtool.errors import ConstraintError
-from lmtool.guide.json_grammar import LENIENT_HINT, json_grammars, without_place
-from lmtool.guide.schema.open_names import LISTED, OpenNames
-from lmtool.guide.tag_format import quoted, tag_format
-from lmtool.guide.tag_parts import as_format, open_names_in
-from lmtool.subprocesses.pool import LONG
+from lmtool.guide.schema.document import UnsupportedError
+from lmtool.guide.schema.open_names import LISTED, OpenNames, open_names
+from lmtool.guide.schema.rewriting import rewrite
+from lmtool.guide.structural_tag import lark_string, open_names_in, tag_grammar
+from lmtool.subprocesses.process import LONG
 
 if TYPE_CHECKING:
     from lmtool.types import Constraint
 
+_LENIENT_HINT = 'leave it out, or send "strict": false to have it ignored with a warning'
+_JSON_START = "start: %json "
+_JSON_PLACE = "at 1(8): failed to compile JSON schema: "
+_JSON_OPTIONS = '"x-guidance"'
 _PYTHON_END = re.compile(r"((?:^|[^\\])(?:\\\\)*)\\Z")
 
 
@@ -70,8 +74,58 @@ def other_grammars(constraint: Constraint) -> tuple[list[Grammar], ConstraintErr
 
 
 def _json_schema(constraint: Constraint) -> Grammars:
-    for text, warnings, names in json_grammars(constraint):
-        yield Grammar(text, warnings, names)
+    """The schema as it is, rewritten, and last, unless it is strict, without the keywords that cannot be held.
+
+    Raises `ConstraintError`, which names the keyword, for a strict schema that cannot be rewritten.
+    """
+    text = _without_options("{}" if constraint.text == "true" else constraint.text)
+    if text == "false":
+        raise ConstraintError("no text matches the schema false", "send true, or a schema that allows something")
+    schema = json.loads(text)
+    names = open_names(schema)
+    if not names.too_few:
+        yield Grammar(_json_lark(text, constraint), (), names)
+    try:
+        rewritten = rewrite(schema)
+    except UnsupportedError as problem:
+        if constraint.strict:
+            raise ConstraintError(f"the JSON Schema cannot be held: {problem}", _LENIENT_HINT) from None
+        rewritten = None
+    if rewritten is not None and rewritten.schema is False:
+        hints = rewritten.impossible or ("look for parts that exclude each other",)
+        raise ConstraintError("no text matches the JSON Schema", *hints[:1])
+    if rewritten is not None:
+        plain = {} if rewritten.schema is True else rewritten.schema
+        lark = _json_lark(json.dumps(plain, ensure_ascii=False), constraint)
+        yield Grammar(lark, rewritten.narrowed, open_names(plain))
+    if not constraint.strict:
+        yield Grammar(_json_lark(text, constraint, coerce_one_of=True), (), names)
+        yield Grammar(_json_lark(text, constraint, coerce_one_of=True, lenient=True), (), names)
+
+
+def _without_options(text: str) -> str:
+    """The schema's text without the library's own options, which are ours to choose."""
+    if _JSON_OPTIONS not in text:
+        return text
+    schema = json.loads(text)
+    schema.pop("x-guidance", None)
+    return json.dumps(schema, ensure_ascii=False)
+
+
+def _json_lark(schema: str, constraint: Constraint, *, coerce_one_of: bool = False, lenient: bool = False) -> str:
+    """Lark that takes the text of a schema that is an object.
+
+    `LLMatcher.grammar_from_json_schema` would read and write the schema under the interpreter's lock, and `LLMatcher`
+    would read the JSON that comes of it: half a megabyte stops all other threads for 30 ms. This copies it, and Lark is
+    read without the lock.
+    """
+    options = {
+        "whitespace_flexible": constraint.any_whitespace,
+        "coerce_one_of": coerce_one_of,
+        "lenient": lenient,
+    }
+    members = [f"{_JSON_OPTIONS}:{json.dumps(options)}", schema[1:-1]]
+    return f"{_JSON_START}{{{','.join(filter(None, members))}}}\n"
 
 
 def _regex(constraint: Constraint) -> Grammars:
@@ -81,7 +135,7 @@ def _regex(constraint: Constraint) -> Grammars:
 def _choice(constraint: Constraint) -> Grammars:
     # One terminal: a rule for each text dies of 2000 alternatives (max_items_in_row), in the middle of the answer.
     texts = json.loads(constraint.text)
-    terminal = " | ".join(quoted(text) for text in texts)
+    terminal = " | ".join(lark_string(text) for text in texts)
     yield Grammar(LLMatcher.grammar_from_lark(f"start: C\nC: {terminal}\n"))
 
 
@@ -94,8 +148,8 @@ def _grammar(constraint: Constraint) -> Grammars:
 
 
 def _structural_tag(constraint: Constraint) -> Grammars:
-    form = as_format(json.loads(constraint.text))
-    yield Grammar(LLMatcher.grammar_from_lark(tag_format(form)), (), *open_names_in(form))
+    lark, parts = tag_grammar(json.loads(constraint.text))
+    yield Grammar(LLMatcher.grammar_from_lark(lark), (), *open_names_in(parts))
 
 
 _WRITERS: Mapping[str, Callable[[Constraint], Grammars]] = {
@@ -135,17 +189,14 @@ def noun(constraint: Constraint) -> str:
 
 def refusal(constraint: Constraint, message: str) -> ConstraintError:
     """Return the error for a constraint that the library refused with this message."""
-    what, message = noun(constraint), without_place(message)
+    what = noun(constraint)
+    # Without the place and the line of one of our own grammars, which is the whole schema.
+    message = message.partition(f"\n   1 | {_JSON_START}")[0].removeprefix(_JSON_PLACE)
     for sign, why, advice in _REGEX_ADVICE:
         if sign in message:
             return ConstraintError(f"the {what} cannot be held: {why}", advice)
-    return ConstraintError(f"the {what} cannot be held: {_short(message)}", *_hints(constraint))
-
-
-def _hints(constraint: Constraint) -> tuple[str, ...]:
-    if constraint.kind == "json_schema" and constraint.strict:
-        return (LENIENT_HINT,)
-    return ()
+    hints = [_LENIENT_HINT] if constraint.kind == "json_schema" and constraint.strict else []
+    return ConstraintError(f"the {what} cannot be held: {_short(message)}", *hints)
 
 
 def _short(message: str) -> str:

@@ -55,19 +55,19 @@ class JsonCursor:
 
     def copy(self) -> JsonCursor:
         """Return another cursor at the same place."""
-        made = object.__new__(JsonCursor)
-        made.markers, made._longest, made._tail = self.markers, self._longest, self._tail
-        made.state, made.frame, made.name, made.escape = self.state, self.frame, self.name, self.escape
-        return made
+        copy = object.__new__(JsonCursor)
+        copy.markers, copy._longest, copy._tail = self.markers, self._longest, self._tail
+        copy.state, copy.frame, copy.name, copy.escape = self.state, self.frame, self.name, self.escape
+        return copy
 
     def feed(self, data: bytes) -> bool:
         """Follow some bytes. False, and no longer usable, where a name comes twice or is spelled in another way."""
         if self.state in {STRING, NAME} and not self.escape and _QUOTE not in data and _BACKSLASH not in data:
             self.name += data if self.state == NAME else b""
             return True
-        return all(map(self._take, data))
+        return all(map(self._feed_byte, data))
 
-    def _take(self, byte: int) -> bool:
+    def _feed_byte(self, byte: int) -> bool:
         state = self.state
         if state == NAME:
             return self._in_name(byte)

@@ -1,4 +1,4 @@
-"""Fills the token masks of a step, and notices which stream takes too long over it."""
+"""Fills the token masks of a step, and ends streams whose masks take too long."""
 
 from __future__ import annotations
 
@@ -6,33 +6,31 @@ import time
 from typing import TYPE_CHECKING
 
 import numpy as np
+from llguidance import LLExecutor
 
 from lmtool.errors import ConstraintError
-from lmtool.guide.guide import MatcherGuide, too_complex
+from lmtool.guide.llguidance import MatcherGuide, too_complex
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from lmtool.guide.config import GuideConfig
 
-    Compute = Callable[[list[tuple[MatcherGuide, int]], NDArray[np.int32]], None]
-
 _WATCHED_STEPS = 16
 """Steps after a slow one in which each row is timed by itself."""
 _ROW_SECONDS = 0.0002
-"""What a row may take besides."""
+"""Time that a row may add to a step."""
 _ALL = np.int32(-1)
 
 
 class Masks:
     """Fills rows of bit masks for the guides of one model. See `interfaces.GuideCompiler.fill` for threads."""
 
-    def __init__(self, vocab_size: int, eos_ids: Sequence[int], config: GuideConfig, compute: Compute) -> None:
-        """compute: fills rows, as `Templates.compute` does."""
+    def __init__(self, vocab_size: int, eos_ids: Sequence[int], config: GuideConfig) -> None:
         self._words = (vocab_size + 31) // 32
-        self._compute = compute
+        self._executor = LLExecutor(num_threads=config.fill_threads)
         self._config = config
         self._watched = 0
         self._eos_row = np.zeros(self._words, np.uint32)
@@ -40,14 +38,15 @@ class Masks:
             self._eos_row[eos // 32] |= np.uint32(1 << eos % 32)
 
     def _fill(self, rows: list[tuple[MatcherGuide, int]], mask: NDArray[np.int32]) -> None:
-        self._compute(rows, mask)
+        matchers = [(guide.matcher, row) for guide, row in rows]
+        self._executor.unsafe_compute_mask_ptr(matchers, mask.ctypes.data, mask.strides[0], len(mask))
         for guide, row in rows:
             guide.forbid_repeats(mask[row].view(np.uint32))
 
     def fill(self, rows: Sequence[tuple[MatcherGuide, int]], mask: NDArray[np.int32]) -> None:
         """Write which tokens may follow into each guide's row; see `interfaces.GuideCompiler.fill`."""
         self._check(mask)
-        going = self._ending(rows, mask)
+        going = self._unfinished(rows, mask)
         if self._watched or len(going) == 1:
             self._watched = max(0, self._watched - 1)
             for entry in going:
@@ -76,10 +75,10 @@ class Masks:
             ahead.advance(token)
             self.fill([(ahead, row + at)], mask)
 
-    def _ending(
+    def _unfinished(
         self, rows: Sequence[tuple[MatcherGuide, int]], mask: NDArray[np.int32]
     ) -> list[tuple[MatcherGuide, int]]:
-        """Let guides that are at their end allow eos only; return the others."""
+        """Allow eos only for guides that are at their end; return the others."""
         going = []
         for guide, row in rows:
             if guide.error() is not None or guide.ended():
@@ -89,7 +88,7 @@ class Masks:
         return going
 
     def _fill_one(self, entry: tuple[MatcherGuide, int], mask: NDArray[np.int32]) -> None:
-        started = time.thread_time()  # where nobody waits for it, the thread may have to wait for others
+        started = time.thread_time()  # not wall time: a background thread waits for others
         self._fill([entry], mask)
         guide, row = entry
         seconds = time.thread_time() - started

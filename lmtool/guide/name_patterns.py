@@ -1,4 +1,4 @@
-"""Patterns of names: what they match, and whether that may be little."""
+"""Patterns of property names: what they match, and whether that may be only a few names."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_MOST = 64
-"""Names that an object may need before it is taken for granted that there are as many."""
+_MAX_NAMES = 64
+"""Names that are enumerated at most; a pattern that matches as many is assumed to match any number."""
 _LONGEST = 32
-"""Bytes of a name that are tried at most, of all that a pattern matches."""
+"""Bytes of the longest name that is tried."""
 _TRIES = 2000
 
 
@@ -30,10 +30,10 @@ def matches(pattern: str, text: str) -> bool:
         tokens = list(json.dumps(text, ensure_ascii=False).encode())
     except UnicodeEncodeError:
         raise PatternError("half a surrogate pair is no character that a pattern could match") from None
-    found = matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
-    if not found and "satisfy" not in (problem := matcher.get_error()) and problem:
+    matched = matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+    if not matched and "satisfy" not in (problem := matcher.get_error()) and problem:
         raise PatternError(f"{pattern!r}: {problem.splitlines()[0]}")
-    return found
+    return matched
 
 
 @lru_cache(maxsize=64)
@@ -55,7 +55,7 @@ def has_too_few_names(node: Mapping[str, object]) -> bool:
     listed = properties.items() if isinstance(properties, dict) else ()
     names = {name for name, schema in listed if schema is not False}
     for pattern, schema in patterns.items():
-        found = set() if schema is False else names_of(pattern, min(least, _MOST))
+        found = set() if schema is False else names_of(pattern, min(least, _MAX_NAMES))
         if found is None:
             return False
         names |= found

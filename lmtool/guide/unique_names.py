@@ -1,4 +1,4 @@
-"""Keeps a stream from writing a name twice into one object, which no grammar can: tokens that would are forbidden."""
+"""Unique names in JSON objects, which no grammar can express: tokens that would repeat a name are forbidden."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class NameTokens:
-    """Which tokens of a vocabulary matter to names, found once."""
+    """The tokens of a vocabulary that matter to names, computed once."""
 
     def __init__(self, tokenizer: LLTokenizer, vocab_size: int) -> None:
         """Look at every token; takes 0.1 s of CPU for 128,000."""
@@ -101,13 +101,9 @@ def _before_quote(data: bytes) -> bytes | None:
 
 def _row(tokens: Iterable[int], vocab_size: int) -> Row:
     row = np.zeros((vocab_size + 31) // 32, np.uint32)
-    _set(row, tokens)
-    return row
-
-
-def _set(row: Row, tokens: Iterable[int]) -> None:
     for token in tokens:
         row[token >> 5] |= np.uint32(1 << (token & 31))
+    return row
 
 
 def _clear(row: Row, tokens: Iterable[int]) -> None:
@@ -124,8 +120,8 @@ def _allowed(row: Row, tokens: NDArray[np.int64]) -> list[int]:
     return found
 
 
-_MOST_LOOKS = 200
-"""Places looked at for one mask; beyond, a name is taken to be left: where none is, the stream ends with an error."""
+_MAX_PLACES = 200
+"""Places searched for one mask; beyond, a name is assumed to be left: where none is, the stream ends with an error."""
 
 
 class UniqueNames:
@@ -149,14 +145,14 @@ class UniqueNames:
         """Return independent names at the same place."""
         return UniqueNames(self._tokens, self._cursor.copy(), may_run_out=self._may_run_out)
 
-    def take(self, token: int) -> bool:
-        """Follow a token; False where it writes a name for the second time."""
+    def advance(self, token: int) -> bool:
+        """Follow a token; False where it repeats a name."""
         return self._cursor.feed(self._tokens.bytes_of(token))
 
     def legal(self, tokens: list[int], *, forced: bool = False) -> int:
-        """How many tokens may be taken one after the other, as far as that is known without a mask.
+        """How many of these tokens in a row repeat no name, as far as that is known without a mask.
 
-        forced: whether the grammar allows no others, so that none of them can lead astray.
+        forced: whether the grammar allows no others, so that none of them leads into a dead end.
         """
         cursor, doubtful = self._cursor.copy(), self._may_run_out and not forced
         for count, token in enumerate(tokens):
@@ -165,7 +161,7 @@ class UniqueNames:
         return len(tokens)
 
     def forbid_repeats(self, row: Row, matcher: LLMatcher) -> None:
-        """Forbid what would repeat a name, now or inevitably later. matcher: at this place; it stays there."""
+        """Forbid tokens that repeat a name, now or inevitably later. matcher: at this place; it stays there."""
         self._forbid(row, self._cursor)
         frame = self._cursor.frame
         if not self._may_run_out or frame is None:
@@ -202,15 +198,15 @@ class UniqueNames:
         _clear(row, [token for token in tokens if not cursor.copy().feed(self._tokens.bytes_of(token))])
 
     def _suspects(self, row: Row, cursor: JsonCursor) -> list[tuple[int, JsonCursor]]:
-        """Tokens behind which all names may be used, and where they lead; where the fewest names begin first."""
-        found = []
+        """Tokens behind which all names may be used, and where they lead; fewest used names first."""
+        suspects = []
         for token in dict.fromkeys(self._candidates(row, cursor)):
             after = cursor.copy()
             after.feed(self._tokens.bytes_of(token))
             moved = (after.state, after.name, after.frame) != (cursor.state, cursor.name, cursor.frame)
             if moved and _may_repeat(after):
-                found.append((len(_beginning_with(after.name, after.frame)), token, after))
-        return [(token, after) for _, token, after in sorted(found, key=itemgetter(0))]
+                suspects.append((len(_beginning_with(after.name, after.frame)), token, after))
+        return [(token, after) for _, token, after in sorted(suspects, key=itemgetter(0))]
 
     def _candidates(self, row: Row, cursor: JsonCursor) -> Iterator[int]:
         """Allowed tokens that may lead to a name, or further into one."""
@@ -228,7 +224,7 @@ class UniqueNames:
             yield from _allowed(row, tokens.quoted[1])
 
     def _leaves_name(self, token: int, after: JsonCursor, matcher: LLMatcher, visited: Visited) -> bool:
-        """Whether behind a token a name is left that the object has not, as far as that is looked for."""
+        """Whether behind a token a name is left that the object does not have yet, as far as that is searched."""
         spot, ours = (after.state, after.name), after.frame is self._alive[0]
         place = (*spot, id(after.frame))
         if ours and any(state == after.state and name.startswith(after.name) for state, name in self._alive[1]):
@@ -237,7 +233,7 @@ class UniqueNames:
             return visited[place][0]
         if ours and spot in self._dead[1]:
             return False
-        if len(visited) >= _MOST_LOOKS:
+        if len(visited) >= _MAX_PLACES:
             return True
         visited[place] = False, after.frame
         ahead = matcher.deep_copy()
@@ -250,7 +246,7 @@ class UniqueNames:
         free = bool(_allowed(row, self._tokens.quoted[1])) if after.state == MEMBER else bool(row.any())  # no blanks
         left = free or any(self._leaves_name(token, then, ahead, visited) for token, then in suspects)
         visited[place] = left, after.frame
-        if ours and (not left or len(visited) < _MOST_LOOKS):
+        if ours and (not left or len(visited) < _MAX_PLACES):
             (self._alive if left else self._dead)[1].add(spot)
         return left
 

@@ -36,19 +36,17 @@ class Answer:
 
     index: int
     logprobs: int | None
-    """How many alternatives are wanted; None: no logprobs."""
+    """Alternatives requested per token; None: no logprobs."""
     reader: Reader = field(default_factory=Plain)
     """Tells calls from text."""
     marks: Mapping[int, str] = field(default_factory=dict)
     """Special tokens that the reader must see, by id: they do not show as text."""
     id_length: int | None = None
     """Of the ids of calls, where the model's templates want one."""
-    most_calls: int | None = None
+    max_calls: int | None = None
     """Further ones are left out; None: all are kept."""
     text: str = ""
     """Without calls."""
-    written: str = ""
-    """All that the model wrote."""
     calls: list[Call] = field(default_factory=list)
     outputs: list[TokenOutput] = field(default_factory=list)
     """Those with a token."""
@@ -67,7 +65,6 @@ class Answer:
         """Take one more output; return what it adds, which may have been held back before."""
         mark = "" if output.token is None else self.marks.get(output.token, "")
         text = mark + (output.text or "")
-        self.written += text
         deltas = [*self.reader.push(text)]
         if output.token is not None:
             self.outputs.append(output)
@@ -75,8 +72,8 @@ class Answer:
             deltas += self.reader.finish()
             self.ended, self.usage, self.warnings = output.finish_reason, output.usage, output.warnings
             self.stopped_by = output.stopped_by
-        if self.most_calls is not None:
-            deltas = [delta for delta in deltas if delta.call is None or delta.call < self.most_calls]
+        if self.max_calls is not None:
+            deltas = [delta for delta in deltas if delta.call is None or delta.call < self.max_calls]
         self._take(deltas)
         return deltas
 

@@ -1,11 +1,13 @@
-"""What went wrong, in OpenAI's form: `{"error": {message, type, param, code}}` and an HTTP status."""
+"""What went wrong, as an HTTP status and a JSON object in the form of OpenAI's APIs or of Anthropic's."""
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from lmtool.access.policy import Refusal
     from lmtool.errors import LmtoolError
 
 _STATUS = {
@@ -20,6 +22,16 @@ _STATUS = {
 }
 """`LmtoolError.code` to status; every other one is the client's: 400."""
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 503: "overloaded_error"}
+_ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    421: "invalid_request_error",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
 _CODES = {"context_overflow": "context_length_exceeded", "unknown_model": "model_not_found"}
 """Where OpenAI has a name of its own."""
 
@@ -41,9 +53,20 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, object]:
-        """The JSON object to send."""
+        """The JSON object in OpenAI's form."""
         kind = _TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+    @property
+    def anthropic_status(self) -> int:
+        """The HTTP status that Anthropic's API has: one of its own for a server with too much to do."""
+        return 529 if self.status == 503 else self.status
+
+    @property
+    def anthropic_body(self) -> dict[str, object]:
+        """The JSON object in Anthropic's form, and the event of a stream that breaks off."""
+        kind = _ANTHROPIC_TYPES.get(self.status, "api_error")
+        return {"type": "error", "error": {"type": kind, "message": self.message}}
 
 
 def api_error(message: str, code: str | None) -> ApiError:
@@ -51,8 +74,16 @@ def api_error(message: str, code: str | None) -> ApiError:
     return ApiError(_STATUS.get(code or "", 400), message, code=_CODES.get(code or "", code))
 
 
-def of(error: LmtoolError, param: str | None = None) -> ApiError:
-    """The same error for this API."""
-    found = api_error("; ".join((error.message, *error.hints)), error.code)
-    found.param = param
-    return found
+def from_error(error: LmtoolError, param: str | None = None) -> ApiError:
+    """The HTTP error for an `LmtoolError`. param: the field of the request that is to blame."""
+    converted = api_error(error.sentence, error.code)
+    converted.param = param
+    return converted
+
+
+def refused(path: str, refusal: Refusal) -> tuple[int, bytes]:
+    """Status and JSON body of a refusal by `lmtool.access`: Anthropic's below `/messages`, OpenAI's at other paths."""
+    error = ApiError(refusal.status, refusal.sentence, code=refusal.reason)
+    if path.removeprefix("/v1").startswith("/messages"):
+        return error.anthropic_status, json.dumps(error.anthropic_body).encode()
+    return error.status, json.dumps(error.body).encode()

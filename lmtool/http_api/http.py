@@ -5,21 +5,25 @@ from __future__ import annotations
 import asyncio
 import json
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
+import msgspec
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from lmtool.errors import LmtoolError
 from lmtool.http_api import errors
+from lmtool.http_api.decoding import read_object
 from lmtool.http_api.errors import ApiError
-from lmtool.http_api.members import read_object
 from lmtool.prompt_limits import limits_of
-from lmtool.subprocesses.reading import beside, is_long
+from lmtool.subprocesses.offload import is_long, run_in_subprocess
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 
+    from starlette.types import Receive, Scope, Send
+
+    from lmtool.http_api.decoding import Body
     from lmtool.prompt_limits import LimitsByModel, PromptLimits
 
 T = TypeVar("T")
@@ -37,18 +41,31 @@ class Limitable(Protocol):
         """Raise `ContextOverflowError` for what cannot fit."""
 
 
-MOST_BYTES = 4 << 20
+MAX_BYTES = 4 << 20
 """Of a request's body."""
-_SERVER_SENT = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+Event: TypeAlias = "dict[str, Any]"
+Handler: TypeAlias = "Callable[[Request], Awaitable[Response]]"
 
 
-async def asked(request: Request, read: Callable[[Mapping[str, Any]], T], limits: LimitsByModel | None = None) -> T:
+class Endpoint(NamedTuple):
+    """One route of an API. The first line of the handler's docstring is its summary for clients."""
+
+    method: str
+    path: str
+    handler: Handler
+    body: type[Body] | None = None
+    """The struct of its request."""
+
+
+async def read_request(
+    request: Request, read: Callable[[Mapping[str, Any]], T], limits: LimitsByModel | None = None
+) -> T:
     """What `read` makes of the request's JSON object, a long one in a helper, see `beside`. Raises `ApiError`.
 
     limits: of the models' prompts; what is beyond them is refused.
     """
     body, read_body = await _body(request), partial(_read, read, limits or {})
-    return await beside(read_body, body) if is_long(body) else read_body(body)
+    return await run_in_subprocess(read_body, body) if is_long(body) else read_body(body)
 
 
 async def _body(request: Request) -> bytes:
@@ -56,8 +73,8 @@ async def _body(request: Request) -> bytes:
     async for chunk in request.stream():
         chunks.append(chunk)
         size += len(chunk)
-        if size > MOST_BYTES:
-            raise ApiError(413, f"the request has more than {MOST_BYTES} bytes")
+        if size > MAX_BYTES:
+            raise ApiError(413, f"the request has more than {MAX_BYTES} bytes")
     return b"".join(chunks)
 
 
@@ -68,54 +85,95 @@ def _read(read: Callable[[Mapping[str, Any]], T], limits: LimitsByModel, data: b
         try:
             found.check(own)
         except LmtoolError as problem:
-            raise errors.of(problem) from None
+            raise errors.from_error(problem) from None
     return found
 
 
-async def server_sent(
-    events: AsyncGenerator[dict[str, Any], None],
-    *,
-    named: bool = False,
-    failed: Callable[[ApiError], dict[str, Any]] | None = None,
-    end: str = "data: [DONE]\n\n",
-) -> Response:
-    """A response of events. What cannot be answered at all is raised: it must be a status, not an event.
+def to_json(value: object) -> bytes:
+    """The JSON of a value. Of what msgspec refuses (half a surrogate pair, integers beyond 64 bits), Python's own."""
+    try:
+        return _encode(value)
+    except (UnicodeEncodeError, OverflowError):
+        return json.dumps(value).encode()
 
-    named: whether an event's `type` is its name on the wire. failed: the event that tells of a later error; None:
-    OpenAI's. end: what follows the last event.
-    """
-    first = await anext(events)
 
-    def written(event: dict[str, Any]) -> str:
-        name = f"event: {event['type']}\n" if named else ""
-        return f"{name}data: {json.dumps(event)}\n\n"
+def json_response(value: object, status: int = 200) -> Response:
+    """A response of JSON."""
+    return Response(to_json(value), status, media_type="application/json")
 
-    async def lines() -> AsyncIterator[str]:
+
+_encode = msgspec.json.Encoder().encode
+
+
+class EventStream(Response):
+    """A response of server-sent events, those of one step in one write."""
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        steps: AsyncGenerator[list[Event], None],
+        *,
+        named: bool = False,
+        failed: Callable[[ApiError], Event] | None = None,
+        end: bytes = b"data: [DONE]\n\n",
+    ) -> None:
+        """steps: events that are sent together.
+
+        named: whether an event's `type` is its name on the wire. failed: the event that tells of a later error; None:
+        OpenAI's. end: what follows the last event.
+        """
+        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._steps, self._named, self._failed, self._end = steps, named, failed, end
+        self._first: list[Event] = []
+
+    async def start(self, receive: Receive) -> EventStream:
+        """This response once its first events are known: what cannot be answered at all is raised, to be a status."""
+        self._first = await unless_gone(receive, self._next())
+        return self
+
+    async def _next(self) -> list[Event]:
+        return await anext(self._steps)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # ASGI's
+        """Send all events; stop when the client disconnects, which ends the streams behind them."""
         try:
-            yield written(first)
-            async for event in events:
-                yield written(event)
-        except (ApiError, LmtoolError) as problem:
-            error = problem if isinstance(problem, ApiError) else errors.of(problem)
-            yield f"data: {json.dumps(error.body)}\n\n" if failed is None else written(failed(error))
+            await unless_gone(receive, self._send(send))
         finally:
-            await events.aclose()
-        if end:
-            yield end
+            await self._steps.aclose()
 
-    return StreamingResponse(lines(), media_type="text/event-stream", headers=_SERVER_SENT)
+    async def _send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": self._written(self._first), "more_body": True})
+        end = self._end
+        try:
+            async for events in self._steps:
+                await send({"type": "http.response.body", "body": self._written(events), "more_body": True})
+        except (ApiError, LmtoolError) as problem:
+            error = problem if isinstance(problem, ApiError) else errors.from_error(problem)
+            event = error.body if self._failed is None else self._failed(error)
+            end = self._written([event]) + end
+        await send({"type": "http.response.body", "body": end})
+
+    def _written(self, events: Sequence[Event]) -> bytes:
+        parts = []
+        for event in events:
+            if self._named and "type" in event:
+                parts.append(f"event: {event['type']}\n".encode())
+            parts += (b"data: ", to_json(event), b"\n\n")
+        return b"".join(parts)
 
 
-async def unless_gone(request: Request, work: Any) -> Response:  # noqa: ANN401  # a coroutine of a Response
-    """What `work` answers; given up when the client hangs up meanwhile, which ends its streams."""
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which is cancelled when the client disconnects. Raises `ClientDisconnect` then."""
     working = asyncio.ensure_future(work)
-    watching = asyncio.ensure_future(_gone(request))
+    watching = asyncio.ensure_future(_gone(receive))
     try:
         await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
             raise ClientDisconnect
-        response: Response = working.result()
-        return response
+        return working.result()
     finally:
         working.cancel()
         watching.cancel()
@@ -123,6 +181,6 @@ async def unless_gone(request: Request, work: Any) -> Response:  # noqa: ANN401 
         del working, watching  # else what went wrong would hold itself and the request until garbage is collected
 
 
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
         pass

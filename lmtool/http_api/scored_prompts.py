@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
     from lmtool.types import TokenOutput
 
-MOST_PROMPTS = 64
-MOST_ENTRIES = 2_000_000
+MAX_PROMPTS = 64
+MAX_ENTRIES = 2_000_000
 """Alternatives of all tokens of all prompts together, the tokens themselves counted too: about 200 MB."""
 
 
@@ -21,29 +21,29 @@ class ScoredPrompts:
     A token's logprob depends on the tokens before it and on nothing else, so what is kept stays true.
     """
 
-    def __init__(self, most_prompts: int = MOST_PROMPTS, most_entries: int = MOST_ENTRIES) -> None:
+    def __init__(self, max_prompts: int = MAX_PROMPTS, max_entries: int = MAX_ENTRIES) -> None:
         self._kept: OrderedDict[tuple[str, int, tuple[int, ...]], tuple[TokenOutput, ...]] = OrderedDict()
-        self._most_prompts = most_prompts
-        self._most_entries = most_entries
+        self._max_prompts = max_prompts
+        self._max_entries = max_entries
         self._entries = 0
 
-    def put(self, model: str, wanted: int, ids: tuple[int, ...], outputs: Sequence[TokenOutput]) -> None:
-        """Keep the outputs for all tokens of a prompt, the first one included. wanted: alternatives beside each."""
-        key = (model, wanted, ids)
+    def put(self, model: str, top_logprobs: int, ids: tuple[int, ...], outputs: Sequence[TokenOutput]) -> None:
+        """Keep the outputs for all tokens of a prompt, the first one included. top_logprobs: alternatives each."""
+        key = (model, top_logprobs, ids)
         if key in self._kept:
             self._kept.move_to_end(key)
             return
         self._kept[key] = tuple(outputs)
         self._entries += self._size(key)
-        while self._kept and (len(self._kept) > self._most_prompts or self._entries > self._most_entries):
+        while self._kept and (len(self._kept) > self._max_prompts or self._entries > self._max_entries):
             oldest, _ = self._kept.popitem(last=False)
             self._entries -= self._size(oldest)
 
-    def beginning(self, model: str, wanted: int, ids: tuple[int, ...]) -> list[TokenOutput]:
+    def beginning(self, model: str, top_logprobs: int, ids: tuple[int, ...]) -> list[TokenOutput]:
         """The outputs for as many tokens from the prompt's start as are known."""
         best: tuple[int, tuple[str, int, tuple[int, ...]] | None] = (0, None)
         for key in self._kept:
-            if key[:2] == (model, wanted) and key[2][:1] == ids[:1]:
+            if key[:2] == (model, top_logprobs) and key[2][:1] == ids[:1]:
                 best = max(best, (_shared(key[2], ids), key), key=lambda one: one[0])
         shared, found = best
         if found is None:

@@ -3,114 +3,114 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
-from starlette.responses import Response
+from msgspec import Meta
 
-from lmtool.http_api import conversation
-from lmtool.http_api.errors import ApiError
-from lmtool.http_api.http import asked
-from lmtool.http_api.members import Members
-from lmtool.http_api.requests import are_ids
-from lmtool.http_api.tools.definitions import chat_tools
+from lmtool.http_api.decoding import Body, Count, check_size, decode, refuse
+from lmtool.http_api.http import Endpoint, json_response
+from lmtool.http_api.openai.chat import Message, turns
+from lmtool.http_api.requests import MAX_MESSAGES
+from lmtool.http_api.tools.definitions import MAX_TOOLS, FunctionTool, choose_tools
+from lmtool.types import ChatPrompt
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Mapping
 
     from starlette.requests import Request
+    from starlette.responses import Response
 
-    from lmtool.http_api.generation import Served
-    from lmtool.prompt_limits import LimitsByModel, PromptLimits
-    from lmtool.types import ChatMessage
-
-    Serving: TypeAlias = "Callable[[str | None], Awaitable[Served]]"
+    from lmtool.http_api.models import Models
+    from lmtool.prompt_limits import PromptLimits
 
 
 class TokenizingRoutes:
     """Answers `/tokenize` and `/detokenize` as vLLM does."""
 
-    def __init__(self, served: Serving, limits: Callable[[], LimitsByModel]) -> None:
-        """served: the model of a name; raises `UnknownModelError`. limits: of the models' prompts."""
-        self._served = served
-        self._limits = limits
+    def __init__(self, models: Models) -> None:
+        self._models = models
 
-    def handlers(self) -> list[tuple[str, str, Callable[[Request], Any]]]:
-        """Method, path and handler each."""
-        return [("POST", "/tokenize", self._tokenize), ("POST", "/detokenize", self._detokenize)]
+    def endpoints(self) -> list[Endpoint]:
+        """The routes."""
+        return [
+            Endpoint("POST", "/tokenize", self._tokenize, TokenizeRequest),
+            Endpoint("POST", "/detokenize", self._detokenize, DetokenizeRequest),
+        ]
 
     async def _tokenize(self, request: Request) -> Response:
-        asking = await asked(request, TokenizeRequest.read, self._limits())
-        served = await self._served(asking.model)
-        tokens = await served.spelt().encode_prompt(asking.prompt, asking.tools, asking.options, special=asking.special)
-        return _json({"tokens": tokens, "count": len(tokens), "max_model_len": served.info.context_length})
+        """Token ids of a text, or of a conversation under the chat template."""
+        asking = await self._models.read(request, ToTokenize.read)
+        served = await self._models.served(asking.model)
+        tokens = await served.need_tokenizer().tokenize(asking.prompt, special=asking.special)
+        return json_response({"tokens": tokens, "count": len(tokens), "max_model_len": served.info.context_length})
 
     async def _detokenize(self, request: Request) -> Response:
-        asking = await asked(request, DetokenizeRequest.read, self._limits())
-        served = await self._served(asking.model)
+        """The text of token ids."""
+        asking = await self._models.read(request, DetokenizeRequest.read)
+        served = await self._models.served(asking.model)
         vocabulary = served.info.vocab_size or 0
         if max(asking.tokens, default=-1) >= vocabulary:
-            raise _no_ids(f"from 0 to {vocabulary - 1}")
-        return _json({"prompt": await served.spelt().decode_tokens(asking.tokens)})
+            refuse("tokens", f"tokens must be ids from 0 to {vocabulary - 1}")
+        return json_response({"prompt": await served.need_tokenizer().detokenize(asking.tokens)})
 
 
-def _json(value: object) -> Response:
-    """A response; with 100,000 ids in it, Python's own writer would make all streams wait for 10 ms."""
-    return Response(msgspec.json.encode(value), media_type="application/json")
+class TokenizeRequest(Body):
+    """A text, or a conversation, to turn into ids."""
+
+    prompt: str | None = None
+    add_special_tokens: bool | None = None
+    """Whether a text gets what the model expects at its start."""
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)] | None = None
+    tools: Annotated[list[FunctionTool], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class TokenizeRequest:
-    """What `/tokenize` is asked for."""
+class ToTokenize:
+    """A prompt whose ids are asked for."""
 
     model: str | None
-    prompt: str | tuple[ChatMessage, ...]
-    special: bool
+    prompt: str | ChatPrompt
+    special: bool = True
     """Whether a text gets what the model expects at its start."""
-    tools: Sequence[Mapping[str, object]] | None = None
-    options: Mapping[str, object] | None = None
 
     @staticmethod
-    def read(body: Mapping[str, object]) -> TokenizeRequest:
-        """Read a request. Raises `ApiError`."""
-        members = Members(body)
-        model, prompt = members.text("model"), members.text("prompt")
-        special = members.flag("add_special_tokens", default=True)
-        if prompt is not None:
-            members.end()
-            return TokenizeRequest(model, prompt, special)
-        turns, use = conversation.messages(members), chat_tools(members)
-        options = members.mapping("chat_template_kwargs")
-        members.end()
-        tools = None if use is None else [tool.shown for tool in use.tools]
-        return TokenizeRequest(model, turns, special, tools, options)
+    def read(body: Mapping[str, Any]) -> ToTokenize:
+        """The prompt of a request. Raises `ApiError`."""
+        request = decode(TokenizeRequest, body)
+        special = request.add_special_tokens is not False
+        if request.prompt is not None:
+            for name in ("messages", "tools", "chat_template_kwargs"):
+                if getattr(request, name) is not None:
+                    refuse(name, f"{name} has no meaning beside prompt; send one of them")
+            return ToTokenize(request.model, request.prompt, special)
+        if request.messages is None:
+            refuse("messages", "messages is missing; expected a list of messages, or a prompt")
+        for name in ("tools", "chat_template_kwargs"):
+            check_size(name, body.get(name))
+        tools = [tool.tool() for tool in request.tools or ()]
+        use = choose_tools(tools, request.tool_choice, parallel=request.parallel_tool_calls)
+        shown = () if use is None else tuple(tool.template_entry for tool in use.tools)
+        chat = ChatPrompt(turns(request.messages), shown, request.chat_template_kwargs or {})
+        return ToTokenize(request.model, chat, special)
 
     def check(self, limits: PromptLimits) -> None:
         """Raise `ContextOverflowError` for what cannot fit."""
         limits.check_prompt(self.prompt)
 
 
-@dataclass(frozen=True, slots=True)
-class DetokenizeRequest:
-    """What `/detokenize` is asked for."""
+class DetokenizeRequest(Body, kw_only=True):
+    """Ids to turn into text."""
 
-    model: str | None
-    tokens: tuple[int, ...]
+    tokens: Annotated[list[Count], Meta(description="a list of ids from 0 on")]
 
     @staticmethod
-    def read(body: Mapping[str, object]) -> DetokenizeRequest:
-        """Read a request. Raises `ApiError`."""
-        members = Members(body)
-        model, tokens = members.text("model"), members.take("tokens")
-        members.end()
-        if not are_ids(tokens) or min(tokens, default=0) < 0:
-            raise _no_ids("from 0 on")
-        return DetokenizeRequest(model, tuple(tokens))
+    def read(body: Mapping[str, Any]) -> DetokenizeRequest:
+        """The request. Raises `ApiError`."""
+        return decode(DetokenizeRequest, body)
 
     def check(self, limits: PromptLimits) -> None:
         """Raise `ContextOverflowError` for far more tokens than the model has room for."""
         limits.check_beginning(len(self.tokens))
-
-
-def _no_ids(expected: str) -> ApiError:
-    return ApiError(400, f"tokens must be a list of ids {expected}", param="tokens")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING
 
 from lmtool.errors import ConnectError, LocalProtocolError, TimeLimitError
-from lmtool.interfaces import refuse
 from lmtool.lmtp import endpoint as endpoints
 from lmtool.lmtp import model_info
-from lmtool.lmtp.link import SILENCE, Link
+from lmtool.lmtp.client_connection import SILENCE, ClientConnection
+from lmtool.streams import refuse
 from lmtool.types import ModelEntry
 
 if TYPE_CHECKING:
@@ -21,11 +21,9 @@ if TYPE_CHECKING:
 
     from lmtool.errors import LmtoolError
     from lmtool.interfaces import Sink, StreamHandle
+    from lmtool.lmtp.client_connection import OnFrame
     from lmtool.lmtp.endpoint import Endpoint
     from lmtool.types import GenerateRequest, LoadProgress, ModelInfo, ModelPhase, ScoreRequest
-
-OnFrame: TypeAlias = "Callable[[Literal['>', '<'], str], None]"
-"""Is shown every frame: `>` as it is sent, `<` as it is received."""
 
 _POLL_SECONDS = 0.25
 
@@ -33,8 +31,8 @@ _POLL_SECONDS = 0.25
 class LmtpClient:
     """A remote model.
 
-    Make one with `await LmtpClient.connect(...)`, best in `async with`. When the connection is lost, running streams
-    end with `error_code` `connection`; they are not repeated. The next `submit` or `info` connects again.
+    `async with` opens and closes the connection. When it is lost, running streams end with `error_code` `connection`;
+    they are not repeated. The next `submit` or `info` connects again.
     """
 
     def __init__(
@@ -48,11 +46,11 @@ class LmtpClient:
         on_ignored: Callable[[tuple[str, ...]], None] | None = None,
         extended: bool = False,
     ) -> None:
-        """Remember where the server is (`lmtool.lmtp.endpoint` has the forms). Raises `UsageError`.
+        """A client without a connection yet. endpoint: see `lmtool.lmtp.endpoint.parse`. Raises `UsageError`.
 
-        `api_key` is shown to the server, unless the endpoint has credentials of its own.
-        `on_progress` is told how the server's load proceeds while requests wait for it, `on_ignored` which fields of a
-        request the server did not know, where a server can tell. extended: the server is known to speak the extensions;
+        api_key: sent to the server, unless the endpoint has credentials of its own. open_timeout: in seconds.
+        on_progress: called with the progress of the server's load while requests wait for it. on_ignored: called with
+        the fields of a request that the server did not know. extended: the server is known to speak the extensions;
         else the first request that uses one asks MODEL_INFO before, and what LMQL's server does not know is refused.
         """
         self._endpoint = endpoints.parse(endpoint, api_key)
@@ -61,35 +59,8 @@ class LmtpClient:
         self._on_progress = on_progress
         self._on_ignored = on_ignored
         self._extended = extended
-        self._link: Link | None = None
+        self._link: ClientConnection | None = None
         self._closed = False
-
-    @classmethod
-    async def connect(
-        cls,
-        endpoint: str | Endpoint,
-        *,
-        api_key: str | None = None,
-        open_timeout: float | None = 10.0,
-        on_frame: OnFrame | None = None,
-        on_progress: Callable[[LoadProgress], None] | None = None,
-        on_ignored: Callable[[tuple[str, ...]], None] | None = None,
-    ) -> Self:
-        """A client with an open connection.
-
-        Raises `UsageError` for a malformed endpoint, `ConnectError` when nobody answers there, `AccessDeniedError` when
-        the server wants another key, `TimeLimitError` when that takes longer than `open_timeout` seconds.
-        """
-        client = cls(
-            endpoint,
-            api_key=api_key,
-            open_timeout=open_timeout,
-            on_frame=on_frame,
-            on_progress=on_progress,
-            on_ignored=on_ignored,
-        )
-        await client.open()
-        return client
 
     @property
     def _owned(self) -> bool:
@@ -112,7 +83,11 @@ class LmtpClient:
         return None if self._link is None else self._link.reason
 
     async def open(self) -> None:
-        """Connect now rather than at the first request. Raises as `connect` does."""
+        """Connect now rather than at the first request.
+
+        Raises `ConnectError` when there is no server, `AccessDeniedError` when it requires another key,
+        `TimeLimitError` when that takes longer than `open_timeout` seconds.
+        """
         await self._live_link().opened()
 
     async def __aenter__(self) -> Self:
@@ -143,36 +118,32 @@ class LmtpClient:
         Waits while the model loads, `timeout` seconds at most. Raises `RequestError` (a name that is not served, where
         the server tells the kind), `ServerError`, `ConnectError`, `TimeLimitError`.
         """
-        told = await self.model_info(model, timeout=timeout)
-        return model_info.from_wire(told, model)
+        answer = await self.model_info(model, timeout=timeout)
+        return model_info.from_wire(answer, model)
 
-    async def info_if_told(self, model: str | None = None, *, patient: bool = True) -> ModelInfo | None:
-        """The same of a server that may have nothing to say: then None. Raises as `info`.
+    async def info_or_none(self, model: str | None = None, *, patient: bool = True) -> ModelInfo | None:
+        """As `info`; None where the server does not describe its model.
 
-        LMQL's answers `<unavailable>` while it loads a model and for ever of some, and may not answer at all; patient:
-        wait for that. A server of ours is waited for while it loads the model.
+        LMQL's server answers `<unavailable>` while it loads a model and for ever for some, and may not answer at all;
+        patient: wait for that. A server of ours is waited for while it loads the model.
         """
         link = self._live_link()
-        with self._explained(model):
-            told = await (link.ask(model) if patient else link.ask_for(SILENCE, model))
-        return None if told in (None, model_info.UNAVAILABLE) else model_info.from_wire(told, model)
+        async with self._limited(model, None, "answer"):
+            answer = await (link.ask(model) if patient else link.ask_for(SILENCE, model))
+        return None if answer in (None, model_info.UNAVAILABLE) else model_info.from_wire(answer, model)
 
     async def models(self, model: str | None = None, *, timeout: float | None = None) -> list[ModelEntry]:  # noqa: ASYNC109  # as above
         """What the server serves, at once; of one that cannot list it, the model of this name once it is loaded.
 
         model: the name for that case, without which LMQL's server would drop the connection. Raises as `info`.
         """
-        with self._explained(model):
-            try:
-                async with asyncio.timeout(timeout):
-                    told = await self._live_link().models(model)
-            except TimeoutError:
-                raise TimeLimitError(f"no list of models within {timeout:g} s") from None
-        if isinstance(told, Mapping | str):
-            info = model_info.from_wire(told, model)
-            phase: ModelPhase = "loading" if told == model_info.UNAVAILABLE else "ready"
+        async with self._limited(model, timeout, "list of models"):
+            answer = await self._live_link().ask(model, listing=True)
+        if isinstance(answer, Mapping | str):
+            info = model_info.from_wire(answer, model)
+            phase: ModelPhase = "loading" if answer == model_info.UNAVAILABLE else "ready"
             return [ModelEntry(info.model, phase=phase, context_length=info.context_length)]
-        entries = told if isinstance(told, list | tuple) else ()
+        entries = answer if isinstance(answer, list | tuple) else ()
         return [model_info.entry_from_wire(entry) for entry in entries if isinstance(entry, Mapping)]
 
     async def model_info(
@@ -182,34 +153,31 @@ class LmtpClient:
         timeout: float | None = None,  # noqa: ASYNC109  # as above
     ) -> Mapping[str, object] | str:
         """The `model_info` of the server's answer as it is, for what `ModelInfo` has no field for. As `info` else."""
-        with self._explained(model):
-            try:
-                async with asyncio.timeout(timeout):
-                    while True:
-                        told = await self._live_link().ask(model)
-                        if told != model_info.UNAVAILABLE:
-                            return told
-                        # LMQL's server does not answer when its model is loaded, but at once: ask it again.
-                        await asyncio.sleep(_POLL_SECONDS)
-            except TimeoutError:
-                raise TimeLimitError(f"no answer to MODEL_INFO within {timeout:g} s") from None
+        answer: Mapping[str, object] | str
+        async with self._limited(model, timeout, "answer to MODEL_INFO"):
+            while (answer := await self._live_link().ask(model)) == model_info.UNAVAILABLE:  # noqa: ASYNC110  # LMQL's
+                await asyncio.sleep(_POLL_SECONDS)  # server answers at once, and not again when its model is loaded
+        return answer
 
-    @contextlib.contextmanager
-    def _explained(self, model: str | None) -> Iterator[None]:
-        """Say what a lost connection may come from."""
+    @contextlib.asynccontextmanager
+    async def _limited(self, model: str | None, timeout: float | None, answer: str) -> AsyncIterator[None]:  # noqa: ASYNC109  # as above
+        """Limit the time for an answer, and add a hint about why a connection may have been lost."""
         try:
-            yield
+            async with asyncio.timeout(timeout):
+                yield
+        except TimeoutError:
+            raise TimeLimitError(f"no {answer} within {timeout:g} s") from None
         except ConnectError as error:
             if model is not None or self._owned or self._link is None or not self._link.was_open:
                 raise
             hint = "name a model: LMQL's own server drops a connection that names none"
             raise ConnectError(error.message, *error.hints, hint) from None
 
-    def _live_link(self) -> Link:
+    def _live_link(self) -> ClientConnection:
         if self._closed:
             raise LocalProtocolError("this client is closed; make a new one")
         if self._link is None or self._link.lost:
-            self._link = Link(
+            self._link = ClientConnection(
                 self._endpoint,
                 open_timeout=self._open_timeout,
                 on_frame=self._on_frame,

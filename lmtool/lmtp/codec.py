@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from lmtool.errors import LocalProtocolError, RequestError
 from lmtool.lmtp import answer_payloads, json_text, request_payloads
+from lmtool.lmtp.config import MAX_FRAME_BYTES
 from lmtool.lmtp.json_text import JsonTextError
-from lmtool.lmtp.messages import MAX_FRAME_BYTES, Tokens, UnknownMessage
+from lmtool.lmtp.messages import Tokens, UnknownMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from lmtool.lmtp.messages import ClientMessage, ServerMessage
     from lmtool.prompt_limits import LimitsByModel
@@ -19,7 +20,7 @@ _SHOWN_CHARACTERS = 64
 
 
 class RefusedFrameError(RequestError):
-    """A client's frame that cannot be obeyed, with all that is known about whose it is."""
+    """A client's frame that is refused, with all that is known about its request."""
 
     def __init__(
         self,
@@ -94,9 +95,8 @@ def encode_request(message: ClientMessage) -> str:
 def decode_answer(frame: str | bytes) -> list[ServerMessage]:
     """The messages of a server's frame.
 
-    Read with tolerance: a list or a single object; an unknown command gives `UnknownMessage`, unknown fields are passed
-    over, a TOKEN entry that makes no sense becomes an error of its stream. Raises `BrokenFrameError` where not even
-    that can be told.
+    Tolerant: a list or a single object; an unknown command gives `UnknownMessage`, unknown fields are ignored, a
+    malformed TOKEN entry becomes an error of its stream. Raises `BrokenFrameError` for a frame that cannot be read.
     """
     if isinstance(frame, bytes):
         raise BrokenFrameError("the frame is binary; expected text")
@@ -109,8 +109,3 @@ def decode_answer(frame: str | bytes) -> list[ServerMessage]:
     except JsonTextError as error:
         raise BrokenFrameError(f"the payload of {command} {error}") from None
     return [UnknownMessage(command)]
-
-
-def join(command: str, entries: Sequence[bytes]) -> str:
-    """The frame of a server's command and its entries, which `answer_payloads` has written."""
-    return f"{command} [{b','.join(entries).decode()}]"

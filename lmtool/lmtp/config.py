@@ -1,10 +1,13 @@
-"""What an LMTP server allows to those who speak to it."""
+"""Limits of an LMTP server: the longest frame, connections and streams at once, unsent bytes, pings."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lmtool.lmtp.messages import MAX_FRAME_BYTES
+from lmtool.option import option
+
+MAX_FRAME_BYTES = 4 * 1024 * 1024
+"""Longest frame of a client that every server reads (SPEC.md, TRA-4)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,8 +16,8 @@ class ServerConfig:
 
     max_frame_bytes: int = MAX_FRAME_BYTES
     """Longest frame a client may send, LMQL's own limit; above it that connection is closed with code 1009."""
-    max_connections: int = 1024
-    """Open connections; one more is refused with status 503."""
+    max_connections: int = option(1024, "Connections open at once.", "Connections", metavar="N", minimum=1)
+    """One more is refused with status 503."""
     max_streams: int = 1024
     """Streams of one connection at once, and likewise its unanswered MODEL_INFO requests."""
     high_water_bytes: int = 256 * 1024

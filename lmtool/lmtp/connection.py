@@ -1,71 +1,80 @@
-"""One client's connection to a model, over anything that carries lines of text: session, streams, back-pressure."""
+"""The server's side of one connection, over any transport: session, streams, back-pressure."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from lmtool.errors import LmtoolError, OverloadedError, ServerError
-from lmtool.interfaces import current_limits, failure
+from lmtool.interfaces import current_limits
 from lmtool.lmtp.codec import RefusedFrameError
+from lmtool.lmtp.config import ServerConfig
 from lmtool.lmtp.messages import Cancel, Generate, ModelInfoRequest, Score
 from lmtool.lmtp.request_log import RequestLog, StreamRecord
-from lmtool.lmtp.session import ServerSession, read
-from lmtool.subprocesses.reading import beside, is_long
+from lmtool.lmtp.server_session import ServerSession, parse
+from lmtool.prompt_limits import limits_of
+from lmtool.streams import failure
+from lmtool.subprocesses.offload import is_long, run_in_subprocess
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from lmtool.interfaces import Catalogue, ProgressSource, StreamHandle, TokenModel, Unsubscribe
-    from lmtool.lmtp.config import ServerConfig
     from lmtool.types import LoadProgress, StreamId, TokenOutput
 
 
 class Tap(Protocol):
-    """Is shown what goes over connections, such as to record it; nothing it does may raise."""
+    """Observes connections, such as to record them; no method may raise."""
 
     def opened(self, connection: int, agent: str) -> None:
-        """A client has connected; agent: what it calls itself, empty where it does not tell."""
+        """A client has connected; agent: its `User-Agent`, empty where it sends none."""
 
     def frame(self, connection: int, direction: Literal[">", "<"], frame: str | bytes) -> None:
         """A frame was received (`>`) or is about to be sent (`<`)."""
 
     def ended(self, connection: int, by: Literal["client", "server"], code: int | None) -> None:
-        """A connection is over; code: the WebSocket close code, None where there was none."""
+        """A connection has ended; code: the WebSocket close code, None where there was none."""
+
+
+def _ignore(_entry: RequestLog) -> None:
+    """Log nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plugs:
+    """What a server and all its connections are plugged into."""
+
+    model: TokenModel
+    config: ServerConfig = field(default_factory=ServerConfig)
+    progress: ProgressSource | None = None
+    """Reports loads to clients that request it."""
+    catalogue: Catalogue | None = None
+    """Lists what is served; without one a list is answered by the description of the one model."""
+    log: Callable[[RequestLog], None] = _ignore
+    """Called with each request that ends."""
+    tap: Tap | None = None
+    """Observes every frame."""
 
 
 class Connection:
     """The server's side of one client, without its socket.
 
-    Give each frame to `receive`, after `room` has returned; run `write` beside that; `close` at the end.
+    Pass each frame to `receive`, after `room` has returned; run `write` concurrently; `close` at the end.
     """
 
-    def __init__(
-        self,
-        number: int,
-        model: TokenModel,
-        config: ServerConfig,
-        *,
-        progress: ProgressSource | None,
-        catalogue: Catalogue | None,
-        log: Callable[[RequestLog], None],
-        tap: Tap | None = None,
-    ) -> None:
+    def __init__(self, number: int, plugs: Plugs) -> None:
         self.number = number
         self.close_code: int | None = None
-        """The WebSocket close code with which the client left; None while it is there, and over a pipe."""
-        self._model = model
-        self._config = config
-        self._progress = progress
-        self._catalogue = catalogue
-        self._log = log
-        self._tap = tap
-        self._session = ServerSession(max_streams=config.max_streams, max_frame_bytes=config.max_sent_frame_bytes)
+        """The WebSocket close code that the client sent; None before that, and over a pipe."""
+        self._model, self._config, self._progress = plugs.model, plugs.config, plugs.progress
+        self._catalogue, self._log, self._tap = plugs.catalogue, plugs.log, plugs.tap
+        self._session = ServerSession(plugs.config)
         self._handles: dict[StreamId, StreamHandle] = {}
         self._records: dict[StreamId, StreamRecord] = {}
-        self._watching: dict[StreamId, Unsubscribe] = {}
+        self._progress_subscriptions: dict[StreamId, Unsubscribe] = {}
         self._answers: set[asyncio.Task[None]] = set()
         self._paused = False
         self._closed = False
@@ -80,21 +89,21 @@ class Connection:
         # One object for all streams: the engine groups a step's outputs by sink.
         self._sink = self._deliver
 
-    # What the client asks.
+    # Requests of the client.
 
     async def receive(self, frame: str | bytes) -> None:
-        """Do what a client's frame asks for; a long one is read by a helper."""
+        """Carry out a client's frame; a long one is parsed in another process."""
         if self._tap is not None:
             self._tap.frame(self.number, ">", frame)
         try:
             if is_long(frame):
-                message = await beside(partial(read, limits=current_limits(self._model)), frame)
+                message = await run_in_subprocess(partial(parse, limits=current_limits(self._model)), frame)
             else:
-                message = read(frame)
+                message = parse(frame)
         except LmtoolError as problem:
             self.refuse(problem)
             return
-        event = self._session.take(message)
+        event = self._session.handle_message(message)
         match event:
             case Generate() | Score():
                 self._start(event)
@@ -103,10 +112,10 @@ class Connection:
                 if handle is not None:
                     handle.cancel()
             case ModelInfoRequest():
-                self._tell(event)
+                self._describe(event)
             case RefusedFrameError():
                 self._log(RequestLog(self.number, event.stream_id or "null", event.command, error=event.message))
-        self._changed()
+        self._update_flow()
 
     def _start(self, message: Generate | Score) -> None:
         stream_id = message.request.stream_id
@@ -116,16 +125,16 @@ class Connection:
             self._deliver([failure(stream_id, self._refusal)])
             return
         if message.progress:
-            self._watch(str(stream_id), message.request.model)
+            self._subscribe(str(stream_id), message.request.model)
         handle = self._model.submit(message.request, self._sink)
         self._handles[stream_id] = handle
         if self._paused:
             handle.pause()
 
-    def _tell(self, request: ModelInfoRequest) -> None:
+    def _describe(self, request: ModelInfoRequest) -> None:
         if request.listing and self._catalogue is not None:
             self._session.answer_list(request, self._catalogue.models())
-            self._log(RequestLog(self.number, request.stream_id, "MODEL_INFO", end="stop", ignored=request.ignored))
+            self._log_answer(request)
             return
         if len(self._answers) >= self._config.max_streams:
             overload = OverloadedError(
@@ -134,37 +143,30 @@ class Connection:
             self._session.refuse(request.stream_id, overload)
             return
         if request.progress:
-            self._watch(request.stream_id, request.model)
+            self._subscribe(request.stream_id, request.model)
         task = asyncio.get_running_loop().create_task(self._answer(request))
         self._answers.add(task)
         self._idle.clear()
         task.add_done_callback(partial(self._answered, request))
 
     async def _answer(self, request: ModelInfoRequest) -> None:
-        started = time.perf_counter()
-        error = None
+        started, error = time.perf_counter(), None
         try:
-            self._session.answer(request, await self._model.info(request.model))
+            info = await self._model.info(request.model)
+            limits = limits_of(request.model, current_limits(self._model))
+            self._session.answer(request, info, limits.text_bytes if limits is not None else None)
         except LmtoolError as failed:
             error = failed.message
             self._session.refuse(request.stream_id, failed)
         finally:
-            self._unwatch(request.stream_id)
-        seconds = time.perf_counter() - started
+            self._unsubscribe(request.stream_id)
+        self._log_answer(request, seconds=time.perf_counter() - started, error=error)
+        self._update_flow()
+
+    def _log_answer(self, request: ModelInfoRequest, *, seconds: float = 0.0, error: str | None = None) -> None:
         end = None if error else "stop"
-        self._log(
-            RequestLog(
-                self.number,
-                request.stream_id,
-                "MODEL_INFO",
-                request.model,
-                seconds=seconds,
-                end=end,
-                error=error,
-                ignored=request.ignored,
-            )
-        )
-        self._changed()
+        head = (self.number, request.stream_id, "MODEL_INFO", request.model)
+        self._log(RequestLog(*head, seconds=seconds, end=end, error=error, ignored=request.ignored))
 
     def _answered(self, request: ModelInfoRequest, task: asyncio.Task[None]) -> None:
         self._answers.discard(task)
@@ -172,12 +174,12 @@ class Connection:
         if bug is not None:
             self._session.refuse(request.stream_id, ServerError(f"the server failed to describe its model: {bug!r}"))
             asyncio.get_running_loop().call_exception_handler({"message": "MODEL_INFO failed", "exception": bug})
-            self._changed()
+            self._update_flow()
         self._note_idle()
 
-    def _watch(self, stream_id: str, model: str | None) -> None:
-        """Send the load's progress to a request; nothing at all when the model is there already (LOAD-2)."""
-        if self._progress is None or stream_id in self._watching:
+    def _subscribe(self, stream_id: str, model: str | None) -> None:
+        """Send the load's progress to a request; nothing when the model is loaded already (LOAD-2)."""
+        if self._progress is None or stream_id in self._progress_subscriptions:
             return
         started = False
 
@@ -186,19 +188,19 @@ class Connection:
             if started or progress.phase != "ready":
                 started = True
                 self._session.report_progress(stream_id, progress)
-                self._changed()
+                self._update_flow()
 
-        self._watching[stream_id] = self._progress.subscribe(model, listener)
+        self._progress_subscriptions[stream_id] = self._progress.subscribe(model, listener)
 
-    def _unwatch(self, stream_id: StreamId) -> None:
-        unsubscribe = self._watching.pop(stream_id, None)
+    def _unsubscribe(self, stream_id: StreamId) -> None:
+        unsubscribe = self._progress_subscriptions.pop(stream_id, None)
         if unsubscribe is not None:
             unsubscribe()
 
-    # What the model gives.
+    # Outputs of the model.
 
     def _deliver(self, outputs: Sequence[TokenOutput]) -> None:
-        """Take one step's outputs for this client."""
+        """Queue one step's outputs for this client."""
         if self._closed:
             return
         now = time.perf_counter()
@@ -211,11 +213,11 @@ class Connection:
                     self._log(record.log(now, **ending))
         for stream_id in self._session.outputs(outputs):
             self._end(stream_id)
-        self._changed()
+        self._update_flow()
 
     def _end(self, stream_id: StreamId) -> None:
         self._records.pop(stream_id, None)
-        self._unwatch(stream_id)
+        self._unsubscribe(stream_id)
         handle = self._handles.pop(stream_id, None)
         if handle is not None:
             handle.cancel()  # harmless after the end, needed where only the session saw one
@@ -225,8 +227,8 @@ class Connection:
         if not self._records and not self._answers:
             self._idle.set()
 
-    def _changed(self) -> None:
-        """Look at what waits to be sent: wake the writer, stop what makes more of it than the client takes."""
+    def _update_flow(self) -> None:
+        """Wake the writer where something waits to be sent; pause the streams where too much does."""
         waiting = self._session.waiting_bytes
         if waiting:
             self._flushed.clear()
@@ -237,17 +239,17 @@ class Connection:
             for handle in list(self._handles.values()):
                 handle.pause()
 
-    def _relax(self) -> None:
+    def _resume_if_drained(self) -> None:
         if self._paused and self._session.waiting_bytes <= self._config.high_water_bytes // 4:
             self._paused = False
             self._roomy.set()
             for handle in list(self._handles.values()):
                 handle.resume()
 
-    # What leaves.
+    # Frames to the client.
 
     async def room(self) -> None:
-        """Return when the client's unsent answers leave room for another request."""
+        """Return when few enough answers wait to be sent that another request may be read."""
         await self._roomy.wait()
 
     @property
@@ -265,7 +267,7 @@ class Connection:
         await self._idle.wait()
 
     async def flushed(self) -> None:
-        """Return when everything that was to be sent has been handed to the transport."""
+        """Return when all frames have been handed to the transport."""
         await self._flushed.wait()
 
     async def write(self, send: Callable[[str], Awaitable[None]]) -> None:
@@ -281,17 +283,17 @@ class Connection:
                     self._tap.frame(self.number, "<", frame)
                 async with asyncio.timeout(self._config.stall_seconds):
                     await send(frame)
-                self._relax()
+                self._resume_if_drained()
             self._flushed.set()
 
     def refuse(self, error: LmtoolError) -> None:
-        """Answer a frame that could not even be read."""
+        """Answer a frame that could not be read."""
         self._session.refuse(None, error)
         self._log(RequestLog(self.number, "null", "?", error=error.message))
-        self._changed()
+        self._update_flow()
 
     def refuse_new(self, error: LmtoolError) -> None:
-        """End every stream that is asked for from now on with this error."""
+        """End every stream that is requested from now on with this error."""
         self._refusal = error
 
     def fail(self, error: LmtoolError) -> None:
@@ -300,10 +302,10 @@ class Connection:
         for stream_id in self._session.fail_streams(error):
             self._log(self._records[stream_id].log(now, error=error.message))
             self._end(stream_id)
-        self._changed()
+        self._update_flow()
 
     def close(self) -> None:
-        """Cancel everything at once: the client is gone."""
+        """Cancel everything at once: the client has left."""
         if self._closed:
             return
         self._closed = True
@@ -314,8 +316,8 @@ class Connection:
         for handle in list(self._handles.values()):
             handle.cancel()
         self._handles.clear()
-        for stream_id in list(self._watching):
-            self._unwatch(stream_id)
+        for stream_id in list(self._progress_subscriptions):
+            self._unsubscribe(stream_id)
         for task in self._answers:
             task.cancel()
         for event in (self._sendable, self._roomy, self._idle, self._flushed):

@@ -1,4 +1,4 @@
-"""Where a server is: the ways to write it, and what each means."""
+"""Endpoints: where a server is, and the spellings of that."""
 
 from __future__ import annotations
 
@@ -28,17 +28,22 @@ class SocketEndpoint:
     loopback: bool
     """Whether it is on this machine, so that no proxy lies on the way."""
     authorization: str | None = field(default=None, repr=False)
-    """What the handshake shows in the header of this name."""
+    """Value of the handshake's `Authorization` header."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandEndpoint:
-    """A server that is started for this client alone, and spoken to through its stdin and stdout."""
+    """A server that is started for this client alone, connected by its stdin and stdout."""
 
     words: tuple[str, ...]
     """The program and its arguments; no shell is involved."""
     on_log: Callable[[str], None] | None = None
     """Called with each line of its stderr, in the event loop; None: it writes to this process's stderr."""
+
+    @property
+    def url(self) -> str:
+        """The way to write it."""
+        return f"stdio:{shlex.join(self.words)}"
 
     @property
     def program(self) -> str:
@@ -52,9 +57,9 @@ Endpoint: TypeAlias = SocketEndpoint | CommandEndpoint
 
 
 def parse(text: str | Endpoint, api_key: str | None = None) -> Endpoint:
-    """The endpoint that a text means; one that is parsed already stays. Raises `UsageError`.
+    """The endpoint that a text names; a parsed one is returned as it is. Raises `UsageError`.
 
-    api_key: shown to a server that listens, unless the text has credentials of its own (`ws://user:KEY@HOST:PORT/`).
+    api_key: sent to a server that listens, unless the text has credentials of its own (`ws://user:KEY@HOST:PORT/`).
     """
     if not isinstance(text, str):
         return text

@@ -1,6 +1,6 @@
-"""Frames of any peer as a bystander reads them: command, entries, and what an entry means for its stream.
+"""Frames of any peer as an observer reads them: command, entries, and what an entry means for its stream.
 
-The codec reads for a client or server that must obey, and refuses; here nothing is refused and nothing is lost.
+The codec refuses what a client or server must not obey; here nothing is refused and nothing is lost.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ def entries_of(value: object) -> list[Entry]:
 def token_entries(entries: Sequence[Entry]) -> list[TokenEntry]:
     """What the entries of a TOKEN mean."""
     try:
-        found = msgspec.convert(entries, list[TokenEntry])
-        if math.isfinite(sum([one.logprob or 0.0 for one in found])):  # an infinity or NaN stays one in a sum
-            return found
+        converted = msgspec.convert(entries, list[TokenEntry])
+        if math.isfinite(sum([one.logprob or 0.0 for one in converted])):  # an infinity or NaN stays one in a sum
+            return converted
     except (msgspec.ValidationError, RecursionError):
         pass
     return [_tolerant(one) for one in entries]
@@ -111,12 +111,12 @@ def _tolerant(entry: Entry) -> TokenEntry:
 def alternatives(entry: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
     """The tokens that an entry names beside its own, by id, and their logprobs in nats, best first."""
     listed = entry.get("top_logprobs")
-    found = [
+    pairs = [
         (int(name), float(value))
         for name, value in (listed.items() if isinstance(listed, dict) else ())
         if name.isascii() and name.isdigit() and len(name) < 10 and _is_finite(value)
     ]
-    return tuple(sorted(found, key=lambda one: -one[1]))
+    return tuple(sorted(pairs, key=lambda one: -one[1]))
 
 
 def _is_finite(value: object) -> bool:

@@ -20,7 +20,8 @@ def dump(value: object) -> bytes:
     try:
         return _ENCODER.encode(value)
     except UnicodeEncodeError:
-        return _ENCODER.encode(_without_lone_surrogates(value))
+        members = msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else value
+        return _ENCODER.encode(_without_lone_surrogates(members))
 
 
 def load(text: str) -> object:
@@ -43,7 +44,7 @@ def load(text: str) -> object:
 def load_members(text: str) -> dict[str, bytes]:
     """The members of a JSON object, each value as its own JSON text. Raises `JsonTextError`.
 
-    A value that only Python's reader takes (`NaN`) keeps its spelling, so that whoever reads the member can refuse it
+    A value that only Python's reader takes (`NaN`) keeps its spelling, so that the reader of the member can refuse it
     by its name.
     """
     try:
@@ -80,7 +81,8 @@ def _without_lone_surrogates(value: object) -> object:
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
-        return {_without_lone_surrogates(key): _without_lone_surrogates(member) for key, member in value.items()}
+        known = ((name, member) for name, member in value.items() if member is not msgspec.UNSET)
+        return {_without_lone_surrogates(name): _without_lone_surrogates(member) for name, member in known}
     if isinstance(value, list | tuple):
         return [_without_lone_surrogates(member) for member in value]
     return value

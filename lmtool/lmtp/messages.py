@@ -1,7 +1,7 @@
 """Every LMTP message of both directions, as data.
 
-A `stream_id` is held here, and in the requests inside, as its JSON text (`7`, `"a"`): so any JSON value is echoed as it
-was given, and can be a key.
+A `stream_id` is kept here, and in the requests inside, as its JSON text (`7`, `"a"`): so any JSON value is echoed
+unchanged, and can be a key.
 """
 
 from __future__ import annotations
@@ -15,13 +15,10 @@ if TYPE_CHECKING:
     from lmtool.types import GenerateRequest, LoadProgress, ScoreRequest, TokenOutput
 
 PROTOCOL_VERSION = 1
-"""What MODEL_INFO tells as `lmtp`, and what a client sends as `lmtp` to ask for the extensions (SPEC.md, EXT)."""
-
-MAX_FRAME_BYTES = 4 * 1024 * 1024
-"""Of a client's frame: as many as every server reads (SPEC.md, TRA-4)."""
+"""`lmtp` of MODEL_INFO, and of a request that asks for the extensions (SPEC.md, EXT)."""
 
 SUBPROTOCOL = "lmtp"
-"""Selected of a WebSocket's subprotocols where it is offered: a page that shows a key in another needs one (TRA-12)."""
+"""WebSocket subprotocol, selected where it is offered: a page that sends a key in another needs one (TRA-12)."""
 
 EXTENSIONS = (
     "cancel",
@@ -30,14 +27,20 @@ EXTENSIONS = (
     "seed",
     "logprobs_mode",
     "text",
+    "tools",
+    "mixed_prompt",
     "score_alternatives",
+    "constraint",
+    "priority",
+    "logits_processors",
     "usage",
     "error_code",
     "ignored",
     "progress",
     "list",
+    "limits",
 )
-"""Names of what this implementation knows beyond the LMTP document, as told by MODEL_INFO."""
+"""Names of what this implementation knows beyond the LMTP document, as MODEL_INFO lists them (EXT-6)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +51,9 @@ class Generate:
     extended: bool = False
     """Whether the request has `lmtp`: the client knows the extensions."""
     progress: bool = False
-    """Whether to tell how a load proceeds before the first token."""
+    """Whether to report a load before the first token."""
     ignored: tuple[str, ...] = ()
-    """Fields of the request that nobody here knows."""
+    """Unknown fields of the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,7 @@ class ModelsAnswer:
 
 @dataclass(frozen=True, slots=True)
 class RequestFailed:
-    """MSG with `error`: a request, or a frame that belongs to none (`stream_id` None), could not be obeyed."""
+    """MSG with `error`: a request, or a frame that belongs to none (`stream_id` None), was refused or failed."""
 
     stream_id: str | None
     error: str

@@ -1,11 +1,13 @@
-"""MODEL_INFO's answers, a description or a list, to the wire's objects and back from whatever a server tells."""
+"""MODEL_INFO's answers, a description or a list: written as objects, read from any server."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
+
+import msgspec
 
 from lmtool.lmtp.messages import EXTENSIONS, PROTOCOL_VERSION
-from lmtool.types import ModelEntry, ModelInfo, ModelPhase, TokenizerInfo
+from lmtool.types import ModelEntry, ModelInfo, ModelPhase, TokenizerInfo, ToolCallFormat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,90 +19,90 @@ _NUMBERS = ("vocab_size", "context_length", "bos_token_id", "parameters", "runni
 _TEXTS = ("architecture", "dtype", "device", "kernels")
 
 
-def to_wire(info: ModelInfo) -> dict[str, object]:
+def to_wire(info: ModelInfo, limits: Mapping[str, int | None] | None = None) -> dict[str, object]:
     """The `model_info` object: the LMTP document's `model` and `constructor` first, then what else is known.
 
-    Library versions stand at the top level, as with LMQL's server; what is not known is left out.
+    Library versions stand at the top level, as with LMQL's server; what is not known is left out. limits: of the
+    server, by their names on the wire (INF-7).
     """
-    told: dict[str, object] = {"model": info.model, "model_type": info.backend, "constructor": info.constructor}
-    told.update(info.versions)
+    members: dict[str, object] = {"model": info.model, "model_type": info.backend, "constructor": info.constructor}
+    members.update(info.versions)
     for name in (*_NUMBERS, *_TEXTS):
         value = getattr(info, name)
         if value is not None:
-            told[name] = value
-    told["eos_token_ids"] = info.eos_token_ids
+            members[name] = value
+    members["eos_token_ids"] = info.eos_token_ids
     if info.tokenizer is not None:
-        told["tokenizer"] = {"name": info.tokenizer.name, "sha256": info.tokenizer.sha256}
-    told["chat_template"] = info.chat_template
-    told["versions"] = dict(info.versions)
-    told["lmtp"] = PROTOCOL_VERSION
-    told["extensions"] = EXTENSIONS
-    return told
+        members["tokenizer"] = {"name": info.tokenizer.name, "sha256": info.tokenizer.sha256}
+    members["chat_template"] = info.chat_template
+    if info.tool_calls is not None:
+        members["tool_calls"] = info.tool_calls
+    members["versions"] = dict(info.versions)
+    all_limits = {"top_logprobs": info.max_top_logprobs, **(limits or {})}
+    members["limits"] = {name: limit for name, limit in all_limits.items() if limit is not None}
+    members["lmtp"] = PROTOCOL_VERSION
+    members["extensions"] = EXTENSIONS
+    return members
 
 
-def from_wire(told: Mapping[str, object] | str, model: str | None) -> ModelInfo:
-    """What a server told, as far as it makes sense; `model` is the name that was asked for."""
-    if isinstance(told, str):
-        return ModelInfo(model=model or "", constructor=told, backend="unknown")
-    name = _text(told, "model") or _text(told, "model_identifier") or model or ""
+def from_wire(members: Mapping[str, object] | str, model: str | None) -> ModelInfo:
+    """The description in a server's answer, as far as it makes sense; `model` is the name in the request."""
+    if isinstance(members, str):
+        return ModelInfo(model=model or "", constructor=members, backend="unknown")
+    known: dict[str, Any] = {name: _number(members, name) for name in _NUMBERS}
+    known |= {name: _text(members, name) for name in _TEXTS}
+    limits = members.get("limits")
     return ModelInfo(
-        model=name,
-        constructor=_text(told, "constructor") or "",
-        backend=_text(told, "model_type") or "unknown",
-        eos_token_ids=tuple(token for token in _list(told, "eos_token_ids") if isinstance(token, int)),
-        tokenizer=_tokenizer(told.get("tokenizer")),
-        chat_template=told.get("chat_template") is True,
-        versions=_versions(told),
-        vocab_size=_number(told, "vocab_size"),
-        context_length=_number(told, "context_length"),
-        bos_token_id=_number(told, "bos_token_id"),
-        parameters=_number(told, "parameters"),
-        running=_number(told, "running"),
-        waiting=_number(told, "waiting"),
-        architecture=_text(told, "architecture"),
-        dtype=_text(told, "dtype"),
-        device=_text(told, "device"),
-        kernels=_text(told, "kernels"),
+        model=_text(members, "model") or _text(members, "model_identifier") or model or "",
+        constructor=_text(members, "constructor") or "",
+        backend=_text(members, "model_type") or "unknown",
+        eos_token_ids=tuple(token for token in _list(members, "eos_token_ids") if isinstance(token, int)),
+        tokenizer=_tokenizer(members.get("tokenizer")),
+        chat_template=members.get("chat_template") is True,
+        tool_calls=_tool_calls(members.get("tool_calls")),
+        versions=_versions(members),
+        max_top_logprobs=_number(limits, "top_logprobs") if isinstance(limits, dict) else None,
+        **known,
     )
 
 
 def entry_to_wire(entry: ModelEntry) -> dict[str, object]:
     """One entry of `models`; what is not known is left out."""
-    told: dict[str, object] = {"name": entry.name, "phase": entry.phase}
+    members: dict[str, object] = {"name": entry.name, "phase": entry.phase}
     if entry.aliases:
-        told["aliases"] = entry.aliases
+        members["aliases"] = entry.aliases
     for name in ("size_bytes", "context_length", "idle_seconds"):
         value = getattr(entry, name)
         if value is not None:
-            told[name] = value
-    return told
+            members[name] = value
+    return members
 
 
-def entry_from_wire(told: Mapping[str, object]) -> ModelEntry:
+def entry_from_wire(members: Mapping[str, object]) -> ModelEntry:
     """One entry of a server's `models`, as far as it makes sense; a phase of a later server counts as ready."""
-    phase, idle = told.get("phase"), told.get("idle_seconds")
+    phase, idle = members.get("phase"), members.get("idle_seconds")
     return ModelEntry(
-        _text(told, "name") or "",
-        tuple(alias for alias in _list(told, "aliases") if isinstance(alias, str)),
+        _text(members, "name") or "",
+        tuple(alias for alias in _list(members, "aliases") if isinstance(alias, str)),
         cast("ModelPhase", phase) if phase in get_args(ModelPhase) else "ready",
-        _number(told, "size_bytes"),
-        _number(told, "context_length"),
+        _number(members, "size_bytes"),
+        _number(members, "context_length"),
         float(idle) if isinstance(idle, int | float) else None,
     )
 
 
-def _text(told: Mapping[str, object], field: str) -> str | None:
-    value = told.get(field)
+def _text(members: Mapping[str, object], field: str) -> str | None:
+    value = members.get(field)
     return value if isinstance(value, str) else None
 
 
-def _number(told: Mapping[str, object], field: str) -> int | None:
-    value = told.get(field)
+def _number(members: Mapping[str, object], field: str) -> int | None:
+    value = members.get(field)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _list(told: Mapping[str, object], field: str) -> list[object]:
-    value = told.get(field)
+def _list(members: Mapping[str, object], field: str) -> list[object]:
+    value = members.get(field)
     return value if isinstance(value, list) else []
 
 
@@ -110,9 +112,16 @@ def _tokenizer(value: object) -> TokenizerInfo | None:
     return TokenizerInfo(value["name"], str(value.get("sha256", "")))
 
 
-def _versions(told: Mapping[str, object]) -> dict[str, str]:
-    versions = told.get("versions")
+def _tool_calls(value: object) -> ToolCallFormat | None:
+    try:
+        return None if value is None else msgspec.convert(value, ToolCallFormat)
+    except msgspec.ValidationError:  # of a later server
+        return ToolCallFormat()
+
+
+def _versions(members: Mapping[str, object]) -> dict[str, str]:
+    versions = members.get("versions")
     if isinstance(versions, dict):
         return {str(library): str(version) for library, version in versions.items()}
     libraries = ("transformers", "bitsandbytes", "llama-cpp-python")
-    return {library: str(told[library]) for library in libraries if library in told}
+    return {library: str(members[library]) for library in libraries if library in members}

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 import msgspec
 
 from lmtool.errors import RequestError
-from lmtool.types import RANGES, ChatMessage, LogprobsMode, Prompt, Range
+from lmtool.logits_processors import MOST as MAX_PROCESSORS
+from lmtool.sampling_parameters import NUMERIC_PARAMETERS, Range
+from lmtool.types import ChatMessage, LogprobsMode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +22,16 @@ MAX_STREAM_ID_BYTES = 1024
 MAX_STOP_ENTRIES = 64
 MAX_NAME_CHARACTERS = 4096
 MAX_MESSAGES = 10_000
-"""As many as the HTTP APIs take."""
+MAX_TOOLS = 128
+"""Messages and tools: as many as the HTTP APIs take."""
+LIMITS = {
+    "stream_id_bytes": MAX_STREAM_ID_BYTES,
+    "stop": MAX_STOP_ENTRIES,
+    "messages": MAX_MESSAGES,
+    "tools": MAX_TOOLS,
+    "logits_processors": MAX_PROCESSORS,
+}
+"""Of a request's fields, by their names in MODEL_INFO (INF-7)."""
 _SHOWN_CHARACTERS = 60
 
 T = TypeVar("T")
@@ -47,9 +58,9 @@ class Field(Generic[T]):
         index = re.match(r".* - at `\$\[(\d+)\]", str(error))
         if index is not None:
             element = msgspec.json.decode(text, type=list[msgspec.Raw])[int(index[1])]
-            return f"has {shown(bytes(element))} at index {index[1]}"
+            return f"has {excerpt(bytes(element))} at index {index[1]}"
         member = self._member_at_fault(text) if text.startswith(b"{") else None
-        return f"has {shown(member)}" if member else f"is {shown(text)}"
+        return f"has {excerpt(member)}" if member else f"is {excerpt(text)}"
 
     def _member_at_fault(self, text: bytes) -> bytes | None:
         """The first member of an object that this field cannot read, as an object of its own."""
@@ -73,30 +84,28 @@ _FewStops = Annotated[tuple[_StopText | _TokenId, ...], msgspec.Meta(max_length=
 
 
 def _number(allowed: Range) -> Field[Any]:
-    low, high = allowed.low, allowed.high
-    bounds = msgspec.Meta(gt=low, le=high) if allowed.above else msgspec.Meta(ge=low, le=high)
-    return Field(Annotated[int if allowed.whole else float, bounds], str(allowed))
+    return Field(Annotated[int if allowed.integer else float, allowed.meta], str(allowed))
 
 
-_FINITE: Field[float] = Field(float, "a finite number")
-_NUMBERS: dict[str, Field[Any]] = {
-    **{name: _number(allowed) for name, allowed in RANGES.items()},
-    # As SPEC.md has them; an engine refuses what it cannot compute with.
-    **dict.fromkeys(("temperature", "presence_penalty", "frequency_penalty"), _FINITE),
-    "repetition_penalty": Field(Annotated[float, msgspec.Meta(gt=0)], "a number above 0"),
-    "top_p": _number(Range(0, 1, above=True)),
-}
-"""The numbers of `SamplingParams`."""
-TOP_LOGPROBS: Field[int] = _NUMBERS["top_logprobs"]
+TOP_LOGPROBS: Field[int] = _number(NUMERIC_PARAMETERS["top_logprobs"].lmtp)
 SWITCH: Field[bool] = Field(bool, "true or false")
 PROMPT: Field[tuple[int, ...] | str] = Field(
     str | tuple[_TokenId, ...], "an array of token ids (integers, 0 or more) or a string"
 )
 SCORED = PROMPT
-MESSAGES: Field[Prompt] = Field(
+MIXED: Field[tuple[str | int, ...]] = Field(
+    tuple[str | _TokenId, ...], "an array of token ids (integers, 0 or more) and strings"
+)
+MESSAGES: Field[tuple[ChatMessage, ...]] = Field(
     Annotated[tuple[ChatMessage, ...], msgspec.Meta(min_length=1, max_length=MAX_MESSAGES)],
     f'an array of 1 to {MAX_MESSAGES} {{"role": string, "content": string}}',
 )
+TOOLS: Field[tuple[Mapping[str, object], ...]] = Field(
+    Annotated[tuple[dict[str, object], ...], msgspec.Meta(max_length=MAX_TOOLS)],
+    f"an array of at most {MAX_TOOLS} objects",
+)
+TEMPLATE_KWARGS: Field[Mapping[str, object]] = Field(dict[str, object], "an object")
+PREFILL: Field[str] = Field(str, "a string")
 STOP: Field[str | int | tuple[str | int, ...]] = Field(
     _StopText | _TokenId | _FewStops,
     f"a string of 1 to 1024 characters, a token id, or an array of at most {MAX_STOP_ENTRIES} of them",
@@ -111,7 +120,7 @@ PRIORITY: Field[int] = Field(Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 -
 LMTP: Field[int] = Field(Annotated[int, msgspec.Meta(ge=1)], "an integer, 1 or more")
 
 SAMPLING: Mapping[str, Field[Any]] = {
-    **_NUMBERS,
+    **{name: _number(parameter.lmtp) for name, parameter in NUMERIC_PARAMETERS.items()},
     "logit_bias": Field(dict[_TokenId, float], 'an object of token ids and finite numbers, such as {"50256": -100}'),
     "stop_token_ids": Field(_FewTokenIds, f"an array of at most {MAX_STOP_ENTRIES} token ids"),
     "ignore_eos": SWITCH,
@@ -120,18 +129,17 @@ SAMPLING: Mapping[str, Field[Any]] = {
 """Fields of GENERATE that bear the names of `SamplingParams`, but for `stop`."""
 
 _REQUEST = frozenset({"stream_id", "model", "lmtp"})
+_PROMPT = frozenset({"prompt", "messages", "tools", "chat_template_kwargs", "prefill", "text", "progress"})
 KNOWN: Mapping[str, frozenset[str]] = {
-    "GENERATE": _REQUEST
-    | {"prompt", "messages", "text", "progress", "stop", "constraint", "priority", "logits_processors"}
-    | SAMPLING.keys(),
-    "SCORE": _REQUEST | {"prompt", "messages", "scored", "text", "progress", "top_logprobs"},
+    "GENERATE": _REQUEST | _PROMPT | {"stop", "constraint", "priority", "logits_processors"} | SAMPLING.keys(),
+    "SCORE": _REQUEST | _PROMPT | {"scored", "top_logprobs"},
     "MODEL_INFO": _REQUEST | {"data", "progress", "list"},
     "CANCEL": _REQUEST,
 }
 """Every field that has a meaning, per command; the others are ignored and told to a client that asks."""
 
 
-def shown(text: bytes) -> str:
+def excerpt(text: bytes) -> str:
     """A JSON text short enough for a sentence."""
     whole = text.decode("utf-8", "replace")
     return whole if len(whole) <= _SHOWN_CHARACTERS else whole[:_SHOWN_CHARACTERS] + "…"

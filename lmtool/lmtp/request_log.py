@@ -1,4 +1,4 @@
-"""What is worth a line in a server's log about each request: who, what, how much, how fast, how it ended."""
+"""One line of a server's log for each request: connection, command, tokens, times, how it ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RequestLog:
-    """One finished request, or one refused frame. Holds counts and ids, never what was said."""
+    """One finished request, or one refused frame. Holds counts and ids, never a prompt or a text."""
 
     connection: int
     """Connections are counted from 1; the one of stdin and stdout is 0."""
@@ -32,7 +32,7 @@ class RequestLog:
     seconds: float = 0.0
     """From the request to its end."""
     end: str | None = None
-    """`stop`, `length`, `cancelled`, or `left` when the client was gone; None with an error."""
+    """`stop`, `length`, `cancelled`, or `left` when the client has disconnected; None with an error."""
     error: str | None = None
     ignored: tuple[str, ...] = ()
     """Fields of the request that had no effect."""
@@ -75,7 +75,7 @@ class StreamRecord:
         """The finished record."""
         request = self._message.request
         prompt_tokens = self._usage.prompt_tokens if self._usage else None
-        if prompt_tokens is None and not self._message.request.text:
+        if prompt_tokens is None and isinstance(request.prompt, tuple):
             prompt_tokens = len(request.prompt)
         return RequestLog(
             self._connection,
@@ -92,7 +92,3 @@ class StreamRecord:
             self._usage.cached_tokens if self._usage else 0,
             error_code,
         )
-
-
-def silent(_entry: RequestLog) -> None:
-    """Log nothing."""

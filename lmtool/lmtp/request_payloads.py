@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields
 from heapq import nsmallest
-from typing import TYPE_CHECKING, TypeVar
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -19,7 +19,8 @@ from lmtool.logit_bias import PackedBias, pack_bias
 from lmtool.logits_processors import processors_from
 from lmtool.logits_processors import written as written_processors
 from lmtool.prompt_limits import LimitsByModel, limits_of
-from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
+from lmtool.sampling_parameters import DEFAULTS
+from lmtool.types import ChatPrompt, GenerateRequest, MixedPrompt, SamplingParams, ScoreRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from lmtool.types import Constraint, NamedProcessor, Prompt
 
 T = TypeVar("T")
-_DEFAULTS = SamplingParams()
 _NO_LIMITS: LimitsByModel = {}
 _REPORTED_FIELDS = 20
 _REPORTED_CHARACTERS = 64
@@ -44,19 +44,19 @@ def stream_id(members: Mapping[str, bytes]) -> str:
     try:
         return json_text.compact(text)
     except JsonTextError:
-        raise RequestError(f"stream_id is {request_fields.shown(text)}; expected a JSON value") from None
+        raise RequestError(f"stream_id is {request_fields.excerpt(text)}; expected a JSON value") from None
 
 
 def read(
-    command: str, shown: str, stream: str, members: Mapping[str, bytes], limits: LimitsByModel = _NO_LIMITS
+    command: str, label: str, stream: str, members: Mapping[str, bytes], limits: LimitsByModel = _NO_LIMITS
 ) -> ClientMessage:
-    """The message of a command with these members. Raises `RequestError`; `shown` names the command in it.
+    """The message of a command with these members. Raises `RequestError`; `label` names the command in it.
 
     limits: what is beyond them is refused.
     """
     reader = _READERS.get(command)
     if reader is None:
-        raise RequestError(f"Unknown command: {shown}; expected {', '.join(_READERS)}")
+        raise RequestError(f"Unknown command: {label}; expected {', '.join(_READERS)}")
     # null is the same as leaving a field out, so that a client may always send all its fields.
     message = reader(stream, {name: text for name, text in members.items() if text != b"null"})
     if isinstance(message, Generate | Score) and (own := limits_of(message.request.model, limits)) is not None:
@@ -76,7 +76,7 @@ def _read_generate(stream: str, members: Mapping[str, bytes]) -> Generate:
         priority=_optional(members, "priority", request_fields.PRIORITY) or 0,
         logits_processors=_processors(members),
     )
-    return Generate(request, _extended(members), _switch(members, "progress"), _ignored("GENERATE", members))
+    return Generate(request, **_extras("GENERATE", members))
 
 
 def _read_score(stream: str, members: Mapping[str, bytes]) -> Score:
@@ -92,18 +92,17 @@ def _read_score(stream: str, members: Mapping[str, bytes]) -> Score:
         top_logprobs=_optional(members, "top_logprobs", request_fields.TOP_LOGPROBS),
         text=_switch(members, "text", default=_is_text(prompt) or isinstance(scored, str)),
     )
-    return Score(request, _extended(members), _switch(members, "progress"), _ignored("SCORE", members))
+    return Score(request, **_extras("SCORE", members))
 
 
 def _read_model_info(stream: str, members: Mapping[str, bytes]) -> ModelInfoRequest:
     model = _optional(members, "model", request_fields.MODEL)
-    ignored = _ignored("MODEL_INFO", members)
-    listing = _switch(members, "list")
-    return ModelInfoRequest(stream, model, _extended(members), _switch(members, "progress"), ignored, listing)
+    return ModelInfoRequest(stream, model, listing=_switch(members, "list"), **_extras("MODEL_INFO", members))
 
 
 def _read_cancel(stream: str, members: Mapping[str, bytes]) -> Cancel:
-    return Cancel(stream, _optional(members, "model", request_fields.MODEL), _extended(members))
+    model = _optional(members, "model", request_fields.MODEL)
+    return Cancel(stream, model, _optional(members, "lmtp", request_fields.LMTP) is not None)
 
 
 _READERS: Mapping[str, Callable[[str, Mapping[str, bytes]], ClientMessage]] = {
@@ -118,19 +117,48 @@ def _prompt(members: Mapping[str, bytes]) -> Prompt:
     if "prompt" in members and "messages" in members:
         raise RequestError("the request has both prompt and messages; expected one of them")
     if "messages" in members:
-        return request_fields.MESSAGES.read("messages", members["messages"])
-    if "prompt" in members:
-        return request_fields.PROMPT.read("prompt", members["prompt"])
-    raise RequestError(f"prompt is missing; expected {request_fields.PROMPT.expected}")
+        return ChatPrompt(
+            request_fields.MESSAGES.read("messages", members["messages"]),
+            _optional(members, "tools", request_fields.TOOLS) or (),
+            _optional(members, "chat_template_kwargs", request_fields.TEMPLATE_KWARGS) or {},
+            _optional(members, "prefill", request_fields.PREFILL) or "",
+        )
+    if extra := next((name for name in _WITH_MESSAGES if name in members), None):
+        raise RequestError(f"{extra} needs messages: it is a matter of the chat template")
+    if "prompt" not in members:
+        raise RequestError(f"prompt is missing; expected {request_fields.PROMPT.expected}")
+    return _mixed(members["prompt"]) or request_fields.PROMPT.read("prompt", members["prompt"])
 
 
-def _is_messages(prompt: Prompt) -> bool:
-    return not isinstance(prompt, str) and len(prompt) > 0 and not isinstance(prompt[0], int)
+_WITH_MESSAGES = ("tools", "chat_template_kwargs", "prefill")
+
+
+def _mixed(text: bytes) -> MixedPrompt | None:
+    """The prompt if it is an array with a text; None for ids alone, and for a text."""
+    if not text.startswith(b"[") or b'"' not in text:
+        return None
+    parts: list[str | tuple[int, ...]] = []
+    for is_text, entries in groupby(
+        request_fields.MIXED.read("prompt", text), key=lambda entry: isinstance(entry, str)
+    ):
+        if is_text:
+            parts += [entry for entry in entries if isinstance(entry, str)]
+        else:
+            parts.append(tuple(entry for entry in entries if isinstance(entry, int)))
+    return MixedPrompt(tuple(parts))
 
 
 def _is_text(prompt: Prompt) -> bool:
-    """Whether a request with this prompt is in text mode unless it says otherwise: any that is not token ids."""
-    return isinstance(prompt, str) or _is_messages(prompt)
+    """Whether a request with this prompt is in text mode unless it says otherwise: any that is not token ids alone."""
+    return not isinstance(prompt, tuple)
+
+
+def _prompt_payload(prompt: Prompt) -> dict[str, object]:
+    if isinstance(prompt, MixedPrompt):
+        return {"prompt": [one for part in prompt.parts for one in ((part,) if isinstance(part, str) else part)]}
+    if not isinstance(prompt, ChatPrompt):
+        return {"prompt": prompt}
+    return {"messages": prompt.messages} | {name: value for name in _WITH_MESSAGES if (value := getattr(prompt, name))}
 
 
 def _sampling(members: Mapping[str, bytes]) -> SamplingParams:
@@ -149,13 +177,13 @@ def _sampling(members: Mapping[str, bytes]) -> SamplingParams:
 
 
 def _constraint(members: Mapping[str, bytes]) -> Constraint | None:
-    given = _optional(members, "constraint", request_fields.CONSTRAINT)
-    return None if given is None else constraint_from(given)
+    value = _optional(members, "constraint", request_fields.CONSTRAINT)
+    return None if value is None else constraint_from(value)
 
 
 def _processors(members: Mapping[str, bytes]) -> tuple[NamedProcessor, ...]:
-    given = _optional(members, "logits_processors", request_fields.PROCESSORS)
-    return () if given is None else processors_from(given)
+    value = _optional(members, "logits_processors", request_fields.PROCESSORS)
+    return () if value is None else processors_from(value)
 
 
 def _optional(members: Mapping[str, bytes], name: str, field: request_fields.Field[T]) -> T | None:
@@ -163,17 +191,18 @@ def _optional(members: Mapping[str, bytes], name: str, field: request_fields.Fie
 
 
 def _switch(members: Mapping[str, bytes], name: str, *, default: bool = False) -> bool:
-    given = _optional(members, name, request_fields.SWITCH)
-    return default if given is None else given
+    value = _optional(members, name, request_fields.SWITCH)
+    return default if value is None else value
 
 
-def _extended(members: Mapping[str, bytes]) -> bool:
-    return _optional(members, "lmtp", request_fields.LMTP) is not None
-
-
-def _ignored(command: str, members: Mapping[str, bytes]) -> tuple[str, ...]:
+def _extras(command: str, members: Mapping[str, bytes]) -> dict[str, Any]:
+    """The members of a message beside its request."""
     unknown = nsmallest(_REPORTED_FIELDS, members.keys() - request_fields.KNOWN[command])
-    return tuple(name[:_REPORTED_CHARACTERS] for name in unknown)
+    return {
+        "extended": _optional(members, "lmtp", request_fields.LMTP) is not None,
+        "progress": _switch(members, "progress"),
+        "ignored": tuple(name[:_REPORTED_CHARACTERS] for name in unknown),
+    }
 
 
 def write(message: ClientMessage) -> tuple[str, bytes]:
@@ -204,27 +233,28 @@ def write(message: ClientMessage) -> tuple[str, bytes]:
 
 
 def extensions(request: GenerateRequest | ScoreRequest) -> list[str]:
-    """What of a request only a server that knows more than LMQL 0.7.3's understands, in words for people."""
+    """Parts of a request that LMQL 0.7.3's server does not know, in words for people."""
     payload = _generate_payload(request) if isinstance(request, GenerateRequest) else _score_payload(request)
-    names = [name for name in payload if name not in _KNOWN_TO_LMQL]
+    names = [name for name in payload if name not in _LMQL_FIELDS]
     if isinstance(request, GenerateRequest) and request.constraint is not None:
         names[names.index("constraint")] = f"constraint ({request.constraint.kind})"
     names += [f"{name} as text" for name in ("prompt", "scored") if isinstance(payload.get(name), str)]
     return names + (["top_logprobs 0 (1 is its least)"] if payload.get("top_logprobs") == 0 else [])
 
 
-_KNOWN_TO_LMQL = {"model", "stream_id", "prompt", "scored", "max_tokens", "temperature", "logit_bias"} | {
+_LMQL_FIELDS = {"model", "stream_id", "prompt", "scored", "max_tokens", "temperature", "logit_bias"} | {
     "top_logprobs", "top_k", "top_p", "repetition_penalty",
 }  # fmt: skip
 
 
 def _generate_payload(request: GenerateRequest) -> dict[str, object]:
+    if request.prefill_only:
+        raise RequestError("LMTP cannot ask for a prefill alone", "send a request with max_tokens 1")
     payload = _payload(request.model, str(request.stream_id))
-    payload["messages" if _is_messages(request.prompt) else "prompt"] = request.prompt
-    for field in fields(SamplingParams):
-        value = getattr(request.sampling, field.name)
-        if value != getattr(_DEFAULTS, field.name):
-            payload[field.name] = _json_value(field.name, value)
+    payload |= _prompt_payload(request.prompt)
+    for name, default in DEFAULTS.items():
+        if (value := getattr(request.sampling, name)) != default:
+            payload[name] = _json_value(name, value)
     if request.text != _is_text(request.prompt):
         payload["text"] = request.text
     if request.constraint is not None:
@@ -238,7 +268,7 @@ def _generate_payload(request: GenerateRequest) -> dict[str, object]:
 
 def _score_payload(request: ScoreRequest) -> dict[str, object]:
     payload = _payload(request.model, str(request.stream_id))
-    payload["messages" if _is_messages(request.prompt) else "prompt"] = request.prompt
+    payload |= _prompt_payload(request.prompt)
     payload["scored"] = request.scored
     if request.top_logprobs is not None:
         payload["top_logprobs"] = request.top_logprobs

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from lmtool.errors import ConnectError, RequestError
-from lmtool.lmtp.config import ServerConfig
-from lmtool.lmtp.connection import Connection, Tap
+from lmtool.interfaces import MetricFamily
+from lmtool.lmtp.connection import Connection, Plugs
 from lmtool.lmtp.messages import PROTOCOL_VERSION, SUBPROTOCOL
-from lmtool.lmtp.request_log import silent
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Iterable
 
     from starlette.requests import Request
 
-    from lmtool.interfaces import Catalogue, ProgressSource, TokenModel
-    from lmtool.lmtp.request_log import RequestLog
     from lmtool.lmtp.stdio import LineReader, LineWriter
 
 _FLUSH_SECONDS = 2.0
@@ -30,29 +27,10 @@ _GOING_AWAY = 1001
 
 
 class LmtpServer:
-    """Offers a model to any number of clients.
+    """Offers a model to any number of clients."""
 
-    `progress` is asked how a load proceeds, for clients that want to be told, and `catalogue` what is served: without
-    it a list is answered by the description of the one model. `log` gets one `RequestLog` for each request that ends;
-    `tap` is shown every frame.
-    """
-
-    def __init__(
-        self,
-        model: TokenModel,
-        *,
-        config: ServerConfig | None = None,
-        progress: ProgressSource | None = None,
-        catalogue: Catalogue | None = None,
-        log: Callable[[RequestLog], None] | None = None,
-        tap: Tap | None = None,
-    ) -> None:
-        self._model = model
-        self._config = config or ServerConfig()
-        self._progress = progress
-        self._catalogue = catalogue
-        self._log = log or silent
-        self._tap = tap
+    def __init__(self, plugs: Plugs) -> None:
+        self._plugs = plugs
         self._count = 0
         self._connections: set[Connection] = set()
         self._empty = asyncio.Event()
@@ -65,13 +43,17 @@ class LmtpServer:
         return len(self._connections)
 
     @property
-    def streams(self) -> int:
+    def running(self) -> int:
         """Streams of all connections that have not ended, wherever they wait."""
         return sum(connection.streams for connection in self._connections)
 
     def routes(self) -> list[BaseRoute]:
         """Routes for a starlette application; serve it behind `access.asgi.Door`, with `uvicorn_options`."""
         return [WebSocketRoute("/", self._websocket), Route("/", self._welcome, methods=["GET"])]
+
+    def metrics(self) -> list[MetricFamily]:
+        """How many connections are open."""
+        return [MetricFamily.gauge("connections", "Open LMTP connections.", len(self._connections))]
 
     async def drain(self, seconds: float) -> bool:
         """Take no new work, let running streams end, then close every connection.
@@ -109,37 +91,25 @@ class LmtpServer:
             }
         )
 
-    def _open(self, agent: str) -> Connection:
-        self._count += 1
-        return self._register(self._count, agent)
-
-    def _register(self, number: int, agent: str) -> Connection:
-        connection = Connection(
-            number,
-            self._model,
-            self._config,
-            progress=self._progress,
-            catalogue=self._catalogue,
-            log=self._log,
-            tap=self._tap,
-        )
+    def _register(self, number: int, agent: str = "") -> Connection:
+        connection = Connection(number, self._plugs)
         self._connections.add(connection)
         self._empty.clear()
-        if self._tap is not None:
-            self._tap.opened(number, agent)
+        if self._plugs.tap is not None:
+            self._plugs.tap.opened(number, agent)
         return connection
 
     def _close(self, connection: Connection, *, drained: bool = False) -> None:
         connection.close()
         self._connections.discard(connection)
-        if self._tap is not None:
+        if self._plugs.tap is not None:
             code = _GOING_AWAY if drained else connection.close_code
-            self._tap.ended(connection.number, "server" if drained else "client", code)
+            self._plugs.tap.ended(connection.number, "server" if drained else "client", code)
         if not self._connections:
             self._empty.set()
 
     def _refusal(self) -> Response | None:
-        if len(self._connections) >= self._config.max_connections:
+        if len(self._connections) >= self._plugs.config.max_connections:
             return PlainTextResponse(f"{len(self._connections)} connections are open, the most there may be", 503)
         if self._draining is not None:
             return PlainTextResponse(self._draining.message, 503)
@@ -150,7 +120,8 @@ class LmtpServer:
         if refusal is not None:
             await websocket.send_denial_response(refusal)
             return
-        connection, drained = self._open(websocket.headers.get("user-agent", "")), False
+        self._count += 1
+        connection, drained = self._register(self._count, websocket.headers.get("user-agent", "")), False
         try:
             await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in websocket.scope["subprotocols"] else None)
             drained = await self._converse(websocket, connection)
@@ -178,7 +149,7 @@ class LmtpServer:
 
     async def run_stdio(self, reader: LineReader, writer: LineWriter) -> None:
         """Serve one client: a frame a line. Returns when its requests have ended and all is answered."""
-        connection = self._register(0, "")
+        connection = self._register(0)
 
         async def send(frame: str) -> None:
             writer.write(frame.encode() + b"\n")
@@ -244,21 +215,3 @@ def _text(line: bytes) -> str | bytes:
         return line.decode().rstrip("\r\n")
     except UnicodeDecodeError:
         return line
-
-
-def uvicorn_options(config: ServerConfig | None = None) -> dict[str, Any]:
-    """Keyword arguments for `uvicorn.Config` that make it carry LMTP as SPEC.md says.
-
-    websockets' sans-IO core with its back-pressure, see `WebSocketProtocol`; deflate off, because it costs more time
-    than it saves; the frame limit; pings slow enough for a client that computes a mask in its event loop.
-    """
-    from lmtool.lmtp.websocket_protocol import WebSocketProtocol
-
-    config = config or ServerConfig()
-    return {
-        "ws": WebSocketProtocol,
-        "ws_max_size": config.max_frame_bytes,
-        "ws_per_message_deflate": False,
-        "ws_ping_interval": config.ping_interval,
-        "ws_ping_timeout": config.ping_timeout,
-    }

@@ -1,4 +1,4 @@
-"""A process's own stdin and stdout as lines for an event loop, whatever they are connected to."""
+"""This process's stdin and stdout as lines for an event loop, whatever they are connected to."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import stat
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from lmtool.errors import RequestError
 
@@ -15,24 +15,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
 
-class LineReader(Protocol):
-    """Where frames come from."""
-
-    async def readline(self) -> bytes:
-        """The next line with its newline; empty at the end. Raises `RequestError` for a line above the limit."""
-
-
-class LineWriter(Protocol):
-    """Where frames go."""
-
-    def write(self, data: bytes) -> None:
-        """Queue bytes."""
-
-    async def drain(self) -> None:
-        """Return when more may be queued. Raises ConnectionError or BrokenPipeError when nobody reads."""
-
-
-class BoundedLines:
+class LineReader:
     """Lines of a stream, none longer than `limit` bytes."""
 
     def __init__(self, stream: asyncio.StreamReader, limit: int) -> None:
@@ -49,17 +32,22 @@ class BoundedLines:
             raise RequestError(f"the frame has more than {self._limit} bytes, the most that are read") from None
 
 
-class _FileLines:
-    """Writes to a regular file, which an event loop cannot watch and which never blocks for long."""
+class FileWriter:
+    """A writer to a regular file, which an event loop cannot watch and which never blocks for long."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
 
     def write(self, data: bytes) -> None:
+        """Queue bytes."""
         self._file.write(data)
 
     async def drain(self) -> None:
+        """Write what was queued."""
         self._file.flush()
+
+
+LineWriter: TypeAlias = FileWriter | asyncio.StreamWriter
 
 
 async def open_stdio(limit: int) -> tuple[LineReader, LineWriter]:
@@ -73,9 +61,9 @@ async def open_stdio(limit: int) -> tuple[LineReader, LineWriter]:
     else:
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), sys.stdin)
     if _is_file(sys.stdout.fileno()):
-        return BoundedLines(stream, limit), _FileLines(sys.stdout.buffer)
+        return LineReader(stream, limit), FileWriter(sys.stdout.buffer)
     transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, sys.stdout)
-    return BoundedLines(stream, limit), asyncio.StreamWriter(transport, protocol, None, loop)
+    return LineReader(stream, limit), asyncio.StreamWriter(transport, protocol, None, loop)
 
 
 def _is_file(descriptor: int) -> bool:

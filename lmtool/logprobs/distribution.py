@@ -31,17 +31,8 @@ def probability(logprob: float) -> float:
     return math.exp(min(logprob, 0.0))
 
 
-def format_probability(p: float) -> str:
-    """`.326`, `1.00`; below a thousandth as `2e-5`."""
-    if p >= 0.9995:
-        return "1.00"
-    if p < 0.0009995:
-        return "0" if p == 0 else f"{p:.0e}".replace("e-0", "e-")
-    return f"{p:.3f}"[1:]
-
-
 def perplexity(logprob: float | None, tokens: int) -> float | None:
-    """Perplexity of so many tokens with this logprob in all; None for none, infinite above what a float holds."""
+    """Perplexity of `tokens` tokens with this logprob in all; None for none, infinite above what a float can be."""
     if logprob is None or not tokens:
         return None
     mean = -logprob / tokens
@@ -64,9 +55,20 @@ def is_normalised(logprobs: Iterable[float]) -> bool:
     return all(p <= ROUNDING for p in known) and math.fsum(map(math.exp, known)) <= _TOO_MUCH
 
 
+def rank_of(logprob: float, others: Iterable[float]) -> int:
+    """Place of a token among others by logprob, 1 the likeliest; equally likely tokens share the better place."""
+    return 1 + sum(other > logprob for other in others)
+
+
+def ranks_of(best_first: Sequence[float]) -> list[int]:
+    """`rank_of` each of these logprobs among all of them, in one pass."""
+    places: dict[float, int] = {}
+    return [places.setdefault(logprob, place) for place, logprob in enumerate(best_first, 1)]
+
+
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """Place of a token in its distribution, 1 the likeliest; tokens of equal probability share the better place."""
+    """Place of a token in its distribution, see `rank_of`."""
 
     place: int
     exact: bool = True
@@ -118,7 +120,7 @@ class Distribution(Generic[Token]):
             sound = not unnormalised and is_normalised(p for _, p in alternatives)
             return cls(tuple(alternatives), None, None, sound)
         others = tuple(one for one in alternatives if one[0] != chosen)
-        place = 1 + sum(p > own for _, p in others)
+        place = rank_of(own, (p for _, p in others))
         whole = [own, *(p for _, p in others)]
         sound = not unnormalised and is_normalised(whole)
         exact = place <= len(others) or len(others) + 1 == len(alternatives) == k

@@ -27,15 +27,15 @@ def logprobs_mode(payload: Mapping[str, object], *, biased: bool) -> LogprobsMod
 
     payload: its fields as LMTP has them. biased: whether it has a `logit_bias`, which the payload may lack.
     """
-    asked = payload.get("logprobs_mode")
-    if asked == "processed" and _is_shaped(payload):
+    requested = payload.get("logprobs_mode")
+    if requested == "processed" and _is_shaped(payload):
         return "processed"
     changed = biased or any(payload.get(name) for name in ("logit_bias", "constraint"))
-    return "biased" if changed and asked != "raw" else "raw"
+    return "biased" if changed and requested != "raw" else "raw"
 
 
 def mode_of(request: GenerateRequest | ScoreRequest) -> LogprobsMode:
-    """The same of a request; SCORE has the model's own."""
+    """The mode of a request; SCORE has the model's own."""
     if not isinstance(request, GenerateRequest):
         return "raw"
     payload = {field.name: getattr(request.sampling, field.name) for field in fields(SamplingParams)}

@@ -61,12 +61,12 @@ class AnswerReader:
         """What these bytes complete."""
         if self._overrun:
             return []
-        found = [event for value in self._values(data) for event in self.read(value)]
+        events = [event for value in self._values(data) for event in self.read(value)]
         if self._parts.pending_bytes > LARGEST_PART:
             self._overrun = True
             self._parts.take_rest()
-            found.append(AnswerFailed(f"a part of the answer has more than {LARGEST_PART} bytes"))
-        return found
+            events.append(AnswerFailed(f"a part of the answer has more than {LARGEST_PART} bytes"))
+        return events
 
     def end(self) -> list[AnswerEvent]:
         """What the end of the body completes: a last line without its line feed, a whole answer not read before."""

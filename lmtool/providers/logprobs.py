@@ -25,7 +25,7 @@ def read_logprobs(value: object) -> tuple[ChunkToken, ...]:
 
 
 def token_entries(value: object) -> tuple[ChunkToken, ...]:
-    """The tokens of a list with an entry each: text, logprob, bytes, and the same of alternatives (chat, responses)."""
+    """The tokens of a list with an entry each: text, logprob, bytes, and those of alternatives (chat, responses)."""
     entries = [object_of(one) for one in list_of(value)]
     return tuple(
         [

@@ -46,17 +46,17 @@ class EventStream(BodyParts):
         """The bytes of these events."""
         buffer = self._buffer
         buffer += data
-        found: list[bytes] = []
+        blocks: list[bytes] = []
         start, search = 0, self._searched
         while True:
             blank = _BLANK_LINES.match(buffer, start) or _END.search(buffer, max(start, search))
             if blank is None:
                 break
-            found.append(bytes(buffer[start : blank.end()]))
+            blocks.append(bytes(buffer[start : blank.end()]))
             start = blank.end()
         del buffer[:start]
         self._searched = max(0, len(buffer) - 3)
-        return found
+        return blocks
 
     def take_rest(self) -> bytes:
         """What is pending, which then is forgotten."""

@@ -1,4 +1,4 @@
-"""What the environment of another Python has, learnt by running it, without importing any of that."""
+"""Describes the environment of another Python by running it, without importing anything from there."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class ForeignPython:
 
     version: tuple[int, ...]
     missing: list[str]
-    """Those of the modules that it was asked for which it does not find."""
+    """Requested modules that it does not find."""
 
 
 def probe(python: str, modules: Sequence[str], hint: str) -> ForeignPython:
-    """Run a Python and see which modules it lacks. Raises `ResourceError`, with that hint, for what is no Python."""
+    """Run a Python and see which modules it lacks. Raises `ResourceError` with the hint where that fails."""
     try:
         done = subprocess.run(  # noqa: S603  # the program that the user names
             [python, "-c", _PROGRAM, *modules], capture_output=True, text=True, timeout=_SECONDS, check=True

@@ -1,30 +1,42 @@
-"""The hold on one process that calls functions: killed where a call takes longer than it may, and started again."""
+"""Processes that call functions: killed when a call takes longer than it may, restarted when they are needed.
+
+Parent and child exchange messages over the child's stdin and stdout: a pickle and its buffers (PEP 574), each behind
+its length, all behind their number; lengths and numbers have eight bytes. On stdin a function without arguments and
+the seconds that it may take; on stdout whether it returned, and the value that it returned or raised.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
+import os
+import pickle
 import signal
 import subprocess
 import sys
 import threading
+import traceback
 from functools import partial
-from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
+from queue import Empty, LifoQueue
+from typing import IO, TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from lmtool.errors import ServerError
-from lmtool.subprocesses.program import pack, receive, send
+from lmtool.subprocesses.resources import LARGE, lower_priority, release_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
+LONG = 16 * 1024
+"""Characters or bytes from which reading or writing something takes a millisecond or more."""
 _PIPE_BYTES = 1 << 20
 """Where the system lets us choose (Linux, within a user's limits); else the two take turns every 64 KiB."""
 _GRACE_SECONDS = 2.0
-"""How much later than we would a process ends itself, should we be gone."""
-_PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from lmtool.subprocesses.program import main; main()"
+"""How much later than its parent would kill it a process ends itself, should the parent be gone."""
+_PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from lmtool.subprocesses.process import main; main()"
 
 
 class TimeOverError(Exception):
@@ -32,7 +44,7 @@ class TimeOverError(Exception):
 
 
 class CrashError(Exception):
-    """The process ended while it was asked, in words."""
+    """The process ended during a call; the message says how."""
 
 
 class Process:
@@ -44,7 +56,7 @@ class Process:
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Start it, unless it runs; nothing is waited for. Raises `ServerError` once it was closed."""
+        """Start it unless it runs, without waiting for it. Raises `ServerError` after `close`."""
         with self._lock:
             if self._closed:
                 raise ServerError("the server stops", "connect again later")
@@ -62,10 +74,9 @@ class Process:
             _widen(self._child)
 
     def call(self, seconds: float, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What the function returns there, or raises; it is found by its name, and all that goes over is pickled.
+        """What the function returns or raises there. It is found by its name; arguments and result are pickled.
 
-        Raises `TimeOverError` after so many seconds and `CrashError` when the process ends; another one is started
-        then.
+        Raises `TimeOverError` after `seconds`, `CrashError` when the process ends; another one is started then.
         """
         self.start()
         try:
@@ -76,7 +87,7 @@ class Process:
             raise
 
     def close(self) -> None:
-        """Kill it for good; whoever waits for an answer gets `CrashError`."""
+        """Kill it for good; a call in progress raises `CrashError`."""
         with self._lock:
             self._closed = True
         self.end()
@@ -91,28 +102,28 @@ class Process:
 
     def _exchange(self, function: Callable[[], object], seconds: float) -> object:
         child = self._child
-        assert child is not None, "a process is started before it is asked"
+        assert child is not None, "a process is started before it is called"
         assert child.stdin is not None, "it is a pipe"
         assert child.stdout is not None, "it is a pipe"
-        question = pack((function, seconds + _GRACE_SECONDS))
-        over = threading.Event()
+        request = pack((function, seconds + _GRACE_SECONDS))
+        timed_out = threading.Event()
 
         def kill() -> None:
-            over.set()
+            timed_out.set()
             child.kill()
 
         timer = threading.Timer(seconds, kill)
         timer.daemon = True
         timer.start()
         try:
-            send(child.stdin, question)
+            send(child.stdin, request)
             returned, outcome = receive(child.stdout)
         except (OSError, ValueError, EOFError):
             child.kill()
             child.wait()
-            if over.is_set():
+            if timed_out.is_set():
                 raise TimeOverError(f"it took more than {seconds:g} s") from None
-            raise CrashError(_ending(child.returncode)) from None
+            raise CrashError(_exit_reason(child.returncode)) from None
         finally:
             timer.cancel()
         if returned:
@@ -120,15 +131,48 @@ class Process:
         try:
             raise outcome
         finally:
-            del outcome  # else it would hold itself, and what was asked, until garbage is collected
+            del outcome  # else it would keep itself and the request alive until garbage is collected
 
     def _reap(self) -> None:
-        """Give back what is left of a process that has ended."""
+        """Close the pipes of a process that has ended."""
         if self._child is not None:
             for pipe in (self._child.stdin, self._child.stdout):
                 assert pipe is not None, "both are pipes"
                 with contextlib.suppress(OSError):
                     pipe.close()
+
+
+class Pool:
+    """At most `size` processes, each started when all others are busy. Safe from any thread."""
+
+    def __init__(self, size: int) -> None:
+        self._processes = [Process() for _ in range(size)]
+        self._free: LifoQueue[Process] = LifoQueue()
+        for process in reversed(self._processes):
+            self._free.put(process)
+
+    def call(self, seconds: float, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """See `Process.call`; waiting for a free process does not count."""
+        process = self._free.get()
+        try:
+            return process.call(seconds, function, *args, **kwargs)
+        finally:
+            self._free.put(process)
+
+    def end_idle(self) -> None:
+        """End the idle ones, with all the memory that they took; they start again when they are needed."""
+        free: list[Process] = []
+        with contextlib.suppress(Empty):
+            while True:
+                free.append(self._free.get_nowait())
+        for process in reversed(free):
+            process.end()
+            self._free.put(process)
+
+    def close(self) -> None:
+        """Kill them; calls in progress raise `CrashError`, later ones `ServerError`."""
+        for process in self._processes:
+            process.close()
 
 
 def _widen(child: subprocess.Popen[bytes]) -> None:
@@ -139,7 +183,99 @@ def _widen(child: subprocess.Popen[bytes]) -> None:
                 fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
 
-def _ending(status: int) -> str:
+def _exit_reason(status: int) -> str:
     if status < 0:
         return f"it ended by {signal.Signals(-status).name}"
     return f"it ended with exit status {status}"
+
+
+def main() -> None:
+    """The child's program: carry out calls until stdin ends."""
+    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints is no answer
+    lower_priority()
+    gc.disable()  # a request is a tree of up to a million parts, which it would traverse again and again
+    with contextlib.suppress(EOFError):
+        while True:
+            size = _serve(requests, answers)
+            gc.collect(0)  # of the garbage of this request, by now nearly nothing
+            if size >= LARGE:
+                release_memory()
+
+
+def _serve(requests: IO[bytes], answers: IO[bytes]) -> int:
+    """Carry out one call; return the bytes of the request."""
+    parts = _parts(requests)
+    function, seconds = _unpack(parts)
+    _exit_after(seconds)
+    answer = _answer(function)
+    _exit_after(0)
+    send(answers, answer)
+    return sum(map(len, parts))
+
+
+class OutOfBand:
+    """A long text, or bytes, in a message: arrives as a str or bytes, copied as seldom as possible on the way."""
+
+    def __init__(self, data: str | bytes) -> None:
+        self._data = data
+
+    def __reduce_ex__(self, _protocol: object) -> tuple[object, ...]:
+        if isinstance(self._data, str):
+            encoded = pickle.PickleBuffer(self._data.encode(errors="surrogatepass"))
+            return str, (encoded, "utf-8", "surrogatepass")
+        return bytes, (pickle.PickleBuffer(self._data),)
+
+
+def pack(value: object) -> list[bytes | memoryview]:
+    """The parts of a message. Raises what pickle raises."""
+    buffers: list[pickle.PickleBuffer] = []
+    head = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    return [head, *(buffer.raw() for buffer in buffers)]
+
+
+def send(pipe: IO[bytes], parts: Sequence[bytes | memoryview]) -> None:
+    """Write a message made by `pack`."""
+    pipe.write(len(parts).to_bytes(8, "little"))
+    for part in parts:
+        pipe.write(len(part).to_bytes(8, "little"))
+        pipe.write(part)
+    pipe.flush()
+
+
+def receive(pipe: IO[bytes]) -> Any:  # noqa: ANN401  # whatever was pickled
+    """Read a message. Raises `EOFError` where there is none, or none that is whole."""
+    return _unpack(_parts(pipe))
+
+
+def _unpack(parts: Sequence[bytes]) -> Any:  # noqa: ANN401  # whatever was pickled
+    return pickle.loads(parts[0], buffers=parts[1:])  # noqa: S301  # from our own process
+
+
+def _parts(pipe: IO[bytes]) -> list[bytes]:
+    return [_exactly(pipe, _number(pipe)) for _ in range(_number(pipe))]
+
+
+def _number(pipe: IO[bytes]) -> int:
+    return int.from_bytes(_exactly(pipe, 8), "little")
+
+
+def _exactly(pipe: IO[bytes], count: int) -> bytes:
+    data = pipe.read(count)
+    if len(data) < count:
+        raise EOFError
+    return data
+
+
+def _answer(function: Callable[[], object]) -> list[bytes | memoryview]:
+    try:
+        return pack((True, function()))
+    except Exception as problem:  # noqa: BLE001  # raised in the parent
+        problem.add_note(f"in a subprocess:\n{traceback.format_exc()}")
+        return pack((False, problem))
+
+
+def _exit_after(seconds: float) -> None:
+    """End this process after `seconds`, even where its parent is gone and a library hangs; 0: never."""
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, seconds)

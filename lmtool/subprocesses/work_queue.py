@@ -1,4 +1,4 @@
-"""Threads that do what waits, short before long: a large request must not hold up those that take no time."""
+"""A queue of work for a few threads, short before long: a large request must not delay those that take no time."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ T = TypeVar("T")
 @dataclass(order=True, slots=True)
 class _Entry:
     size: int
-    """Binary digits of what the work is as long as."""
+    """Binary digits of the length of its input."""
     number: int
-    """Of two of one size, the earlier one comes first."""
+    """Breaks ties: first come, first served."""
     work: Callable[[], Any] = field(compare=False)
     outcome: Future[Any] = field(compare=False, default_factory=Future)
 
 
 class WorkQueue:
-    """Work that waits for a few threads. What was cancelled is not begun, and nothing is once the process ends."""
+    """Work for a few threads. What was cancelled is not started, and nothing is once the process ends."""
 
     def __init__(self, threads: int, name: str, prepare: Callable[[], object] = int) -> None:
-        """prepare: what each thread calls first."""
+        """prepare: called first in each thread."""
         self._entries: PriorityQueue[_Entry] = PriorityQueue()
         self._numbers = itertools.count()
         make = partial(threading.Thread, target=self._run, args=[prepare], name=name, daemon=True)
@@ -42,7 +42,7 @@ class WorkQueue:
         atexit.register(self._end)
 
     def put(self, size: int, work: Callable[[], T]) -> Future[T]:
-        """Let work wait for its turn. size: of what it reads."""
+        """Queue work. size: bytes or characters of its input."""
         entry = _Entry(size.bit_length(), next(self._numbers), work)
         self._entries.put(entry)
         with contextlib.suppress(IndexError):
@@ -54,10 +54,10 @@ class WorkQueue:
     def _run(self, prepare: Callable[[], object]) -> None:
         prepare()
         while not self._ended:
-            _do(self._entries.get())
+            _run_entry(self._entries.get())
 
     def _end(self) -> None:
-        """Wait for work in progress: library code that comes back to an interpreter that has ended crashes."""
+        """Wait for work in progress: library code that returns to an interpreter that has ended crashes."""
         self._ended = True
         self._unstarted.clear()
         for _ in self._started:
@@ -66,11 +66,11 @@ class WorkQueue:
             thread.join()
 
 
-def _do(entry: _Entry) -> None:
+def _run_entry(entry: _Entry) -> None:
     if not entry.outcome.set_running_or_notify_cancel():
-        return  # whoever asked has left
+        return
     try:
         entry.outcome.set_result(entry.work())
-    except Exception as problem:  # noqa: BLE001  # it is raised where the outcome is waited for
+    except Exception as problem:  # noqa: BLE001  # raised by the future
         entry.outcome.set_exception(problem)
-        del entry  # else the error would hold itself, and what was asked, until garbage is collected
+        del entry  # else the error would keep itself and the request alive until garbage is collected

@@ -16,13 +16,13 @@ from lmtool.errors import RequestError
 from lmtool.types import ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from jinja2 import Template
     from jinja2.parser import Parser
     from jinja2.runtime import Context
 
-    from lmtool.types import ChatMessage, ToolCall
+    from lmtool.types import ChatMessage, ChatPrompt, ToolCall
 
 MAX_CHARACTERS = 16 * 2**20
 """Longest text that a template may give, several times what a frame can carry."""
@@ -38,7 +38,7 @@ class ChatTemplate:
 
     What a hostile template can do is limited: no Python attributes, no changes to what it is given, at most
     `MAX_CHARACTERS` of output, bounded `range`, `*` and `**`. Loops that print nothing are not bounded: a template
-    comes with a model, which whoever serves it trusts.
+    comes with a model, which the operator trusts.
     """
 
     def __init__(self, source: str, tokens: Mapping[str, str]) -> None:
@@ -46,30 +46,22 @@ class ChatTemplate:
         self._source = source
         self._tokens = dict(tokens)
 
-    def render(
-        self,
-        messages: Sequence[ChatMessage],
-        tools: Sequence[Mapping[str, object]] | None = None,
-        options: Mapping[str, object] | None = None,
-    ) -> str:
-        """Return the conversation as text, up to where the assistant's answer begins.
-
-        tools: what the assistant may call, as OpenAI's API has them. options: what else this template knows by name.
+    def render(self, chat: ChatPrompt) -> str:
+        """Return the conversation as text, up to where the assistant's answer begins; `prefill` is not part of it.
 
         Raises `RequestError` for a role that neither `ROLES` nor the template has (many templates would render any
         word), and when the template refuses the messages (with its own words), fails, or cannot be read.
         """
-        if not messages:
+        if not chat.messages:
             raise RequestError("messages is empty", "send at least one message")
-        for index, message in enumerate(messages):
+        for index, message in enumerate(chat.messages):
             if message.role not in ROLES and not self._names(message.role):
                 raise RequestError(
                     f"messages[{index}].role is {message.role!r:.60}; expected one of {', '.join(ROLES)}",
                     "or one that the model's chat template names",
                 )
-        turns = [_turn(message) for message in messages]
         try:
-            return self._text(turns, list(tools) if tools else None, options or {})
+            return self._text(chat)
         except TemplateSyntaxError as error:
             raise RequestError(
                 f"the model's chat template cannot be read: line {error.lineno}: {error.message}",
@@ -90,11 +82,18 @@ class ChatTemplate:
         """Whether the template's source has this role as a text in quotes."""
         return f"'{role}'" in self._source or f'"{role}"' in self._source
 
-    def _text(self, turns: list[dict[str, object]], tools: object, options: Mapping[str, object]) -> str:
+    def _text(self, chat: ChatPrompt) -> str:
         found: list[str] = []
         length = 0
-        given: dict[str, object] = {"messages": turns, "tools": tools, "documents": None, "add_generation_prompt": True}
-        for text in self._compiled.generate({**self._tokens, **options, **given}):
+        variables: dict[str, object] = {
+            **self._tokens,
+            **chat.chat_template_kwargs,
+            "messages": [_turn(message) for message in chat.messages],
+            "tools": list(chat.tools) or None,
+            "documents": None,
+            "add_generation_prompt": True,
+        }
+        for text in self._compiled.generate(variables):
             found.append(text)
             length += len(text)
             if length > MAX_CHARACTERS:

@@ -1,7 +1,7 @@
 """How the ids of one stream become text as they come, never half a character.
 
 `tokenizers.decoders.DecodeStream` is not used: it raises on bytes that are no UTF-8 after a character was shown, its
-time grows with the square of a run of such bytes, it cannot be told that a stream ends, and it knows no context.
+time grows with the square of a run of such bytes, it does not learn that a stream ends, and it knows no context.
 """
 
 from __future__ import annotations

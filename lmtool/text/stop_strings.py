@@ -22,7 +22,7 @@ class StopStrings:
     began first. So the result does not depend on how the text was cut into pieces.
     """
 
-    __slots__ = ("_ends", "_fallback", "_firsts", "_held", "_length", "_next", "_node", "matched")
+    __slots__ = ("_ends", "_fallback", "_firsts", "_length", "_next", "_node", "_withheld", "matched")
 
     def __init__(self, stops: Sequence[str]) -> None:
         """Prepare to watch. Raises `RequestError` for an empty stop string, too many, or too long ones."""
@@ -38,7 +38,7 @@ class StopStrings:
         self._fallback = self._link()
         self._firsts = frozenset(stop[0] for stop in stops)
         self._node = 0
-        self._held = ""
+        self._withheld = ""
         self.matched: str | None = None
         """The stop string that ended the text."""
 
@@ -49,23 +49,23 @@ class StopStrings:
         """
         if self.matched is not None:
             return ""
-        if not self._held and self._firsts.isdisjoint(text):
+        if not self._withheld and self._firsts.isdisjoint(text):
             return text
-        seen = self._held + text
-        for end in range(len(self._held), len(seen)):
-            self._node = self._step(seen[end])
+        pending = self._withheld + text
+        for end in range(len(self._withheld), len(pending)):
+            self._node = self._step(pending[end])
             if stop := self._ends[self._node]:
                 self.matched = stop
-                self._held = ""
-                return seen[: end + 1 - len(stop)]
-        keep = len(seen) - self._length[self._node]
-        self._held = seen[keep:]
-        return seen[:keep]
+                self._withheld = ""
+                return pending[: end + 1 - len(stop)]
+        keep = len(pending) - self._length[self._node]
+        self._withheld = pending[keep:]
+        return pending[:keep]
 
     def flush(self) -> str:
         """Return what was held back, at the end of a text without a match."""
-        held, self._held, self._node = self._held, "", 0
-        return held
+        rest, self._withheld, self._node = self._withheld, "", 0
+        return rest
 
     def _add(self, stop: str) -> None:
         node = 0

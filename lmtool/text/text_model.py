@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias
 
 from lmtool.errors import LmtoolError, ResourceError, ServerError
-from lmtool.interfaces import DeferredHandle, LoadedModel, current_limits, failure, refuse
+from lmtool.interfaces import LoadedModel, current_limits
 from lmtool.prompt_limits import limits_of
+from lmtool.streams import DeferredHandle, failure, refuse
 from lmtool.text.stop_strings import StopStrings
 from lmtool.text.worker import LONG, prompt_size, run_in_worker
-from lmtool.types import ChatMessage, GenerateRequest, SamplingParams, TokenOutput, Usage
+from lmtool.types import GenerateRequest, SamplingParams, TokenOutput, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from lmtool.interfaces import AnswerCheck, Detokenizer, Sink, StreamHandle, Tokenizer, TokenModel, Verdict
     from lmtool.prompt_limits import LimitsByModel
-    from lmtool.types import ModelInfo, Prompt, ScoreRequest, StreamId
+    from lmtool.types import ModelInfo, ScoreRequest, StreamId
 
 Request: TypeAlias = "GenerateRequest | ScoreRequest"
 
@@ -38,8 +39,7 @@ class TextModel:
     validated before its last output is handed on. Streams of ids that need none of this go straight to the inner
     model, sink and all.
 
-    `usage` where a stop string cuts counts prompt and completion; `cached_tokens`, which only the inner model's own
-    last output could tell, is 0 there.
+    Where a stop string cuts, the last output waits for the inner stream's end, whose usage has its cached tokens.
     """
 
     def __init__(self, inner: TokenModel, tokenizer: Tokenizer, check: AnswerCheck | None = None) -> None:
@@ -79,7 +79,12 @@ class TextModel:
     async def info(self, model: str | None = None) -> ModelInfo:
         """Return the inner model's description, with the tokenizer's identity."""
         info = await self._inner.info(model)
-        return replace(info, tokenizer=self._tokenizer.info, chat_template=self._tokenizer.has_chat_template)
+        own = self._tokenizer
+        return replace(info, tokenizer=own.info, chat_template=own.has_chat_template, tool_calls=own.tool_calls)
+
+    def tokenizer(self, model: str | None = None) -> Tokenizer:  # noqa: ARG002  # one model
+        """The tokenizer, see `interfaces.Tokenized`."""
+        return self._tokenizer
 
     async def drain(self, seconds: float) -> int:
         """Wait for prompts being tokenized and for the inner model's streams, see `interfaces.LoadedModel.drain`.
@@ -152,7 +157,7 @@ class TextModel:
 class _Prepared:
     """A request with ids in place of texts, and what turns its outputs back into text."""
 
-    __slots__ = ("check", "constraint", "detokenizer", "request", "shows_text", "stop_ids", "stops")
+    __slots__ = ("check", "constraint", "detokenizer", "prompt_tokens", "request", "shows_text", "stop_ids", "stops")
 
     def __init__(self, request: Request, tokenizer: Tokenizer, check: AnswerCheck | None) -> None:
         """Tokenize. Raises `RequestError` for messages without a template, or refused by it, and for bad stops.
@@ -166,7 +171,8 @@ class _Prepared:
         self.check = check
         self.shows_text = request.text
         self.stops = StopStrings(stops) if stops else None
-        prompt = _prompt_ids(request.prompt, tokenizer)
+        prompt = request.prompt if isinstance(request.prompt, tuple) else tuple(tokenizer.encode_prompt(request.prompt))
+        self.prompt_tokens = len(prompt)
         self.request: Request
         if isinstance(request, GenerateRequest):
             self.request = replace(request, prompt=prompt, sampling=replace(request.sampling, stop=()), text=False)
@@ -205,7 +211,10 @@ class _Channel:
                 if stream.checking is not None:
                     self._await(output.stream_id, stream.checking, event)
                     continue
-                shown.append(event)
+                if stream.cut is None:
+                    shown.append(event)
+            elif output.last and stream.cut is not None:
+                shown.append(stream.end_cut(stream.cut, output))
             if output.last:
                 del self._streams[output.stream_id]
         self._hand_on(shown)
@@ -242,114 +251,113 @@ def _problem(work: asyncio.Future[Verdict]) -> LmtoolError | None:
     return work.result().error
 
 
+@dataclass(eq=False, slots=True)
 class _Stream:
     """One stream on its way from ids to text; its submitter's handle as well."""
 
-    __slots__ = (
-        "_detokenizer",
-        "_handle",
-        "_prepared",
-        "_prompt_tokens",
-        "_stops",
-        "_stream_id",
-        "_tokens",
-        "_written",
-        "cancelled",
-        "checking",
-        "ended",
-    )
-
-    def __init__(self, prepared: _Prepared, detokenizer: Detokenizer, handle: StreamHandle) -> None:
-        self._prepared = prepared
-        self._stream_id = prepared.request.stream_id
-        self._prompt_tokens = len(prepared.request.prompt)
-        self._stops = prepared.stops
-        self._detokenizer = detokenizer
-        self._handle = handle
-        self._tokens = 0
-        self._written: list[str] = []
-        """The text so far, where it will be validated."""
-        self.checking: Future[Verdict] | None = None
-        """The validation of its text, once that has ended."""
-        self.cancelled = False
-        self.ended = False
+    prepared: _Prepared
+    detokenizer: Detokenizer
+    handle: StreamHandle
+    tokens: int = 0
+    written: list[str] = field(default_factory=list)
+    """The text so far, where it will be validated."""
+    checking: Future[Verdict] | None = None
+    """The validation of its text, once that has ended."""
+    cut: TokenOutput | None = None
+    """The last output where a stop string cut the stream: it waits for the inner stream's usage."""
+    cancelled: bool = False
+    ended: bool = False
 
     def cancel(self) -> None:
         self.cancelled = True
         if not self.ended:
-            self._handle.cancel()
+            self.handle.cancel()
 
     def pause(self) -> None:
         if not self.ended:
-            self._handle.pause()
+            self.handle.pause()
 
     def resume(self) -> None:
         if not self.ended:
-            self._handle.resume()
+            self.handle.resume()
 
     def show(self, output: TokenOutput) -> TokenOutput:
         """Return the submitter's view of the inner stream's next output; may end the stream.
 
         Once `checking`, what is returned is the last output if that finds nothing.
         """
+        prepared = self.prepared
         if output.error is not None:
             self.ended = True
-            return replace(output, stream_id=self._stream_id)
+            return replace(output, stream_id=prepared.request.stream_id)
         text = self._text(output)
         finish_reason, usage, stopped_by = output.finish_reason, output.usage, output.stopped_by
-        if self._stops is not None and self._stops.matched is not None and finish_reason != "cancelled":
-            finish_reason, stopped_by = "stop", self._stops.matched
+        stops = prepared.stops
+        if stops is not None and stops.matched is not None and finish_reason != "cancelled":
+            finish_reason, stopped_by = "stop", stops.matched
         self.ended = finish_reason is not None
-        if self.ended and not output.last:
-            usage = Usage(self._prompt_tokens, self._tokens)
-            self._handle.cancel()
+        cut = self.ended and not output.last
+        if cut:
+            self.handle.cancel()
         warnings = output.warnings
-        if self._prepared.constraint is not None and stopped_by is not None:
+        if prepared.constraint is not None and stopped_by is not None:
             warnings += (_cut(stopped_by),)
-        elif self._prepared.check is not None:
-            self._written.append(text)
+        elif prepared.check is not None:
+            self.written.append(text)
             if self._ends_constraint(output):
                 self._begin_check(output.warnings)
-        return TokenOutput(
-            self._stream_id,
+        event = TokenOutput(
+            prepared.request.stream_id,
             output.token,
             output.logprob,
             output.top_logprobs,
-            text if self._prepared.shows_text else None,
+            text if prepared.shows_text else None,
             finish_reason,
             usage,
             warnings=warnings,
             stopped_by=stopped_by,
         )
+        if cut:
+            self.cut = event
+        return event
+
+    def end_cut(self, last: TokenOutput, inner: TokenOutput) -> TokenOutput:
+        """Return the last output of a stream that a stop string cut, once the inner stream has ended, too.
+
+        Its usage counts what was shown, and the inner stream's cached tokens.
+        """
+        cached = 0 if inner.usage is None else inner.usage.cached_tokens
+        return replace(last, usage=Usage(self.prepared.prompt_tokens, self.tokens, cached))
 
     def _text(self, output: TokenOutput) -> str:
         """The text that an output completes, up to a stop string."""
         text = ""
         if output.token is not None:
-            self._tokens += 1
-            text = "" if self._ends_constraint(output) else self._detokenizer.push(output.token)
+            self.tokens += 1
+            text = "" if self._ends_constraint(output) else self.detokenizer.push(output.token)
         if output.last:
-            text += self._detokenizer.finish()
-        if self._stops is None:
+            text += self.detokenizer.finish()
+        stops = self.prepared.stops
+        if stops is None:
             return text
-        text = self._stops.push(text)
-        return text + self._stops.flush() if output.last and self._stops.matched is None else text
+        text = stops.push(text)
+        return text + stops.flush() if output.last and stops.matched is None else text
 
     def _ends_constraint(self, output: TokenOutput) -> bool:
         """Whether an output ends the stream because its constraint is met: by an eos id that is no part of the text.
 
         A server elsewhere does not say which id it stopped at.
         """
-        prepared = self._prepared
+        prepared = self.prepared
         if prepared.constraint is None or output.finish_reason != "stop" or output.stopped_by is not None:
             return False
         return prepared.check is not None or output.token not in prepared.stop_ids
 
     def _begin_check(self, warnings: Sequence[str]) -> None:
-        prepared = self._prepared
+        prepared = self.prepared
         assert prepared.check is not None, "the text was kept to be validated"
         assert prepared.constraint is not None, "there is something to validate by"
-        self.checking = prepared.check.begin(prepared.constraint, "".join(self._written), warnings)
+        self.checking = prepared.check.begin(prepared.constraint, "".join(self.written), warnings)
 
 
 def _cut(stopped_by: str | int) -> str:
@@ -359,25 +367,12 @@ def _cut(stopped_by: str | int) -> str:
 
 def _plain(request: Request) -> bool:
     """Whether a request has ids only and asks for no text."""
-    if request.text or isinstance(request.prompt, str) or _messages(request.prompt):
+    if request.text or not isinstance(request.prompt, tuple):
         return False
     return not (request.sampling.stop if isinstance(request, GenerateRequest) else isinstance(request.scored, str))
-
-
-def _messages(prompt: tuple[int, ...] | tuple[ChatMessage, ...]) -> tuple[ChatMessage, ...]:
-    """Return the messages of a prompt that has some, else nothing; the first item tells, prompts of ids are long."""
-    return prompt if prompt and isinstance(prompt[0], ChatMessage) else ()
 
 
 def _text_size(request: Request) -> int:
     """Return how many characters must be tokenized."""
     scored = "" if isinstance(request, GenerateRequest) else request.scored
     return prompt_size(request.prompt) + (len(scored) if isinstance(scored, str) else 0)
-
-
-def _prompt_ids(prompt: Prompt, tokenizer: Tokenizer) -> tuple[int, ...]:
-    if isinstance(prompt, str):
-        return tuple(tokenizer.encode(prompt))
-    if prompt and isinstance(prompt[0], ChatMessage):
-        return tuple(tokenizer.encode_chat(prompt))
-    return cast("tuple[int, ...]", prompt)

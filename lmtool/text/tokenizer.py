@@ -14,7 +14,7 @@ from lmtool.text.detokenizer import PieceDetokenizer, WindowDetokenizer
 from lmtool.text.files import locate, read_text
 from lmtool.text.pieces import pieces, spelling
 from lmtool.text.worker import LONG, prompt_size, run_in_worker
-from lmtool.types import ChatMessage, TokenizerInfo
+from lmtool.types import ChatPrompt, MixedPrompt, TokenizerInfo, ToolCallFormat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +30,8 @@ _FIRST_CHARACTERS = 8
 """Characters a token of the context, the first part of a text that is looked at: seldom a text has more."""
 _ANCHORS = ("\n", "=", "\x02")
 """Texts that rarely merge with what follows them."""
+TOOL_CALL_MARKS = ("<tool_call>", "</tool_call>", "<|python_tag|>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]")
+"""Marks around tool calls that are special tokens in some vocabularies."""
 
 
 def load_tokenizer(
@@ -93,24 +95,21 @@ class TextTokenizer:
         named = [text for text in named_tokens.values() if tokenizer.token_to_id(text) is not None]
         tokenizer.add_special_tokens([text for text in named if text not in added])
         self._tokenizer = tokenizer
-        self._info = info
+        self.info = info
+        """The tokenizer's identity: its name and the hash of its tokenizer.json."""
         self._named_tokens = named_tokens
         self._template = template
         self._chat: ChatTemplate | None = None
         self.limits: PromptLimits | None = None
         """Of the model that the ids are for: what is longer is refused, before it is tokenized or soon after."""
-        self._special = frozenset(i for i, t in tokenizer.get_added_tokens_decoder().items() if t.special)
-        self._pieces = pieces(tokenizer, self._special)
+        self.special_ids = frozenset(i for i, t in tokenizer.get_added_tokens_decoder().items() if t.special)
+        """Ids that never show as text."""
+        self._pieces = pieces(tokenizer, self.special_ids)
         self._prefixes = self._adds_prefix()
 
     @property
-    def info(self) -> TokenizerInfo:
-        """The tokenizer's identity: its name and the hash of its tokenizer.json."""
-        return self._info
-
-    @property
     def has_chat_template(self) -> bool:
-        """Whether `encode_chat` can be called."""
+        """Whether a `ChatPrompt` can be encoded."""
         return self._template is not None
 
     @property
@@ -126,11 +125,6 @@ class TextTokenizer:
     def to_json(self) -> str:
         """Return the text of a tokenizer.json that says all of this one, special tokens named elsewhere included."""
         return self._tokenizer.to_str()
-
-    @property
-    def special_ids(self) -> frozenset[int]:
-        """Ids that never show as text."""
-        return self._special
 
     def token(self, token_id: int) -> str | None:
         """Return an id's spelling in the vocabulary, such as `Ġthe` or `<0x0A>`; None for an unknown id."""
@@ -188,82 +182,62 @@ class TextTokenizer:
                 return both[len(before) :]
         return plain
 
-    @property
-    def chat_template(self) -> str | None:
-        """The template's source, which tells how this model writes calls of tools."""
-        return self._template
+    @cached_property
+    def tool_calls(self) -> ToolCallFormat:
+        """How the model writes tool calls, by its chat template and its special tokens."""
+        ids = {mark: self._tokenizer.token_to_id(mark) for mark in TOOL_CALL_MARKS}
+        special = {mark: number for mark, number in ids.items() if number in self.special_ids}
+        template = self._template or ""
+        return ToolCallFormat(_tool_call_format(template), special, templated="tools" in template)
 
-    def special_id(self, text: str) -> int | None:
-        """The id of a special token that is spelt so; None where there is none."""
-        found = self._tokenizer.token_to_id(text)
-        return found if found in self._special else None
+    def encode_prompt(self, prompt: Prompt, *, special: bool = True) -> list[int]:
+        """Token ids of a prompt in any form, see `interfaces.Tokenizer`.
 
-    def encode_chat(
-        self,
-        messages: Sequence[ChatMessage],
-        tools: Sequence[Mapping[str, object]] | None = None,
-        options: Mapping[str, object] | None = None,
-    ) -> list[int]:
-        """Token ids of the messages under the model's chat template, ready for the assistant's answer.
-
-        tools: what the assistant may call, as OpenAI's API has them. options: what else the template knows by name.
-
-        The template itself writes bos where the model wants one. Raises `RequestError` when the template refuses the
-        messages or there is none, or they are beyond `limits`.
+        A conversation ends where the assistant's answer begins, or behind its `prefill`. The template itself writes bos
+        where the model wants one.
         """
-        if self.limits is not None:
-            self.limits.check_messages(messages)
-        return self.encode(self.render_chat(messages, tools, options), special=False)
+        if isinstance(prompt, str):
+            return self.encode(prompt, special=special)
+        if isinstance(prompt, ChatPrompt):
+            if self.limits is not None:
+                self.limits.check_messages(prompt)
+            ids = self.encode(self.render_chat(prompt), special=False)
+            return ids + self.encode_continuation(prompt.prefill) if prompt.prefill else ids
+        if isinstance(prompt, MixedPrompt):
+            return self._encode_parts(prompt.parts, special=special)
+        return list(prompt)
 
-    def render_chat(
-        self,
-        messages: Sequence[ChatMessage],
-        tools: Sequence[Mapping[str, object]] | None = None,
-        options: Mapping[str, object] | None = None,
-    ) -> str:
-        """Return the text that `encode_chat` encodes; raises the same."""
+    def _encode_parts(self, parts: Sequence[str | tuple[int, ...]], *, special: bool) -> list[int]:
+        ids: list[int] = []
+        for at, part in enumerate(parts):
+            if isinstance(part, str):
+                ids += self.encode_continuation(part) if at else self.encode(part, special=special)
+            else:
+                ids += part
+        return ids
+
+    def render_chat(self, chat: ChatPrompt) -> str:
+        """The text that the chat template makes of a conversation, without its `prefill`. Raises `RequestError`."""
         if self._template is None:
             raise RequestError(
-                f"the tokenizer {self._info.name!r} has no chat template, so messages cannot be sent",
+                f"the tokenizer {self.info.name!r} has no chat template, so messages cannot be sent",
                 "send a prompt instead",
             )
         if self._chat is None:
             from lmtool.text.chat_template import ChatTemplate
 
             self._chat = ChatTemplate(self._template, self._named_tokens)
-        return self._chat.render(messages, tools, options)
+        return self._chat.render(chat)
 
-    async def encode_prompt(
-        self,
-        prompt: Prompt,
-        tools: Sequence[Mapping[str, object]] | None = None,
-        options: Mapping[str, object] | None = None,
-        *,
-        special: bool = True,
-    ) -> list[int]:
-        """Token ids of a prompt in any form, with nothing kept waiting. Raises as `encode` and `encode_chat`."""
+    async def tokenize(self, prompt: Prompt, *, special: bool = True) -> list[int]:
+        """`encode_prompt` without blocking the event loop: a long prompt is encoded in a worker thread."""
         size = prompt_size(prompt)
-        if size >= LONG or tools or options:
-            return await run_in_worker(size, self._encode_prompt, prompt, tools, options, special=special)
-        return self._encode_prompt(prompt, tools, options, special=special)
+        if size >= LONG:
+            return await run_in_worker(size, self.encode_prompt, prompt, special=special)
+        return self.encode_prompt(prompt, special=special)
 
-    def _encode_prompt(
-        self,
-        prompt: Prompt,
-        tools: Sequence[Mapping[str, object]] | None,
-        options: Mapping[str, object] | None,
-        *,
-        special: bool,
-    ) -> list[int]:
-        if isinstance(prompt, str):
-            return self.encode(prompt, special=special)
-        messages = [one for one in prompt if isinstance(one, ChatMessage)]
-        if messages:
-            return self.encode_chat(messages, tools, options)
-        return [one for one in prompt if isinstance(one, int)]
-
-    async def decode_tokens(self, tokens: Sequence[int]) -> str:
-        """What `decode` returns, with nothing kept waiting."""
+    async def detokenize(self, tokens: Sequence[int]) -> str:
+        """`decode` without blocking the event loop."""
         if len(tokens) >= LONG:
             return await run_in_worker(len(tokens), self.decode, tokens)
         return self.decode(tokens)
@@ -280,7 +254,7 @@ class TextTokenizer:
         return WindowDetokenizer(self._tokenizer.decode, self._visible, context)
 
     def _visible(self, token_id: int) -> bool:
-        return token_id not in self._special and self.token(token_id) is not None
+        return token_id not in self.special_ids and self.token(token_id) is not None
 
     def _adds_prefix(self) -> bool:
         """Whether a text of its own begins otherwise than the same text behind another."""
@@ -317,6 +291,19 @@ def _named_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
         if key.endswith("_token") and isinstance(content, str):
             found[key] = content
     return found
+
+
+def _tool_call_format(template: str) -> str:
+    """The name of the format that a chat template teaches; `none` without tools, or for a format unknown here."""
+    if "tools" not in template:
+        return "none"
+    if "<tool_call>" in template:
+        return "none" if "<function=" in template else "hermes"
+    if "[TOOL_CALLS]" in template:
+        return "mistral"
+    if "<|python_tag|>" in template or ('"parameters"' in template and "ipython" in template):
+        return "llama3_json"
+    return "none"
 
 
 def _default_template(setting: object) -> str | None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from lmtool.subprocesses.background import step_back
-from lmtool.subprocesses.memory import release_memory
+from lmtool.subprocesses.resources import lower_priority, release_memory
 from lmtool.subprocesses.work_queue import WorkQueue
-from lmtool.types import ChatMessage
+from lmtool.types import ChatPrompt, MixedPrompt
 
 if TYPE_CHECKING:
     import asyncio
@@ -26,21 +25,25 @@ _MESSAGE = 128
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_queue = WorkQueue(2, "lmtool-tokenize", step_back)
+_queue = WorkQueue(2, "lmtool-tokenize", lower_priority)
 
 
 def prompt_size(prompt: Prompt) -> int:
     """About how many characters must be read to tokenize a prompt; 0 for token ids."""
     if isinstance(prompt, str):
         return len(prompt)
-    if not prompt or not isinstance(prompt[0], ChatMessage):
-        return 0
-    messages = (one for one in prompt if isinstance(one, ChatMessage))
-    return sum(_MESSAGE + len(one.content) + sum(len(call.arguments) for call in one.tool_calls) for one in messages)
+    if isinstance(prompt, ChatPrompt):
+        size = LONG if prompt.tools or prompt.chat_template_kwargs else len(prompt.prefill)
+        for message in prompt.messages:
+            size += _MESSAGE + len(message.content) + sum(len(call.arguments) for call in message.tool_calls)
+        return size
+    if isinstance(prompt, MixedPrompt):
+        return sum(len(part) for part in prompt.parts if isinstance(part, str))
+    return 0
 
 
 def run_in_worker(size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
-    """What a function returns that reads so many characters, the short ones first; call from a running event loop."""
+    """Run a function that reads `characters` characters in another process, short ones first; call in an event loop."""
     import asyncio  # takes longer than to tokenize a text, where nothing else needs it
 
     return asyncio.wrap_future(_queue.put(size, partial(_run, size, partial(function, *args, **kwargs))))

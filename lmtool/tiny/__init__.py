@@ -1,1 +1,1 @@
-"""The embedded default model: path (where it lies), corpus (what it learnt), train (how), evaluate (how well)."""
+"""The embedded default model: its weights, their path, and the recipe that makes them."""

@@ -1,4 +1,4 @@
-"""Where the embedded model lies."""
+"""Where the embedded model is."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 """What the events of a trace mean: requests, and the outputs that answer them, stream by stream, in any protocol.
 
-The one place that folds answers into streams; whoever counts, filters, shows or compares reads them here. It parses
+The one place that folds answers into streams; counting, filtering, display and comparison read them here. It parses
 nothing: LMTP frames are read by `lmtp.frames`, bodies of HTTP answers by `providers`.
 """
 
@@ -18,9 +18,10 @@ from lmtool.providers.answer_events import AnswerFailed, ChoiceFinished, TextDel
 from lmtool.providers.answer_reader import AnswerReader, api_of
 from lmtool.providers.body_parts import form_of
 from lmtool.providers.server_sent_events import leads_data
-from lmtool.trace.blobs import reference
-from lmtool.trace.events import Close, Done, Drop, Frame, Parsed, Piece, Request, Response, Vocab
-from lmtool.trace.request_table import RequestTable
+from lmtool.trace.content import JsonText
+from lmtool.trace.events import Close, Done, Drop, Frame, Piece, Request, Response, Vocab
+from lmtool.trace.exchanges import RequestTable
+from lmtool.trace.large_values import reference
 from lmtool.trace.stream_events import OutputEvent, RequestStarted, Stream
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Answers(Generic[S]):
         self._new_stream = new_stream
         self._streams = 0
         self.vocabulary: dict[int, str | bytes] = {}
-        """What token ids mean, as far as the trace has told by now."""
+        """What token ids mean, as far as the trace has explained them by now."""
         self.lmtp: defaultdict[int, RequestTable[S]] = defaultdict(RequestTable)
         """By connection."""
         self._http: defaultdict[int, deque[_HttpRequest[S]]] = defaultdict(deque)
@@ -84,12 +85,12 @@ class Answers(Generic[S]):
         return ()
 
     def text_of(self, output: OutputEvent) -> str | None:
-        """The text of a token on its own, for people: bytes inside a character as `⟨f0 9f⟩`; None where nobody told."""
+        """The text of a token on its own, for people: bytes inside a character as `⟨f0 9f⟩`; None if unknown."""
         text = output.text if output.token is None else self.vocabulary.get(output.token, output.text)
         return f"⟨{text.hex(' ')}⟩" if isinstance(text, bytes) else text
 
     def text_of_id(self, token: int) -> str | None:
-        """The same of a token id, such as one of a prompt."""
+        """The text of a token id, such as one of a prompt."""
         text = self.vocabulary.get(token)
         return f"⟨{text.hex(' ')}⟩" if isinstance(text, bytes) else text
 
@@ -144,15 +145,15 @@ class Answers(Generic[S]):
 
     def owners(self, time: float, connection: int, entries: Iterable[TokenEntry]) -> list[S]:
         """The stream of each entry of a TOKEN, in order; those that end with it are over."""
-        table, found = self.lmtp[connection], list[S]()
+        table, streams = self.lmtp[connection], list[S]()
         for entry in entries:
             if entry.stream_id not in table.holders:
                 self.start_unannounced(time, connection, entry.stream_id)
             stream = table.holders[entry.stream_id]
-            found.append(stream)
+            streams.append(stream)
             if entry.last:
                 self.end(connection, stream, time, entry)
-        return found
+        return streams
 
     def end(self, connection: int, stream: S, time: float, entry: TokenEntry) -> None:
         """The stream of an entry is over."""
@@ -179,7 +180,7 @@ class Answers(Generic[S]):
     def _http_request(self, event: Request) -> RequestStarted:
         number = self._http_count[event.connection] = self._http_count[event.connection] + 1
         label, kind = f"{event.connection}/{number}", f"{event.method} {event.path}"
-        payload = _object(event.body.value if isinstance(event.body, Parsed) else None)
+        payload = _object(event.body.value if isinstance(event.body, JsonText) else None)
         api = api_of(event.method, event.path)
         started = RequestStarted(event.time, event.connection, label, kind, payload, api)
         stream = self._start(started)
@@ -253,7 +254,7 @@ def _reader(stream: Stream, piece: Piece) -> AnswerReader:
 def _read(reader: AnswerReader, piece: Piece) -> list[AnswerEvent]:
     """What a piece brings; its JSON is not read again where it is all that a part consists of."""
     content = piece.content
-    if not isinstance(content, Parsed) or not reader.between_parts:
+    if not isinstance(content, JsonText) or not reader.between_parts:
         return reader.feed(piece.wire())
     is_part = leads_data(content.lead) if piece.kind == "sse" else not content.lead
     return reader.read(content.value) if is_part else reader.feed(piece.wire())
@@ -301,11 +302,11 @@ def alternatives_in(events: Sequence[Event], stream: Stream) -> list[tuple[Alter
     if not pieces or stream.api is None:
         return []
     reader = _reader(stream, pieces[-1])
-    found: list[AnswerEvent] = []
+    answer: list[AnswerEvent] = []
     for piece in pieces:
-        found = _read(reader, piece)
-    found = reader.end() if isinstance(last, Done) else found
-    return [token.alternatives for event in found if isinstance(event, TextDelta) for token in event.tokens]
+        answer = _read(reader, piece)
+    answer = reader.end() if isinstance(last, Done) else answer
+    return [token.alternatives for event in answer if isinstance(event, TextDelta) for token in event.tokens]
 
 
 class StreamText:

@@ -28,9 +28,8 @@ _Piece = TypeVar("_Piece", Reply, Part)
 def parse(words: str) -> tuple[Trouble, ...]:
     """The troubles named in `batch,delay`, or `all`. Raises `UsageError` for an unknown one."""
     names = [word.strip() for word in words.split(",") if word.strip()]
-    for name in names:
-        if name not in (*TROUBLES, "all"):
-            raise UsageError(f"--chaos knows no {name!r}", f"one or more of {', '.join(TROUBLES)}, all; with commas")
+    if unknown := [name for name in names if name not in (*TROUBLES, "all")]:
+        raise UsageError(f"--chaos knows no {unknown[0]!r}", f"one or more of {', '.join(TROUBLES)}, all; with commas")
     return TROUBLES if "all" in names else tuple(one for one in TROUBLES if one in names)
 
 
@@ -73,25 +72,25 @@ class Chaos:
 
 def _batched(replies: Sequence[Reply], random: Random) -> Iterator[Reply]:
     """The same entries in the same order, in frames of one to four; a frame goes out when its last entry does."""
-    held: list[tuple[Reply, Mapping[str, object]]] = []
+    waiting: list[tuple[Reply, Mapping[str, object]]] = []
     size = random.randint(1, 4)
     for reply in replies:
         if reply.command != "TOKEN":
-            yield from _joined(held)
-            held = []
+            yield from _joined(waiting)
+            waiting = []
             yield reply
             continue
         for entry in reply.entries:
-            held.append((reply, entry))
-            if len(held) == size:
-                yield from _joined(held)
-                held, size = [], random.randint(1, 4)
-    yield from _joined(held)
+            waiting.append((reply, entry))
+            if len(waiting) == size:
+                yield from _joined(waiting)
+                waiting, size = [], random.randint(1, 4)
+    yield from _joined(waiting)
 
 
-def _joined(held: Sequence[tuple[Reply, Mapping[str, object]]]) -> Iterator[Reply]:
-    if held:
-        yield replace(held[-1][0], entries=tuple(entry for _, entry in held), bare=False, exact=None)
+def _joined(waiting: Sequence[tuple[Reply, Mapping[str, object]]]) -> Iterator[Reply]:
+    if waiting:
+        yield replace(waiting[-1][0], entries=tuple(entry for _, entry in waiting), bare=False, exact=None)
 
 
 def _with_fields(reply: Reply, random: Random) -> Reply:

@@ -6,7 +6,10 @@ import json
 import math
 from typing import TYPE_CHECKING
 
-from lmtool.logprobs.distribution import format_probability, probability
+from lmtool.logprobs.distribution import probability
+from lmtool.logprobs.numbers import format_probability
+from lmtool.trace.codec import facts_of, kind_of
+from lmtool.trace.content import JsonText
 from lmtool.trace.events import (
     Blob,
     Close,
@@ -16,7 +19,6 @@ from lmtool.trace.events import (
     Frame,
     Open,
     Other,
-    Parsed,
     Piece,
     Remark,
     Request,
@@ -152,7 +154,7 @@ def objects(event: Event) -> Iterator[Mapping[str, object]]:
             yield {**base, "event": command, **_finite_members(members)}
     elif isinstance(event, Piece):
         content = event.content
-        payload = content.value if isinstance(content, Parsed) else event.wire().decode("utf-8", "replace")
+        payload = content.value if isinstance(content, JsonText) else event.wire().decode("utf-8", "replace")
         yield {**base, "event": event.kind, "payload": _finite(payload)}
     else:
         yield {**base, **_facts(event)}
@@ -166,28 +168,20 @@ def _command_and_payload(frame: Frame) -> tuple[str, object]:
     return (command, payload) if command is not None and readable else (frame.direction, frame.wire())
 
 
-def _facts(event: Event) -> dict[str, object]:
-    facts: dict[str, object] = {"event": type(event).__name__.lower()}
+def _facts(event: Event) -> Mapping[str, object]:
+    facts = {"event": kind_of(event), **facts_of(event)}
     match event:
-        case Open() | Drop() | Stat():
-            facts |= event.facts
-        case Close():
-            facts |= {"by": event.by, "code": event.code, "reason": event.reason}
         case Vocab():
-            facts["tokens"] = {str(i): t if isinstance(t, str) else {"hex": t.hex()} for i, t in event.tokens.items()}
-        case Blob():
-            facts |= {"sha256": event.sha256, "value": event.value}
+            return {"event": "vocab", "tokens": facts_of(event)}
         case Remark():
-            facts |= {"event": event.kind, "text": event.text}
-        case End():
-            facts |= {"events": event.events, "tokens": event.tokens, "sha256": event.sha256}
+            return {**facts, "text": event.text}
         case Request():
-            body = event.body.value if isinstance(event.body, Parsed) else event.wire_body().decode("utf-8", "replace")
-            facts |= {"method": event.method, "path": event.path, "headers": event.headers, "body": body}
-        case Response():
-            facts |= {"status": event.status, "reason": event.reason, "headers": event.headers}
+            body = (
+                event.body.value if isinstance(event.body, JsonText) else event.wire_body().decode("utf-8", "replace")
+            )
+            return {**facts, "body": body}
         case Other():
-            facts |= {"event": event.kind, "rest": list(event.rest)}
+            return {**facts, "rest": list(event.rest)}
     return facts
 
 

@@ -5,21 +5,59 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from lmtool.lmtp import frames
-from lmtool.trace.findings import Finding, Level
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from lmtool.lmtp.frames import Entry
     from lmtool.trace.exchanges import LmtpExchange
 
+Level: TypeAlias = Literal["shape", "ids", "numbers", "time"]
+"""What must be equal: form and endings; also token ids and finish reasons; also log-probabilities; also, within limits,
+the speed."""
+LEVELS: tuple[Level, ...] = get_args(Level)
+
+Verdict: TypeAlias = Literal["pass", "info", "non-strict", "tie", "fail"]
+"""From best to worst. `non-strict`: breaks the protocol in a way that every client tolerates; `tie`: another token, but
+the two were about equally likely."""
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One difference from what was expected."""
+
+    verdict: Verdict
+    level: Level
+    stream: str
+    """Connection and stream id, such as `1/3`."""
+    position: int | None
+    """Number of the token in its stream, from 0; None for what belongs to no token."""
+    message: str
+    """Expected and actual, in a sentence."""
+
+    def as_json(self) -> dict[str, object]:
+        """As an object."""
+        named = {"verdict": self.verdict, "level": self.level, "stream": self.stream}
+        return {**named, "token": self.position, "message": self.message}
+
+    def __str__(self) -> str:
+        """Verdict, place and message in one line."""
+        place = "" if self.position is None else f" token {self.position}"
+        return f"{self.verdict} ({self.level}) stream {self.stream}{place}: {self.message}"
+
+
+def worst(findings: Iterable[Finding]) -> Verdict:
+    """The worst verdict of all."""
+    return max((finding.verdict for finding in findings), key=VERDICTS.index, default="pass")
+
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How near is equal. In nats."""
+    """How far apart numbers may be that count as equal, in nats."""
 
     logprob: float = 1e-3
     """Between log-probabilities: 1e-4 for float32 on one device, 1e-3 across devices, 0.05 for bfloat16."""
@@ -35,15 +73,15 @@ def compare(
     Never compared: how tokens are split over frames, the order between streams, times, fields that are not expected;
     where the expected answer was cut off or cancelled, how many tokens came before that.
     """
-    found = list(shape(actual, unfinished=not expected.ended))
-    answered = _answers(expected)
-    if answered:
-        found += _compare_messages(answered, _answers(actual), _name(actual), level)
+    findings = list(shape(actual, unfinished=not expected.ended))
+    answers = _answers(expected)
+    if answers:
+        findings += _compare_messages(answers, _answers(actual), _name(actual), level)
     elif level != "shape":
         ours, theirs = _entries(expected, "TOKEN"), _entries(actual, "TOKEN")
         tolerance = tolerance or Tolerance()
-        found += compare_outputs(ours, theirs, _name(actual), level, tolerance, cut=not expected.ended)
-    return found
+        findings += compare_outputs(ours, theirs, _name(actual), level, tolerance, cut=not expected.ended)
+    return findings
 
 
 def shape(exchange: LmtpExchange, *, unfinished: bool = False) -> Iterator[Finding]:
@@ -56,9 +94,8 @@ def shape(exchange: LmtpExchange, *, unfinished: bool = False) -> Iterator[Findi
         elif reply.bare:
             yield Finding("non-strict", "shape", name, None, f"{reply.command} has an object where a list is expected")
     if exchange.command in ("GENERATE", "SCORE"):
-        if messages and not tokens:
-            return
-        yield from _shape_of_stream(exchange, tokens, name, unfinished=unfinished)
+        if tokens or not messages:
+            yield from _shape_of_stream(exchange, tokens, name, unfinished=unfinished)
     elif len(messages) != 1 and not unfinished:
         yield Finding("fail", "shape", name, None, f"expected one MSG, got {len(messages)}")
 
@@ -66,22 +103,20 @@ def shape(exchange: LmtpExchange, *, unfinished: bool = False) -> Iterator[Findi
 def _shape_of_stream(
     exchange: LmtpExchange, tokens: Sequence[Entry], name: str, *, unfinished: bool
 ) -> Iterator[Finding]:
-    ends = [i for i, entry in enumerate(tokens) if frames.ends("TOKEN", entry)]
-    if not ends and unfinished:
-        pass
-    elif not ends:
-        got = f"after {len(tokens)} entries" if tokens else "no entry at all"
-        yield Finding("fail", "shape", name, None, f"expected an end (finish_reason or error), got {got}")
-    elif ends[0] != len(tokens) - 1:
-        after = len(tokens) - 1 - ends[0]
-        yield Finding("fail", "shape", name, ends[0], f"expected nothing after the end, got {after} more entries")
+    end = next((i for i, entry in enumerate(tokens) if frames.ends("TOKEN", entry)), None)
+    if end is None and not unfinished:
+        actual = f"after {len(tokens)} entries" if tokens else "no entry at all"
+        yield Finding("fail", "shape", name, None, f"expected an end (finish_reason or error), got {actual}")
+    elif end is not None and end != len(tokens) - 1:
+        after = len(tokens) - 1 - end
+        yield Finding("fail", "shape", name, end, f"expected nothing after the end, got {after} more entries")
     for i, entry in enumerate(tokens):
         for message in _wrong_fields(entry, scored=exchange.command == "SCORE"):
             yield Finding("fail", "shape", name, i, message)
-    most = exchange.payload.get("max_tokens", 32) if exchange.command == "GENERATE" else None
+    limit = exchange.payload.get("max_tokens", 32) if exchange.command == "GENERATE" else None
     count = sum("token" in entry for entry in tokens)
-    if isinstance(most, int) and count > max(most, 0):
-        yield Finding("fail", "shape", name, None, f"expected at most {most} tokens, got {count}")
+    if isinstance(limit, int) and count > max(limit, 0):
+        yield Finding("fail", "shape", name, None, f"expected at most {limit} tokens, got {count}")
 
 
 def _wrong_fields(entry: Entry, *, scored: bool) -> Iterator[str]:
@@ -113,18 +148,17 @@ def _is_number(value: object) -> bool:
 def _compare_messages(expected: Sequence[Entry], actual: Sequence[Entry], name: str, level: Level) -> Iterator[Finding]:
     """An error for an error, facts for facts; every fact that was recorded is there again."""
     for ours, theirs in zip(expected, actual, strict=False):
-        wanted, got = ("error" if one.get("error") is not None else "model_info" for one in (ours, theirs))
-        if wanted != got:
-            yield Finding("fail", "shape", name, None, f"expected MSG with {wanted}, got {_shown(theirs)}")
-        elif level != "shape" and wanted == "model_info":
+        one, other = ("error" if entry.get("error") is not None else "model_info" for entry in (ours, theirs))
+        if one != other:
+            yield Finding("fail", "shape", name, None, f"expected MSG with {one}, got {_shown(theirs)}")
+        elif level != "shape" and one == "model_info":
             yield from _compare_info(ours.get("model_info"), theirs.get("model_info"), name)
 
 
 def _compare_info(expected: object, actual: object, name: str) -> Iterator[Finding]:
-    if not (isinstance(expected, dict) and isinstance(actual, dict)):
-        return
-    for field in sorted(set(expected) - set(actual)):
-        yield Finding("info", "ids", name, None, f"model_info lacks {field}")
+    if isinstance(expected, dict) and isinstance(actual, dict):
+        for field in sorted(set(expected) - set(actual)):
+            yield Finding("info", "ids", name, None, f"model_info lacks {field}")
 
 
 def compare_outputs(
@@ -142,9 +176,7 @@ def compare_outputs(
         if one.get("token") != other.get("token"):
             yield _other_token(one, other, name, i, tolerance)
             return
-        if one.get("finish_reason") != other.get("finish_reason"):
-            wanted, got = _shown(one.get("finish_reason")), _shown(other.get("finish_reason"))
-            yield Finding("fail", "ids", name, i, f"expected finish_reason {wanted}, got {got}")
+        yield from _unequal("finish_reason", one, other, "ids", name, i)
         if level in ("numbers", "time"):
             yield from _compare_numbers(one, other, name, i, tolerance)
     if len(ours) != len(theirs) and not cut:
@@ -161,34 +193,41 @@ def _compare_cancelled(actual: Sequence[Entry], name: str) -> Iterator[Finding]:
 def _compare_errors(expected: Entry, actual: Entry, name: str, position: int) -> Iterator[Finding]:
     if (expected.get("error") is None) != (actual.get("error") is None):
         yield Finding("fail", "ids", name, position, f"expected {_shown(expected)}, got {_shown(actual)}")
-    elif "error_code" in expected and expected["error_code"] != actual.get("error_code"):
-        wanted, got = _shown(expected["error_code"]), _shown(actual.get("error_code"))
-        yield Finding("fail", "ids", name, position, f"expected error_code {wanted}, got {got}")
+    elif "error_code" in expected:
+        yield from _unequal("error_code", expected, actual, "ids", name, position)
+
+
+def _unequal(
+    field: str, expected: Entry, actual: Entry, level: Level, name: str, position: int, tolerance: float = 0.0
+) -> Iterator[Finding]:
+    ours, theirs = expected.get(field), actual.get(field)
+    if _apart(ours, theirs, tolerance):
+        message = f"expected {field} {_shown(ours)}, got {_shown(theirs)}"
+        yield Finding("fail", level, name, position, message)
 
 
 def _other_token(expected: Entry, actual: Entry, name: str, position: int, tolerance: Tolerance) -> Finding:
-    wanted, got = expected.get("token"), actual.get("token")
-    message = f"expected token {_shown(wanted)}, got {_shown(got)}"
-    if isinstance(wanted, str) and isinstance(got, str):  # over HTTP; maybe all of a text whose tokens are not known
-        message = _other_text(wanted, got)
-    gaps = [_gap(entry, wanted, got) for entry in (expected, actual)]
-    near = [gap for gap in gaps if gap is not None]
-    if near and max(near) <= tolerance.tie:
-        return Finding(
-            "tie", "ids", name, position, f"{message}; a near tie ({max(near):.4f} nats), not compared further"
-        )
+    ours, theirs = expected.get("token"), actual.get("token")
+    message = f"expected token {_shown(ours)}, got {_shown(theirs)}"
+    if isinstance(ours, str) and isinstance(theirs, str):  # over HTTP; maybe all of a text whose tokens are not known
+        place = first_difference(ours, theirs)
+        near = slice(max(0, place - 20), place + 40)
+        message = f"text differs at character {place}: expected {ours[near]!r}, got {theirs[near]!r}"
+    gaps = [gap for entry in (expected, actual) if (gap := _gap(entry, ours, theirs)) is not None]
+    if gaps and max(gaps) <= tolerance.tie:
+        message += f"; a near tie ({max(gaps):.4f} nats), not compared further"
+        return Finding("tie", "ids", name, position, message)
     return Finding("fail", "ids", name, position, message)
 
 
-def _other_text(wanted: str, got: str) -> str:
-    pairs = zip(wanted, got, strict=False)
-    place = next((i for i, (one, other) in enumerate(pairs) if one != other), min(len(wanted), len(got)))
-    near = slice(max(0, place - 20), place + 40)
-    return f"text differs at character {place}: expected {wanted[near]!r}, got {got[near]!r}"
+def first_difference(one: Sequence[object], other: Sequence[object]) -> int:
+    """The first place at which two sequences differ; where one is the other's beginning, its end."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _gap(entry: Entry, one: object, other: object) -> float | None:
-    """How far apart one side had both tokens, in nats; None where it does not tell."""
+    """How far apart two tokens are in an entry's alternatives, in nats; None where one of them is missing."""
     top = entry.get("top_logprobs")
     pair = [top.get(str(token)) for token in (one, other)] if isinstance(top, dict) else []
     numbers = [value for value in pair if isinstance(value, int | float)]
@@ -198,22 +237,19 @@ def _gap(entry: Entry, one: object, other: object) -> float | None:
 def _compare_numbers(
     expected: Entry, actual: Entry, name: str, position: int, tolerance: Tolerance
 ) -> Iterator[Finding]:
-    ours, theirs = expected.get("logprob"), actual.get("logprob")
-    if _apart(ours, theirs, tolerance):
-        yield Finding("fail", "numbers", name, position, f"expected logprob {_shown(ours)}, got {_shown(theirs)}")
+    yield from _unequal("logprob", expected, actual, "numbers", name, position, tolerance.logprob)
     top, other = expected.get("top_logprobs"), actual.get("top_logprobs")
     if not (isinstance(top, dict) and isinstance(other, dict)):
         return
     shared = [token for token in top if token in other]
     for token in shared:
-        if _apart(top[token], other[token], tolerance):
-            wanted, got = _shown(top[token]), _shown(other[token])
-            yield Finding(
-                "fail", "numbers", name, position, f"expected {wanted} for token {token} in top_logprobs, got {got}"
-            )
+        if _apart(top[token], other[token], tolerance.logprob):
+            ours, theirs = _shown(top[token]), _shown(other[token])
+            message = f"expected {ours} for token {token} in top_logprobs, got {theirs}"
+            yield Finding("fail", "numbers", name, position, message)
     if len(shared) < min(len(top), len(other)) - 1:
-        wanted, got = ", ".join(top), ", ".join(other)
-        yield Finding("fail", "numbers", name, position, f"expected top_logprobs of {wanted}, got those of {got}")
+        message = f"expected top_logprobs of {', '.join(top)}, got those of {', '.join(other)}"
+        yield Finding("fail", "numbers", name, position, message)
 
 
 def _answers(exchange: LmtpExchange) -> list[Entry]:
@@ -221,10 +257,10 @@ def _answers(exchange: LmtpExchange) -> list[Entry]:
     return [entry for entry in _entries(exchange, "MSG") if not {"progress", "ignored"} & entry.keys()]
 
 
-def _apart(one: object, other: object, tolerance: Tolerance) -> bool:
+def _apart(one: object, other: object, tolerance: float) -> bool:
     if not (isinstance(one, int | float) and isinstance(other, int | float)):
         return one != other
-    return one != other and not abs(one - other) <= tolerance.logprob
+    return one != other and not abs(one - other) <= tolerance
 
 
 def _entries(exchange: LmtpExchange, command: str) -> list[Entry]:

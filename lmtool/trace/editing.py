@@ -6,8 +6,8 @@ import heapq
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from lmtool.trace.blobs import references
 from lmtool.trace.events import Blob, Close, Drop, End, Open, Vocab
+from lmtool.trace.large_values import references
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Cut:
-    """Takes the part between two times; call `take` with each event in order.
+    """Takes the part between two times; call `part_of` with each event in order.
 
     What the part needs from before it (open connections, vocabulary, blobs it refers to) is put at its beginning.
     """
@@ -33,10 +33,10 @@ class Cut:
     """Finds the blob event of a hash."""
     _open: dict[int, Open] = field(default_factory=dict)
     _vocab: dict[int, str | bytes] = field(default_factory=dict)
-    _given: set[str] = field(default_factory=set)
-    _begun: bool = False
+    _written: set[str] = field(default_factory=set)
+    _started: bool = False
 
-    def take(self, event: Event) -> Iterator[Event]:
+    def part_of(self, event: Event) -> Iterator[Event]:
         """The events to write for this one."""
         if isinstance(event, End | Blob) or not self._chosen(event):
             return
@@ -59,9 +59,9 @@ class Cut:
             self._vocab.update(event.tokens)
 
     def _beginning(self) -> Iterator[Event]:
-        if self._begun:
+        if self._started:
             return
-        self._begun = True
+        self._started = True
         for event in self._open.values():
             yield replace(event, time=0.0)
         if self._vocab:
@@ -69,12 +69,12 @@ class Cut:
 
     def _missing_blobs(self, event: Event) -> Iterator[Event]:
         for sha256 in references(event):
-            if sha256 not in self._given:
-                self._given.add(sha256)
+            if sha256 not in self._written:
+                self._written.add(sha256)
                 yield replace(self.blob(sha256), time=max(0.0, event.time - self.start))
 
 
-def merged(sources: Sequence[Iterable[Event]]) -> Iterator[Event]:
+def merge(sources: Sequence[Iterable[Event]]) -> Iterator[Event]:
     """The events of several traces in order of time, each trace beginning at 0; connections are numbered anew."""
     numbers: dict[tuple[int, int], int] = {}
     blobs: set[str] = set()
@@ -93,7 +93,7 @@ def _tagged(which: int, source: Iterable[Event]) -> Iterator[tuple[float, int, i
         yield event.time, which, number, event
 
 
-def merged_header(headers: Sequence[Header]) -> Header:
+def merge_headers(headers: Sequence[Header]) -> Header:
     """The header of merged traces: the first one's, with the titles and what was redacted and covered of all."""
     first = headers[0]
     titles = [header.title for header in headers if header.title]

@@ -10,36 +10,16 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lmtool.lmtp import frames
 from lmtool.lmtp.frames import ParsedFrame
-from lmtool.trace import styles
+from lmtool.trace.content import JsonText
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lmtool.lmtp.frames import Entry
-    from lmtool.trace.styles import Style
+    from lmtool.trace.content import Content
 
 Direction: TypeAlias = Literal[">", "<"]
 """`>`: client to server; `<`: server to client."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parsed:
-    """Text that ends in JSON, taken apart; writing it again gives the same bytes, unless it was redacted."""
-
-    lead: str
-    """What stands before the JSON: a frame's command, the `data: ` of a server-sent event, nothing in a body."""
-    value: object
-    """The JSON value; a member may be a reference `{"$blob": sha256}` or a mark `{"$redacted": ...}`."""
-    style: Style
-
-    @property
-    def json(self) -> str:
-        """The JSON text."""
-        return styles.write(self.value, self.style)
-
-
-Content: TypeAlias = Parsed | str | bytes
-"""Taken apart, exact text, or binary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +34,11 @@ class Frame:
     @property
     def command(self) -> str | None:
         """The LMTP command; None for what is not a command, one space and JSON."""
-        return self.content.lead if isinstance(self.content, Parsed) else None
+        return self.content.lead if isinstance(self.content, JsonText) else None
 
     def parse(self) -> ParsedFrame:
         """Command and JSON value, however the content is kept."""
-        if isinstance(self.content, Parsed):
+        if isinstance(self.content, JsonText):
             return ParsedFrame(self.content.lead, self.content.value, readable=True)
         return frames.parse(self.content)
 
@@ -71,7 +51,7 @@ class Frame:
 
     def wire(self) -> str | bytes:
         """The message as it was sent: text, or bytes for a binary one."""
-        if isinstance(self.content, Parsed):
+        if isinstance(self.content, JsonText):
             return f"{self.content.lead} {self.content.json}"
         return self.content
 
@@ -115,7 +95,7 @@ class Piece:
 
     def wire(self) -> bytes:
         """The piece's bytes."""
-        if self.kind == "sse" and isinstance(self.content, Parsed):
+        if self.kind == "sse" and isinstance(self.content, JsonText):
             return f"{self.content.lead}{self.content.json}\n\n".encode()
         return _body_bytes(self.content)
 
@@ -129,13 +109,16 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
-    """A connection begins."""
-
+class _WithFacts:
     time: float
     connection: int
     facts: Mapping[str, object] = field(default_factory=dict)
-    """`peer`, `agent`, `path`, ..."""
+
+
+class Open(_WithFacts):
+    """A connection begins. Facts: `peer`, `agent`, `path`, ..."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +134,10 @@ class Close:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
-    """A connection ends without a close frame."""
+class Drop(_WithFacts):
+    """A connection ends without a close frame. Facts: `by` and `reason` where known."""
 
-    time: float
-    connection: int
-    facts: Mapping[str, object] = field(default_factory=dict)
-    """`by` and `reason` where known."""
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,13 +169,10 @@ class Remark:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Stat:
-    """What the server told about itself: memory, queue lengths."""
+class Stat(_WithFacts):
+    """What the server told about itself. Facts: memory, queue lengths."""
 
-    time: float
-    connection: int
-    facts: Mapping[str, object]
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +206,7 @@ Event: TypeAlias = (
 
 def token_entries(event: Event) -> list[Entry]:
     """The entries of a parsed TOKEN frame, one per event of a stream; empty for every other event."""
-    if not isinstance(event, Frame) or not isinstance(event.content, Parsed):
+    if not isinstance(event, Frame) or not isinstance(event.content, JsonText):
         return []
     command, entries = event.answer()
     return entries if command == "TOKEN" else []
@@ -242,6 +218,6 @@ def count_tokens(event: Event) -> int:
 
 
 def _body_bytes(content: Content) -> bytes:
-    if isinstance(content, Parsed):
+    if isinstance(content, JsonText):
         return f"{content.lead}{content.json}".encode()
     return content.encode() if isinstance(content, str) else content

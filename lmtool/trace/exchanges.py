@@ -1,23 +1,28 @@
-"""A trace as requests, each with everything that was answered to it and when."""
+"""A trace as requests, each with everything that was answered to it and when; which request an entry answers."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from lmtool.lmtp import frames
-from lmtool.trace import styles
-from lmtool.trace.events import Done, Frame, Parsed, Piece, Request, Response
-from lmtool.trace.request_table import RequestTable
+from lmtool.trace.content import JsonText, write_json
+from lmtool.trace.events import Done, Frame, Piece, Request, Response
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from lmtool.lmtp.frames import Entry
+    from lmtool.lmtp.frames import Entry, Key
+    from lmtool.trace.content import Style
     from lmtool.trace.events import Event
-    from lmtool.trace.styles import Style
+
+
+T = TypeVar("T")
+_START_STREAMS = ("GENERATE", "SCORE")
+ENDED_KEPT = 1000
+"""Streams of a connection that are remembered after their end; an answer for an older one counts as unannounced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,7 @@ class Reply:
         entries = [{**e, "stream_id": stream_id} if "stream_id" in e else e for e in self.entries]
         payload: object = entries[0] if self.bare else entries
         try:
-            return f"{self.command} {styles.write(payload, self.style)}"
+            return f"{self.command} {write_json(payload, self.style)}"
         except ValueError:  # LMQL's server writes -Infinity: so does the answer
             return f"{self.command} {json.dumps(payload)}"
 
@@ -73,9 +78,24 @@ class LmtpExchange:
     replies: list[Reply] = field(default_factory=list)
 
     @property
+    def kind(self) -> str:
+        """The command; empty for a frame that is no request."""
+        return self.command or ""
+
+    @property
+    def name(self) -> str:
+        """Connection and stream id, such as `1/3`."""
+        return f"{self.connection}/{self.stream_id}"
+
+    @property
     def stream_id(self) -> object:
         """As recorded; None where there is none."""
         return self.payload.get("stream_id")
+
+    @property
+    def tokens(self) -> list[Entry]:
+        """The entries that have a token."""
+        return [entry for reply in self.replies for entry in reply.entries if "token" in entry]
 
     @property
     def ended(self) -> bool:
@@ -96,6 +116,21 @@ class HttpExchange:
     streamed: bool = False
     """Whether the body was server-sent events."""
     complete: bool = False
+
+    @property
+    def kind(self) -> str:
+        """Method and path."""
+        return f"{self.request.method} {self.request.path}"
+
+    @property
+    def name(self) -> str:
+        """The connection."""
+        return str(self.connection)
+
+    @property
+    def text(self) -> bytes:
+        """The request's body."""
+        return self.request.wire_body()
 
 
 Exchange: TypeAlias = LmtpExchange | HttpExchange
@@ -119,7 +154,7 @@ def collect(events: Iterable[Event]) -> tuple[list[Exchange], list[UnmatchedEntr
     collector = _Collector()
     for event in events:
         collector.take(event)
-    return collector.found, collector.unmatched
+    return collector.exchanges, collector.unmatched
 
 
 def read_request(frame: str | bytes) -> tuple[str | None, Mapping[str, object]]:
@@ -128,9 +163,90 @@ def read_request(frame: str | bytes) -> tuple[str | None, Mapping[str, object]]:
     return (command, value) if isinstance(value, dict) else (None, {})
 
 
+class RequestTable(Generic[T]):
+    """The requests of one connection by stream id: whose an entry of a frame is (LMTP, STR-2, STR-5, ERR-6).
+
+    An answer for an id after its stream's end still belongs to that stream, until another request names the id or
+    `ENDED_KEPT` other streams have ended.
+    """
+
+    def __init__(self) -> None:
+        self.holders: dict[Key, T] = {}
+        """The stream that has an id now, or had it last."""
+        self._ended: dict[Key, None] = {}
+        """Ids whose stream has ended, in order."""
+        self._queued: dict[Key, deque[T]] = {}
+        """Requests that named the id of a stream that runs: refused, or next."""
+        self._questions: dict[Key, deque[T]] = {}
+        """Requests that start no stream, such as MODEL_INFO."""
+        self._answered_ids: set[Key] = set()
+        """Ids whose questions have all been answered; the last one is kept, for answers too many."""
+
+    @property
+    def any_queued(self) -> bool:
+        """Whether an id may change hands when its stream ends."""
+        return bool(self._queued)
+
+    def add(self, command: str | None, key: Key, request: T) -> None:
+        """A request that bears this id."""
+        if command not in _START_STREAMS:
+            if key in self._answered_ids:
+                self._answered_ids.discard(key)
+                del self._questions[key]
+            self._questions.setdefault(key, deque()).append(request)
+        elif key not in self.holders or key in self._ended:
+            self._ended.pop(key, None)
+            self.holders[key] = request
+        else:
+            self._queued.setdefault(key, deque()).append(request)
+
+    def owner(self, command: str | None, entry: Entry) -> T | None:
+        """The request that an entry answers; None where nobody asked. Call it once for each entry, in order."""
+        key = frames.stream_key(entry.get("stream_id"))
+        questions = self._questions.get(key)
+        if command == "MSG":
+            failed = entry.get("error") is not None
+            if failed and key in self._queued:
+                return self._next(key)
+            unanswered = questions is not None and key not in self._answered_ids
+            if questions is not None and (entry.get("model_info") is not None or (failed and unanswered)):
+                return self._answer(key, questions)
+        return self.holders.get(key, questions[0] if questions else None)
+
+    def _answer(self, key: Key, questions: deque[T]) -> T:
+        """The oldest of these questions, which has its answer now."""
+        if len(questions) > 1:
+            return questions.popleft()
+        self._answered_ids.add(key)
+        return questions[0]
+
+    def _next(self, key: Key) -> T:
+        queued = self._queued[key]
+        request = queued.popleft()
+        if not queued:
+            del self._queued[key]
+        return request
+
+    def end(self, key: Key) -> None:
+        """The stream that has this id is over: the id is free, or the next request's."""
+        if key in self._queued:
+            self.holders[key] = self._next(key)
+            return
+        self._ended[key] = None
+        if len(self._ended) > ENDED_KEPT:
+            oldest = next(iter(self._ended))
+            del self._ended[oldest], self.holders[oldest]
+
+    def open_requests(self) -> list[T]:
+        """Those without an end."""
+        left = [request for key, request in self.holders.items() if key not in self._ended]
+        left += [request for queued in self._queued.values() for request in queued]
+        return left + [q for key, several in self._questions.items() if key not in self._answered_ids for q in several]
+
+
 class _Collector:
     def __init__(self) -> None:
-        self.found: list[Exchange] = []
+        self.exchanges: list[Exchange] = []
         self.unmatched: list[UnmatchedEntry] = []
         self._tables: defaultdict[int, RequestTable[LmtpExchange]] = defaultdict(RequestTable)
         self._latest: dict[int, LmtpExchange] = {}
@@ -143,10 +259,10 @@ class _Collector:
             else:
                 self._answer(event)
         elif isinstance(event, Request):
-            value = event.body.value if isinstance(event.body, Parsed) else {}
+            value = event.body.value if isinstance(event.body, JsonText) else {}
             http = HttpExchange(event.time, event.connection, event, value if isinstance(value, dict) else {})
             self._http[event.connection].append(http)
-            self.found.append(http)
+            self.exchanges.append(http)
         elif isinstance(event, Response | Piece | Done) and self._http[event.connection]:
             self._respond(event, self._http[event.connection])
 
@@ -156,7 +272,7 @@ class _Collector:
         if command == "CANCEL":
             return
         exchange = LmtpExchange(frame.time, frame.connection, command, payload, text)
-        self.found.append(exchange)
+        self.exchanges.append(exchange)
         self._latest[frame.connection] = exchange
         if "stream_id" in payload:
             self._tables[frame.connection].add(command, frames.stream_key(payload["stream_id"]), exchange)
@@ -172,7 +288,7 @@ class _Collector:
                 self.unmatched.append(UnmatchedEntry(frame.connection, entry))
             else:
                 shares.setdefault(id(exchange), (exchange, []))[1].append(entry)
-        style: Style = frame.content.style if isinstance(frame.content, Parsed) else "py"
+        style: Style = frame.content.style if isinstance(frame.content, JsonText) else "py"
         size = len(value) if isinstance(value, list) else 1
         for exchange, own in shares.values():
             exact = wire if len(own) == size and isinstance(wire, str) else None

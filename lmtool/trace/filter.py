@@ -1,11 +1,11 @@
-"""Which streams and tokens to show: `sid:3 p<.1 | err "text" !/re/`, parsed once and asked often."""
+"""Which streams and tokens to show: `sid:3 p<.1 | err "text" !/re/`, parsed once, evaluated for every token."""
 
 from __future__ import annotations
 
 import operator
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from lmtool.errors import UsageError
 from lmtool.logprobs.distribution import Rank
@@ -19,7 +19,7 @@ _DEEPEST = 50
 
 
 class Facts(Protocol):
-    """What a filter may ask; None stands for what is not known, such as a token's facts where a stream is meant."""
+    """What a filter may test; None stands for what is not known, such as a token's facts where a stream is meant."""
 
     @property
     def sid(self) -> str:
@@ -31,7 +31,7 @@ class Facts(Protocol):
 
     @property
     def model(self) -> str | None:
-        """Model asked for."""
+        """The requested model."""
 
     @property
     def kind(self) -> str:
@@ -105,7 +105,7 @@ class Filter:
 
     source: str
     names: frozenset[str]
-    """What it asks of `Facts`."""
+    """The members of `Facts` that it tests."""
     _test: Test
 
     def token(self, facts: Facts) -> bool:
@@ -180,9 +180,9 @@ class _Parser:
             self._depth -= 1
 
     def _next(self, mark: str) -> bool:
-        found = self._at < len(self._words) and self._words[self._at] == (mark, None)
-        self._at += found
-        return found
+        matches = self._at < len(self._words) and self._words[self._at] == (mark, None)
+        self._at += matches
+        return matches
 
 
 def _split(source: str, names: set[str]) -> list[tuple[str, Test | None]]:
@@ -190,21 +190,21 @@ def _split(source: str, names: set[str]) -> list[tuple[str, Test | None]]:
     words: list[tuple[str, Test | None]] = []
     at = 0
     while source[at:].strip():
-        found = _WORD.match(source, at)
-        if found is None:
+        match = _WORD.match(source, at)
+        if match is None:
             raise _error(source, f"{source[at:].strip()[:20]!r} cannot be read")
-        at = found.end()
-        words.append((found["mark"], None) if found["mark"] else (found.group().strip(), _term(source, found, names)))
+        at = match.end()
+        words.append((match["mark"], None) if match["mark"] else (match.group().strip(), _term(source, match, names)))
     return words
 
 
-def _term(source: str, found: re.Match[str], names: set[str]) -> Test:
-    word = found["word"]
+def _term(source: str, match: re.Match[str], names: set[str]) -> Test:
+    word = match["word"]
     if word is not None and word[0] in "<>=:":
         raise _error(source, f"no name stands before {word}, as in p<.1 without blanks; quotes look for it as text")
-    if found["name"] is not None:
-        names.add(found["name"])
-        return _named(source, found["name"], found["sign"], found["value"])
+    if match["name"] is not None:
+        names.add(match["name"])
+        return _named(source, match["name"], match["sign"], match["value"])
     if word in _FLAGS:
         names.add("state")
         return _among("state", _STATES[word])
@@ -212,12 +212,13 @@ def _term(source: str, found: re.Match[str], names: set[str]) -> Test:
         names.add("sid")
         return _among("sid", {word})
     names.add("text")
-    if found["regex"] is None:
-        return _contains(word if word is not None else re.sub(r"\\(.)", r"\1", found["text"]))
+    if match["regex"] is None:
+        return _contains(word if word is not None else re.sub(r"\\(.)", r"\1", match["text"]))
     try:
-        return _matches(re.compile(found["regex"]))
+        pattern = re.compile(match["regex"])
     except (re.error, OverflowError, RecursionError) as error:
-        raise _error(source, f"/{found['regex']}/ is no regular expression: {error}") from None
+        raise _error(source, f"/{match['regex']}/ is no regular expression: {error}") from None
+    return _known("text", lambda text: pattern.search(text) is not None)
 
 
 def _named(source: str, name: str, sign: str, value: str) -> Test:
@@ -230,7 +231,7 @@ def _named(source: str, name: str, sign: str, value: str) -> Test:
     if name in ("conn", "tok"):
         if not value.isdecimal():
             raise _error(source, f"{value!r} after {name}{sign} is no whole number")
-        return _token(int(value)) if name == "tok" else _among(name, {int(value)})
+        return _compared(name, operator.eq, int(value)) if name == "tok" else _among(name, {int(value)})
     if name in ("state", "kind"):
         known = _STATES if name == "state" else {kind: {kind} for kind in _KINDS}
         if value.lower() not in known:
@@ -240,11 +241,11 @@ def _named(source: str, name: str, sign: str, value: str) -> Test:
 
 
 def _number(source: str, name: str, sign: str, value: str) -> float:
-    found = re.fullmatch(r"(\d+\.?\d*|\.\d+)(e-?\d+)?([a-z%]*)", value)
+    number = re.fullmatch(r"(\d+\.?\d*|\.\d+)(e-?\d+)?([a-z%]*)", value)
     units = _UNITS[name]
-    if found is None or found[3] not in units:
+    if number is None or number[3] not in units:
         raise _error(source, f"{value!r} after {name}{sign} is no number{_with_units(units)}")
-    return float(found[1] + (found[2] or "")) * units[found[3]]
+    return float(number[1] + (number[2] or "")) * units[number[3]]
 
 
 def _with_units(units: Mapping[str, float]) -> str:
@@ -253,42 +254,31 @@ def _with_units(units: Mapping[str, float]) -> str:
 
 
 def _compared(name: str, compare: Callable[[float, float], bool], limit: float) -> Test:
+    return _known(name, lambda v: v.holds(compare, limit) if isinstance(v, Rank) else compare(v, limit))
+
+
+def _known(name: str, holds: Callable[[Any], bool | None]) -> Test:
+    """Whether something holds for what may not be known."""
+
     def test(facts: Facts) -> bool | None:
         value = getattr(facts, name)
-        if isinstance(value, Rank):
-            return value.holds(compare, limit)
-        return None if value is None else compare(value, limit)
+        return None if value is None else holds(value)
 
     return test
 
 
-def _among(name: str, wanted: Collection[object]) -> Test:
-    return lambda facts: getattr(facts, name) in wanted
+def _among(name: str, value: Collection[object]) -> Test:
+    return lambda facts: getattr(facts, name) in value
 
 
-def _token(wanted: int) -> Test:
-    return lambda facts: None if facts.tok is None else facts.tok == wanted
-
-
-def _id(wanted: str) -> Test:
+def _id(value: str) -> Test:
     """`3` is any connection's stream 3, `1/3` one connection's."""
-    return lambda facts: facts.sid == wanted or ("/" not in wanted and facts.sid.partition("/")[2] == wanted)
+    return lambda facts: facts.sid == value or ("/" not in value and facts.sid.partition("/")[2] == value)
 
 
-def _contains(wanted: str) -> Test:
-    low = wanted.lower()
-
-    def test(facts: Facts) -> bool | None:
-        return None if facts.text is None else low in facts.text.lower()
-
-    return test
-
-
-def _matches(pattern: re.Pattern[str]) -> Test:
-    def test(facts: Facts) -> bool | None:
-        return None if facts.text is None else pattern.search(facts.text) is not None
-
-    return test
+def _contains(value: str) -> Test:
+    low = value.lower()
+    return _known("text", lambda text: low in text.lower())
 
 
 def _true(_: Facts) -> bool:
@@ -299,10 +289,10 @@ def _both(tests: list[Test]) -> Test:
     def test(facts: Facts) -> bool | None:
         known: bool | None = True
         for one in tests:
-            found = one(facts)
-            if found is False:
+            result = one(facts)
+            if result is False:
                 return False
-            known = None if found is None else known
+            known = None if result is None else known
         return known
 
     return test
@@ -315,8 +305,8 @@ def _either(tests: list[Test]) -> Test:
 
 def _negated(one: Test) -> Test:
     def test(facts: Facts) -> bool | None:
-        found = one(facts)
-        return None if found is None else not found
+        result = one(facts)
+        return None if result is None else not result
 
     return test
 

@@ -8,7 +8,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 from lmtool.access.outgoing import as_headers
 from lmtool.errors import ConnectError, UsageError
-from lmtool.lmtp.channel import not_connected
+from lmtool.lmtp.transport import dial
+from lmtool.trace.proxy import CONNECT_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from lmtool.trace.http_stream import Head
     from lmtool.trace.proxy import Target
 
-_CONNECT_LIMIT = 10.0
-"""Seconds that the server has to take a connection."""
 _HOP = {"host", "connection", "keep-alive", "transfer-encoding", "content-length", "upgrade", "accept-encoding"}
 """Headers of one connection: they are not passed on (RFC 9110, 7.6.1), and answers shall come uncompressed."""
 _OURS = {"origin", "sec-fetch-site", "proxy-authorization"}
@@ -62,21 +61,10 @@ class FrameForwarder:
             await asyncio.gather(self._reading, return_exceptions=True)
 
     async def _connect(self) -> ClientConnection:
-        from websockets.asyncio.client import connect
-        from websockets.exceptions import InvalidHandshake
-
         if not self._target.url.startswith("ws"):
             raise ConnectError(f"{self._target.url} takes HTTP, this is an LMTP frame")
-        try:
-            connection = await connect(
-                self._target.url,
-                additional_headers=as_headers(self._target.authorization),
-                open_timeout=_CONNECT_LIMIT,
-                max_size=None,
-                proxy=None,
-            )
-        except (OSError, TimeoutError, InvalidHandshake) as error:
-            raise not_connected(self._target.url, error, shown=self._target.authorization is not None) from None
+        options = {"open_timeout": CONNECT_LIMIT, "max_size": None, "proxy": None}
+        connection = await dial(self._target.url, self._target.authorization, **options)
         self._reading = asyncio.create_task(self._read(connection))
         return connection
 
@@ -98,7 +86,7 @@ async def forward_http(target: Target, head: Head, body: bytes) -> AsyncIterator
     headers += [("accept-encoding", "identity"), *as_headers(target.authorization).items()]
     try:
         async with (
-            httpx.AsyncClient(timeout=httpx.Timeout(None, connect=_CONNECT_LIMIT), trust_env=False) as client,
+            httpx.AsyncClient(timeout=httpx.Timeout(None, connect=CONNECT_LIMIT), trust_env=False) as client,
             client.stream(method, _url(target, path), headers=headers, content=body) as response,
         ):
             yield response

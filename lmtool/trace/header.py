@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from lmtool.trace import styles
+from lmtool.trace.content import STYLES, style_named
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lmtool.trace.styles import Style
+    from lmtool.trace.content import Style
 
 VERSION = 1
 """Of the format; readers refuse any other."""
@@ -88,7 +88,7 @@ def _checked(name: str, member: object) -> object:
         _expect(name, member, strings, "a list of strings")
         return tuple(member) if isinstance(member, list) else ()
     if name == "json":
-        return _expect(name, member, styles.named(member) is not None, f"one of {', '.join(styles.STYLES)}")
+        return _expect(name, member, style_named(member) is not None, f"one of {', '.join(STYLES)}")
     if name == "times":
         return _expect(name, member, member in ("measured", "numbered"), "measured or numbered")
     return _expect(name, member, isinstance(member, str), "a string")

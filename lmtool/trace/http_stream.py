@@ -88,8 +88,8 @@ class HttpStream:
         """The parts at the end of the connection: a body that lasts until then is complete."""
         if self._state == self._until_end:
             return [Last()]
-        held, self._head = bytes(self._head), bytearray()
-        return [Opaque(held)] if held else []
+        pending, self._head = bytes(self._head), bytearray()
+        return [Opaque(pending)] if pending else []
 
     @property
     def between(self) -> bool:
@@ -102,20 +102,20 @@ class HttpStream:
 
     def _in_head(self, data: bytes, parts: list[Part]) -> bytes:
         searched = max(0, len(self._head) - 3)
-        held, self._head = bytes(self._head) + data, bytearray()
-        if held.startswith(b"\r\n"):  # some clients send a line too many after a body
-            parts.append(Data(held[:2], b""))
-            return held[2:]
-        at = held.find(b"\r\n\r\n", searched)
-        if at < 0 and len(held) <= LONGEST_HEAD:
-            self._head += held
+        pending, self._head = bytes(self._head) + data, bytearray()
+        if pending.startswith(b"\r\n"):  # some clients send a line too many after a body
+            parts.append(Data(pending[:2], b""))
+            return pending[2:]
+        at = pending.find(b"\r\n\r\n", searched)
+        if at < 0 and len(pending) <= LONGEST_HEAD:
+            self._head += pending
             return b""
-        head = None if at < 0 else _parse_head(held[: at + 4])
+        head = None if at < 0 else _parse_head(pending[: at + 4])
         if head is None:
-            return self._give_up("no HTTP/1.1 message", held, parts)
+            return self._give_up("no HTTP/1.1 message", pending, parts)
         parts.append(head)
         self._begin_body(head, parts)
-        return held[at + 4 :]
+        return pending[at + 4 :]
 
     def _begin_body(self, head: Head, parts: list[Part]) -> None:
         if self._responses and not self._has_body(head):
@@ -138,14 +138,12 @@ class HttpStream:
 
     def _none(self, head: Head, parts: list[Part]) -> None:
         """A message without a body; an upgrade may follow it."""
-        upgrades = head.start[1] == "101" if self._responses else asks_for_websocket(head)
+        upgrades = head.start[1] == "101" if self._responses else is_websocket_handshake(head)
         self._state = self._opaque if upgrades else self._in_head
         parts.append(Last())
 
     def _length(self, data: bytes, parts: list[Part]) -> bytes:
-        piece, rest = data[: self._left], data[self._left :]
-        self._left -= len(piece)
-        parts.append(Data(piece, piece))
+        rest = self._chunk(data, parts)
         if not self._left:
             self._finish(parts)
         return rest
@@ -227,23 +225,23 @@ def _parse_head(raw: bytes) -> Head | None:
     return Head(raw, (words[0], words[1], words[2] if len(words) > 2 else ""), headers)
 
 
-def asks_for_websocket(head: Head) -> bool:
+def is_websocket_handshake(head: Head) -> bool:
     """Whether a request is a WebSocket handshake."""
     return head.get("upgrade").lower() == "websocket" and "upgrade" in head.get("connection").lower()
 
 
-def is_clear(head: Head) -> bool:
+def is_unambiguous(head: Head) -> bool:
     """Whether every server reads the lines of a request's head as they are read here (RFC 9112, 2.2 and 5.1)."""
     first, *fields = head.raw[:-4].split(b"\r\n")
     return bool(_REQUEST_LINE.fullmatch(first)) and all(map(_FIELD.fullmatch, fields))
 
 
-def is_bare(head: Head) -> bool:
+def has_no_body(head: Head) -> bool:
     """Whether nothing can follow a request's head: no body, and no other protocol."""
     return not any(head.get(name) for name in ("content-length", "transfer-encoding", "upgrade"))
 
 
-def redirected(head: Head, host: str | None, base: str) -> bytes:
+def redirect_head(head: Head, host: str | None, base: str) -> bytes:
     """The bytes of a request head as the server behind a proxy expects it, without what was for the proxy alone.
 
     host: the server's own `Host`; None leaves what the client asked for. base: the path that the server's URL names;

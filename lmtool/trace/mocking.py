@@ -1,4 +1,4 @@
-"""A recording answered by the mock server: to a client that sends the recorded frames, and to our own."""
+"""A recording answered by the mock server, to a client that sends the recorded frames and to our own client."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from lmtool.errors import LmtoolError
 from lmtool.lmtp import codec, frames
 from lmtool.lmtp.client import LmtpClient
 from lmtool.lmtp.messages import Generate, ModelInfoRequest, Score
-from lmtool.trace.comparison import Comparison, compare_again
-from lmtool.trace.diff import Tolerance
-from lmtool.trace.driver import Driver
+from lmtool.trace.comparison import Comparison, compare_replay
+from lmtool.trace.diff import Finding, Tolerance
+from lmtool.trace.driver import Driver, client_actions
 from lmtool.trace.events import Close, Drop
 from lmtool.trace.exchanges import LmtpExchange, exchanges
-from lmtool.trace.findings import Finding
 from lmtool.trace.matching import Matcher
 from lmtool.trace.player import Pace, Player
 from lmtool.trace.proxy import parse_target
-from lmtool.trace.script import acts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -30,26 +28,32 @@ if TYPE_CHECKING:
     from lmtool.lmtp.messages import ClientMessage
     from lmtool.trace.events import Event
     from lmtool.trace.exchanges import Exchange
+    from lmtool.trace.matching import MatchMode
     from lmtool.types import LoadProgress, TokenOutput
 
 _EXACT = Tolerance(0.0, 0.0)
 
 
-async def mock(events: Sequence[Event], *, patience: float = 60.0) -> tuple[list[Comparison], list[Event]]:
-    """Play a recording to both clients; return the comparisons and what went over the wire of the first one."""
+async def replay_to_mock(events: Sequence[Event], *, timeout_s: float = 60.0) -> tuple[list[Comparison], list[Event]]:
+    """Play a recording to both clients; return the comparisons and what went over the wire of the first one.
+
+    timeout_s: seconds to wait for an answer.
+    """
     events = [event for event in events if not _left_by_server(event)]  # the mock server stays as long as clients do
     recorded = exchanges(events)
-    came: list[Event] = []
-    async with playing(recorded, "exact") as port:
-        driver = Driver(parse_target(f"ws://127.0.0.1:{port}/"), came.append, patience=patience)
-        trouble = await driver.run(acts(events))
+    replayed: list[Event] = []
+    async with mock_server(recorded) as port:
+        driver = Driver(parse_target(f"ws://127.0.0.1:{port}/"), replayed.append, timeout=timeout_s)
+        trouble = await driver.run(client_actions(events))
     # What is wrong with the recorded answers themselves is repeated.
-    own = {finding for one in compare_again(events, events, "numbers", _EXACT) for finding in one.findings}
-    compared = compare_again(events, came, "numbers", _EXACT)
-    made = [replace(one, findings=tuple(f for f in one.findings if f not in own)) for one in compared]
+    own = {finding for one in compare_replay(events, events, "numbers", _EXACT) for finding in one.findings}
+    comparisons = [
+        replace(one, findings=tuple(finding for finding in one.findings if finding not in own))
+        for one in compare_replay(events, replayed, "numbers", _EXACT)
+    ]
     if trouble:
-        made.append(_failed("-", "-", f"{trouble} within {patience:g} s"))
-    return made + await _our_client(recorded, patience), came
+        comparisons.append(Comparison.note(f"{trouble} within {timeout_s:g} s"))
+    return comparisons + await _ask_with_our_client(recorded, timeout_s), replayed
 
 
 def _left_by_server(event: Event) -> bool:
@@ -58,11 +62,9 @@ def _left_by_server(event: Event) -> bool:
 
 
 @asynccontextmanager
-async def playing(recorded: Sequence[Exchange], how: str) -> AsyncIterator[int]:
-    """A mock server of these exchanges on a free port."""
-    warnings: list[str] = []
-    matcher = Matcher(recorded, "order" if how == "order" else "exact")
-    player = Player(matcher, Pace(None), "error", warnings.append)
+async def mock_server(recorded: Sequence[Exchange], mode: MatchMode = "exact") -> AsyncIterator[int]:
+    """A mock server of these exchanges on a free port, which is the value."""
+    player = Player(Matcher(recorded, mode), Pace(None), "error", lambda _warning: None)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         await player.listen([listening])
         try:
@@ -71,112 +73,102 @@ async def playing(recorded: Sequence[Exchange], how: str) -> AsyncIterator[int]:
             await player.close()
 
 
-async def _our_client(recorded: Sequence[Exchange], patience: float) -> list[Comparison]:
-    """Everything that `LmtpClient` can ask, asked in one go, each with what it handed over."""
-    asked = [(one, message) for one in recorded if isinstance(one, LmtpExchange) and (message := _message(one))]
-    if not asked:
+async def _ask_with_our_client(recorded: Sequence[Exchange], timeout_s: float) -> list[Comparison]:
+    """Everything that `LmtpClient` can ask, asked at once, each with the outputs it handed over."""
+    requests = [(one, message) for one in recorded if isinstance(one, LmtpExchange) and (message := _message(one))]
+    if not requests:
         return []
-    async with playing([one for one, _ in asked], "order") as port:
-        client = LmtpClient(f"127.0.0.1:{port}", on_progress=_unheard, extended=True)  # what was recorded can be sent
+    async with mock_server([one for one, _ in requests], "order") as port:
+        client = LmtpClient(f"127.0.0.1:{port}", on_progress=_ignore, extended=True)  # what was recorded can be sent
         calls = []
         async with client:
-            for exchange, message in asked:
+            for exchange, message in requests:
                 calls.append(_Call(exchange, message, client))
                 await asyncio.sleep(0)  # a MODEL_INFO is sent by its task
             for call in calls:
-                await call.done(patience)
+                await call.wait(timeout_s)
         for call in calls:
-            await call.over()
-    return [call.judged() for call in calls]
+            await call.client_closed()
+    return [call.compare() for call in calls]
 
 
-def _unheard(_progress: LoadProgress) -> None:
-    """Ask for progress; the outputs are what is looked at."""
+def _ignore(_progress: LoadProgress) -> None:
+    """Ask for progress; only the outputs are compared."""
 
 
 def _message(exchange: LmtpExchange) -> ClientMessage | None:
-    try:
-        message = codec.decode_request(exchange.text)
-    except codec.RefusedFrameError:
-        return None
-    return message
+    with suppress(codec.RefusedFrameError):
+        return codec.decode_request(exchange.text)
+    return None
 
 
 class _Call:
-    """One request of ours, and what came of it."""
+    """One request of our client, its expected outputs and the actual ones."""
 
     def __init__(self, exchange: LmtpExchange, message: ClientMessage, client: LmtpClient) -> None:
         self._exchange = exchange
-        self._wanted = list(_expected(exchange))
-        self._got: list[Mapping[str, object]] = []
-        self._enough = asyncio.Event()
-        self._asking: asyncio.Task[None] | None = None
+        self._expected = list(_expected(exchange))
+        self._actual: list[Mapping[str, object]] = []
+        self._complete = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
         if isinstance(message, Generate | Score):
-            client.submit(message.request, self._take)
+            client.submit(message.request, lambda outputs: self._add(*map(_output_facts, outputs)))
         elif isinstance(message, ModelInfoRequest):
-            self._asking = asyncio.create_task(self._ask(client, message))
+            self._task = asyncio.create_task(self._ask(client, message))
 
-    def _take(self, outputs: Sequence[TokenOutput]) -> None:
-        self._got += [_told(output) for output in outputs]
-        self._look()
+    def _add(self, *outputs: Mapping[str, object]) -> None:
+        self._actual += outputs
+        if len(self._actual) >= len(self._expected):
+            self._complete.set()
 
     async def _ask(self, client: LmtpClient, message: ModelInfoRequest) -> None:
         try:
             if message.listing:
-                names = [entry.name for entry in await client.models(message.model)]
-                self._got.append({"models": names})
+                self._add({"models": [entry.name for entry in await client.models(message.model)]})
             else:
-                self._got.append({"model_info": await client.model_info(message.model)})
+                self._add({"model_info": await client.model_info(message.model)})
         except LmtoolError as error:
-            self._got.append({"error": error.message})
-        self._look()
+            self._add({"error": error.message})
 
-    def _look(self) -> None:
-        if len(self._got) >= len(self._wanted):
-            self._enough.set()
-
-    async def done(self, patience: float) -> None:
-        """Wait for as many outputs as were recorded; what does not come is found by `judged`."""
-        if self._wanted:
+    async def wait(self, timeout_s: float) -> None:
+        """Wait for as many outputs as were recorded; `compare` finds what does not come."""
+        if self._expected:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._enough.wait(), patience)
+                await asyncio.wait_for(self._complete.wait(), timeout_s)
 
-    async def over(self) -> None:
-        """The client has been closed: what it says then about a request without an end is its last output."""
-        if self._asking is not None:
-            await self._asking
+    async def client_closed(self) -> None:
+        """Expect the error that the client then makes the last output of a request without an end."""
+        if self._task is not None:
+            await self._task
         if not self._exchange.ended:
-            self._wanted.append({"error": ...})
+            self._expected.append({"error": ...})
 
-    def judged(self) -> Comparison:
-        """Wanted and got, one by one."""
-        name, kind = f"{self._exchange.connection}/{self._exchange.stream_id}", f"{self._exchange.command} by lmtool"
-        for place, (wanted, got) in enumerate(zip(self._wanted, self._got, strict=False)):
-            for member, value in wanted.items():
-                if got.get(member) != value and not (value is ... and member in got):
-                    message = f"expected {member} {value!r}, got {got.get(member)!r}"
+    def compare(self) -> Comparison:
+        """Expected and actual outputs, one by one."""
+        name, kind = self._exchange.name, f"{self._exchange.command} by lmtool"
+        for place, (expected, actual) in enumerate(zip(self._expected, self._actual, strict=False)):
+            for member, value in expected.items():
+                if actual.get(member) != value and not (value is ... and member in actual):
+                    message = f"expected {member} {value!r}, got {actual.get(member)!r}"
                     return Comparison(name, kind, (Finding("fail", "ids", name, place, message),))
-        if len(self._wanted) != len(self._got):
-            return _failed(name, kind, f"expected {len(self._wanted)} outputs, got {len(self._got)}")
-        return Comparison(name, kind, ())
-
-
-def _failed(name: str, kind: str, message: str) -> Comparison:
-    return Comparison(name, kind, (Finding("fail", "shape", name, None, message),))
+        if len(self._expected) != len(self._actual):
+            message = f"expected {len(self._expected)} outputs, got {len(self._actual)}"
+            return Comparison.note(message, "fail", name, kind)
+        return Comparison(name, kind)
 
 
 def _expected(exchange: LmtpExchange) -> Iterator[dict[str, object]]:
-    """What a client hands over for each recorded entry, up to the end."""
+    """The output that a client hands over for each recorded entry, up to the end."""
     for reply in exchange.replies:
         for entry in reply.entries:
             last = frames.ends(reply.command, entry)
             if reply.command == "TOKEN" or (reply.command == "MSG" and last):
-                yield _facts(entry)
+                yield _entry_facts(entry)
             if last:
                 return
 
 
-def _facts(entry: Mapping[str, object]) -> dict[str, object]:
+def _entry_facts(entry: Mapping[str, object]) -> dict[str, object]:
     if entry.get("error") is not None:
         return {"error": ...}
     if "model_info" in entry:
@@ -189,11 +181,11 @@ def _facts(entry: Mapping[str, object]) -> dict[str, object]:
         facts["top_logprobs"] = {token: value for token, value in top.items() if math.isfinite(value)}
     logprob = facts["logprob"]
     if isinstance(logprob, float) and not math.isfinite(logprob):
-        del facts["logprob"]  # LMTP, LOG-5: told as another number
+        del facts["logprob"]  # LMTP, LOG-5: handed over as another number
     return facts
 
 
-def _told(output: TokenOutput) -> Mapping[str, object]:
+def _output_facts(output: TokenOutput) -> Mapping[str, object]:
     if output.error is not None:
         return {"error": output.error}
     top = output.top_logprobs

@@ -6,27 +6,25 @@ import asyncio
 import contextlib
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from websockets.frames import Frame as WireFrame
 from websockets.frames import Opcode
 from websockets.http11 import Request as Handshake
 from websockets.server import ServerProtocol
 
-from lmtool.access.cors import answer_headers
-from lmtool.access.policy import AccessPolicy, is_preflight
+from lmtool.access.policy import AccessPolicy, answer_headers, is_preflight
 from lmtool.errors import LmtoolError
 from lmtool.lmtp.messages import SUBPROTOCOL
-from lmtool.trace.admission import last_answer, preflight_answer, refusal, refusal_answer
 from lmtool.trace.chaos import Chaos
 from lmtool.trace.exchanges import HttpExchange, LmtpExchange, read_request
 from lmtool.trace.forwarding import FrameForwarder, forward_http
-from lmtool.trace.http_stream import Data, Head, HttpStream, Last, asks_for_websocket
-from lmtool.trace.matching import Asked, Miss, kind_of
+from lmtool.trace.http_server import ConnectionServer, last_answer, preflight_answer, refusal_answer, refusal_of
+from lmtool.trace.http_stream import Data, Head, HttpStream, Last, is_websocket_handshake
+from lmtool.trace.matching import IncomingRequest, Miss
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-    from socket import socket
 
     from websockets.typing import Subprotocol
 
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
     from lmtool.trace.proxy import Target
 
 OnMiss: TypeAlias = Literal["error", "nearest", "close", "hang"]
-ON_MISS: tuple[OnMiss, ...] = get_args(OnMiss)
 _LARGEST = 2**26
 _OWN = frozenset(
     {"transfer-encoding", "content-length", "content-encoding", "connection", "vary", "access-control-allow-origin"}
@@ -62,7 +59,7 @@ class Pace:
             yield due
 
 
-class Player:
+class Player(ConnectionServer):
     """Answers requests as they were answered when they were recorded."""
 
     def __init__(
@@ -77,40 +74,22 @@ class Player:
     ) -> None:
         """Make a server; call `listen`. warn: called with a sentence for each request that no recording answers.
 
-        target: a real server that is asked then, whatever `on_miss` says. policy: which requests are let in.
+        target: a real server that is asked then, whatever `on_miss` says. policy: which requests are admitted.
         """
         self.policy = policy or AccessPolicy()
         self.target = target
-        self._matcher = matcher
         self.chaos = chaos or Chaos(())
         self.pace = pace
-        self._on_miss = on_miss
+        self.on_miss: OnMiss = on_miss
+        self._matcher = matcher
         self._warn = warn
-        self._servers: list[asyncio.Server] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        super().__init__(self._serve)
         self.answered = 0
         """Requests that a recording answered."""
         self.missed = 0
         """Requests that none did."""
 
-    async def listen(self, sockets: Iterable[socket]) -> None:
-        """Take connections on sockets that are bound; returns at once."""
-        for one in sockets:
-            self._servers.append(await asyncio.start_server(self._accept, sock=one))
-
-    async def close(self) -> None:
-        """Take no more connections and cut those that are open."""
-        for server in self._servers:
-            server.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await _Connection(self, reader, writer).run()
         except (ConnectionError, asyncio.CancelledError):  # the client has gone, or `close` was called
@@ -118,24 +97,19 @@ class Player:
         else:
             writer.close()
 
-    def find(self, asked: Asked) -> tuple[Exchange | None, str]:
-        """The exchange that answers; where there is none, None and a sentence that says why."""
-        found = self._matcher.match(asked)
-        if not isinstance(found, Miss):
+    def find(self, request: IncomingRequest) -> tuple[Exchange | None, str]:
+        """The exchange that answers; if there is none, None and a sentence that says why."""
+        match = self._matcher.match(request)
+        if not isinstance(match, Miss):
             self.answered += 1
-            return found, ""
+            return match, ""
         self.missed += 1
-        told = f"no recorded request matches this {asked.kind or 'frame'}"
-        if found.nearest is not None:
-            nearest = f"{kind_of(found.nearest)} at {found.nearest.time:.3f} s on connection {found.nearest.connection}"
-            told += f"; the nearest is {nearest}: " + "; ".join(found.differences)
-        self._warn(told)
-        return (found.nearest if self._on_miss == "nearest" else None), told
-
-    @property
-    def on_miss(self) -> OnMiss:
-        """What to do with a request that no recording answers."""
-        return self._on_miss
+        reason = f"no recorded request matches this {request.kind or 'frame'}"
+        if match.nearest is not None:
+            nearest = f"{match.nearest.kind} at {match.nearest.time:.3f} s on connection {match.nearest.connection}"
+            reason += f"; the nearest is {nearest}: " + "; ".join(match.differences)
+        self._warn(reason)
+        return (match.nearest if self.on_miss == "nearest" else None), reason
 
 
 class _Connection:
@@ -145,25 +119,25 @@ class _Connection:
         self._player = player
         self._reader = reader
         self._writer = writer
-        self._address = str((writer.get_extra_info("peername") or ("",))[0])
         self._cors: list[tuple[str, str]] = []
         """Headers for the answer to the request at hand."""
 
     async def run(self) -> None:
-        """Answer requests until the client goes, or sends one that is not let in."""
+        """Answer requests until the client goes, or sends one that is refused."""
         requests, head, body = HttpStream(responses=False), None, bytearray()
         while data := await self._reader.read(2**16):
             parts = requests.feed(data)
             for i, part in enumerate(parts):
                 if isinstance(part, Head):
                     head, body = part, bytearray()
-                    if why := refusal(self._player.policy, head, self._address):
-                        await last_answer(self._reader, self._writer, refusal_answer(self._player.policy, head, why))
+                    if refusal := refusal_of(self._player.policy, head):
+                        answer = refusal_answer(self._player.policy, head, refusal)
+                        await last_answer(self._reader, self._writer, answer)
                         return
                 elif isinstance(part, Data):
                     body += part.body
                 elif isinstance(part, Last) and head is not None:
-                    if asks_for_websocket(head):
+                    if is_websocket_handshake(head):
                         rest = b"".join(later.raw for later in parts[i + 1 :])
                         await _Socket(self._player, self._reader, self._writer).run(head.raw + rest)
                         return
@@ -182,8 +156,8 @@ class _Connection:
             value = json.loads(body) if body else {}
         except ValueError:
             value = {}
-        asked = Asked(f"{head.start[0]} {head.start[1]}", value if isinstance(value, dict) else {}, body)
-        exchange, why = self._player.find(asked)
+        request = IncomingRequest(f"{head.start[0]} {head.start[1]}", value if isinstance(value, dict) else {}, body)
+        exchange, why = self._player.find(request)
         if isinstance(exchange, HttpExchange) and exchange.response is not None:
             await self._play(exchange)
             return exchange.complete
@@ -205,18 +179,18 @@ class _Connection:
 
     async def _forward(self, target: Target, head: Head, body: bytes) -> None:
         """Answer as the real server does; 502 where it cannot be reached."""
-        begun = False
+        started = False
         try:
             async for part in forward_http(target, head, body):
                 if isinstance(part, bytes):
                     self._writer.write(b"%x\r\n%s\r\n" % (len(part), part))
                     await self._writer.drain()
                 else:
-                    begun = True
+                    started = True
                     self._write_head(part.status_code, part.reason_phrase, part.headers, None)
             self._writer.write(b"0\r\n\r\n")
         except LmtoolError as error:
-            if begun:
+            if started:
                 raise ConnectionAbortedError from error
             await self._refuse(502, "Bad Gateway", error.message)
         await self._writer.drain()
@@ -241,9 +215,9 @@ class _Connection:
 
     def _write_head(self, status: int, reason: str, headers: Mapping[str, str], size: int | None) -> None:
         framing = "transfer-encoding: chunked" if size is None else f"content-length: {size}"
-        kept = [f"{name}: {value}" for name, value in headers.items() if name.lower() not in _OWN]
+        passed_on = [f"{name}: {value}" for name, value in headers.items() if name.lower() not in _OWN]
         cors = [f"{name}: {value}" for name, value in self._cors]
-        lines = [f"HTTP/1.1 {status} {reason}", *kept, *cors, framing, "", ""]
+        lines = [f"HTTP/1.1 {status} {reason}", *passed_on, *cors, framing, "", ""]
         self._writer.write("\r\n".join(lines).encode("latin-1", "replace"))
 
 
@@ -321,7 +295,7 @@ class _Socket:
             else:
                 await self._cancel(key, payload.get("stream_id"))
             return True
-        exchange, why = self._player.find(Asked(command or "", payload, frame))
+        exchange, why = self._player.find(IncomingRequest(command or "", payload, frame))
         if isinstance(exchange, LmtpExchange):
             self._streams[key] = asyncio.create_task(self._play(exchange, payload.get("stream_id")))
             self._plays.append(self._streams[key])

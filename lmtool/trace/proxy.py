@@ -13,21 +13,17 @@ from urllib.parse import urlsplit
 from lmtool.access.outgoing import authorization, unreadable
 from lmtool.access.policy import AccessPolicy
 from lmtool.errors import UsageError
-from lmtool.trace.admission import UNREADABLE, last_answer, refusal, refusal_answer
-from lmtool.trace.http_stream import Head, Opaque, redirected
-from lmtool.trace.tap import ConnectionTap
+from lmtool.trace.connection_tap import ConnectionTap
+from lmtool.trace.http_server import CHUNK, UNREADABLE, ConnectionServer, last_answer, refusal_answer, refusal_of
+from lmtool.trace.http_stream import Head, Opaque, redirect_head
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from socket import socket
 
     from lmtool.access.policy import Refusal
     from lmtool.trace.events import Event
     from lmtool.trace.http_stream import Part
-    from lmtool.trace.styles import Style
 
-CHUNK = 2**16
-"""Bytes read at once; a side that does not read stops the other one after a few of these."""
 CONNECT_LIMIT = 10.0
 """Seconds that the server has to take a connection."""
 
@@ -74,120 +70,75 @@ def parse_target(text: str, api_key: str | None = None) -> Target:
     return Target(url, parts.hostname, port, tls, parts.path or "/", shown)
 
 
-class Proxy:
-    """Passes connections on and tells what went over them.
+class Proxy(ConnectionServer):
+    """Passes connections on and records what went over them.
 
-    Each request must first pass the proxy's own door; one that does not goes no further, and is not told. Credentials
-    are passed on, for the server; `Proxy-Authorization` alone is the proxy's own.
-
-    `tell` is called in the event loop, with events in order of time; `warn` with a sentence for people.
+    Each request must first pass the proxy's own policy; one that does not goes no further, and is not recorded.
+    Credentials are passed on, for the server; `Proxy-Authorization` alone is the proxy's own.
     """
 
     def __init__(
         self,
         target: Target,
-        tell: Callable[[int, Iterable[Event]], None],
+        emit: Callable[[int, Iterable[Event]], None],
         warn: Callable[[str], None],
         clock: Callable[[], float],
-        style: Style = "py",
         policy: AccessPolicy | None = None,
     ) -> None:
-        """Make a proxy in front of `target`; policy: which requests are let in.
+        """Make a proxy in front of `target`; policy: which requests are admitted.
 
-        tell: gets the connection's number and its events. clock: seconds since the recording began, never backwards.
+        emit: takes a connection's number and its events in order of time, in the event loop. warn: takes a sentence for
+        people. clock: seconds since the recording began, never backwards.
         """
-        self._target = target
-        self._tell = tell
-        self._warn = warn
-        self._clock = clock
-        self._style: Style = style
         self.policy = policy or AccessPolicy()
-        """Which requests are let in."""
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._servers: list[asyncio.Server] = []
+        """Which requests are admitted."""
+        self.emit = emit
+        self.clock = clock
+        self._target = target
+        self._warn = warn
+        super().__init__(self._serve)
         self.connections = 0
         """Taken so far."""
-
-    @property
-    def open_connections(self) -> int:
-        """Connections that have not ended."""
-        return len(self._tasks)
 
     def number(self) -> int:
         """The number of a further connection, such as one of this program's own: counted like those taken."""
         self.connections += 1
         return self.connections
 
-    async def listen(self, sockets: Iterable[socket]) -> None:
-        """Take connections on sockets that are bound; returns at once."""
-        for one in sockets:
-            self._servers.append(await asyncio.start_server(self._accept, sock=one, limit=CHUNK))
-
-    async def close(self) -> None:
-        """Take no more connections and cut those that are open."""
-        for server in self._servers:
-            server.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        with contextlib.suppress(asyncio.CancelledError):  # only `close` cancels, and waits for this
-            await self._connection(self.number(), _Side(reader, writer))
-
-    async def _connection(self, number: int, client: _Side) -> None:
-        link = _Link(number, client, self)
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        number = self.number()
+        link = _Link(number, _Side(reader, writer), self)
         try:
             with contextlib.suppress(OSError):  # one end has vanished: so shall the other one see it
                 try:
                     await link.run()
                 finally:
-                    self.tell(number, link.tap.end(self._clock(), link.ended_by))
+                    self.emit(number, link.tap.end(self.clock(), link.ended_by))
                 await asyncio.gather(*(side.close() for side in link.sides))
         finally:
             for side in link.sides:
                 side.writer.transport.abort()
 
     async def connect(self, client: _Side) -> _Side | None:
-        """A connection to the server; None, and 502 for the client, where it cannot be had."""
-        try:
-            return await self._connect()
-        except (OSError, TimeoutError) as error:
-            await self._refuse(client, error)
-            return None
-
-    async def _connect(self) -> _Side:
+        """A connection to the server; None, and 502 for the client, if there is no server."""
         target = self._target
         context = ssl.create_default_context() if target.tls else None
-        async with asyncio.timeout(CONNECT_LIMIT):
-            return _Side(*await asyncio.open_connection(target.host, target.port, ssl=context, limit=CHUNK))
+        try:
+            async with asyncio.timeout(CONNECT_LIMIT):
+                return _Side(*await asyncio.open_connection(target.host, target.port, ssl=context, limit=CHUNK))
+        except (OSError, TimeoutError) as error:
+            reason = str(error) or f"no answer within {CONNECT_LIMIT:.0f} s"
+            self._warn(f"no connection to {target.url}: {reason}")
+            body = f"lmtool trace record: no connection to {target.url}: {reason}\n".encode()
+            head = f"HTTP/1.1 502 Bad Gateway\r\ncontent-type: text/plain\r\ncontent-length: {len(body)}\r\n"
+            await last_answer(client.reader, client.writer, f"{head}connection: close\r\n\r\n".encode() + body)
+            return None
 
-    async def _refuse(self, client: _Side, error: Exception) -> None:
-        reason = str(error) or f"no answer within {CONNECT_LIMIT:.0f} s"
-        self._warn(f"no connection to {self._target.url}: {reason}")
-        body = f"lmtool trace record: no connection to {self._target.url}: {reason}\n".encode()
-        head = f"HTTP/1.1 502 Bad Gateway\r\ncontent-type: text/plain\r\ncontent-length: {len(body)}\r\n"
-        await last_answer(client.reader, client.writer, f"{head}connection: close\r\n\r\n".encode() + body)
-
-    def tell(self, number: int, events: Iterable[Event]) -> None:
-        """Hand events on."""
-        self._tell(number, events)
-
-    def now(self) -> float:
-        """Seconds since the recording began."""
-        return self._clock()
-
-    def tap(self, number: int) -> ConnectionTap:
-        """What follows a connection of this number."""
-        return ConnectionTap(number, self._style)
-
-    def redirected(self, head: Head) -> bytes:
-        """A request's head as the server expects it."""
-        return redirected(head, None if self._target.same_door else self._target.authority, self._target.path)
+    def request_bytes(self, part: Part) -> bytes:
+        """A part of a request as the server expects it."""
+        if not isinstance(part, Head):
+            return part.raw
+        return redirect_head(part, None if self._target.same_door else self._target.authority, self._target.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,32 +162,31 @@ class _Side:
 
 
 class _RefusedError(Exception):
-    """The client sent what is not let in."""
+    """The client sent a request that is refused."""
 
-    def __init__(self, head: Head | None, why: Refusal) -> None:
-        super().__init__(why.sentence)
+    def __init__(self, head: Head | None, refusal: Refusal) -> None:
+        super().__init__(refusal.sentence)
         self.head = head
-        self.why = why
+        self.refusal = refusal
 
 
 class _Link:
     """One connection through the proxy, both directions."""
 
     def __init__(self, number: int, client: _Side, proxy: Proxy) -> None:
-        self.tap = proxy.tap(number)
+        self.tap = ConnectionTap(number, "py")
         self.ended_by = "proxy"
-        """Who ended the connection first."""
+        """The end that closed first: `client`, `server` or `proxy`."""
         self.sides = [client]
-        """The ends there are: the client, and the server once a request was let in."""
+        """The client, and the server once a request was admitted."""
         self._number = number
         self._client = client
         self._proxy = proxy
-        self._address = str((client.writer.get_extra_info("peername") or ("",))[0])
 
     async def run(self) -> None:
         """Pass everything on until both ends have ended; raises `OSError` when one of them has vanished."""
         try:
-            parts = await self._beginning()
+            parts = await self._first_parts()
             server = await self._proxy.connect(self._client) if parts else None
             if server is not None:
                 self.sides.append(server)
@@ -244,13 +194,13 @@ class _Link:
                 await self._both_ways(server)
         except _RefusedError as refused:
             # An answer that is still on its way must not be broken into: then the end says enough.
-            answer = refusal_answer(self._proxy.policy, refused.head, refused.why) if self.tap.idle else b""
+            answer = refusal_answer(self._proxy.policy, refused.head, refused.refusal) if self.tap.idle else b""
             await last_answer(self._client.reader, self._client.writer, answer)
 
-    async def _beginning(self) -> list[Part]:
-        """The first parts that are let in; none where the client leaves without any."""
+    async def _first_parts(self) -> list[Part]:
+        """The first parts that are admitted; none if the client leaves without any."""
         while data := await self._client.reader.read(CHUNK):
-            if parts := self._let_in(data):
+            if parts := self._admitted(data):
                 return parts
         self._ended("client")
         return []
@@ -267,10 +217,10 @@ class _Link:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
 
-    async def _pump(self, source: _Side, target: _Side, name: str, passed: Callable[[bytes], None]) -> None:
+    async def _pump(self, source: _Side, target: _Side, name: str, pass_on: Callable[[bytes], None]) -> None:
         try:
             while data := await source.reader.read(CHUNK):
-                passed(data)
+                pass_on(data)
                 await target.writer.drain()
         except OSError:
             self._ended(name)
@@ -282,30 +232,30 @@ class _Link:
         if self.ended_by == "proxy":
             self.ended_by = name
 
-    def _let_in(self, data: bytes) -> list[Part]:
+    def _admitted(self, data: bytes) -> list[Part]:
         """The parts that these bytes complete. Raises `_RefusedError` where one of them must not be passed on."""
         parts = self.tap.requests.feed(data)
         for part in parts:
-            if isinstance(part, Head) and (why := refusal(self._proxy.policy, part, self._address)):
-                raise _RefusedError(part, why)
+            if isinstance(part, Head) and (refusal := refusal_of(self._proxy.policy, part)):
+                raise _RefusedError(part, refusal)
             if isinstance(part, Opaque) and self.tap.requests.broken:
                 raise _RefusedError(None, UNREADABLE)
         return parts
 
     def _pass_on(self, parts: list[Part], server: _Side) -> None:
-        now = self._proxy.now()
-        server.writer.write(b"".join(self._proxy.redirected(p) if isinstance(p, Head) else p.raw for p in parts))
-        self._proxy.tell(self._number, self.tap.asked(now, parts))
+        now = self._proxy.clock()
+        server.writer.write(b"".join(map(self._proxy.request_bytes, parts)))
+        self._proxy.emit(self._number, self.tap.request_parts(now, parts))
 
     def _from_client(self, server: _Side, data: bytes) -> None:
         if not self.tap.upgraded:
-            self._pass_on(self._let_in(data), server)
+            self._pass_on(self._admitted(data), server)
             return
-        now = self._proxy.now()
+        now = self._proxy.clock()
         server.writer.write(data)
-        self._proxy.tell(self._number, self.tap.frames(now, ">", data))
+        self._proxy.emit(self._number, self.tap.frames(now, ">", data))
 
     def _from_server(self, data: bytes) -> None:
-        now = self._proxy.now()
+        now = self._proxy.clock()
         self._client.writer.write(data)
-        self._proxy.tell(self._number, self.tap.answered(now, data))
+        self._proxy.emit(self._number, self.tap.response_bytes(now, data))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lmtool.trace.exchanges import Exchange
-    from lmtool.trace.matching import How, Matcher
-    from lmtool.trace.player import OnMiss, Player
+    from lmtool.trace.matching import MatchMode
+    from lmtool.trace.player import OnMiss
 
 _START = 120.0
 """Seconds that a server may take to load its model."""
@@ -59,19 +60,17 @@ def _folder(config: pytest.Config) -> Path:
 class LmtpMock:
     """A mock server in a thread of its own: answers as recorded, as fast as it can."""
 
-    def __init__(self, recorded: list[Exchange], match: How, on_miss: OnMiss, *, reuse: bool) -> None:
+    def __init__(self, recorded: list[Exchange], match: MatchMode, on_miss: OnMiss, *, reuse: bool) -> None:
         from lmtool.trace.matching import Matcher
+        from lmtool.trace.player import Pace, Player
 
-        self._matcher: Matcher = Matcher(recorded, match, reuse=reuse)
-        self._on_miss: OnMiss = on_miss
-        self._player: Player | None = None
-        self._port = 0
-        self._ready = threading.Event()
-        self._loop = asyncio.new_event_loop()
-        self._over: asyncio.Event | None = None
-        self._thread = threading.Thread(target=self._run, name="lmtp-mock", daemon=True)
         self.warnings: list[str] = []
         """A sentence for each request that no recording answered, with the nearest one."""
+        self._matcher = Matcher(recorded, match, reuse=reuse)
+        self._player = Player(self._matcher, Pace(None), on_miss, self.warnings.append)
+        self._port = 0
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="lmtp-mock", daemon=True)
 
     @property
     def url(self) -> str:
@@ -86,45 +85,27 @@ class LmtpMock:
     @property
     def answered(self) -> int:
         """Requests that a recording answered."""
-        return 0 if self._player is None else self._player.answered
+        return self._player.answered
 
     @property
     def unused(self) -> list[Exchange]:
-        """Recorded requests that nobody has asked."""
+        """Recorded requests that no client has sent."""
         return self._matcher.unused
 
     def start(self) -> LmtpMock:
         """Take connections on a free port of this machine."""
+        listening = socket.create_server(("127.0.0.1", 0))
+        self._port = listening.getsockname()[1]
         self._thread.start()
-        self._ready.wait()
+        asyncio.run_coroutine_threadsafe(self._player.listen([listening]), self._loop).result()
         return self
 
     def stop(self) -> None:
         """Cut what is open and end the thread."""
-        if self._over is not None:
-            self._loop.call_soon_threadsafe(self._over.set)
+        asyncio.run_coroutine_threadsafe(self._player.close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            self._loop.run_until_complete(self._serve())
-        finally:
-            self._loop.close()
-            self._ready.set()
-
-    async def _serve(self) -> None:
-        import socket
-
-        from lmtool.trace.player import Pace, Player
-
-        self._over = asyncio.Event()
-        self._player = Player(self._matcher, Pace(None), self._on_miss, self.warnings.append)
-        with socket.create_server(("127.0.0.1", 0)) as listening:
-            self._port = listening.getsockname()[1]
-            await self._player.listen([listening])
-            self._ready.set()
-            await self._over.wait()
-            await self._player.close()
+        self._loop.close()
 
 
 @pytest.fixture
@@ -133,12 +114,14 @@ def lmtp_mock(request: pytest.FixtureRequest) -> Iterator[Callable[..., LmtpMock
 
     Names are relative to `--lmtp-recordings`; no name: every recording of that folder. match: `exact`, `prompt` or
     `order`; on_miss: `error`, `nearest`, `close` or `hang`; reuse: answer an equal request again. Requests that were
-    not recorded are told in the test's report.
+    not recorded are listed in the test's report.
     """
     folder = _folder(request.config)
     mocks: list[LmtpMock] = []
 
-    def start(*names: str | Path, match: How = "exact", on_miss: OnMiss = "error", reuse: bool = False) -> LmtpMock:
+    def start(
+        *names: str | Path, match: MatchMode = "exact", on_miss: OnMiss = "error", reuse: bool = False
+    ) -> LmtpMock:
         recorded = [one for path in _files(folder, names) for one in _recorded(path)]
         mocks.append(LmtpMock(recorded, match, on_miss, reuse=reuse).start())
         return mocks[-1]
@@ -153,10 +136,10 @@ def lmtp_mock(request: pytest.FixtureRequest) -> Iterator[Callable[..., LmtpMock
 def _files(folder: Path, names: tuple[str | Path, ...]) -> list[Path]:
     if names:
         return [folder / name for name in names]
-    found = sorted((*folder.glob("**/*.lmtp.jsonl"), *folder.glob("**/*.lmtp.jsonl.gz")))
-    if not found:
+    recordings = sorted((*folder.glob("**/*.lmtp.jsonl"), *folder.glob("**/*.lmtp.jsonl.gz")))
+    if not recordings:
         pytest.fail(f"there are no recordings (*.lmtp.jsonl) in {folder}; name the folder: --lmtp-recordings DIR")
-    return found
+    return recordings
 
 
 def _recorded(path: Path) -> list[Exchange]:
@@ -165,7 +148,7 @@ def _recorded(path: Path) -> list[Exchange]:
     from lmtool.trace.reader import TraceReader
 
     try:
-        return exchanges(event for _, event in TraceReader(path).located(whole=True))
+        return exchanges(event for _, event in TraceReader(path).with_offsets(whole=True))
     except FileError as error:
         pytest.fail(f"{error.message} (see --lmtp-recordings)")
 

@@ -7,16 +7,16 @@ import hashlib
 import zlib
 from array import array
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal, TypeAlias, cast
 
 from lmtool.errors import FileError
-from lmtool.trace import format as lines
-from lmtool.trace.blobs import put_back
-from lmtool.trace.events import Blob, End, Frame, Parsed, Request, count_tokens
-from lmtool.trace.format import LineError
+from lmtool.trace import codec as lines
+from lmtool.trace.codec import LineError
+from lmtool.trace.events import Blob, End, count_tokens
 from lmtool.trace.header import HeaderError
+from lmtool.trace.large_values import put_back
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 LONGEST_LINE = 2**26
 """Bytes; a longer line is refused."""
+BLOCK = 2**16
+"""Bytes that are read at a time: what is made of them stays in the processor's cache."""
 _BLOBS_KEPT = 8
 State: TypeAlias = Literal["complete", "cut", "altered"]
 
@@ -52,10 +54,8 @@ class TraceReader:
         self.path = Path(path)
         self.ending: Ending | None = None
         with self.open() as file:
-            source = _Lines(self.path, file)
-            first = source.next()
-            while first is not None and is_comment(first):
-                first = source.next()
+            source = Lines(self.path, file)
+            first = next((line for line in source if not is_comment(line)), None)
             if first is None:
                 raise FileError(f"{self.path} is empty", "a trace begins with a header line")
             try:
@@ -69,10 +69,10 @@ class TraceReader:
             self._first = first
 
     def __iter__(self) -> Iterator[Event]:
-        for _, event in self.located():
+        for _, event in self.with_offsets():
             yield event
 
-    def located(self, *, whole: bool = False) -> Iterator[tuple[int, Event]]:
+    def with_offsets(self, *, whole: bool = False) -> Iterator[tuple[int, Event]]:
         """Pairs of (offset of its line in bytes of the unpacked file, event), in order.
 
         whole: leave no reference to a blob in an event; `Blob` events come all the same.
@@ -82,33 +82,33 @@ class TraceReader:
         check = self.check()
         with self.open() as file:
             file.seek(self.start)
-            source = _Lines(self.path, file, self.start, self.first_line)
-            while (line := source.next()) is not None:
+            source = Lines(self.path, file, self.start, self.first_line)
+            for line in source:
                 if is_comment(line):
                     continue
-                event = self.read(line, source.number, torn=not line.endswith(b"\n"))
+                event = self.read(line, source)
                 if event is None:
-                    source.torn = f"line {source.number} breaks off"
                     break
                 self.in_order(check, event.time, source.number)
                 check.add(event, line)
                 if isinstance(event, Blob):
-                    blobs.seen(event, source.begin)
+                    blobs.add(event, source.begin)
                 yield source.begin, blobs.whole(event) if whole else event
         self.ending = check.ending(source.torn)
 
     def check(self) -> EndCheck:
-        """What must be told of every event, in order, to know the trace's ending."""
+        """Called with every event, in order, to know the trace's ending."""
         return EndCheck(self._first)
 
-    def read(self, line: bytes, number: int, *, torn: bool) -> Event | None:
-        """The event of a line; None where it is torn and makes no sense. torn: whether it ends with the file."""
+    def read(self, line: bytes, source: Lines) -> Event | None:
+        """The event of a source's latest line; None where the line is torn and makes no sense. Raises `FileError`."""
         try:
             return lines.read_event(line, self.header.json)
         except LineError as error:
-            if torn:
-                return None
-            raise FileError(f"{self.path}, line {number}: {error}") from None
+            if source.complete:
+                raise FileError(f"{self.path}, line {source.number}: {error}") from None
+            source.torn = source.torn or f"line {source.number} breaks off"
+            return None
 
     def in_order(self, check: EndCheck, time: float, number: int) -> None:
         """Raise `FileError` where the event of a line cannot follow what `check` was told."""
@@ -121,21 +121,20 @@ class TraceReader:
             )
 
     def at(self, offset: int) -> Event:
-        """The event whose line begins at an offset that `located` or `index` gave."""
-        with self.open() as file:
-            file.seek(offset)
-            source = _Lines(self.path, file, offset)
-            line = source.next()
-            if line is None:
+        """The event whose line begins at an offset that `with_offsets` or `index` gave."""
+        try:
+            with self.open() as file:
+                file.seek(offset)
+                line = file.readline()
+            if not line:
                 raise FileError(f"{self.path} has become shorter while it was read")
-            try:
-                return lines.read_event(line, self.header.json)
-            except LineError as error:
-                raise FileError(f"{self.path}, byte {offset}: {error}") from None
+            return lines.read_event(line, self.header.json)
+        except (OSError, EOFError, zlib.error, LineError) as error:
+            raise FileError(f"{self.path}, byte {offset}: {error}") from None
 
     def index(self) -> array[int]:
         """Offsets of all events, 8 bytes each: `at(index[i])` is event number i."""
-        return array("Q", (offset for offset, _ in self.located()))
+        return array("Q", (offset for offset, _ in self.with_offsets()))
 
     @property
     def packed(self) -> bool:
@@ -155,36 +154,58 @@ class TraceReader:
             raise FileError(f"cannot read {self.path}: {error.strerror}") from None
 
 
-class _Lines:
-    """Lines of an open file, with their numbers and offsets; each ends with a line feed, the last one perhaps not."""
+class Lines:
+    """Lines of an unpacked file, without their line feeds; a block is read at a time."""
 
-    def __init__(self, path: Path, file: BinaryIO, offset: int = 0, number: int = 0) -> None:
+    def __init__(
+        self, path: Path, file: BinaryIO, offset: int = 0, number: int = 0, copy: BinaryIO | None = None
+    ) -> None:
+        """Begin where the file stands, which is at `offset` and behind line `number`. copy: gets what is read."""
         self._path = path
         self._file = file
+        self._copy = copy
         self.offset = offset
         """Where the next line begins."""
         self.begin = offset
-        """Where the last line began."""
+        """Where the latest line began."""
         self.number = number
+        """Of the latest line."""
+        self.complete = True
+        """Whether the latest line ended with a line feed, not with the file."""
         self.torn = ""
         """Why the file ends in the middle of something."""
 
-    def next(self) -> bytes | None:
-        """The next line; None at the end of the file."""
-        try:
-            line = self._file.readline(LONGEST_LINE + 1)
-        except EOFError:
-            self.torn = "the gzip data breaks off"
-            return None
-        except (OSError, zlib.error) as error:
-            raise FileError(f"{self._path}, after line {self.number}: {error}") from None
-        if not line:
-            return None
+    def __iter__(self) -> Iterator[bytes]:
+        """The lines, once. Raises `FileError`."""
+        rest = b""
+        while data := self._read():
+            *whole, rest = (rest + data).split(b"\n")
+            for line in whole:
+                yield self._next(line, len(line) + 1)
+            if len(rest) > LONGEST_LINE:
+                self._next(rest, 0)
+        if rest:
+            self.complete = False
+            yield self._next(rest, len(rest))
+
+    def _next(self, line: bytes, size: int) -> bytes:
         self.number += 1
-        self.begin, self.offset = self.offset, self.offset + len(line)
+        self.begin, self.offset = self.offset, self.offset + size
         if len(line) > LONGEST_LINE:
             raise FileError(f"{self._path}, line {self.number}: longer than {LONGEST_LINE} bytes")
         return line
+
+    def _read(self) -> bytes:
+        try:
+            data: bytes = self._file.read1(BLOCK)  # type: ignore[attr-defined] # `read` loses what precedes broken gzip data
+        except EOFError:
+            self.torn = "the gzip data breaks off"
+            return b""
+        except (OSError, zlib.error) as error:
+            raise FileError(f"{self._path}, after line {self.number}: {error}") from None
+        if self._copy is not None:
+            self._copy.write(data)
+        return data
 
 
 class EndCheck:
@@ -208,7 +229,7 @@ class EndCheck:
         self.hash(_unended(line) + b"\n")
 
     def count(self, events: int, tokens: int) -> None:
-        """Take so many events, with so many tokens in them."""
+        """Count `events` events with `tokens` tokens."""
         self._events += events
         self._tokens += tokens
 
@@ -238,16 +259,12 @@ class _BlobStore:
         self._offsets: dict[str, int] = {}
         self._values: OrderedDict[str, object] = OrderedDict()
 
-    def seen(self, blob: Blob, offset: int) -> None:
+    def add(self, blob: Blob, offset: int) -> None:
         self._offsets[blob.sha256] = offset
         self._keep(blob)
 
     def whole(self, event: Event) -> Event:
-        if isinstance(event, Frame) and isinstance(event.content, Parsed):
-            return replace(event, content=put_back(event.content, self._value))
-        if isinstance(event, Request) and isinstance(event.body, Parsed):
-            return replace(event, body=put_back(event.body, self._value))
-        return event
+        return put_back(event, self._value)
 
     def _value(self, sha256: str) -> object:
         if sha256 not in self._values:

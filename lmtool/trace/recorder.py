@@ -1,71 +1,114 @@
-"""What becomes of events while they are recorded: redacted, their words explained, large values kept once, written."""
+"""What becomes of events while they are recorded: redacted, token ids explained, large values kept once, written."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from lmtool.trace.blobs import LARGE, BlobKeeper
-from lmtool.trace.events import Frame, Parsed, Request
-from lmtool.trace.redaction import Redaction, suspects
-from lmtool.trace.vocabulary import Explainer
+from lmtool.trace.content import JsonText
+from lmtool.trace.events import Frame, Request, Vocab, token_entries
+from lmtool.trace.large_values import LargeValues, may_be_large
+from lmtool.trace.redaction import Redaction, entry_token_ids, likely_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from lmtool.trace.events import Event
-    from lmtool.trace.vocabulary import Spell
     from lmtool.trace.writer import TraceWriter
 
-MOST_WAITING = 2**28
+MAX_WAITING = 2**28
 """Characters that may wait for the disk."""
+_ID_FIELDS = ("prompt", "scored")
+
+TokenBytes: TypeAlias = "Callable[[int], bytes]"
+"""The bytes that a token id adds to a text."""
+
+
+class VocabularyEvents:
+    """Explains each token id once, before the event that first names it."""
+
+    def __init__(self, token_bytes: TokenBytes) -> None:
+        self._token_bytes = token_bytes
+        self._explained: set[int] = set()
+
+    def new_ids(self, event: Event) -> list[int]:
+        """The ids that an event names and that have not been explained, each once."""
+        if not isinstance(event, Frame):
+            return []
+        explained = self._explained
+        if event.direction == "<":
+            ids = [i for entry in token_entries(event) for i in entry_token_ids(entry) if i not in explained]
+        else:
+            ids = [i for i in _request_ids(event) if i not in explained]
+        return list(dict.fromkeys(ids))
+
+    def vocab(self, time: float, ids: Iterable[int]) -> Vocab | None:
+        """The event that explains these ids, which count as explained from now on; None for no ids."""
+        tokens = {i: _text(self._token_bytes(i)) for i in ids}
+        self._explained.update(tokens)
+        return Vocab(time, 0, tokens) if tokens else None
+
+
+def _request_ids(frame: Frame) -> list[int]:
+    payload = frame.content.value if isinstance(frame.content, JsonText) else None
+    if not isinstance(payload, dict):
+        return []
+    lists = [payload.get(name) for name in _ID_FIELDS]
+    return [i for ids in lists if isinstance(ids, list) for i in ids if type(i) is int and i >= 0]
+
+
+def _text(piece: bytes) -> str | bytes:
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return piece
 
 
 class Recorder:
-    """Records events into one trace, as they come. `take` never touches the disk; call `flush` every 100 ms.
+    """Records events into one trace, as they come. `record` never touches the disk; call `flush` every 100 ms.
 
     Times must not go backwards.
     """
 
-    def __init__(self, writer: TraceWriter, redaction: Redaction, spell: Spell | None = None) -> None:
-        """Record into `writer`; spell: explains ids, none are explained without it."""
+    def __init__(self, writer: TraceWriter, redaction: Redaction, token_bytes: TokenBytes | None = None) -> None:
+        """Record into `writer`; token_bytes: explains ids, none are explained without it."""
         self._writer = writer
         self._redaction = redaction
-        self._explainer = None if spell is None else Explainer(spell)
-        self._blobs = BlobKeeper()
+        self._vocabulary = None if token_bytes is None else VocabularyEvents(token_bytes)
+        self._large_values = LargeValues()
         self.suspects: Counter[str] = Counter()
         """What looked like a key, with its middle left out, and how often."""
 
     @property
     def overrun(self) -> bool:
-        """Whether more waits for the disk than should be held in memory."""
-        return self._writer.waiting_bytes > MOST_WAITING
+        """Whether more waits for the disk than may stay in memory."""
+        return self._writer.waiting_bytes > MAX_WAITING
 
-    def take(self, events: Iterable[Event]) -> None:
+    def record(self, events: Iterable[Event]) -> None:
         """Record these events."""
         for event in events:
-            new = self._explainer.new_ids(event) if self._explainer is not None else ()
-            told = self._redaction.apply(event)
-            if told is None:
+            new_ids = self._vocabulary.new_ids(event) if self._vocabulary is not None else ()
+            redacted = self._redaction.apply(event)
+            if redacted is None:
                 continue
-            self._suspect(told)
-            if new and (vocab := self._vocab(event.time, new)) is not None:
-                self._write(vocab)  # first, so that whoever reads on can read the event
-            for one in self._blobs.lighten(told) if _is_large(told) else (told,):
+            self._look_for_keys(redacted)
+            if self._vocabulary is not None and new_ids:
+                shown = [i for i in new_ids if self._redaction.keeps(i)]
+                if (vocab := self._vocabulary.vocab(event.time, shown)) is not None:
+                    self._write(vocab)  # first, so that whoever reads on can read the event
+            for one in self._large_values.take_out(redacted) if may_be_large(redacted) else (redacted,):
                 self._write(one)
 
     def _write(self, event: Event) -> None:
         time = self._writer.time(event.time)
         self._writer.write(event if time == event.time else replace(event, time=time))
 
-    def _vocab(self, time: float, new: Iterable[int]) -> Event | None:
-        assert self._explainer is not None
-        return self._explainer.vocab(time, [i for i in new if self._redaction.wants(i)])
-
-    def _suspect(self, event: Event) -> None:
-        if isinstance(event, Request) or (isinstance(event, Frame) and event.direction == ">" and not _is_large(event)):
-            self.suspects.update(suspects(event))
+    def _look_for_keys(self, event: Event) -> None:
+        if isinstance(event, Request) or (
+            isinstance(event, Frame) and event.direction == ">" and not may_be_large(event)
+        ):
+            self.suspects.update(likely_keys(event))
 
     def flush(self) -> None:
         """Hand what was recorded to the operating system. Raises `OSError`."""
@@ -86,14 +129,3 @@ class Recorder:
     def counts(self) -> tuple[int, int]:
         """Events and tokens so far."""
         return self._writer.events, self._writer.tokens
-
-
-def _is_large(event: Event) -> bool:
-    """Whether an event may hold values for blobs; told without writing it again."""
-    content = event.content if isinstance(event, Frame) else event.body if isinstance(event, Request) else None
-    if not isinstance(content, Parsed):
-        return False
-    entries = content.value if isinstance(content.value, list) else [content.value]
-    members = [member for entry in entries if isinstance(entry, dict) for member in entry.values()]
-    # The shortest element takes three characters in a list ("1, "), seven in an object.
-    return any(len(one) > LARGE // 64 for one in members if isinstance(one, dict | list | str))

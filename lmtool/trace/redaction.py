@@ -1,4 +1,4 @@
-"""What a trace must not tell: prompts, texts and headers, taken out of events."""
+"""Redaction: prompts, texts and headers taken out of events, and what still looks like a key."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from lmtool.errors import UsageError
-from lmtool.trace import styles
-from lmtool.trace.blobs import reference
-from lmtool.trace.events import Frame, Open, Parsed, Piece, Request, Response, Vocab, token_entries
+from lmtool.trace.content import JsonText, write_json
+from lmtool.trace.events import Frame, Open, Piece, Request, Response, Vocab, token_entries
+from lmtool.trace.large_values import reference
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lmtool.trace.events import Content, Event
+    from lmtool.trace.content import Content
+    from lmtool.trace.events import Event
 
-What: TypeAlias = Literal["headers", "prompt", "text"]
+RedactedPart: TypeAlias = Literal["headers", "prompt", "text"]
 
 HARMLESS_HEADERS = frozenset(
     {
@@ -37,9 +38,9 @@ _SECRETS = re.compile(
 )
 
 
-def parse(words: str) -> tuple[What, ...]:
+def parse(words: str) -> tuple[RedactedPart, ...]:
     """The kinds named in `prompt,headers`. Raises `UsageError` for an unknown one."""
-    known: tuple[What, ...] = get_args(What)
+    known: tuple[RedactedPart, ...] = get_args(RedactedPart)
     names = [word.strip() for word in words.split(",") if word.strip()]
     for name in names:
         if name not in known:
@@ -51,16 +52,16 @@ def parse(words: str) -> tuple[What, ...]:
 class Redaction:
     """Takes parts out of events. The same prompt is seen to be the same within one salt."""
 
-    what: tuple[What, ...]
+    what: tuple[RedactedPart, ...]
     salt: bytes
     """Random bytes of this recording, thrown away with it."""
-    spoken: set[int] = field(default_factory=set)
+    output_ids: set[int] = field(default_factory=set)
     """Ids that outputs carried: only these stay in the vocabulary when prompts go."""
 
     def apply(self, event: Event) -> Event | None:
-        """The event without what must not be told; None where nothing is left of it."""
+        """The event without what must not be shown; None where nothing is left of it."""
         for entry in token_entries(event):
-            self.spoken.update(spoken_ids(entry))
+            self.output_ids.update(entry_token_ids(entry))
         match event:
             case Frame() if event.direction == ">":
                 return Frame(event.time, ">", event.connection, self._prompt(event.content))
@@ -79,9 +80,9 @@ class Redaction:
                 return Open(event.time, event.connection, {**event.facts, **shown})
         return event
 
-    def wants(self, token: int) -> bool:
+    def keeps(self, token: int) -> bool:
         """Whether the vocabulary may tell what this id means."""
-        return "text" not in self.what and ("prompt" not in self.what or token in self.spoken)
+        return "text" not in self.what and ("prompt" not in self.what or token in self.output_ids)
 
     def _headers(self, headers: Mapping[str, str]) -> Mapping[str, str]:
         if "headers" not in self.what:
@@ -94,27 +95,27 @@ class Redaction:
     def _prompt(self, content: Content) -> Content:
         if "prompt" not in self.what:
             return content
-        if not isinstance(content, Parsed):
+        if not isinstance(content, JsonText):
             # Text that could not be taken apart may hold anything: a prompt beside an infinity, for one.
-            return Parsed("", self._mark(content if isinstance(content, str) else content.hex()), "py")
+            return JsonText("", self._mark(content if isinstance(content, str) else content.hex()), "py")
         if not isinstance(content.value, dict):
-            return Parsed(content.lead, self._mark(content.value), content.style)
+            return JsonText(content.lead, self._mark(content.value), content.style)
         members = {n: self._mark(v) if n in _PROMPTS else v for n, v in content.value.items()}
-        return Parsed(content.lead, members, content.style)
+        return JsonText(content.lead, members, content.style)
 
     def _mark(self, value: object) -> object:
         if isinstance(value, dict) and "$redacted" in value:
             return value
-        text = styles.write(value, "py")
+        text = write_json(value, "py")
         size = len(value) if isinstance(value, list | str) and reference(value) is None else 1
         return {"$redacted": "prompt", "n": size, "sha256": hashlib.sha256(self.salt + text.encode()).hexdigest()}
 
     def _vocab(self, event: Vocab) -> Vocab | None:
-        tokens = {token: text for token, text in event.tokens.items() if self.wants(token)}
+        tokens = {token: text for token, text in event.tokens.items() if self.keeps(token)}
         return Vocab(event.time, event.connection, tokens) if tokens or not event.tokens else None
 
 
-def spoken_ids(entry: Mapping[str, object]) -> list[int]:
+def entry_token_ids(entry: Mapping[str, object]) -> list[int]:
     """The ids that an entry of a TOKEN names: the token and its alternatives."""
     token, alternatives = entry.get("token"), entry.get("top_logprobs")
     names = alternatives if isinstance(alternatives, dict) else {}
@@ -122,7 +123,7 @@ def spoken_ids(entry: Mapping[str, object]) -> list[int]:
     return [token, *ids] if type(token) is int and token >= 0 else ids
 
 
-def suspects(event: Event) -> list[str]:
+def likely_keys(event: Event) -> list[str]:
     """What looks like a key in an event's content, each with its middle left out."""
     if isinstance(event, Request):
         text = " ".join([event.path, *event.headers.values(), event.wire_body().decode("utf-8", "replace")])

@@ -1,130 +1,121 @@
-"""A recording sent again to a server, and everything that is found in what comes back."""
+"""A recording sent again to a server: answers compared, timed, sampled streams scored, the replay saved as a trace."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from lmtool.errors import UsageError
-from lmtool.trace import scoring, timing
-from lmtool.trace.comparison import Comparison, compare_again
-from lmtool.trace.diff import Tolerance
-from lmtool.trace.driver import Driver
-from lmtool.trace.events import Frame, Parsed, Request
-from lmtool.trace.exchanges import exchanges
-from lmtool.trace.findings import Finding, worst
-from lmtool.trace.script import acts
+from lmtool.errors import FileError, UsageError
+from lmtool.logprobs.mode import logprobs_mode
+from lmtool.trace.comparison import Comparison, compare_replay, is_sampled
+from lmtool.trace.content import JsonText
+from lmtool.trace.diff import LEVELS, Finding, Tolerance
+from lmtool.trace.driver import Driver, client_actions
+from lmtool.trace.events import Frame, Open, Request, Vocab
+from lmtool.trace.exchanges import LmtpExchange, exchanges
+from lmtool.trace.recorder import Recorder
+from lmtool.trace.redaction import Redaction
+from lmtool.trace.writer import TraceWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
+    from lmtool.trace.diff import Level
     from lmtool.trace.events import Event
-    from lmtool.trace.findings import Level, Verdict
+    from lmtool.trace.exchanges import Exchange
     from lmtool.trace.header import Header
     from lmtool.trace.proxy import Target
 
+LIMITS = ("ttft_ms", "gap_p99_ms", "tokens_per_second")
+"""Names in a header's `verify`: at most these milliseconds to the first token, and in the 99th percentile of gaps
+between frames; at least these tokens a second."""
+_PROMPTS = ("prompt", "messages")
+
 
 @dataclass(frozen=True, slots=True)
-class Demand:
-    """How much must be as recorded, and how long to wait for it."""
+class ReplayOptions:
+    """What must be as recorded, and how long to wait for it."""
 
     level: Level = "numbers"
     tolerance: Tolerance = field(default_factory=Tolerance)
     limits: Mapping[str, object] = field(default_factory=dict)
-    """As named in `timing.LIMITS`; looked at only at level `time`."""
-    patience: float = 60.0
+    """By a name of `LIMITS`; applied at level `time` only."""
+    timeout: float = 60.0
     """Seconds to wait for what does not come."""
     score: bool = True
-    """Let the server score what was sampled without a seed (header: not where `sampled` is `shape`)."""
+    """Let the server score what was sampled without a seed."""
     speed: float | None = None
     """Also wait for the recorded times, this many times as fast; None: for no clock."""
 
-
-def demand_of(
-    header: Header,
-    *,
-    level: Level | None = None,
-    tol_logprob: float | None = None,
-    tie_eps: float | None = None,
-    patience: float = 60.0,
-    speed: float | None = None,
-) -> Demand:
-    """What a header's `verify` asks for, where nothing else is said."""
-    asked = header.verify
-    standard = Tolerance()
-    told = asked.get("level")
-    from_header: Level = told if told in ("shape", "ids", "numbers", "time") else "numbers"
-    tolerance = Tolerance(
-        _number(tol_logprob, asked.get("tol_logprob"), standard.logprob),
-        _number(tie_eps, asked.get("tie_eps"), standard.tie),
-    )
-    return Demand(level or from_header, tolerance, asked, patience, asked.get("sampled") != "shape", speed)
-
-
-def _number(said: float | None, told: object, standard: float) -> float:
-    if said is not None:
-        return said
-    return float(told) if isinstance(told, int | float) else standard
+    @classmethod
+    def of(
+        cls,
+        header: Header,
+        *,
+        level: Level | None = None,
+        tol_logprob: float | None = None,
+        tie_eps: float | None = None,
+        timeout: float = 60.0,
+        speed: float | None = None,
+    ) -> ReplayOptions:
+        """What a header's `verify` asks for; an argument that is given wins. No scores where `sampled` is `shape`."""
+        verify, standard = header.verify, Tolerance()
+        recorded: Level = next((one for one in LEVELS if one == verify.get("level")), "numbers")
+        tolerance = Tolerance(
+            _number(tol_logprob, verify.get("tol_logprob"), standard.logprob),
+            _number(tie_eps, verify.get("tie_eps"), standard.tie),
+        )
+        return cls(level or recorded, tolerance, verify, timeout, verify.get("sampled") != "shape", speed)
 
 
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    """What came of it."""
-
-    comparisons: tuple[Comparison, ...]
-    events: tuple[Event, ...]
-    """Everything that went over the wire, to be kept as a trace; scoring is not in it."""
-
-    @property
-    def verdict(self) -> Verdict:
-        """The worst of all."""
-        return worst([finding for one in self.comparisons for finding in one.findings])
+def _number(argument: float | None, recorded: object, standard: float) -> float:
+    if argument is not None:
+        return argument
+    return float(recorded) if isinstance(recorded, int | float) else standard
 
 
-async def replay(events: Sequence[Event], target: Target, demand: Demand) -> Replayed:
+async def replay(
+    events: Sequence[Event], target: Target, options: ReplayOptions
+) -> tuple[list[Comparison], list[Event]]:
     """Send a recording to a server, compare the answers, and let it score what was sampled.
 
-    events: without references to blobs. Raises `ConnectError`, and `UsageError` for a recording whose prompts were
-    left out.
+    events: without references to large values. Returns the comparisons, and everything that went over the wire except
+    for the scoring. Raises `ConnectError`, and `UsageError` for a recording whose prompts were redacted.
     """
     refuse_redacted(events)
-    came, trouble = await _drive(events, target, demand)
-    level = demand.level
-    made = compare_again(events, came, level, demand.tolerance)
+    replayed, comparisons = await _drive(events, target, options)
+    if options.level == "time":
+        late = judge_speed(exchanges(replayed), options.limits)
+        comparisons += [Comparison(finding.stream, "time", (finding,)) for finding in late]
+    if options.level in ("numbers", "time") and options.score:
+        comparisons += await _score(events, target, options)
+    return comparisons, replayed
+
+
+async def _drive(
+    events: Sequence[Event], target: Target, options: ReplayOptions
+) -> tuple[list[Event], list[Comparison]]:
+    replayed: list[Event] = []
+    driver = Driver(target, replayed.append, timeout=options.timeout, speed=options.speed)
+    trouble = await driver.run(client_actions(events))
+    comparisons = compare_replay(events, replayed, options.level, options.tolerance)
     if trouble:
-        made.append(_note(f"{trouble} within {demand.patience:g} s", "fail"))
-    if level == "time":
-        found = tuple(timing.judge(exchanges(came), demand.limits))
-        made += [Comparison(finding.stream, "time", (finding,)) for finding in found]
-    if level in ("numbers", "time") and demand.score:
-        made += await _scores(events, target, demand)
-    return Replayed(tuple(made), tuple(came))
+        comparisons.append(Comparison.note(f"{trouble} within {options.timeout:g} s"))
+    return replayed, comparisons
 
 
-async def _drive(events: Sequence[Event], target: Target, demand: Demand) -> tuple[list[Event], str]:
-    came: list[Event] = []
-    driver = Driver(target, came.append, patience=demand.patience, speed=demand.speed)
-    trouble = await driver.run(acts(events))
-    return came, trouble
-
-
-async def _scores(events: Sequence[Event], target: Target, demand: Demand) -> list[Comparison]:
+async def _score(events: Sequence[Event], target: Target, options: ReplayOptions) -> list[Comparison]:
     recorded = exchanges(events)
-    left_out = scoring.unscored(recorded)
-    made = [
-        _note(f"sampled stream {one.connection}/{one.stream_id} is not scored: {why}", "info") for one, why in left_out
+    comparisons = [
+        Comparison.note(f"sampled stream {stream.name} is not scored: {reason}", "info")
+        for stream, reason in unscored(recorded)
     ]
-    if asked := scoring.as_scores(recorded):
-        came, trouble = await _drive(asked, target, replace(demand, speed=None))
-        scored = compare_again(asked, came, "numbers", demand.tolerance)
-        made += [replace(one, kind="SCORE of a sampled stream") for one in scored]
-        if trouble:
-            made.append(_note(f"{trouble} within {demand.patience:g} s", "fail"))
-    return made
-
-
-def _note(message: str, verdict: Verdict) -> Comparison:
-    return Comparison("-", "-", (Finding(verdict, "shape", "-", None, message),))
+    if requests := as_scores(recorded):
+        _, scores = await _drive(requests, target, replace(options, level="numbers", speed=None))
+        comparisons += [one if one.kind == "-" else replace(one, kind="SCORE of a sampled stream") for one in scores]
+    return comparisons
 
 
 def refuse_redacted(events: Sequence[Event]) -> None:
@@ -140,20 +131,121 @@ def refuse_redacted(events: Sequence[Event]) -> None:
 
 def _payload(event: Event) -> dict[str, object] | None:
     content = event.content if isinstance(event, Frame) else event.body if isinstance(event, Request) else None
-    return content.value if isinstance(content, Parsed) and isinstance(content.value, dict) else None
+    return content.value if isinstance(content, JsonText) and isinstance(content.value, dict) else None
 
 
-def renamed(events: Sequence[Event], model: str) -> list[Event]:
+def with_model(events: Sequence[Event], model: str) -> list[Event]:
     """The same recording, of requests to another model."""
-    return [_renamed(event, model) for event in events]
+    return [_with_model(event, model) for event in events]
 
 
-def _renamed(event: Event, model: str) -> Event:
+def _with_model(event: Event, model: str) -> Event:
     value = _payload(event)
     if value is None or "model" not in value:
         return event
-    if isinstance(event, Frame) and isinstance(event.content, Parsed) and event.direction == ">":
+    if isinstance(event, Frame) and isinstance(event.content, JsonText) and event.direction == ">":
         return replace(event, content=replace(event.content, value={**value, "model": model}))
-    if isinstance(event, Request) and isinstance(event.body, Parsed):
+    if isinstance(event, Request) and isinstance(event.body, JsonText):
         return replace(event, body=replace(event.body, value={**value, "model": model}))
     return event
+
+
+# Scoring: sampled streams made checkable by asking the server under test for the logprobs of their recorded tokens.
+
+
+def as_scores(recorded: Sequence[Exchange]) -> list[Event]:
+    """A recording that asks SCORE for the tokens of each sampled stream and expects the logprobs that they had.
+
+    Streams that `unscored` names are left out. Empty where nothing is left.
+    """
+    streams = [one for one in recorded if isinstance(one, LmtpExchange) and is_sampled(one) and not _why_not(one)]
+    events: list[Event] = [Open(0.0, 1)] if streams else []
+    for number, stream in enumerate(streams, 1):
+        events += _as_score(number, stream)
+    return events
+
+
+def unscored(recorded: Iterable[Exchange]) -> Iterator[tuple[LmtpExchange, str]]:
+    """The sampled streams that `as_scores` leaves out, and why.
+
+    Their logprobs are no log-probabilities of the model's own (LMTP, LOG-3), or their prompt is not in the recording.
+    """
+    for one in recorded:
+        if isinstance(one, LmtpExchange) and is_sampled(one) and (reason := _why_not(one)):
+            yield one, reason
+
+
+def _why_not(stream: LmtpExchange) -> str:
+    payload = stream.payload
+    mode = logprobs_mode(payload, biased=bool(payload.get("logit_bias")))
+    if mode != "raw":
+        return f"its logprobs are those of a {mode} distribution"
+    if any(isinstance(payload.get(name), dict) for name in _PROMPTS):
+        return "its prompt was redacted"
+    if payload.get("prompt") == []:
+        return "its prompt is empty: SCORE does not begin it with the bos token that GENERATE puts there"
+    return "" if stream.tokens else "it has no tokens"
+
+
+def _as_score(number: int, stream: LmtpExchange) -> Iterator[Event]:
+    entries = stream.tokens
+    payload: dict[str, object] = {name: value for name, value in stream.payload.items() if name in ("model", *_PROMPTS)}
+    text_mode = {} if isinstance(payload.get("prompt"), list) else {"text": False}  # a server of ids need not know it
+    scored = [entry["token"] for entry in entries]
+    yield Frame(0.0, ">", 1, JsonText("SCORE", {**payload, "scored": scored, "stream_id": number, **text_mode}, "py"))
+    for entry in entries:
+        expected = {
+            "token": entry["token"],
+            "stream_id": number,
+            "logprob": entry.get("logprob"),
+            "finish_reason": "stop" if entry is entries[-1] else None,
+        }
+        yield Frame(0.0, "<", 1, JsonText("TOKEN", [expected], "py"))
+
+
+# Timing: the speed of answers, judged by the limits that a recording sets.
+
+
+def judge_speed(replayed: Iterable[Exchange], limits: Mapping[str, object]) -> Iterator[Finding]:
+    """A finding for each limit that a stream misses."""
+    for exchange in replayed:
+        if isinstance(exchange, LmtpExchange):
+            for name, value in speed_figures(exchange).items():
+                limit = limits.get(name)
+                if not isinstance(limit, int | float):
+                    continue
+                if (value < limit) if name == "tokens_per_second" else (value > limit):
+                    message = f"expected {name} {limit:g}, got {value:.1f}"
+                    yield Finding("fail", "time", exchange.name, None, message)
+
+
+def speed_figures(exchange: LmtpExchange) -> dict[str, float]:
+    """What can be measured of a stream, by the names of `LIMITS`."""
+    times = [reply.offset for reply in exchange.replies if any("token" in entry for entry in reply.entries)]
+    figures = {"ttft_ms": times[0] * 1000} if times else {}
+    gaps = sorted(later - earlier for earlier, later in pairwise(times))
+    if gaps:
+        figures["gap_p99_ms"] = gaps[min(len(gaps) - 1, int(len(gaps) * 0.99))] * 1000
+        if times[-1] > 0:
+            figures["tokens_per_second"] = len(exchange.tokens) / times[-1]
+    return figures
+
+
+def save_replay(path: Path, header: Header, recorded: Iterable[Event], replayed: Sequence[Event]) -> None:
+    """Save a replay as a trace, under the recording's header and with its vocabulary; replaces the file.
+
+    Raises `FileError`.
+    """
+    words: dict[int, bytes] = {}
+    for event in recorded:
+        if isinstance(event, Vocab):
+            words |= {i: text if isinstance(text, bytes) else text.encode() for i, text in event.tokens.items()}
+    writer = TraceWriter(path, replace(header, redacted=()), overwrite=True)
+    recorder = Recorder(writer, Redaction((), b""), (lambda i: words.get(i, b"")) if words else None)
+    try:
+        recorder.record(replayed)
+        writer.close(replayed[-1].time if replayed else 0.0)  # a recorder keeps no trace in which nothing happened
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error.strerror}") from None
+    finally:
+        recorder.abandon()

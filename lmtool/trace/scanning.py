@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
-from lmtool.errors import FileError
 from lmtool.lmtp.frames import NO_TOKEN, TokenEntry
+from lmtool.trace import reader as reading
 from lmtool.trace.events import End, count_tokens
-from lmtool.trace.reader import LONGEST_LINE, is_comment
+from lmtool.trace.reader import Lines, is_comment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
 
     from lmtool.trace.events import Event
     from lmtool.trace.reader import TraceReader
-
-BLOCK = 2**16
-"""Bytes that are read at a time: what is made of them stays in the processor's cache."""
 
 
 class TokenLine(msgspec.Struct, array_like=True, gc=False):
@@ -62,7 +58,7 @@ Item: TypeAlias = "Run | tuple[int, Event]"
 
 
 class Scan:
-    """Gives the items of a trace file in lists, one for each block: what `TraceReader.located` gives, faster.
+    """Gives the items of a trace file in lists, one for each block: what `TraceReader.with_offsets` gives, faster.
 
     When there is no further list, the reader's `ending` is what the end record's counts say; `verify` hashes.
     """
@@ -72,33 +68,30 @@ class Scan:
         self._reader = reader
         self._copy = copy
         self._check = reader.check()
-        self._number = reader.first_line
-        self._torn = ""
+        self._lines: Lines
         self._plain = True
         """Whether every line is hashed as it stands."""
         self._end_at: int | None = None
         """Offset of the end record."""
-        self.offset = reader.start
-        """Bytes of the unpacked file that were read."""
 
     def blocks(self) -> Iterator[list[Item]]:
         """The lists, each for about `BLOCK` bytes. Raises `FileError`."""
         reader = self._reader
         reader.ending = None
-        rest = b""
         with reader.open() as file:
             header = file.read(reader.start)
             if self._copy is not None:
                 self._copy.write(header)
-            while data := self._next(file):
-                whole, feed, rest = (rest + data).rpartition(b"\n")
-                if feed:
-                    yield self._items(whole, torn=False)
-                if len(rest) > LONGEST_LINE:
-                    raise FileError(f"{reader.path}, line {self._number + 1}: longer than {LONGEST_LINE} bytes")
-        if rest:
-            yield self._items(rest, torn=True)
-        reader.ending = self._check.ending(self._torn, hashed=False)
+            lines = self._lines = Lines(reader.path, file, reader.start, reader.first_line, self._copy)
+            items: list[Item] = []
+            begin = reader.start
+            for line in lines:
+                self._add(line, items)
+                if lines.offset - begin >= reading.BLOCK:
+                    yield self._counted(items)
+                    items, begin = [], lines.offset
+        yield self._counted(items)
+        reader.ending = self._check.ending(lines.torn, hashed=False)
 
     def verify(self) -> Iterator[None]:
         """Compare the lines with the end record's hash, a MiB at each step; the reader's `ending` is known afterwards.
@@ -117,67 +110,45 @@ class Scan:
                 elif not is_comment(data):
                     self._check.hash(data.rstrip(b"\r\n") + b"\n")
                 yield
-        self._reader.ending = self._check.ending(self._torn)
+        self._reader.ending = self._check.ending(self._lines.torn)
 
-    def _next(self, file: BinaryIO) -> bytes:
-        try:
-            data: bytes = file.read1(BLOCK)  # type: ignore[attr-defined] # `read` loses what precedes broken gzip data
-        except EOFError:
-            self._torn = "the gzip data breaks off"
-            return b""
-        except (OSError, zlib.error) as error:
-            raise FileError(f"{self._reader.path}, after line {self._number}: {error}") from None
-        if self._copy is not None:
-            self._copy.write(data)
-        return data
+    def _add(self, line: bytes, items: list[Item]) -> None:
+        frame, lines, check = read_line(line), self._lines, self._check
+        if frame is None:
+            self._add_event(line, items)
+        else:
+            if frame.time < check.time or check.end is not None:
+                self._reader.in_order(check, frame.time, lines.number)
+            check.time = frame.time
+            run = items[-1] if items else None
+            if not isinstance(run, Run):
+                run = Run([], [])
+                items.append(run)
+            run.offsets.append(lines.begin)
+            run.lines.append(frame)
+        if line.endswith(b"\r"):
+            self._plain = False
 
-    def _items(self, whole: bytes, *, torn: bool) -> list[Item]:
-        """whole: lines without the last one's line feed. torn: whether the file ends here, and not with a line feed."""
-        items: list[Item] = []
-        run: Run | None = None
-        check, offset = self._check, self.offset
-        lines = whole.split(b"\n")
-        for line in lines:
-            self._number += 1
-            frame = read_line(line)
-            if frame is None:
-                run = None
-                if not is_comment(line) and not self._other(line, offset, items, torn=torn):
-                    return items
-            else:
-                if frame.time < check.time or check.end is not None:
-                    self._reader.in_order(check, frame.time, self._number)
-                check.time = frame.time
-                if run is None:
-                    run = Run([], [])
-                    items.append(run)
-                run.offsets.append(offset)
-                run.lines.append(frame)
-            offset += len(line) + 1
-        self.offset = offset
-        self._count(items)
-        seen = sum(len(item.lines) if isinstance(item, Run) else 1 for item in items)
-        self._plain = self._plain and seen == len(lines) and b"\r" not in whole
-        return items
-
-    def _other(self, line: bytes, offset: int, items: list[Item], *, torn: bool) -> bool:
-        """Read a line that is no usual TOKEN frame; whether it makes sense."""
-        check = self._check
-        event = self._reader.read(line, self._number, torn=torn)
+    def _add_event(self, line: bytes, items: list[Item]) -> None:
+        """Read a line that is no usual TOKEN frame."""
+        if is_comment(line):
+            self._plain = False
+            return
+        lines, check = self._lines, self._check
+        event = self._reader.read(line, lines)
         if event is None:
-            self._torn = self._torn or f"line {self._number} breaks off"
-            return False
-        self._reader.in_order(check, event.time, self._number)
+            return
+        self._reader.in_order(check, event.time, lines.number)
         check.time = event.time
         if isinstance(event, End):
-            check.end, self._end_at = event, offset
-        items.append((offset, event))
-        return True
+            check.end, self._end_at = event, lines.begin
+        items.append((lines.begin, event))
 
-    def _count(self, items: list[Item]) -> None:
+    def _counted(self, items: list[Item]) -> list[Item]:
         for item in items:
             if isinstance(item, Run):
                 tokens = sum([entry.token != NO_TOKEN for frame in item.lines for entry in frame.entries])
                 self._check.count(len(item.lines), tokens)
             elif not isinstance(item[1], End):
                 self._check.count(1, count_tokens(item[1]))
+        return items

@@ -1,4 +1,4 @@
-"""What a server of ours records of itself: LMTP frames as it shows them, HTTP as it goes through its application."""
+"""What a server of ours records of itself: LMTP frames as they pass, HTTP as it goes through its application."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import quote
 
-from lmtool.trace.events import Close, Drop, Open, Remark, Response
-from lmtool.trace.frame_tap import FrameTap
-from lmtool.trace.http_messages import RequestRecorder, ResponseRecorder, joined_headers
-from lmtool.trace.http_stream import Head
+from lmtool.trace.connection_tap import ConnectionTap, FrameTap
+from lmtool.trace.http_stream import Data, Head, Last
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lmtool.trace.events import Event
-    from lmtool.trace.styles import Style
+    from lmtool.trace.http_stream import Part
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -26,16 +24,14 @@ Application: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 class ServerTap(FrameTap):
-    """Numbers connections of both kinds in one row.
+    """Numbers connections of both kinds in one sequence.
 
-    An application is not told which HTTP requests share a connection: each of them counts as one.
+    An application does not know which HTTP requests share a connection: each of them counts as one.
     """
 
-    def __init__(
-        self, tell: Callable[[int, Iterable[Event]], None], clock: Callable[[], float], style: Style = "msgspec"
-    ) -> None:
+    def __init__(self, emit: Callable[[int, Iterable[Event]], None], clock: Callable[[], float]) -> None:
         """As `FrameTap`."""
-        super().__init__(tell, clock, style)
+        super().__init__(emit, clock)
         self._count = 0
         self._numbers: dict[int, int] = {}
         """Of LMTP connections, by the server's own number."""
@@ -54,9 +50,9 @@ class ServerTap(FrameTap):
         super().ended(self._numbers.pop(connection), by, code)
 
     def around(self, application: Application, leave_out: Collection[str] = ()) -> Application:
-        """The application with its HTTP requests told, except those to these paths: probes would fill a recording.
+        """The application with its HTTP requests recorded, except those to these paths: probes would fill a recording.
 
-        Each message goes on first, unchanged, and is told afterwards.
+        Each message goes on first, unchanged, and is recorded afterwards.
         """
 
         async def record(scope: Message, receive: Receive, send: Send) -> None:
@@ -64,7 +60,9 @@ class ServerTap(FrameTap):
             if scope["type"] != "http" or path in leave_out:
                 await application(scope, receive, send)
                 return
-            exchange = _Exchange(self._next(), scope, self._tell, self._clock, self._style)
+            number = self._next()
+            tap = ConnectionTap(number, "msgspec")
+            exchange = _Exchange(scope, tap, self._clock, lambda events: self._emit(number, events))
             try:
                 await application(scope, exchange.wrap_receive(receive), exchange.wrap_send(send))
             finally:
@@ -82,43 +80,35 @@ class _Exchange:
 
     def __init__(
         self,
-        number: int,
         scope: Message,
-        tell: Callable[[int, Iterable[Event]], None],
+        tap: ConnectionTap,
         clock: Callable[[], float],
-        style: Style,
+        emit: Callable[[Iterable[Event]], None],
     ) -> None:
-        self._number = number
-        self._tell_events = tell
+        self._tap = tap
         self._clock = clock
-        self._style: Style = style
-        head = Head(b"", (scope["method"], _target(scope), "HTTP/1.1"), _headers(scope["headers"]))
-        self._request = RequestRecorder(head)
-        self._response: ResponseRecorder | None = None
-        self._by = "server"
-        """Who ended it early."""
+        self._emit = emit
+        self._ended_by = "server"
+        self._request_complete = False
+        self._answered = False
+        """Whether the response has begun."""
         self._complete = False
-        agent = head.get("user-agent")
-        facts = {"peer": "client", "path": head.start[1], **({"agent": agent} if agent else {})}
-        now = clock()
-        self._tell([Open(now, number, facts)])
-        if head.get("content-length") in ("", "0") and not head.get("transfer-encoding"):  # nobody will ask for a body
-            self._request.complete = True
-            self._tell(self._request.emit(now, number, style))
+        head = Head(b"", (scope["method"], _target(scope), "HTTP/1.1"), _headers(scope["headers"]))
+        # Without a body, the application may never ask for one.
+        bodyless = head.get("content-length") in ("", "0") and not head.get("transfer-encoding")
+        self._request([head], complete=bodyless)
 
-    def _tell(self, events: Iterable[Event]) -> None:
-        self._tell_events(self._number, events)
+    def _request(self, parts: list[Part], *, complete: bool) -> None:
+        self._request_complete = complete
+        self._emit(self._tap.request_parts(self._clock(), [*parts, *([Last()] if complete else [])]))
 
     def wrap_receive(self, receive: Receive) -> Receive:
         async def record_request() -> Message:
             message = await receive()
             if message["type"] == "http.disconnect":
-                self._by = "client"
-            elif not self._request.complete:
-                self._request.add(message.get("body", b""))
-                if not message.get("more_body", False):
-                    self._request.complete = True
-                    self._tell(self._request.emit(self._clock(), self._number, self._style))
+                self._ended_by = "client"
+            elif not self._request_complete:
+                self._request([_data(message)], complete=not message.get("more_body", False))
             return message
 
         return record_request
@@ -126,32 +116,26 @@ class _Exchange:
     def wrap_send(self, send: Send) -> Send:
         async def record_response(message: Message) -> None:
             await send(message)
+            parts: list[Part] = []
             if message["type"] == "http.response.start":
-                self._tell(self._begin(message))
-            elif message["type"] == "http.response.body" and self._response is not None and not self._complete:
-                self._tell(self._response.add(self._clock(), message.get("body", b"")))
-                if not message.get("more_body", False):
-                    self._complete = True
-                    self._tell(self._response.finish(self._clock()))
+                self._answered, status = True, message["status"]
+                parts = [Head(b"", ("HTTP/1.1", str(status), _phrase(status)), _headers(message.get("headers", ())))]
+            elif message["type"] == "http.response.body" and self._answered and not self._complete:
+                self._complete = not message.get("more_body", False)
+                parts = [_data(message), *([Last()] if self._complete else [])]
+            self._emit(self._tap.response_parts(self._clock(), parts))
 
         return record_response
 
-    def _begin(self, message: Message) -> list[Event]:
-        now, number = self._clock(), self._number
-        events = list(self._request.emit(now, number, self._style))
-        if not self._request.complete:
-            events.append(Remark(now, "note", number, "answered before the request was complete"))
-        status = message["status"]
-        head = Head(b"", ("HTTP/1.1", str(status), _phrase(status)), _headers(message.get("headers", ())))
-        self._response = ResponseRecorder(head, number, self._style)
-        return [*events, Response(now, number, status, head.start[2], joined_headers(head))]
-
     def end(self) -> None:
         """The application has returned, or failed."""
-        now = self._clock()
-        events = [] if self._response is not None else list(self._request.emit(now, self._number, self._style))
-        ending = Close(now, self._number, "client") if self._complete else Drop(now, self._number, {"by": self._by})
-        self._tell([*events, ending])
+        if not self._answered:
+            self._request([], complete=True)
+        self._emit(self._tap.end(self._clock(), "client" if self._complete else self._ended_by))
+
+
+def _data(message: Message) -> Data:
+    return Data(b"", message.get("body", b""))
 
 
 def _headers(pairs: Iterable[tuple[bytes, bytes]]) -> tuple[tuple[str, str], ...]:
@@ -159,7 +143,7 @@ def _headers(pairs: Iterable[tuple[bytes, bytes]]) -> tuple[tuple[str, str], ...
 
 
 def _target(scope: Message) -> str:
-    """The request's target as it was sent, as far as an application is told."""
+    """The request's target as it was sent, as far as an application can know."""
     raw, query = scope.get("raw_path"), scope.get("query_string", b"")
     path = raw.decode("latin-1") if raw else quote(scope["path"])
     return f"{path}?{query.decode('latin-1')}" if query else path

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 from lmtool.logprobs.distribution import perplexity
 from lmtool.trace.answers import Answers
 from lmtool.trace.events import Close, Drop, Frame, Open, Piece, Request
-from lmtool.trace.stream_events import OutputEvent, RequestStarted, Stream, new_stream
+from lmtool.trace.scanning import Run
+from lmtool.trace.stream_events import RequestStarted, Stream, new_stream
 
 if TYPE_CHECKING:
     from lmtool.trace.events import Event
+    from lmtool.trace.scanning import Scan, TokenLine
 
 MOST_STREAMS = 10_000
 """Streams that are listed one by one; all count in the sums."""
@@ -65,18 +67,20 @@ class StreamFigures(Stream):
     gaps: Histogram = field(default_factory=Histogram)
     """Between arrivals; tokens of one frame arrived together."""
 
-    def add(self, output: OutputEvent) -> None:
-        """Take the next token, or piece of text."""
+    def add(self, time: float, logprob: float | None, *, is_piece: bool) -> float:
+        """Take the next token, or piece of text; return the seconds since the one before, 0 for the first."""
         self.tokens += 1
-        self.pieces += output.is_piece
+        self.pieces += is_piece
+        gap = 0.0 if self.last is None else time - self.last
         if self.first is None:
-            self.first = output.time
-        elif self.last is not None and output.time > self.last:
-            self.gaps.add(output.time - self.last)
-        self.last = output.time
-        if output.logprob is not None:
-            self.logprob += output.logprob
+            self.first = time
+        elif gap > 0:
+            self.gaps.add(gap)
+        self.last = time
+        if logprob is not None:
+            self.logprob += logprob
             self.with_logprob += 1
+        return gap
 
     def as_json(self) -> dict[str, object]:
         """The figures as one object; what is not known is null, times are in milliseconds."""
@@ -90,7 +94,7 @@ class StreamFigures(Stream):
             "prompt_length": self.prompt_length,
             "tokens": self.tokens,
             "pieces": self.pieces,
-            "ttft_ms": None if self.first is None else round((self.first - self.began) * 1000, 3),
+            "ttft_ms": None if self.first is None else round((self.first - self.started_at) * 1000, 3),
             "tokens_per_second": round((self.tokens - 1) / later, 1) if later > 0 else None,
             "gap_p50_ms": _ms(self.gaps.percentile(0.5)),
             "gap_p99_ms": _ms(self.gaps.percentile(0.99)),
@@ -112,6 +116,18 @@ class TraceFigures:
         self.gaps = Histogram()
         self.duration = 0.0
 
+    def read(self, scan: Scan) -> None:
+        """Take all of a file; its reader's `ending` is known afterwards. Raises `FileError`."""
+        for items in scan.blocks():
+            for item in items:
+                if isinstance(item, Run):
+                    for line in item.lines:
+                        self.add_tokens(line)
+                else:
+                    self.add(item[1])
+        for _ in scan.verify():
+            pass
+
     def add(self, event: Event) -> None:
         """Take the next event."""
         self.duration = event.time
@@ -121,7 +137,23 @@ class TraceFigures:
             if isinstance(step, RequestStarted):
                 self.counts["requests"] += 1
             else:
-                self._add(step)
+                assert isinstance(step.stream, StreamFigures)
+                if step.counts:
+                    self._add(step.stream, event.time, step.logprob, is_piece=step.is_piece)
+                if step.last:
+                    self._end(step.stream)
+
+    def add_tokens(self, line: TokenLine) -> None:
+        """Take the next event where it is a TOKEN frame as `Scan` reads it."""
+        self.duration = line.time
+        self.counts["events"] += 1
+        self.counts["server_frames"] += 1
+        owners = self._answers.owners(line.time, line.connection, line.entries)
+        for entry, figures in zip(line.entries, owners, strict=True):
+            if entry.counts:
+                self._add(figures, line.time, figures.logprob_of_next(entry.logprob), is_piece=False)
+            if entry.last:
+                self._end(figures)
 
     def _count(self, event: Event) -> None:
         if isinstance(event, Frame):
@@ -141,17 +173,15 @@ class TraceFigures:
             self.streams.append(figures)
         return figures
 
-    def _add(self, output: OutputEvent) -> None:
-        figures = output.stream
-        assert isinstance(figures, StreamFigures)
-        if output.counts:
-            self.counts["outputs_of_no_stream"] += figures.ending_counted or not figures.has_request
-            before = figures.last
-            figures.add(output)
-            self.counts["tokens"] += 1
-            if before is not None and output.time > before:
-                self.gaps.add(output.time - before)
-        if output.last and not figures.ending_counted and figures.index >= 0:
+    def _add(self, figures: StreamFigures, time: float, logprob: float | None, *, is_piece: bool) -> None:
+        self.counts["outputs_of_no_stream"] += figures.ending_counted or not figures.has_request
+        self.counts["tokens"] += 1
+        gap = figures.add(time, logprob, is_piece=is_piece)
+        if gap > 0:
+            self.gaps.add(gap)
+
+    def _end(self, figures: StreamFigures) -> None:
+        if not figures.ending_counted and figures.index >= 0:
             figures.ending_counted = True
             self.counts["finished_streams"] += not figures.cut
             self.counts["failed_streams"] += figures.error is not None and not figures.cut

@@ -68,13 +68,6 @@ class RequestStarted:
         return self.kind == "SCORE" and self.payload.get("prompt") in ([], "")
 
     @property
-    def prompt_ids(self) -> tuple[int, ...] | None:
-        """All token ids of the prompt; None for a text, for messages, and where it is not in the trace."""
-        prompt = self.prompt
-        whole = isinstance(prompt, list) and bool(prompt) and all(type(one) is int for one in prompt)
-        return tuple(prompt) if whole else None  # type: ignore[arg-type] # a list of ints
-
-    @property
     def prompt_length(self) -> int | None:
         """Ids or messages of the prompt; None for a text, and where it is not in the trace."""
         prompt = self.prompt
@@ -95,7 +88,7 @@ class Stream:
     connection: int
     kind: Kind
     model: str | None
-    began: float
+    started_at: float
     choice: int = 0
     has_request: bool = True
     """Whether its request is in the trace."""
@@ -117,7 +110,7 @@ class Stream:
         return None if first and logprob == 0 else logprob
 
     def end(self, time: float, reason: str | None, error: str | None, *, cut: bool = False) -> None:
-        """The stream is over; what comes after the first ending is not believed."""
+        """The stream is over; anything after the first ending is ignored."""
         if self.ended is None:
             self.ended, self.finish_reason, self.error, self.cut = time, reason, error, cut
 

@@ -1,37 +1,37 @@
-"""The rules of `trace verify`: what a check is called, what is known to fail, and what its outcome means."""
+"""`trace verify`: each recording checked in both directions, and its outcome; servers are given, not started."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+import time
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
-from lmtool.errors import UsageError
-from lmtool.trace.findings import VERDICTS
+from lmtool.errors import FileError, LmtoolError, UsageError
+from lmtool.trace import outcomes as reports
+from lmtool.trace.comparison import Comparison
+from lmtool.trace.diff import VERDICTS, worst
+from lmtool.trace.outcomes import Check, KnownFailures, Outcome
+from lmtool.trace.reader import TraceReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from lmtool.trace.comparison import Comparison
-    from lmtool.trace.findings import Verdict
+    from lmtool.trace.diff import Level
+    from lmtool.trace.events import Event
+    from lmtool.trace.header import Header
+    from lmtool.trace.proxy import Target
 
 Direction: TypeAlias = Literal["mock", "drive"]
 """`mock`: the recording answers our client. `drive`: it is sent to a server, whose answers are compared."""
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
-Judgement: TypeAlias = Literal["pass", "info", "non-strict", "tie", "skipped", "known-failing", "known-flaky", "fail"]
 SUFFIXES = (".lmtp.jsonl", ".lmtp.jsonl.gz")
 
 
-def name_of(file: str) -> str:
-    """What a trace file is called in lists and reports: its name without `.lmtp.jsonl`."""
-    for suffix in SUFFIXES:
-        if file.endswith(suffix):
-            return file.removesuffix(suffix)
-    return file
-
-
 @dataclass(frozen=True, slots=True)
-class Case:
+class RecordingCase(Check):
     """One recording in one direction."""
 
     name: str
@@ -42,6 +42,11 @@ class Case:
         """Name and direction, such as `hello[drive]`."""
         return f"{self.name}[{self.direction}]"
 
+    @property
+    def junit_name(self) -> tuple[str, str]:
+        """A case's class is its direction."""
+        return self.direction, self.name
+
     def matches(self, pattern: str) -> bool:
         """Whether a glob names it: `NAME` in both directions, `NAME[drive]` in one."""
         for direction in DIRECTIONS:
@@ -51,83 +56,204 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """Cases that are known to fail, always or sometimes, each with the reason."""
+class RecordingOutcome(Outcome[RecordingCase]):
+    """The result of one case; `trace` is the replay of a case that failed."""
 
-    failing: tuple[tuple[str, str], ...] = ()
-    flaky: tuple[tuple[str, str], ...] = ()
-
-    def why(self, case: Case) -> tuple[Literal["failing", "flaky", ""], str]:
-        """Which list has a case, and the reason given there."""
-        for pattern, reason in self.failing:
-            if case.matches(pattern):
-                return "failing", reason
-        for pattern, reason in self.flaky:
-            if case.matches(pattern):
-                return "flaky", reason
-        return "", ""
-
-
-def read_list(lines: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """The entries of a known-failing or known-flaky file: `PATTERN  # reason`, one a line.
-
-    Raises `UsageError` for one without a reason.
-    """
-    found = []
-    for line in lines:
-        pattern, _, reason = (part.strip() for part in line.partition("#"))
-        if pattern and not reason:
-            raise UsageError(f"{pattern!r} in a list of known failures has no reason", "write: PATTERN  # reason")
-        if pattern:
-            found.append((pattern, reason))
-    return tuple(found)
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of a case."""
-
-    case: Case
-    judgement: Judgement
-    reason: str = ""
-    """For a skipped or known one: why; else empty."""
     comparisons: tuple[Comparison, ...] = ()
-    seconds: float = 0.0
-    actual: str = ""
-    """File that holds what came, where it was kept."""
     recorded: str = ""
     """File of the recording."""
 
-    @property
-    def failed(self) -> bool:
-        """Whether it makes the whole run fail."""
-        return self.judgement == "fail"
 
-    @property
-    def findings(self) -> list[str]:
-        """A sentence for each thing found, the worst first."""
-        found = [finding for one in self.comparisons for finding in one.findings]
-        return [str(one) for one in sorted(found, key=lambda one: -VERDICTS.index(one.verdict))]
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One server under test."""
+
+    target: Target
+    model: str | None
+    """The name of the model that it serves; None where it does not tell: then it is asked for everything."""
 
 
-def judge(case: Case, verdict: Verdict, known: Known) -> tuple[Judgement, str]:
-    """What a verdict comes to in the light of what is known, and why.
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How recordings are checked."""
 
-    A case that is known to fail and does not is a failure: its line has to go.
-    """
-    listed, reason = known.why(case)
-    if listed == "failing":
-        if verdict == "fail":
-            return "known-failing", reason
-        return "fail", f"known to fail ({reason}), and passes: remove it from the list"
-    if listed == "flaky" and verdict == "fail":
-        return "known-flaky", reason
-    return verdict, ""
+    servers: tuple[Server, ...] = ()
+    known: KnownFailures = field(default_factory=KnownFailures)
+    level: Level | None = None
+    timeout: float = 60.0
+    """Seconds to wait for what does not come."""
+    report: Path = Path("report")
+    """Folder for replays that are not as recorded."""
+    update: bool = False
+    """Replace a recording that a server does not agree with by its replay."""
 
 
-def select(cases: Sequence[Case], only: Sequence[str]) -> list[Case]:
-    """The cases that one of these globs names; all where there is no glob. Raises `UsageError` if none is left."""
-    chosen = [case for case in cases if not only or any(case.matches(pattern) for pattern in only)]
-    if not chosen:
+def name_of(file: str) -> str:
+    """The name of a trace file in lists and reports: without `.lmtp.jsonl`."""
+    return next((file.removesuffix(suffix) for suffix in SUFFIXES if file.endswith(suffix)), file)
+
+
+def find(paths: Sequence[Path]) -> dict[str, Path]:
+    """The recordings in these files and folders, by name. Raises `FileError` for a path that is not there."""
+    recordings: dict[str, Path] = {}
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(one for one in path.rglob("*") if one.name.endswith(SUFFIXES))
+            recordings.update({name_of(one.relative_to(path).as_posix()): one for one in inside})
+        elif path.exists():
+            recordings[name_of(path.name)] = path
+        else:
+            raise FileError(f"there is no {path}", "name trace files, or folders that hold them")
+    return recordings
+
+
+def select(names: Sequence[str], only: Sequence[str]) -> list[RecordingCase]:
+    """The cases of these recordings that a glob names; all if there is no glob. Raises `UsageError` if none is left."""
+    cases = [RecordingCase(name, direction) for name in names for direction in DIRECTIONS]
+    selected = [case for case in cases if not only or any(case.matches(pattern) for pattern in only)]
+    if not selected:
         raise UsageError(f"nothing is called {', '.join(only)}" if only else "there is no recording", "see --list")
-    return chosen
+    return selected
+
+
+async def run(
+    plan: Plan, cases: Sequence[tuple[RecordingCase, Path]], jobs: int, report: Callable[[RecordingOutcome], None]
+) -> list[RecordingOutcome]:
+    """Check these, `jobs` at once; `report` gets each outcome as it comes. Returns them in the order of the cases."""
+    slots = asyncio.Semaphore(jobs)
+
+    async def one(case: RecordingCase, path: Path) -> RecordingOutcome:
+        async with slots:
+            outcome = await check(plan, case, path)
+        report(outcome)
+        return outcome
+
+    return list(await asyncio.gather(*(one(case, path) for case, path in cases)))
+
+
+async def check(plan: Plan, case: RecordingCase, path: Path) -> RecordingOutcome:
+    """The outcome of one case; a file that cannot be read, or a lost connection, is one as well.
+
+    Raises `FileError` where a replay cannot be kept.
+    """
+    start = time.perf_counter()
+    try:
+        header, events = _read(path)
+    except FileError as error:
+        return _judged(plan, case, path, [Comparison.note(error.message)], 0.0)
+    replayed: Sequence[Event] | None = None
+    try:
+        reason, server = _server_for(plan, case, header)
+        if reason:
+            return RecordingOutcome(case, "skipped", reason=reason, recorded=str(path))
+        comparisons, replayed = await _replay(plan, header, events, server)
+    except UsageError as refusal:
+        return RecordingOutcome(case, "skipped", reason=refusal.message, recorded=str(path))
+    except LmtoolError as error:
+        comparisons = [Comparison.note(error.message)]
+    outcome = _judged(plan, case, path, comparisons, time.perf_counter() - start)
+    failed = any(one.verdict == "fail" for one in comparisons)
+    return _keep(plan, outcome, header, events, replayed) if failed and replayed is not None else outcome
+
+
+def _read(path: Path) -> tuple[Header, list[Event]]:
+    reader = TraceReader(path)
+    events = [event for _, event in reader.with_offsets(whole=True)]
+    if reader.ending is not None and reader.ending.state == "altered":
+        raise FileError(f"{path} is altered: {reader.ending.reason}", "record it again")
+    return reader.header, events
+
+
+def _server_for(plan: Plan, case: RecordingCase, header: Header) -> tuple[str, Server | None]:
+    """Why a case is skipped, empty where it is not; and the server for it, None for the mock server."""
+    directions = header.verify.get("directions")
+    if isinstance(directions, list) and case.direction not in directions:
+        return str(header.verify.get("why", f"the recording says: {', '.join(map(str, directions))} only")), None
+    if case.direction == "mock":
+        return "", None
+    if not plan.servers:
+        return "no server was named", None
+    http = header.transport.get("kind") == "http"
+    kind = [one for one in plan.servers if one.target.url.startswith("http") == http]
+    name = header.model.get("name")
+    fitting = [one for one in kind if name is None or one.model in (None, name)]
+    if not fitting:
+        return f"it is of {name or 'another protocol'}, which no server under test has", None
+    return "", fitting[0]
+
+
+async def _replay(
+    plan: Plan, header: Header, events: Sequence[Event], server: Server | None
+) -> tuple[list[Comparison], Sequence[Event]]:
+    if server is None:
+        from lmtool.trace.mocking import replay_to_mock
+
+        return await replay_to_mock(events, timeout_s=plan.timeout)
+    from lmtool.trace.replaying import ReplayOptions, replay
+
+    return await replay(events, server.target, ReplayOptions.of(header, level=plan.level, timeout=plan.timeout))
+
+
+def _judged(
+    plan: Plan, case: RecordingCase, path: Path, comparisons: Sequence[Comparison], seconds: float
+) -> RecordingOutcome:
+    findings = [finding for one in comparisons for finding in one.findings]
+    messages = tuple(str(one) for one in sorted(findings, key=lambda one: -VERDICTS.index(one.verdict)))
+    verdict, reason = plan.known.judge(case, worst(findings))
+    verdict = "fail" if verdict == "fixed" else verdict
+    return RecordingOutcome(case, verdict, messages, reason, seconds, "", tuple(comparisons), str(path))
+
+
+def _keep(
+    plan: Plan, outcome: RecordingOutcome, header: Header, events: Sequence[Event], replayed: Sequence[Event]
+) -> RecordingOutcome:
+    from lmtool.trace.replaying import save_replay
+
+    case = outcome.case
+    update = plan.update and case.direction == "drive" and outcome.verdict == "fail"
+    name = case.name.replace("/", "_") + (".actual" if case.direction == "drive" else ".mock")
+    path = Path(outcome.recorded) if update else plan.report / f"{name}.lmtp.jsonl"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"cannot make the folder {path.parent}: {error.strerror}") from None
+    save_replay(path, header, events, replayed)
+    if update:
+        return replace(outcome, verdict="info", reason="recorded again")
+    return replace(outcome, trace=str(path))
+
+
+def as_json(outcomes: Sequence[RecordingOutcome]) -> str:
+    """One JSON object."""
+    return reports.as_json(outcomes, _case)
+
+
+def _case(outcome: Outcome[RecordingCase]) -> dict[str, object]:
+    assert isinstance(outcome, RecordingOutcome)
+    findings = [finding.as_json() for comparison in outcome.comparisons for finding in comparison.findings]
+    return {
+        "name": outcome.case.name,
+        "direction": outcome.case.direction,
+        "verdict": outcome.verdict,
+        "reason": outcome.reason,
+        "seconds": round(outcome.seconds, 3),
+        "requests": len(outcome.comparisons),
+        "findings": findings,
+        "recording": outcome.recorded,
+        "actual": outcome.trace,
+    }
+
+
+def summary(outcomes: Sequence[RecordingOutcome]) -> str:
+    """One line: how many checks, and how many of each verdict."""
+    return reports.summary(outcomes, "checks")
+
+
+REPORTS: Mapping[str, Callable[[Sequence[RecordingOutcome]], str]] = {
+    "junit.xml": lambda outcomes: reports.junit("recordings", outcomes),
+    "report.json": as_json,
+    "report.md": lambda outcomes: reports.markdown(
+        ["# Recordings", "", summary(outcomes), ""], outcomes, {"case": lambda case: case.id}
+    ),
+}
+"""Contents of a report by file name."""

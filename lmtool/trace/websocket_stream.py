@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
+
+from websockets.exceptions import PayloadTooBig, ProtocolError
+from websockets.extensions.permessage_deflate import PerMessageDeflate
+from websockets.frames import Frame, Opcode
+from websockets.streams import StreamReader
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 LARGEST_MESSAGE = 2**24
 """Bytes; of larger messages only the size is told."""
-_TAIL = b"\x00\x00\xff\xff"
-_CONTINUATION, _TEXT, _BINARY, _CLOSE, _PING, _PONG = 0, 1, 2, 8, 9, 10
 
 
 @dataclass(frozen=True, slots=True)
-class Closing:
+class CloseFrame:
     """A close frame."""
 
     code: int | None
@@ -28,13 +33,13 @@ class TooLarge:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class Unreadable:
     """From here on the bytes cannot be followed."""
 
     reason: str
 
 
-Seen: TypeAlias = "str | bytes | Closing | TooLarge | Broken"
+Item: TypeAlias = "str | bytes | CloseFrame | TooLarge | Unreadable"
 
 
 class WebSocketStream:
@@ -42,134 +47,84 @@ class WebSocketStream:
 
     def __init__(self, *, deflate: bool = False, takeover: bool = True) -> None:
         """Follow a connection; deflate: permessage-deflate was agreed; takeover: its context lasts between messages."""
-        self._deflate = deflate
-        self._takeover = takeover
-        self._inflater = zlib.decompressobj(-15)
-        self._buffer = bytearray()
-        self._skip = 0
+        remote = PerMessageDeflate(  # nothing is sent, so the local side does not matter
+            remote_no_context_takeover=not takeover,
+            local_no_context_takeover=True,
+            remote_max_window_bits=15,
+            local_max_window_bits=15,
+        )
+        self._extensions = [remote] if deflate else []
+        self._reader = StreamReader()
+        self._items: list[Item] = []
+        self._text = False
         self._fragments: list[bytes] = []
         self._size = 0
-        self._text = False
-        self._packed = False
-        self._broken = False
+        self._reading: Generator[None, None, None] | None = self._read()
 
-    def feed(self, data: bytes) -> list[Seen]:
+    def feed(self, data: bytes) -> list[Item]:
         """What these bytes complete."""
-        seen: list[Seen] = []
-        if self._broken:
-            return seen
-        if self._skip:
-            skipped = min(self._skip, len(data))
-            self._skip -= skipped
-            data = data[skipped:]
-        self._buffer += data
-        at = 0
-        while not self._broken and (frame := self._frame(at)) is not None:
-            begin, end, mask = frame
-            if end - begin > LARGEST_MESSAGE:
-                at = self._pass_over(at, begin, end, seen)
+        if self._reading is not None:
+            self._reader.feed_data(data)
+            try:
+                next(self._reading)
+            except StopIteration:
+                self._reading = None
+            except ProtocolError as error:
+                self._items.append(Unreadable(f"a frame that breaks the protocol ({error})"))
+                self._reading = None
+        items, self._items = self._items, []
+        return items
+
+    def _read(self) -> Generator[None, None, None]:
+        """Waits for more bytes at each `yield`. Raises `ProtocolError`."""
+        buffer = self._reader.buffer
+        while True:
+            while len(buffer) < 2:
+                yield
+            opcode, final, masked = buffer[0] & 0x0F, bool(buffer[0] & 0x80), bool(buffer[1] & 0x80)
+            try:
+                frame = yield from Frame.parse(
+                    self._reader.read_exact, mask=masked, max_size=LARGEST_MESSAGE, extensions=self._extensions
+                )
+            except PayloadTooBig as error:
+                if self._extensions or error.size is None:
+                    self._items.append(Unreadable("a compressed message too large to be followed"))
+                    return
+                yield from self._skip(error.size + 4 * masked)
+                self._add(opcode, b"", error.size, final=final)
                 continue
-            payload = bytes(self._buffer[begin:end])
-            self._take(self._buffer[at], _unmasked(payload, mask) if mask else payload, seen)
-            at = end
-        del self._buffer[:at]
-        return seen
+            if frame.opcode is Opcode.CLOSE:
+                self._items.append(_close_frame(bytes(frame.data)))
+            elif frame.opcode not in (Opcode.PING, Opcode.PONG):
+                self._add(opcode, bytes(frame.data), len(frame.data), final=final)
 
-    def _frame(self, at: int) -> tuple[int, int, bytes] | None:
-        """Begin and end of the payload of the frame at a place, and its mask; None while it is not complete."""
-        buffer = self._buffer
-        if len(buffer) < at + 2:
-            return None
-        length, begin = buffer[at + 1] & 0x7F, at + 2
-        if length > 125:
-            width = 2 if length == 126 else 8
-            begin += width
-            if len(buffer) < begin:
-                return None
-            length = int.from_bytes(buffer[begin - width : begin], "big")
-        mask = b""
-        if buffer[at + 1] & 0x80:
-            begin += 4
-            mask = bytes(buffer[begin - 4 : begin])
-        end = begin + length
-        return (begin, end, mask) if len(buffer) >= end or length > LARGEST_MESSAGE else None
+    def _skip(self, size: int) -> Generator[None, None, None]:
+        while size > len(self._reader.buffer):
+            size -= len(self._reader.buffer)
+            self._reader.discard()
+            yield
+        del self._reader.buffer[:size]
 
-    def _pass_over(self, at: int, begin: int, end: int, seen: list[Seen]) -> int:
-        first = self._buffer[at]
-        if first & 0x0F != _CONTINUATION:
-            self._size = 0
-        self._size += end - begin
-        if first & 0x80:
-            seen.append(TooLarge(self._size))
-        if self._deflate:
-            self._break("a compressed message too large to be followed", seen)
-        self._skip = max(0, end - len(self._buffer))
-        return min(end, len(self._buffer))
-
-    def _take(self, first: int, payload: bytes, seen: list[Seen]) -> None:
-        opcode, final = first & 0x0F, bool(first & 0x80)
-        if opcode in (_PING, _PONG):
-            return
-        if opcode == _CLOSE:
-            seen.append(_closing(payload))
-        elif opcode not in (_CONTINUATION, _TEXT, _BINARY) or first & 0x30 or (first & 0x40 and not self._deflate):
-            self._break(f"a frame of an unknown kind ({first:#04x})", seen)
-        else:
-            self._take_data(first, payload, seen, final=final)
-
-    def _take_data(self, first: int, payload: bytes, seen: list[Seen], *, final: bool) -> None:
-        if first & 0x0F != _CONTINUATION:
-            self._text, self._packed = first & 0x0F == _TEXT, bool(first & 0x40)
-            self._fragments, self._size = [], 0
-        self._size += len(payload)
+    def _add(self, opcode: int, data: bytes, size: int, *, final: bool) -> None:
+        """A frame of a message; size: of its payload, which is left out where it is too large."""
+        if opcode != Opcode.CONT:
+            self._text, self._fragments, self._size = opcode == Opcode.TEXT, [], 0
+        self._size += size
         if self._size <= LARGEST_MESSAGE:
-            self._fragments.append(payload)
-        if not final:
-            return
-        if self._size > LARGEST_MESSAGE:
-            seen.append(TooLarge(self._size))
-            return
+            self._fragments.append(data)
+        if final:
+            self._items.append(TooLarge(self._size) if self._size > LARGEST_MESSAGE else self._message())
+
+    def _message(self) -> str | bytes:
         message = b"".join(self._fragments)
         self._fragments = []
-        if self._packed:
-            self._inflate(message, seen)
-        else:
-            self._finish(message, seen)
-
-    def _inflate(self, packed: bytes, seen: list[Seen]) -> None:
         try:
-            message = self._inflater.decompress(packed + _TAIL, LARGEST_MESSAGE)
-        except zlib.error:
-            return self._break("compressed data that cannot be unpacked", seen)
-        if self._inflater.unconsumed_tail:
-            return self._break("a compressed message too large to be followed", seen)
-        if not self._takeover:
-            self._inflater = zlib.decompressobj(-15)
-        return self._finish(message, seen)
-
-    def _finish(self, message: bytes, seen: list[Seen]) -> None:
-        if not self._text:
-            seen.append(message)
-            return
-        try:
-            seen.append(message.decode())
+            return message.decode() if self._text else message
         except UnicodeDecodeError:
-            seen.append(message)
-
-    def _break(self, reason: str, seen: list[Seen]) -> None:
-        self._broken = True
-        seen.append(Broken(reason))
+            return message
 
 
-def _unmasked(payload: bytes, mask: bytes) -> bytes:
-    size = len(payload)
-    if not size:
-        return payload
-    key = (mask * (size // 4 + 1))[:size]
-    return (int.from_bytes(payload, "big") ^ int.from_bytes(key, "big")).to_bytes(size, "big")
-
-
-def _closing(payload: bytes) -> Closing:
+def _close_frame(payload: bytes) -> CloseFrame:
     if len(payload) < 2:
-        return Closing(None, "")
-    return Closing(int.from_bytes(payload[:2], "big"), payload[2:].decode("utf-8", "replace"))
+        return CloseFrame(None, "")
+    return CloseFrame(int.from_bytes(payload[:2], "big"), payload[2:].decode("utf-8", "replace"))

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from lmtool.errors import FileError
+from lmtool.trace.codec import write_event, write_header
 from lmtool.trace.events import End, count_tokens
-from lmtool.trace.format import write_event, write_header
 
 if TYPE_CHECKING:
     from lmtool.trace.events import Event

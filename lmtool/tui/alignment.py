@@ -1,14 +1,16 @@
-"""Where the sequences of two streams, each its prompt and its own tokens, are the same."""
+"""Two streams compared: how long their sequences (prompt and tokens) are the same, where they part, how near a tie."""
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from lmtool.logprobs.distribution import sum_by_name
-from lmtool.tui.recorded_request import context_of
+from lmtool.logprobs.distribution import least_divergence, sum_by_name
+from lmtool.logprobs.mode import MEANINGS
+from lmtool.tui.request_builder import common_length, context_of
 
 if TYPE_CHECKING:
     from array import array
@@ -19,25 +21,27 @@ if TYPE_CHECKING:
 
 Name: TypeAlias = "int | bytes"
 """What a token is called so that it is the same on both sides: its id, or its bytes between two tokenizers."""
-
-
-Begin: TypeAlias = "Sequence[int]"
-"""What a sequence begins with: the ids of its prompt, or their bytes."""
+Prefix: TypeAlias = "Sequence[int]"
+"""The prompt of a sequence: ids, or their bytes."""
 T = TypeVar("T")
+TIE = 0.02
+"""Nats: two tokens nearer than this are a tie, which another order of additions can turn (FORMAT.md, `tie_eps`)."""
+WINDOW = 512
+"""Equal tokens before the parting whose alternatives are compared."""
 OTHER_PROMPTS = "their prompts differ: their own tokens are aligned, after different ones"
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One stream, looked at through its view."""
+    """One stream and its view."""
 
     view: View
     stream: Stream
 
     @property
     def rows(self) -> array[int]:
-        """Its tokens that are seen."""
-        return self.stream.rows[: self.stream.count(self.view.seen)]
+        """Its tokens up to the moment."""
+        return self.stream.rows[: self.stream.count(self.view.token_count)]
 
     @property
     def ids(self) -> list[int]:
@@ -45,23 +49,23 @@ class Side:
         return [self.view.state.tokens.ids[row] for row in self.rows]
 
     def spelling(self, row: int) -> bytes:
-        """Bytes of a token; of one that nobody spells, its sign."""
+        """Bytes of a token; of one whose bytes are not known, its sign."""
         spelling = self.view.state.texts.spelling(self.view.state.tokens.ids[row])
-        return self.view.state.token_text(row).encode() if spelling is None else spelling
+        return self.view.state.texts.of_row(row).encode() if spelling is None else spelling
 
-    def spelled(self, token: int | str | bytes) -> bytes:
-        """The same of an id, or of a text that has none."""
+    def spelling_of(self, token: int | str | bytes) -> bytes:
+        """The row of an id, or of a text without ids."""
         if not isinstance(token, int):
             return token if isinstance(token, bytes) else token.encode()
         spelling = self.view.state.texts.spelling(token)
-        return self.view.state.text_of(token).encode() if spelling is None else spelling
+        return self.view.state.texts.of_id(token).encode() if spelling is None else spelling
 
     def top(self, row: int, *, by_ids: bool) -> Mapping[Name, float]:
         """Logprobs of a token and its alternatives by name."""
-        listed = self.view.alternatives(row)
+        alternatives = self.view.measures.alternatives(row)
         if by_ids:
-            return {one: p for one, p in listed if isinstance(one, int)}
-        return sum_by_name([(self.spelled(one), p) for one, p in listed])
+            return {one: p for one, p in alternatives if isinstance(one, int)}
+        return sum_by_name([(self.spelling_of(one), p) for one, p in alternatives])
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +81,13 @@ class Alignment:
     pairs: list[tuple[int, int]]
     """Rows of equal tokens that both streams have a logprob of."""
     places: tuple[int, int]
-    """For each side the first of its tokens that is not the same; below 0 in its prompt."""
-    parted: bool
+    """For each side the first of its tokens that differs; below 0 in its prompt."""
+    parts: bool
     """Whether both go on, differently."""
     names: tuple[Name | None, Name | None]
-    """What each side goes on with; None where that is not known."""
+    """The token that each side goes on with; None where that is not known."""
     notes: tuple[str, ...]
-    """What must be known to read this."""
+    """Restrictions, as sentences."""
 
 
 def align(a: Side, b: Side) -> Alignment:
@@ -91,22 +95,22 @@ def align(a: Side, b: Side) -> Alignment:
     by_ids, notes = _tokenizers(a, b)
     contexts = context_of(a.view, a.stream), context_of(b.view, b.stream)
     ours, theirs = map(_ids, contexts)
-    begins: tuple[Begin, Begin] = ((), ()) if by_ids else (b"", b"")
+    prefixes: tuple[Prefix, Prefix] = ((), ()) if by_ids else (b"", b"")
     if ours is not None and theirs is not None:
-        found = (ours, theirs) if by_ids else (_spelled(a, ours), _spelled(b, theirs))
-        if _common(*found) == min(map(len, found)):
-            begins = found
+        candidates = (ours, theirs) if by_ids else (_bytes(a, ours), _bytes(b, theirs))
+        if common_length(*candidates) == min(map(len, candidates)):
+            prefixes = candidates
         else:
             notes += (OTHER_PROMPTS,)
     elif None in contexts:
         notes += ("a prompt is not known: their own tokens are aligned",)
     elif contexts[0] != contexts[1]:
         notes += (OTHER_PROMPTS,)
-    return (_by_ids if by_ids else _by_text)(a, b, begins, notes)
+    return (_by_ids if by_ids else _by_text)(a, b, prefixes, notes)
 
 
-def _spelled(side: Side, prompt: Sequence[int]) -> bytes:
-    return b"".join(map(side.spelled, prompt))
+def _bytes(side: Side, prompt: Sequence[int]) -> bytes:
+    return b"".join(map(side.spelling_of, prompt))
 
 
 def _ids(context: object) -> tuple[int, ...] | None:
@@ -129,27 +133,27 @@ def _tokenizers(a: Side, b: Side) -> tuple[bool, tuple[str, ...]]:
     return False, ("nothing says that both have the same tokenizer: aligned by text",)
 
 
-def _by_ids(a: Side, b: Side, begins: tuple[Begin, Begin], notes: tuple[str, ...]) -> Alignment:
+def _by_ids(a: Side, b: Side, prefixes: tuple[Prefix, Prefix], notes: tuple[str, ...]) -> Alignment:
     """By position in the sequence."""
-    rows, shift = (a.rows, b.rows), tuple(map(len, begins))
-    whole = [*begins[0], *a.ids], [*begins[1], *b.ids]
-    common = _common(*whole)
+    rows, shift = (a.rows, b.rows), tuple(map(len, prefixes))
+    whole = [*prefixes[0], *a.ids], [*prefixes[1], *b.ids]
+    common = common_length(*whole)
     return Alignment(
         by_ids=True,
         same=common - min(shift),
         characters=None,
         pairs=[(rows[0][i - shift[0]], rows[1][i - shift[1]]) for i in range(max(shift), common)],
         places=(common - shift[0], common - shift[1]),
-        parted=common < min(map(len, whole)),
+        parts=common < min(map(len, whole)),
         names=(_at(whole[0], common), _at(whole[1], common)),
         notes=notes,
     )
 
 
-def _by_text(a: Side, b: Side, begins: tuple[Begin, Begin], notes: tuple[str, ...]) -> Alignment:
+def _by_text(a: Side, b: Side, prefixes: tuple[Prefix, Prefix], notes: tuple[str, ...]) -> Alignment:
     """By the bytes of both sequences, tokens that begin and end at the same ones being equal."""
-    ours, theirs = _Cut(a, bytes(begins[0])), _Cut(b, bytes(begins[1]))
-    common = _common(ours.whole, theirs.whole)
+    ours, theirs = _Cut(a, bytes(prefixes[0])), _Cut(b, bytes(prefixes[1]))
+    common = common_length(ours.whole, theirs.whole)
     shared, longer = sorted((ours.edges[0], theirs.edges[0]))
     spans, others = ours.spans(longer, common), theirs.spans(longer, common)
     alike = [span for span in spans if span in others]
@@ -159,7 +163,7 @@ def _by_text(a: Side, b: Side, begins: tuple[Begin, Begin], notes: tuple[str, ..
         characters=len(ours.whole[shared:common].decode(errors="ignore")),
         pairs=[(spans[span], others[span]) for span in alike],
         places=(ours.place(common), theirs.place(common)),
-        parted=common < min(len(ours.whole), len(theirs.whole)),
+        parts=common < min(len(ours.whole), len(theirs.whole)),
         names=(ours.name(common), theirs.name(common)),
         notes=notes,
     )
@@ -188,11 +192,84 @@ class _Cut:
         return None if place < 0 else _at(self._pieces, place)
 
 
-def _common(ours: Sequence[object], theirs: Sequence[object]) -> int:
-    """How many elements are equal from the first one on."""
-    pairs = zip(ours, theirs, strict=False)
-    return next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(ours), len(theirs)))
-
-
 def _at(names: Sequence[T], place: int) -> T | None:
     return names[place] if place < len(names) else None
+
+
+# What differs.
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What two streams have in common."""
+
+    alignment: Alignment
+    near_tie: bool
+    """Whether, where they part, the two candidates are within `TIE` of each other on at least one side."""
+    margins: tuple[float | None, float | None]
+    """For each side: by how many nats its own token is ahead of the other's; None where that is not known."""
+    candidates: tuple[float | None, float | None]
+    """Logprob of what each side goes on with: its own, or where it has none the other side's."""
+    worst: float | None
+    """Largest difference of the logprobs of equal tokens, in nats."""
+    worst_at: tuple[int, int] | None
+    """Row of that token on each side."""
+    divergences: tuple[float | None, ...]
+    """Least KL divergence of B from A in nats: of the last `WINDOW` equal tokens and the one where they part."""
+    notes: tuple[str, ...]
+    """Restrictions, as sentences."""
+
+
+def compare(a: Side, b: Side) -> Comparison:
+    """Compare two streams token by token."""
+    alignment = align(a, b)
+    worst, worst_at = _worst(a, b, alignment.pairs)
+    pairs, by_ids = alignment.pairs[-WINDOW:], alignment.by_ids
+    sides: list[Mapping[Name, float]] = [{}, {}]
+    if alignment.parts:
+        for i, (side, place) in enumerate(zip((a, b), alignment.places, strict=True)):
+            if 0 <= place < len(side.rows):
+                sides[i] = side.top(side.rows[place], by_ids=by_ids)
+    divergences = [least_divergence(a.top(x, by_ids=by_ids), b.top(y, by_ids=by_ids)) for x, y in pairs]
+    if alignment.parts:
+        divergences.append(least_divergence(*sides))
+    ours, theirs = alignment.names
+    margins = _margin(sides[0], ours, theirs), _margin(sides[1], theirs, ours)
+    return Comparison(
+        alignment,
+        any(margin is not None and abs(margin) <= TIE for margin in margins),
+        margins,
+        (_first(ours, sides[0], sides[1]), _first(theirs, sides[1], sides[0])),
+        worst,
+        worst_at,
+        tuple(divergences),
+        (*alignment.notes, *_modes(a, b)),
+    )
+
+
+def _worst(a: Side, b: Side, pairs: list[tuple[int, int]]) -> tuple[float | None, tuple[int, int] | None]:
+    """Largest difference of the logprobs of equal tokens, and at which of them it is first."""
+    ours, theirs = a.view.state.tokens.logprobs, b.view.state.tokens.logprobs
+    gaps = [abs(ours[x] - theirs[y]) for x, y in pairs]
+    numbers = [gap for gap in gaps if not math.isnan(gap)]
+    return (max(numbers), pairs[gaps.index(max(numbers))]) if numbers else (None, None)
+
+
+def _modes(a: Side, b: Side) -> tuple[str, ...]:
+    """A note where the logprobs are of different distributions."""
+    modes = a.stream.logprobs_mode, b.stream.logprobs_mode
+    if modes[0] == modes[1]:
+        return ()
+    ours, theirs = ("as its server has them" if mode is None else f"{mode}, {MEANINGS[mode]}" for mode in modes)
+    return (f"logprobs of two kinds: A {ours}; B {theirs}",)
+
+
+def _margin(top: Mapping[Name, float], own: Name | None, other: Name | None) -> float | None:
+    if own is None or other is None or own not in top or other not in top:
+        return None
+    return top[own] - top[other]
+
+
+def _first(name: Name | None, *tops: Mapping[Name, float]) -> float | None:
+    """Logprob of a token on the first side that has it."""
+    return next((top[name] for top in tops if name is not None and name in top), None)

@@ -7,6 +7,8 @@ import gc
 import math
 import os
 import signal
+import sys
+import termios
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
@@ -15,28 +17,20 @@ from textual.binding import Binding, BindingType
 from textual.filter import Monochrome, NoColor
 
 from lmtool.errors import LmtoolError
+from lmtool.logprobs import numbers
 from lmtool.trace.filter import parse
-from lmtool.tui import numbers
-from lmtool.tui.actions.asking import Asking
-from lmtool.tui.actions.keeping import Keeping
-from lmtool.tui.actions.looking import Looking
-from lmtool.tui.branches import Branches
-from lmtool.tui.documents.bars import Status
-from lmtool.tui.documents.footer import keys_line, message_lines
-from lmtool.tui.glyphs import ASCII, UNICODE
-from lmtool.tui.keys import ACTIONS, Keys
-from lmtool.tui.lines import Spool, TraceFile
-from lmtool.tui.pace import Pace
-from lmtool.tui.palette import ActionsProvider
+from lmtool.tui.action import Keymap
+from lmtool.tui.actions.context import ActionContext
+from lmtool.tui.documents.key_help import keys_line, message_lines
+from lmtool.tui.event_store import EventStore, TraceFile
+from lmtool.tui.keymap import ACTIONS, ActionsProvider
 from lmtool.tui.screens.main import MainScreen
-from lmtool.tui.sources.source import Waiting
-from lmtool.tui.styles import Styles
-from lmtool.tui.view import View
 
 if TYPE_CHECKING:
     from textual.screen import Screen
 
     from lmtool.trace.reader import Ending
+    from lmtool.tui.documents.bars import Status
     from lmtool.tui.options import InspectorOptions
     from lmtool.tui.runs import Line
     from lmtool.tui.sources.source import Source
@@ -46,15 +40,38 @@ TICK = 1 / 60
 FIGURES_EVERY = 0.25
 """Seconds between new figures: readable, and cheap."""
 LOAD_SLICE = 0.02
-"""Seconds for which a file is read before a key is heard."""
+"""Seconds for which a file is read before keys are handled."""
 LOADING_PERIOD = 0.4
 """Seconds between two frames meanwhile, unless a key asks for one."""
+SHORTEST_PERIOD, LONGEST_PERIOD = 1 / 30, 1 / 8
+"""Seconds between two frames."""
+DRAWING_SHARE = 0.2
+"""Of the time that drawing may take; the rest belongs to keys and events."""
+_MEMORY = 0.9
+"""Weight of older frames at each new one."""
 PLAIN_THEME = "ansi-dark"
 """The theme without colours of its own."""
 _CRASHED = 70
 
 
-class InspectorApp(Looking, Asking, Keeping):
+class Pace:
+    """Time between frames: longer at once when one takes long, shorter again after a while of quick ones."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        """What a frame takes."""
+
+    @property
+    def period(self) -> float:
+        """Seconds between frames now."""
+        return min(LONGEST_PERIOD, max(SHORTEST_PERIOD, self._seconds / DRAWING_SHARE))
+
+    def add(self, seconds: float) -> None:
+        """Count a frame that took this long."""
+        self._seconds = max(seconds, _MEMORY * self._seconds + (1 - _MEMORY) * seconds)
+
+
+class InspectorApp(ActionContext):
     """Shows a source until the user quits. Returns an exit code."""
 
     CSS_PATH = "app.tcss"
@@ -66,7 +83,7 @@ class InspectorApp(Looking, Asking, Keeping):
 
     def __init__(
         self,
-        lines: Spool | TraceFile,
+        lines: EventStore | TraceFile,
         source: Source | None,
         options: InspectorOptions,
         other: TraceFile | None = None,
@@ -77,21 +94,10 @@ class InspectorApp(Looking, Asking, Keeping):
         """
         if os.environ.get("NO_COLOR") == "":
             del os.environ["NO_COLOR"]  # empty asks for nothing; Textual would take it for a wish
-        super().__init__()
-        self.lines, self.source, self.options, self.other = lines, source, options, other
-        self.keys = Keys(options.keys)
-        self.view = View(lines.state, lines, live=isinstance(lines, Spool), heat=options.heat, palette=options.palette)
-        self.glyphs = ASCII if options.ascii else UNICODE
-        self.looks = Styles(ascii=options.ascii)
-        self.branches = Branches()
-        self.prompts = []
-        self.status = Status(source.title if source is not None else _name(lines), "LIVE" if self.view.live else "FILE")
-        self.failure = None
-        self.wanted = None
+        super().__init__(lines, source, options, other)
+        self.keys = Keymap(ACTIONS, options.keys)
         self.main = MainScreen(self)
         self._pace = Pace()
-        self.message = None
-        self.is_changed = True
         self._verified = False
         self._ending: Ending | None = None
         self._drawn = self._figures_of = (-1, -1, -1.0)
@@ -107,10 +113,10 @@ class InspectorApp(Looking, Asking, Keeping):
         view.mode = options.mode
         view.set_filter(parse(options.filter) if options.filter else None)
         if not view.live:
-            played = options.at is None and math.isfinite(options.speed)
+            plays = options.at is None and math.isfinite(options.speed)
             view.speed = options.speed if math.isfinite(options.speed) else 1.0
-            view.playing = played
-            view.moment = options.at if options.at is not None else 0.0 if played else None
+            view.playing = plays
+            view.moment = options.at if options.at is not None else 0.0 if plays else None
 
     def get_default_screen(self) -> Screen[None]:
         """The panes."""
@@ -127,7 +133,11 @@ class InspectorApp(Looking, Asking, Keeping):
         self.theme_changed_signal.subscribe(self, lambda _: self.restyle())
         self.restyle()
         if not self.is_headless:
-            self._mind_signals()
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):  # the terminal is restored before the end
+                loop.add_signal_handler(number, self.exit, 128 + number)
+            if sys.__stdin__ is not None and sys.__stdin__.isatty():
+                self.set_interval(1.0, self._leave_lost_terminal)
             _collect_rarely()
         self._drawn_at = time.monotonic()
         self.set_interval(TICK, self._tick)
@@ -138,40 +148,38 @@ class InspectorApp(Looking, Asking, Keeping):
                 self.source.start_recording(self.options.record)
             self.run_worker(self.observe(self.source))
 
-    def _mind_signals(self) -> None:
-        """A terminal is put right before the process ends."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            loop.add_signal_handler(number, self.exit, 128 + number)
+    def _leave_lost_terminal(self) -> None:
+        """End where the terminal has gone without a signal (it was not ours to control): reads of it return at once."""
+        try:
+            termios.tcgetattr(sys.__stdin__ or 0)
+        except (OSError, ValueError, termios.error):
+            self.exit(128 + signal.SIGHUP)
+
+    async def action_quit(self) -> None:
+        """Leave; `run_inspector` closes the source, and with it a recording in good order."""
+        self.exit(0)
 
     # Keys.
 
     def press(self, key: str, character: str | None) -> bool:
-        """Do what a key does; whether it does anything."""
+        """Run the action of a key; whether it has one."""
         action = self.keys.action(key, character)
         if action is None:
             return False
-        if self.message is not None and self.message[2] == math.inf and action != "quit":
+        if self.message is not None and self.message[2] == math.inf and action.id != "quit":
             self.message = None
         self.do(action)
         return True
 
-    def do(self, action: str) -> None:
-        """Do an action of the table. What it does to the cursor is seen at once."""
-        if action == "quit":
-            self.exit(0)
-            return
-        before = self._cursor()
-        getattr(self, f"action_{action}")()
-        if self._cursor() != before:
-            self.main.tie()
-        self.changed()
+    def click_footer(self, target: int) -> None:
+        """Run the action that was clicked."""
+        self.do(ACTIONS[target])
 
-    def _cursor(self) -> tuple[object, ...]:
-        view = self.view
-        return view.stream, view.row, view.frame, view.bar, view.moment, view.mode
+    def branch_here(self) -> None:
+        """Go on from the alternative under the cursor."""
+        self.do(self.keys.by_id("branch"))
 
-    # What is said beside the panes.
+    # Beside the panes.
 
     def footer(self, columns: int, pane: str) -> list[Line]:
         """The keys, or the message; its height is set by it."""
@@ -185,62 +193,62 @@ class InspectorApp(Looking, Asking, Keeping):
     @property
     def status_now(self) -> Status:
         """What the header says."""
-        recorded = self.source.recorded if self.source is not None else None
-        told = "" if recorded is None else f"{recorded.path.name} {numbers.size(recorded.size_bytes)}"
+        recording = self.source.recording if self.source is not None else None
+        text = "" if recording is None else f"{recording.path.name} {numbers.size(recording.size_bytes)}"
+        word = self.status.word
         if self._is_loading and not self.status.trouble:
-            return replace(
-                self.status, word=f"loading {numbers.count(len(self.view.state.tokens))} tokens", recording=told
-            )
-        return replace(self.status, recording=told)
+            word = f"loading {numbers.count(len(self.view.state.tokens))} tokens"
+        return replace(self.status, word=word, recording=text)
 
     @property
     def _is_loading(self) -> bool:
-        return isinstance(self.lines, TraceFile) and not self.lines.loaded
+        return isinstance(self.lines, TraceFile) and not self.lines.is_loaded
 
     def advice(self) -> str:
-        """What makes a first stream come; empty where that is up to nobody."""
+        """How a first stream can be started; empty where it cannot be."""
         if self.source is None:
             return ""
-        outside = self.source.advice if isinstance(self.source, Waiting) else ""
         key = self.keys.sign("prompt") if self.source.generate is not None else ""
-        return "; ".join(filter(None, (outside, f"{key} types a prompt" if key else "")))
+        return "; ".join(filter(None, (self.source.advice, f"{key} types a prompt" if key else "")))
 
     # Frames.
 
     def _tick(self) -> None:
         now = time.monotonic()
-        self.is_changed = self.view.look_on() or self.is_changed
-        passed = now - self._drawn_at
+        self.is_changed = self.view.filter_more() or self.is_changed
+        elapsed = now - self._drawn_at
         period = LOADING_PERIOD if self._is_loading else self._pace.period
-        if not self.is_changed and passed < period - TICK / 2:
+        if not self.is_changed and elapsed < period - TICK / 2:
             return
         self._drawn_at = now
         if not self._is_loading or self.view.time < self.view.state.now:
-            self.view.tick(passed)
+            self.view.tick(elapsed)
         if self.message is not None and now > self.message[2]:
             self.message = None
             self.is_changed = True
         if self._draw(now):
-            self.call_after_refresh(lambda: self._pace.took(time.monotonic() - now))
-        self._leave_at_end()
+            self.call_after_refresh(lambda: self._pace.add(time.monotonic() - now))
+        at_end = isinstance(self.lines, TraceFile) and self.view.moment is None and self._verified
+        if self.options.exit_at_end and at_end:
+            self.exit(0)
 
     async def _read(self, lines: TraceFile) -> None:
         """Read a file, then verify it; keys and frames come between the slices."""
         verified = False
         while not verified:
             try:
-                if lines.loaded or lines.load(LOAD_SLICE):
+                if lines.is_loaded or lines.load(LOAD_SLICE):
                     verified = lines.verify(LOAD_SLICE)
             except LmtoolError as error:
-                lines.loaded = True
+                lines.is_loaded = True
                 self.fail(error, "unreadable")
                 return
-            if lines.loaded:
-                self._tell_ending(lines)
+            if lines.is_loaded:
+                self._show_ending(lines)
             await asyncio.sleep(0)
         self._verified = True
         other = self.other
-        while other is not None and not other.loaded:
+        while other is not None and not other.is_loaded:
             try:
                 other.load(LOAD_SLICE)
             except LmtoolError as error:
@@ -248,8 +256,8 @@ class InspectorApp(Looking, Asking, Keeping):
                 return
             await asyncio.sleep(0)
 
-    def _tell_ending(self, lines: TraceFile) -> None:
-        """Once, whoever read the file to its end: a source reads it too."""
+    def _show_ending(self, lines: TraceFile) -> None:
+        """Once, whichever of the app and a source read the file to its end."""
         ending = lines.ending
         if ending is None or ending == self._ending:
             return
@@ -262,7 +270,7 @@ class InspectorApp(Looking, Asking, Keeping):
     def _draw(self, now: float) -> bool:
         """Draw if there is anything new; whether there was."""
         view = self.view
-        self._go_to_wanted()
+        self._go_to_next_stream()
         drawn = (len(view.state.tokens), len(view.state.frames), view.time)
         figures = self.is_changed or now - self._figures_at >= FIGURES_EVERY
         latest = self._figures_of if figures else self._drawn  # what comes last must not leave older figures behind
@@ -275,24 +283,15 @@ class InspectorApp(Looking, Asking, Keeping):
             self.main.draw(figures=figures)
         return True
 
-    def _go_to_wanted(self) -> None:
-        stream = self.view.state.find(self.wanted) if self.wanted is not None else None
+    def _go_to_next_stream(self) -> None:
+        stream = self.view.state.find(self.next_stream) if self.next_stream is not None else None
         if stream is not None:
-            self.wanted = None
+            self.next_stream = None
             if not self.view.live:
                 self.view.moment = None
             self.view.choose_stream(stream.index)
             self.main.tie()
             self.changed()
-
-    def _leave_at_end(self) -> None:
-        if (
-            self.options.exit_at_end
-            and isinstance(self.lines, TraceFile)
-            and self.view.moment is None
-            and self._verified
-        ):
-            self.exit(0)
 
     def _handle_exception(self, error: Exception) -> None:
         # Textual would print a traceback with the source's lines; the command line reports mistakes in its own way.
@@ -302,19 +301,19 @@ class InspectorApp(Looking, Asking, Keeping):
 
 
 def _collect_rarely() -> None:
-    """Full collections take a tenth of a second, in which no key is heard: leave out what stays, make them rare."""
+    """Full collections take a tenth of a second, in which no key is handled: leave out what stays, make them rare."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 50)
 
 
 async def run_inspector(
-    lines: Spool | TraceFile, source: Source | None, options: InspectorOptions, other: TraceFile | None = None
+    lines: EventStore | TraceFile, source: Source | None, options: InspectorOptions, other: TraceFile | None = None
 ) -> int:
     """Run until the user quits, then close the source; an exit code.
 
-    Raises what ended it before, such as the source's `LmtoolError` while there was nothing to see; the terminal is
-    put right by then.
+    Raises what ended it before, such as the source's `LmtoolError` while the screen was empty; the terminal is
+    restored by then.
     """
     try:
         app = InspectorApp(lines, source, options, other)
@@ -326,10 +325,3 @@ async def run_inspector(
     if app.failure is not None:
         raise app.failure
     return code or 0
-
-
-def _name(lines: Spool | TraceFile) -> str:
-    return lines.path.name if isinstance(lines, TraceFile) else ""
-
-
-assert all(hasattr(InspectorApp, f"action_{action.id}") for action in ACTIONS)

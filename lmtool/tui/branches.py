@@ -1,4 +1,4 @@
-"""Which stream was begun from which token of another, as a tree."""
+"""The tree of branches: which stream was begun from which token of another."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ class Branch:
     """Place of the parent's token that it changes, from 0: the parent's tokens before are its own as well."""
     child: str
     text: str
-    """The token that it begins with instead, or what was ruled out; harmless."""
+    """The token that it begins with instead, or the one that is ruled out; harmless."""
 
 
 @dataclass(slots=True)
 class Branches:
-    """All branches made here, in order."""
+    """All branches that the inspector began, in order."""
 
-    made: list[Branch] = field(default_factory=list)
+    branches: list[Branch] = field(default_factory=list)
     scores: dict[str, str] = field(default_factory=dict)
-    """Streams that score another one, and which: labels."""
+    """Label of a stream that scores another one, to the label of that one."""
 
     def add(self, parent: str, position: int, child: str, text: str) -> None:
-        """A branch was begun."""
-        self.made.append(Branch(parent, position, child, text))
+        """Add a branch."""
+        self.branches.append(Branch(parent, position, child, text))
 
     def origin(self, label: str) -> str | None:
         """The stream that a branch goes on from, or that is scored; None for what is neither."""
-        parents = (branch.parent for branch in self.made if branch.child == label)
+        parents = (branch.parent for branch in self.branches if branch.child == label)
         return next(parents, self.scores.get(label))
 
     def root(self, label: str) -> str:
         """The stream that a chain of branches began with."""
-        parents = {branch.child: branch.parent for branch in self.made}
+        parents = {branch.child: branch.parent for branch in self.branches}
         while label in parents:
             label = parents[label]
         return label
@@ -58,7 +58,7 @@ class Branches:
         stream = view.state.find(label)
         if stream is None or depth > 50:
             return []
-        count = stream.count(view.seen)
+        count = stream.count(view.token_count)
         ppl = stream.perplexity(count)
         mode = "" if stream.logprobs_mode in (None, "raw") else f" {stream.logprobs_mode}"
         figure = "" if ppl is None else f"  ppl {ppl:.1f}{mode}"
@@ -74,7 +74,7 @@ class Branches:
                 Run(figure, "dim"),
             ]
         ]
-        children = sorted((b for b in self.made if b.parent == label), key=lambda b: b.position)
+        children = sorted((b for b in self.branches if b.parent == label), key=lambda b: b.position)
         for branch in children:
             indent = "   " * depth
             sign = f"{indent}{signs[0]} #{branch.position} {branch.text} "

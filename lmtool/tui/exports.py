@@ -3,54 +3,57 @@
 from __future__ import annotations
 
 import html
+import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
+
+from rich.color import Color
 
 from lmtool.errors import FileError, UsageError
 from lmtool.logprobs.distribution import probability
-from lmtool.trace import exports as trace_exports
+from lmtool.logprobs.heat import COLORS, legend
+from lmtool.logprobs.numbers import short
+from lmtool.trace import formats
 from lmtool.trace.events import Frame, Open, Request, Response, Vocab
 from lmtool.trace.header import Header
 from lmtool.trace.writer import TraceWriter, exists
-from lmtool.tui.heat import COLORS, legend, short
-from lmtool.tui.preamble import own_entries, without_other_streams
+from lmtool.tui.replay_preamble import own_entries, without_other_streams
 from lmtool.tui.runs import visible, width
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
+    from textual.app import App
+
+    from lmtool.logprobs.heat import Palette
     from lmtool.trace.events import Event
-    from lmtool.tui.heat import Palette
     from lmtool.tui.streams import Stream
     from lmtool.tui.view import View
 
-Shown: TypeAlias = "tuple[str, str, str]"
-"""Text that can be shown, style (such as `heat3`), and what is known of it."""
+ShownToken: TypeAlias = "tuple[str, str, str]"
+"""Text, style (such as `heat3`), and a line of figures."""
 
-FORMS: Mapping[str, str] = {
-    "trace": "a trace with this stream alone (.lmtp.jsonl)",
-    "csv": "a table: one row a token (.csv)",
-    "markdown": "a document: request and text (.md)",
-    "ansi": "text with colours, for less -R (.ansi)",
-    "svg": "a picture of the coloured text (.svg)",
-    "html": "a page: point at a token to see its alternatives (.html)",
-}
-"""Forms and what they are."""
-ENDINGS: Mapping[str, str] = {
-    "trace": ".lmtp.jsonl", "csv": ".csv", "markdown": ".md", "ansi": ".ansi", "svg": ".svg", "html": ".html",
-}  # fmt: skip
+FONTS = "'DejaVu Sans Mono', 'Menlo', 'Consolas', monospace"
 COLUMNS = 88
 """Of pictures, in characters."""
 _LINE, _CHARACTER = 20, 8.43
 """Pixels of a line's height and of a character's width, at 14 pixels a DejaVu Sans Mono character."""
 
 
+def picture(app: App[int]) -> str:
+    """An SVG of the screen that looks the same everywhere: with a monospaced font of the machine, none is fetched."""
+    svg = re.sub(r"@font-face\s*\{[^}]*\}", "", app.export_screenshot())
+    return re.sub(r"font-family:\s*Fira Code[^;]*;", f"font-family: {FONTS};", svg)
+
+
 def form_of(path: Path) -> str:
     """The form that a file's name means. Raises `UsageError`."""
-    for form, ending in ENDINGS.items():
-        if path.name.endswith(ending):
-            return form
-    raise UsageError(f"{path.name} has no ending that says what to write", f"one of {', '.join(ENDINGS.values())}")
+    for name, form in FORMS.items():
+        if path.name.endswith(form.ending):
+            return name
+    endings = ", ".join(form.ending for form in FORMS.values())
+    raise UsageError(f"{path.name} has no ending that says what to write", f"one of {endings}")
 
 
 def write(form: str, view: View, folder: Path) -> Path:
@@ -60,7 +63,7 @@ def write(form: str, view: View, folder: Path) -> Path:
         raise UsageError("there is no stream yet")
     stem = f"stream-{stream.label.replace('/', '-')}"
     for number in range(1, 1000):
-        path = folder / f"{stem}{'' if number == 1 else f'-{number}'}{ENDINGS[form]}"
+        path = folder / f"{stem}{'' if number == 1 else f'-{number}'}{FORMS[form].ending}"
         if not path.exists():
             break
     write_to(path, form, view, stream)
@@ -68,11 +71,12 @@ def write(form: str, view: View, folder: Path) -> Path:
 
 
 def write_to(path: Path, form: str, view: View, stream: Stream, *, overwrite: bool | None = None) -> None:
-    """Write a stream, up to the moment seen, into a file. overwrite: as for `TraceWriter`. Raises `FileError`."""
-    if form == "trace":
+    """Write a stream up to the moment into a file. overwrite: as for `TraceWriter`. Raises `FileError`."""
+    texts = FORMS[form].texts
+    if texts is None:
         _write_trace(path, view, stream, overwrite=overwrite)
         return
-    text = "".join(_TEXTS[form](view, stream))
+    text = "".join(texts(view, stream))
     try:
         with path.open("w" if overwrite else "x", encoding="utf-8", newline="\n") as file:
             file.write(text)
@@ -103,74 +107,64 @@ def _write_trace(path: Path, view: View, stream: Stream, *, overwrite: bool | No
 
 
 def events_of(view: View, stream: Stream) -> Iterator[Event]:
-    """The events of one stream: its connection, its words, its request, its outputs without those of others."""
-    asked = view.lines.event(stream.frame)
-    yield Open(asked.time, stream.connection, {"peer": "client"})
-    if words := _words(view, stream):
-        yield Vocab(asked.time, 0, words)
-    yield asked
+    """The events of one stream: its connection, vocabulary, request and outputs without those of others."""
+    request = view.lines.event(stream.frame)
+    yield Open(request.time, stream.connection, {"peer": "client"})
+    if vocabulary := _vocabulary(view, stream):
+        yield Vocab(request.time, 0, vocabulary)
+    yield request
     for frame in _frames(view, stream):
         event = view.lines.event(frame)
         yield without_other_streams(event, {stream.label})
 
 
 def _frames(view: View, stream: Stream) -> list[int]:
-    """Frames after the request that belong to the stream: where its tokens came, its ending, for HTTP all up to it."""
-    state, seen = view.state, stream.count(view.seen)
-    rows = stream.rows[:seen]
-    found = dict.fromkeys(state.tokens.frames[row] for row in rows)
-    last = next(reversed(found), stream.frame)
+    """Frames after the request that belong to the stream: those of its tokens, its ending, for HTTP all up to it."""
+    state, rows = view.state, stream.rows[: stream.count(view.token_count)]
+    frames = dict.fromkeys(state.tokens.frames[row] for row in rows)
+    last = next(reversed(frames), stream.frame)
     if stream.api is not None:
-        found |= dict.fromkeys(
+        frames |= dict.fromkeys(
             f for f in range(stream.frame + 1, last + 1) if state.frames.connections[f] == stream.connection
         )
     if stream.ended is None or stream.ended > view.time:
-        return sorted(found)
+        return sorted(frames)
     for frame in range(last, len(state.frames)):
         if state.frames.times[frame] > stream.ended:
             break
         if state.frames.connections[frame] == stream.connection and frame != stream.frame:
             event = view.lines.event(frame)
             if own_entries(event, {stream.label}) or not isinstance(event, Frame | Request | Response):
-                found[frame] = None
-    return sorted(found)
+                frames[frame] = None
+    return sorted(frames)
 
 
-def _words(view: View, stream: Stream) -> dict[int, str | bytes]:
+def _vocabulary(view: View, stream: Stream) -> dict[int, str | bytes]:
     state = view.state
     ids = {state.tokens.ids[row] for row in stream.rows}
-    ids |= {token for row in stream.rows for token, _ in view.alternatives(row) if isinstance(token, int)}
+    ids |= {token for row in stream.rows for token, _ in view.measures.alternatives(row) if isinstance(token, int)}
     ids |= set(stream.prompt) if not isinstance(stream.prompt, str) else set()
-    known = (token for token in sorted(ids) if token >= 0 and state.texts.spelling(token) is not None)
-    return {token: state.piece(token) for token in known}
+    return {
+        token: state.texts.piece(token)
+        for token in sorted(ids)
+        if token >= 0 and state.texts.spelling(token) is not None
+    }
 
 
-def _csv(view: View, stream: Stream) -> Iterator[str]:
-    yield from trace_exports.as_csv(Header(), events_of(view, stream), stream.choice)
+def tokens_of(view: View, stream: Stream) -> list[ShownToken]:
+    """The tokens up to the moment: text, style, and a line of figures for each."""
+    rows = stream.rows[: stream.count(view.token_count)]
+    return [(view.state.texts.text_at(stream, i), view.style(row), _figures(view, row)) for i, row in enumerate(rows)]
 
 
-def _markdown(view: View, stream: Stream) -> Iterator[str]:
-    yield from trace_exports.as_markdown(Header(title=f"Stream {stream.label}"), events_of(view, stream), stream.choice)
-
-
-def tokens_of(view: View, stream: Stream) -> list[Shown]:
-    """The tokens that are seen, each as text that steers nothing, its style, and a line on what is known of it."""
-    found: list[Shown] = []
-    for position in range(stream.count(view.seen)):
-        row = stream.rows[position]
-        text = view.state.shown(stream, position)
-        found.append((text, view.style(row), _known(view, row)))
-    return found
-
-
-def _known(view: View, row: int) -> str:
+def _figures(view: View, row: int) -> str:
     parts = []
     logprob = view.state.tokens.logprob(row)
     if logprob is not None:
         parts.append(f"p {probability(logprob):.3g}")
-    if (rank := view.rank(row)) is not None:
+    if (rank := view.measures.rank(row)) is not None:
         parts.append(f"rank {rank}")
-    top = [f"{view.measures.quote(token)} {probability(p):.3g}" for token, p in view.alternatives(row)[:5]]
+    top = [f"{view.measures.quote(token)} {probability(p):.3g}" for token, p in view.measures.alternatives(row)[:5]]
     return " · ".join([*parts, *top])
 
 
@@ -195,7 +189,7 @@ def _svg(view: View, stream: Stream) -> Iterator[str]:
     high, wide = (len(lines) + 3) * _LINE, round((COLUMNS + 2) * _CHARACTER)
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}" viewBox="0 0 {wide} {high}">\n'
-        "<style>text { font: 14px 'DejaVu Sans Mono', 'Menlo', 'Consolas', monospace; white-space: pre }</style>\n"
+        f"<style>text {{ font: 14px {FONTS}; white-space: pre }}</style>\n"
         f'<rect width="{wide}" height="{high}" rx="6" fill="#121212"/>\n'
         f'<text x="{_CHARACTER}" y="{_LINE}" fill="#9e9e9e">{_escaped(_title(view, stream))}</text>\n'
     )
@@ -217,7 +211,7 @@ def _svg_line(line: list[tuple[str, str]], y: int, palette: Palette) -> Iterator
         column += width(text)
 
 
-def _wrapped(tokens: list[Shown]) -> list[list[tuple[str, str]]]:
+def _wrapped(tokens: list[ShownToken]) -> list[list[tuple[str, str]]]:
     """Tokens in lines; one that does not fit goes to the next line whole."""
     lines: list[list[tuple[str, str]]] = [[]]
     column = 0
@@ -257,17 +251,17 @@ def _html(view: View, stream: Stream) -> Iterator[str]:
         f"pre {{ white-space: pre-wrap; font: inherit }}\n{colors}\n</style>\n"
         f"<h1>{title}</h1>\n<p>{_escaped(_scale(view))}\n<pre>"
     )
-    for text, style, known in tokens_of(view, stream):
+    for text, style, figures in tokens_of(view, stream):
         safe = "".join(c if c in "\n\t" else visible(c) for c in text)
         step = _step(style)
         kind = "" if step is None else f' class="heat{step}"'
-        yield f'<span{kind} title="{_escaped(known)}">{_escaped(safe)}</span>'
-    ending = stream.phase(view.time, view.seen)
-    yield f"</pre>\n<p>{stream.count(view.seen)} tokens · {ending}{_perplexity(view, stream)}\n</html>\n"
+        yield f'<span{kind} title="{_escaped(figures)}">{_escaped(safe)}</span>'
+    ending = stream.phase(view.time, view.token_count)
+    yield f"</pre>\n<p>{stream.count(view.token_count)} tokens · {ending}{_perplexity(view, stream)}\n</html>\n"
 
 
 def _perplexity(view: View, stream: Stream) -> str:
-    perplexity = stream.perplexity(stream.count(view.seen))
+    perplexity = stream.perplexity(stream.count(view.token_count))
     mode = "" if stream.logprobs_mode in (None, "raw") else f" ({stream.logprobs_mode})"
     return "" if perplexity is None else f" · perplexity {short(perplexity)}{mode}"
 
@@ -277,18 +271,35 @@ def _escaped(text: str) -> str:
 
 
 def rgb(number: int) -> str:
-    """One of the 256 colours from 16 on, as `#rrggbb`."""
-    if number >= 232:
-        return f"#{8 + 10 * (number - 232):02x}" + f"{8 + 10 * (number - 232):02x}" * 2
-    levels = (0, 95, 135, 175, 215, 255)
-    red, green, blue = (number - 16) // 36, (number - 16) // 6 % 6, (number - 16) % 6
-    return f"#{levels[red]:02x}{levels[green]:02x}{levels[blue]:02x}"
+    """One of the 256 colours, as `#rrggbb`."""
+    return Color.from_ansi(number).get_truecolor().hex
 
 
-_TEXTS: Mapping[str, Callable[[View, Stream], Iterator[str]]] = {
-    "csv": _csv,
-    "markdown": _markdown,
-    "ansi": _ansi,
-    "svg": _svg,
-    "html": _html,
+def _csv(view: View, stream: Stream) -> Iterator[str]:
+    return formats.as_csv(Header(), events_of(view, stream), stream.choice)
+
+
+def _markdown(view: View, stream: Stream) -> Iterator[str]:
+    return formats.as_markdown(Header(title=f"Stream {stream.label}"), events_of(view, stream), stream.choice)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A form that a stream can be written in."""
+
+    ending: str
+    """Of the file's name."""
+    sentence: str
+    """What it is."""
+    texts: Callable[[View, Stream], Iterator[str]] | None
+    """What is written, in pieces; None: a trace."""
+
+
+FORMS: Mapping[str, Form] = {
+    "trace": Form(".lmtp.jsonl", "a trace with this stream alone", None),
+    "csv": Form(".csv", "a table: one row a token", _csv),
+    "markdown": Form(".md", "a document: request and text", _markdown),
+    "ansi": Form(".ansi", "text with colours, for less -R", _ansi),
+    "svg": Form(".svg", "a picture of the coloured text", _svg),
+    "html": Form(".html", "a page: point at a token to see its alternatives", _html),
 }

@@ -1,4 +1,4 @@
-"""What can be said of a token beside its logprob: alternatives, rank, entropy, gap."""
+"""What is known of a token beside its logprob: alternatives, rank, entropy, gap, heat."""
 
 from __future__ import annotations
 
@@ -6,56 +6,61 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from lmtool.errors import LmtoolError
-from lmtool.logprobs.distribution import Distribution, bits, format_probability, probability
+from lmtool.logprobs import heat
+from lmtool.logprobs.distribution import Distribution, probability
+from lmtool.logprobs.numbers import format_probability
 from lmtool.trace.answers import alternatives_in
-from lmtool.tui import heat
 from lmtool.tui.runs import visible
 
 if TYPE_CHECKING:
     from lmtool.logprobs.distribution import Rank
+    from lmtool.logprobs.heat import HeatMode
     from lmtool.trace.events import Event
     from lmtool.trace.stream_events import Alternative
-    from lmtool.tui.heat import HeatMode
-    from lmtool.tui.lines import Lines
+    from lmtool.tui.event_store import Lines
     from lmtool.tui.state import State
 
-_KEPT = 512
-"""Frames of which the alternatives are held in memory."""
+_CACHED_FRAMES = 512
+"""Frames of which the alternatives stay in memory."""
 _EARLIER = 64
 """Frames of an HTTP answer that are read again at most for one token: large answers come in parts."""
 
 
 class Measures:
-    """Of the tokens of a state; alternatives are read from their frames again."""
+    """Rank, entropy and gap of the tokens of a state; alternatives are read from their frames again."""
 
     def __init__(self, state: State, lines: Lines) -> None:
         self.state = state
         self._lines = lines
-        self._kept: dict[int, dict[int, tuple[Alternative, ...]]] = {}
+        self._cache: dict[int, dict[int, tuple[Alternative, ...]]] = {}
         """By frame and row."""
 
     def distribution(self, row: int) -> Distribution[int | str | bytes]:
-        """What is known of the distribution that a token was chosen from."""
+        """What is known of the distribution that a token was sampled from."""
         stream, logprob = self.state.stream_of(row), self.state.tokens.logprob(row)
         return Distribution.of(
-            self.name(row), logprob, self._listed(row), stream.top_logprobs, unnormalised=stream.divided_by_temperature
+            self.name(row),
+            logprob,
+            self._as_sent(row),
+            stream.top_logprobs,
+            unnormalised=stream.divided_by_temperature,
         )
 
     def alternatives(self, row: int) -> tuple[Alternative, ...]:
-        """A token and what it came beside, best first; empty where it came alone, or its frame cannot be read again."""
-        return self.distribution(row).alternatives if self._listed(row) else ()
+        """A token and its alternatives, best first; empty where it had none, or its frame cannot be read again."""
+        return self.distribution(row).alternatives if self._as_sent(row) else ()
 
-    def _listed(self, row: int) -> tuple[Alternative, ...]:
-        """What was sent of it; nothing for a scored token that nothing stands before."""
+    def _as_sent(self, row: int) -> tuple[Alternative, ...]:
+        """As the server sent them; nothing for a scored token that nothing stands before."""
         stream, frame = self.state.stream_of(row), self.state.tokens.frames[row]
         if stream.kind == "SCORE" and row == stream.rows[0] and self.state.tokens.logprob(row) is None:
             return ()
-        known = self._kept.get(frame)
-        if known is None:
-            if len(self._kept) >= _KEPT:
-                self._kept.clear()
-            known = self._kept[frame] = self._read(frame)
-        return known.get(row, ())
+        rows = self._cache.get(frame)
+        if rows is None:
+            if len(self._cache) >= _CACHED_FRAMES:
+                self._cache.clear()
+            rows = self._cache[frame] = self._read(frame)
+        return rows.get(row, ())
 
     def _read(self, frame: int) -> dict[int, tuple[Alternative, ...]]:
         """Of a frame's tokens; where it only ends what earlier frames began, these are read as well."""
@@ -64,20 +69,20 @@ class Measures:
         rows = [row for row in state.tokens_of_frame(frame) if not state.texts.is_piece(ids[row])]
         if not rows:
             return {}
-        stream = state.streams[state.tokens.streams[rows[0]]]
-        found: list[tuple[Alternative, ...]] = []
+        stream = state.stream_of(rows[0])
+        lists: list[tuple[Alternative, ...]] = []
         events: list[Event] = []
         place = frame
         try:
             while (place > stream.frame or not events) and len(events) < _EARLIER:
                 events.insert(0, self._lines.event(place))
-                found = alternatives_in(events, stream)
-                if len(found) >= len(rows) or stream.api is None:
+                lists = alternatives_in(events, stream)
+                if len(lists) >= len(rows) or stream.api is None:
                     break
                 place = state.frames.before(place, stream.connection)
         except LmtoolError:
             return {}
-        return dict(zip(rows, found, strict=False))
+        return dict(zip(rows, lists, strict=False))
 
     def rank(self, row: int) -> Rank | None:
         """Rank of a token, or the least that it can be; None where nothing is known of it."""
@@ -86,7 +91,7 @@ class Measures:
     def name(self, row: int) -> int | str | bytes:
         """What a token is called among alternatives: its id, or its text or bytes where there are no ids."""
         token = self.state.tokens.ids[row]
-        return token if token >= 0 else self.state.piece(token)
+        return token if token >= 0 else self.state.texts.piece(token)
 
     def quote(self, alternative: int | str | bytes) -> str:
         """An alternative between quotes, harmless; bytes inside a character as `⟨f0 9f⟩`."""
@@ -101,40 +106,35 @@ class Measures:
     def alternatives_text(self, row: int, most: int) -> str:
         """The first few alternatives of a token and their probabilities, without itself."""
         name = self.name(row)
-        shown = [one for one in self.alternatives(row)[:most] if one[0] != name]
-        return "  ".join(f"{self.quote(one)} {format_probability(probability(p))}" for one, p in shown)
+        others = [one for one in self.alternatives(row)[:most] if one[0] != name]
+        return "  ".join(f"{self.quote(one)} {format_probability(probability(p))}" for one, p in others)
 
     def entropy(self, row: int) -> tuple[float, float] | None:
-        """Bounds of a token's entropy in bits; None where it came without alternatives, or they cannot be believed."""
-        return self.distribution(row).entropy(self.state.vocab_size) if self._listed(row) else None
+        """Bounds of a token's entropy in bits; None where it had no alternatives, or they make no distribution."""
+        return self.distribution(row).entropy(self.state.vocab_size) if self._as_sent(row) else None
 
     def gap(self, row: int) -> float | None:
         """Milliseconds between a token and the stream's token before it; None for the first."""
-        stream = self.state.streams[self.state.tokens.streams[row]]
+        stream = self.state.stream_of(row)
         place = bisect_left(stream.rows, row)
         if not place:
             return None
         frames, times = self.state.tokens.frames, self.state.frames.times
         return (times[frames[row]] - times[frames[stream.rows[place - 1]]]) * 1000
 
-    def of(self, row: int, mode: HeatMode) -> float | None:
-        """What a heat mode colours by: a probability, bits, the largest entropy, the least rank, milliseconds."""
-        if mode == "rank":
-            rank = self.rank(row)
-            return None if rank is None else rank.place
+    def heat(self, row: int, mode: HeatMode) -> float | None:
+        """What a heat mode colours by, see `heat_value`; for `gap` milliseconds."""
         if mode == "gap":
             return self.gap(row)
-        if mode == "entropy":
-            bounds = self.entropy(row)
-            return None if bounds is None else bounds[1]
         logprob = self.state.tokens.logprob(row)
-        if logprob is None or mode == "stream":
+        if mode == "stream" or (mode == "entropy" and not self._as_sent(row)):
             return None
-        return probability(logprob) if mode == "prob" else bits(logprob)
+        distribution = self.distribution(row) if mode in ("entropy", "rank") else None
+        return heat.heat_value(mode, logprob, distribution, self.state.vocab_size)
 
     def style(self, row: int, mode: HeatMode) -> str:
         """Name of a token's style under a heat mode; empty where there is nothing to colour it by."""
         if mode == "stream":
             return f"stream{self.state.tokens.streams[row] % len(heat.STREAM_COLORS)}"
-        step = heat.step_of(mode, self.of(row, mode))
+        step = heat.step_of(mode, self.heat(row, mode))
         return "" if step is None else f"heat{step}"

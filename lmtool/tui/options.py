@@ -1,44 +1,86 @@
-"""How the inspector is opened: what its command line and settings say."""
+"""How the inspector is opened: what it watches and how it looks, each setting also an option of its command."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003 - the command line reads annotations
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Literal, TypeAlias
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from lmtool.logprobs.heat import HeatMode, Palette  # noqa: TC001 - as above
+from lmtool.option import option
+from lmtool.sampling_parameters import PROMPT_MAX_TOKENS
 
-    from lmtool.tui.heat import HeatMode, Palette
-    from lmtool.tui.view import Mode
+Mode: TypeAlias = Literal["interleaved", "split", "text", "table"]
+SOURCE = "What to watch"
+LOOK = "How it looks"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SourceOptions:
+    """What is watched, and what is sent there; addresses may have credentials."""
+
+    connect: str | None = option(None, "LMTP server for branches of a trace.", SOURCE, metavar="URL")
+    """Also where branches run of an HTTP proxy."""
+    proxy: str | None = option(
+        None, "Stand between clients and --to, such as 127.0.0.1:8081.", SOURCE, metavar="LISTEN"
+    )
+    to: str | None = option(None, "The server behind --proxy: ws://, http://.../v1.", SOURCE, metavar="URL")
+    prompts: tuple[str, ...] = option(
+        (),
+        "Send this at once (repeatable); it may end in max_tokens=50 and the like.",
+        SOURCE,
+        flag="--prompt",
+        short="-p",
+        metavar="TEXT",
+    )
+    max_tokens: int = option(
+        PROMPT_MAX_TOKENS, "Of each answer that does not say.", SOURCE, short="-n", metavar="N", minimum=1
+    )
+    model: str | None = option(None, "Which served model.", SOURCE, short="-m", metavar="NAME")
+    tokenizer: str | None = option(
+        None,
+        "Folder or hub name; makes ids readable.",
+        SOURCE,
+        metavar="NAME",
+        shown_default="the server's, if it is here",
+    )
+    targets: tuple[str, ...] = ()
+    """A URL, a file, or two files."""
+    endpoint: str | None = None
+    """The server of `--endpoint`."""
+    default: str = ""
+    """The server to look for where nothing is named."""
+    api_key: str | None = None
+    """Shown to servers."""
+    stay: bool = True
+    """Whether to go on once the prompts were answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class InspectorOptions:
-    """Everything has a default: `InspectorOptions()` shows what comes, in colour."""
+    """Everything has a default: `InspectorOptions()` follows a live source, in colour."""
 
-    theme: str = "textual-dark"
-    """A theme of Textual; `textual-ansi` keeps the terminal's own sixteen colours."""
-    heat: HeatMode = "prob"
-    palette: Palette = "blue-orange"
-    """Colours of the heat; the default one can be told apart with every common colour blindness."""
-    mode: Mode = "interleaved"
-    """How tokens are shown at first."""
-    filter: str = ""
-    """What to show, in the grammar of `lmtool.trace.filter`; empty shows everything."""
+    record: Path | None = option(None, "Record as a trace from the start.", SOURCE, metavar="FILE")
+    at: float | None = option(None, "Begin at this second, paused.", LOOK, metavar="S", minimum=0)
+    """None: files from their end, what is live as it comes."""
+    filter: str = option(
+        "", 'Show these: sid:3 kind:score p<.1 rank>3 gap>50ms err "text" /re/ | ! ( ).', LOOK, metavar="EXPR"
+    )
+    """In the grammar of `lmtool.trace.filter`; empty shows everything."""
+    heat: HeatMode = option("prob", "What colours tell.", LOOK)
+    mode: Mode = option("interleaved", "How tokens are shown at first.", LOOK, flag="--view")
+    palette: Palette = option("blue-orange", "Of the heat; the first is safe for colour blindness.", LOOK)
+    theme: str = option("textual-dark", "A theme of Textual.", LOOK, metavar="NAME")
+    """`textual-ansi` keeps the terminal's own sixteen colours."""
+    ascii: bool = option(False, "Draw with ASCII only.", LOOK)
     speed: float = 1.0
     """Of a file that is played: trace seconds a second; `inf` shows its end at once."""
-    at: float | None = None
-    """Second of the trace to begin at, standing still; None: files from their end, what is live as it comes."""
     exit_at_end: bool = False
     """Leave once the source is over and everything has been shown."""
-    record: Path | None = None
-    """Record from the start into this file."""
     folder: Path = Path()
     """Where snapshots, exports and recordings go."""
     keys: Mapping[str, str] = field(default_factory=dict)
-    """Id of an action (`lmtool.tui.keys.ACTIONS`) to its keys, with commas between; from `[inspect.keys]`."""
+    """Id of an action (`lmtool.tui.action.ACTIONS`) to its keys, with commas between; from `[inspect.keys]`."""
     color: bool = True
     """Whether colours are welcome; without them the heat is dim, bold and underlined."""
-    ascii: bool = False
-    """Draw with ASCII only."""

@@ -1,19 +1,18 @@
-"""What the inspector says where there is no screen: a line an event, or a sentence when a stream ends."""
+"""The inspector's output without a screen: a line an event, or sentences when a stream ends."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from lmtool.logprobs.distribution import perplexity, probability
 from lmtool.trace.answers import Answers, StreamText
 from lmtool.trace.description import describe, line_of
 from lmtool.trace.events import Remark, Vocab
 from lmtool.trace.stream_events import RequestStarted, Stream, new_stream, stream_of
-from lmtool.tui.facts import StreamFacts
-from lmtool.tui.lines import Spool
+from lmtool.tui.event_store import EventStore
 from lmtool.tui.measures import Measures
-from lmtool.tui.sieve import Selection
+from lmtool.tui.token_filter import Selection, StreamFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,67 +22,64 @@ if TYPE_CHECKING:
     from lmtool.trace.stream_events import OutputEvent, StreamEvent
 
 LONGEST_TEXT = 2000
-"""Characters of a stream's text that are read out."""
+"""Characters of a stream's text that are printed."""
 
 
 class _FilteredOutput:
-    """What both forms share: where a filter is to be live, events go into a state of their own before they are told.
+    """Base of both forms. For a live filter events go into a state first, so that it means the same as on a screen."""
 
-    So a filter means here what it means on a screen.
-    """
-
-    def __init__(self, put: Callable[[str], None], chosen: Filter | None, selection: Selection | None) -> None:
+    def __init__(self, put: Callable[[str], None], expression: Filter | None, selection: Selection | None) -> None:
         self._put = put
-        self._spool = Spool() if chosen is not None and selection is None else None
+        self._store = EventStore() if expression is not None and selection is None else None
         self._selection = selection
-        if chosen is not None and self._spool is not None:
-            self._selection = Selection(chosen, Measures(self._spool.state, self._spool))
+        if expression is not None and self._store is not None:
+            self._selection = Selection(expression, Measures(self._store.state, self._store))
 
-    def _take(self, events: Sequence[Event]) -> None:
-        if self._spool is not None:
-            self._spool.feed(events)
+    def _store_events(self, events: Sequence[Event]) -> None:
+        if self._store is not None:
+            self._store.feed(events)
 
 
 class PlainLines(_FilteredOutput):
     """A line an event, as `lmtool trace show` prints them; `feed` is a `Feed`."""
 
     def __init__(
-        self, put: Callable[[str], None], chosen: Filter | None = None, *, selection: Selection | None = None
+        self, put: Callable[[str], None], expression: Filter | None = None, *, selection: Selection | None = None
     ) -> None:
-        """put: takes each line. chosen: what to tell of, live; selection: the same of a file that was read before.
+        """put: takes each line. expression: a live filter; selection: the filter of a file that was read before.
 
-        Without either everything is told. What is live is told as soon as the filter lets it through: if it asks how
-        streams end, that may be at the end.
+        Without either everything is printed. Live events are printed as soon as the filter lets them through: where it
+        tests how streams end, that may be at the end.
         """
-        super().__init__(put, chosen, selection)
+        super().__init__(put, expression, selection)
         self._answers = Answers(stream_of)
         self._undecided: dict[int, list[tuple[Facts, str]]] = {}
-        """Lines of running streams, that their ends decide about."""
+        """Lines of running streams, which pass or not by how the streams end."""
 
     def feed(self, events: Sequence[Event]) -> None:
-        """Tell these events."""
-        self._take(events)
+        """Print these events."""
+        self._store_events(events)
         for event in events:
             if self._selection is not None:
                 for step in self._answers.follow(event):
-                    self._tell(self._selection, step)
+                    self._print(self._selection, step)
             elif isinstance(event, Vocab):
                 self._answers.follow(event)
             else:
                 for line in describe(event, self._answers):
                     self._put(line)
         if self._undecided:
-            self._tell_ended()
+            self._print_ended()
 
-    def _tell(self, selection: Selection, step: StreamEvent) -> None:
+    def _print(self, selection: Selection, step: StreamEvent) -> None:
         facts, line = selection.facts(step), line_of(step, self._answers)
         index = step.stream.index
         if selection.filter.token(facts):
             self._put(line)
-        elif self._spool is not None and "state" in selection.filter.names and index >= 0:
+        elif self._store is not None and "state" in selection.filter.names and index >= 0:
             self._undecided.setdefault(index, []).append((facts, line))
 
-    def _tell_ended(self) -> None:
+    def _print_ended(self) -> None:
         assert self._selection is not None
         streams = self._selection.measures.state.streams
         for index in [index for index in self._undecided if streams[index].ended is not None]:
@@ -93,12 +89,12 @@ class PlainLines(_FilteredOutput):
                     self._put(line)
 
     def finish(self) -> None:
-        """Nothing is left to tell."""
+        """Nothing is left to print."""
 
 
 @dataclass(slots=True, eq=False)
-class _Told(Stream):
-    """One stream as far as it has come."""
+class _SpokenStream(Stream):
+    """One stream so far."""
 
     request: str = "unknown"
     text: StreamText | None = None
@@ -114,23 +110,25 @@ class Sentences(_FilteredOutput):
     """Whole sentences, one stream after the other, for a reader that speaks; `feed` is a `Feed`."""
 
     def __init__(
-        self, put: Callable[[str], None], chosen: Filter | None = None, *, selection: Selection | None = None
+        self, put: Callable[[str], None], expression: Filter | None = None, *, selection: Selection | None = None
     ) -> None:
-        """As `PlainLines`: a stream is told when it or one of its tokens is wanted."""
-        super().__init__(put, chosen, selection)
+        """As `PlainLines`: a stream is printed when it or one of its tokens passes."""
+        super().__init__(put, expression, selection)
         self._answers = Answers(self._new_stream)
-        self._running: dict[int, _Told] = {}
+        self._running: dict[int, _SpokenStream] = {}
 
-    def _new_stream(self, started: RequestStarted, index: int, choice: int) -> _Told:
+    def _new_stream(self, started: RequestStarted, index: int, choice: int) -> _SpokenStream:
         request = started.kind if started.has_request else "unknown"
-        told = new_stream(_Told, started, index, choice, request=request, text=StreamText(self._answers.vocabulary))
+        stream = new_stream(
+            _SpokenStream, started, index, choice, request=request, text=StreamText(self._answers.vocabulary)
+        )
         if index >= 0:
-            self._running[index] = told
-        return told
+            self._running[index] = stream
+        return stream
 
     def feed(self, events: Sequence[Event]) -> None:
-        """Tell what ends with these events."""
-        self._take(events)
+        """Print the streams that end with these events."""
+        self._store_events(events)
         for event in events:
             for step in self._answers.follow(event):
                 if not isinstance(step, RequestStarted) and step.stream.index in self._running:
@@ -139,47 +137,47 @@ class Sentences(_FilteredOutput):
                 self._put(f"Note: {event.text}")
 
     def finish(self) -> None:
-        """Tell of the streams that have not ended."""
-        for told in list(self._running.values()):
-            self._end(told, "has not ended", None)
+        """Print the streams that have not ended."""
+        for stream in list(self._running.values()):
+            self._end(stream, "has not ended", None)
 
-    def _output(self, told: _Told, output: OutputEvent) -> None:
-        assert told.text is not None
-        text = told.text.add(output)
-        told.pieces.append(text)
+    def _output(self, stream: _SpokenStream, output: OutputEvent) -> None:
+        assert stream.text is not None
+        text = stream.text.add(output)
+        stream.pieces.append(text)
         if output.counts:
-            told.first = told.first if told.tokens else output.time
-            told.tokens += 1
+            stream.first = stream.first if stream.tokens else output.time
+            stream.tokens += 1
         if output.logprob is not None:
-            told.logprobs.append(output.logprob)
-            if told.least is None or output.logprob < told.least[0]:
-                told.least = (output.logprob, self._answers.text_of(output) or text, told.tokens)
-        if told.cut:
-            self._end(told, f"was cut off: {told.error}", output.time)
+            stream.logprobs.append(output.logprob)
+            if stream.least is None or output.logprob < stream.least[0]:
+                stream.least = (output.logprob, self._answers.text_of(output) or text, stream.tokens)
+        if stream.cut:
+            self._end(stream, f"was cut off: {stream.error}", output.time)
         elif output.last:
             how = f"failed: {output.error}" if output.error is not None else f"ended with {output.finish_reason}"
-            self._end(told, how, output.time)
+            self._end(stream, how, output.time)
 
-    def _end(self, told: _Told, how: str, time: float | None) -> None:
-        del self._running[told.index]
-        if self._selection is None or self._selection.wants_any(told.index):
-            self._put(" ".join(_sentences(told, how, time)))
+    def _end(self, stream: _SpokenStream, how: str, time: float | None) -> None:
+        del self._running[stream.index]
+        if self._selection is None or self._selection.passes_any(stream.index):
+            self._put(" ".join(_sentences(stream, how, time)))
 
 
-def _sentences(told: _Told, how: str, time: float | None) -> list[str]:
-    said = [f"Stream {told.label}, {told.request}, {how}."]
-    counted = "1 token" if told.tokens == 1 else f"{told.tokens} tokens"
-    span = None if time is None else time - told.first
-    rate = f", {(told.tokens - 1) / span:.0f} a second" if span and told.tokens > 1 else ""
-    said.append(f"{counted[0].upper()}{counted[1:]}{rate}.")
-    if told.tokens:
-        said.append(f"The first one came after {1000 * (told.first - told.began):.0f} milliseconds.")
-    if told.logprobs:
-        said.append(f"Perplexity {math.exp(min(-sum(told.logprobs) / len(told.logprobs), 700)):.1f}.")
-    if told.least is not None:
-        share = 100 * math.exp(min(told.least[0], 0.0))
-        said.append(f"Least likely: token {told.least[2]}, {told.least[1]!r}, with {share:.2g} percent.")
-    text = "".join(told.pieces).strip()
+def _sentences(stream: _SpokenStream, how: str, time: float | None) -> list[str]:
+    sentences = [f"Stream {stream.label}, {stream.request}, {how}."]
+    counted = "1 token" if stream.tokens == 1 else f"{stream.tokens} tokens"
+    span = None if time is None else time - stream.first
+    rate = f", {(stream.tokens - 1) / span:.0f} a second" if span and stream.tokens > 1 else ""
+    sentences.append(f"{counted[0].upper()}{counted[1:]}{rate}.")
+    if stream.tokens:
+        sentences.append(f"The first one came after {1000 * (stream.first - stream.started_at):.0f} milliseconds.")
+    if (ppl := perplexity(sum(stream.logprobs), len(stream.logprobs))) is not None:
+        sentences.append(f"Perplexity {ppl:.1f}.")
+    if stream.least is not None:
+        share = 100 * probability(stream.least[0])
+        sentences.append(f"Least likely: token {stream.least[2]}, {stream.least[1]!r}, with {share:.2g} percent.")
+    text = "".join(stream.pieces).strip()
     cut = text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]} (and more)"
     flat = " ".join(cut.split())
-    return [*said, f"Text: {flat}"] if flat else said
+    return [*sentences, f"Text: {flat}"] if flat else sentences

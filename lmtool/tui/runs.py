@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from rich.cells import cell_len
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class Run(NamedTuple):
@@ -21,7 +24,8 @@ class Run(NamedTuple):
 Line: TypeAlias = "list[Run]"
 
 _LONG = 64
-"""Characters of a text of which nothing is kept."""
+"""Characters from which on results are not cached."""
+_GAP = "  "
 
 
 def width(text: str) -> int:
@@ -34,16 +38,21 @@ def width(text: str) -> int:
 _width = lru_cache(maxsize=65536)(cell_len)
 
 
+def split(text: str, columns: int, at_least: int = 0) -> tuple[str, str]:
+    """What of a text fits into these columns, or `at_least` this many characters, and the rest."""
+    used = 0
+    for i, character in enumerate(text):
+        used += width(character)
+        if used > columns and i >= at_least:
+            return text[:i], text[i:]
+    return text, ""
+
+
 def cut(text: str, columns: int, more: str = "…") -> str:
     """The text, or its beginning and a sign that there is more, in at most this many columns."""
     if width(text) <= columns:
         return text
-    used = len(more)
-    for i, character in enumerate(text):
-        used += width(character)
-        if used > columns:
-            return (text[:i] + more)[: max(0, columns)] if columns < len(more) else text[:i] + more
-    return text
+    return split(text, columns - len(more))[0] + more if columns >= len(more) else more[: max(0, columns)]
 
 
 def cut_left(text: str, columns: int, more: str = "…") -> str:
@@ -78,6 +87,23 @@ def fitted(line: Line, columns: int) -> Line:
 def length(line: Line) -> int:
     """Columns that a line takes."""
     return sum(width(run.text) for run in line)
+
+
+def flow(phrases: Iterable[Run], columns: int) -> list[Line]:
+    """Phrases in lines, two blanks between them; one that does not fit goes to the next line; no empty ones."""
+    lines: list[Line] = []
+    used = 0
+    for phrase in phrases:
+        if not phrase.text:
+            continue
+        size = width(phrase.text)
+        if lines and used + len(_GAP) + size <= columns:
+            lines[-1] += [Run(_GAP), phrase]
+            used += len(_GAP) + size
+        else:
+            lines.append(fitted([phrase], columns))
+            used = size
+    return lines
 
 
 _NAMES = {"\n": "⏎", "\t": "→", " ": "·"}

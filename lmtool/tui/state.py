@@ -1,4 +1,4 @@
-"""What was seen, as a pure fold of trace events into columns; everything else the inspector shows is read from here."""
+"""A pure fold of trace events into columns, from which everything in the inspector is read."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from lmtool.trace.answers import Answers
 from lmtool.trace.events import Blob, End, Frame, Open, Piece, Remark, Request, Response, Vocab
 from lmtool.trace.scanning import TokenLine
 from lmtool.trace.stream_events import OutputEvent, RequestStarted
-from lmtool.tui.frames import IN, OTHER, OUT, FrameLog
-from lmtool.tui.requests import Digest, digest, stream_of
+from lmtool.tui.columns import IN, OTHER, OUT, FrameLog, TokenLog
+from lmtool.tui.request_summary import Digest, digest, stream_of
 from lmtool.tui.texts import Texts
-from lmtool.tui.tokens import TokenLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -30,20 +29,20 @@ _NAN = float("nan")
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A place that one can go to."""
+    """A moment of the trace with a text."""
 
     time: float
     text: str
 
 
 class State:
-    """All that happened, in order. Takes each event of a trace once; nothing is ever taken away.
+    """All events so far as streams, tokens and frames. Add each event once; nothing is ever removed.
 
-    What events mean for streams is what `Answers` says; TOKEN frames go to the columns in bulk.
+    `Answers` says what events mean for streams; TOKEN frames go to the columns in bulk.
     """
 
     def __init__(self, header: Header | None = None) -> None:
-        """Begin with nothing; header: what the trace says of itself."""
+        """Begin empty. header: of the trace, for its model."""
         self.streams: list[Stream] = []
         self.tokens = TokenLog()
         self.frames = FrameLog()
@@ -52,20 +51,20 @@ class State:
         self.connections = 0
         """Opened so far."""
         self.complete = False
-        """Whether the trace's end record was seen."""
+        """Whether there was an end record."""
         self.model: str | None = None
         self.vocab_size: int | None = None
         self.bos: int | None = None
         """What an empty prompt begins with."""
         self.eos: frozenset[int] = frozenset()
         self.tokenizers: frozenset[str] = frozenset()
-        """Hashes of the tokenizers of what is served, as far as they were told."""
+        """Hashes of the tokenizers of the served models, as far as they are known."""
         self._answers = Answers(self._new_stream)
-        self._asking = 0
+        self._request_frame = 0
         """The frame that brings the requests of which streams are made."""
         self._blobs: dict[str, Digest] = {}
         self._plain = False
-        """Whether the server is known to have LMTP without extensions, as LMQL's has."""
+        """Whether the server is known to speak LMTP without extensions, as LMQL's does."""
         self._unconditional: set[int] = set()
         """Streams that score after nothing, and have no token yet."""
         if header is not None:
@@ -76,14 +75,14 @@ class State:
         """Time of the last event, in seconds since the trace began."""
         return self.frames.end
 
-    # Taking events.
+    # Adding events.
 
     def add(self, event: Event, offset: int) -> None:
-        """Take the next event. offset: byte of the trace at which its line begins."""
+        """Add the next event. offset: byte of the trace at which its line begins."""
         self.feed((event,), (offset,))
 
     def feed(self, events: Sequence[Event], offsets: Iterable[int] | None = None) -> None:
-        """Take the next events. offsets: where their lines begin; without, they cannot be looked at again."""
+        """Add the next events. offsets: where their lines begin; without, they cannot be read again."""
         places: list[int] = []
         lines: list[TokenLine] = []
         for event, offset in zip(events, [0] * len(events) if offsets is None else offsets, strict=True):
@@ -93,14 +92,14 @@ class State:
                 lines.append(TokenLine(event.time, "<", event.connection, "TOKEN", entries))
                 continue
             if lines:
-                self.take(places, lines)
+                self.add_tokens(places, lines)
                 places, lines = [], []
-            self._take_other(event, offset)
+            self._add_other(event, offset)
         if lines:
-            self.take(places, lines)
+            self.add_tokens(places, lines)
 
-    def take(self, offsets: Sequence[int], lines: Sequence[TokenLine]) -> None:
-        """Take TOKEN frames that follow each other. offsets: where their lines begin."""
+    def add_tokens(self, offsets: Sequence[int], lines: Sequence[TokenLine]) -> None:
+        """Add TOKEN frames that follow each other. offsets: where their lines begin."""
         entries = [entry for line in lines for entry in line.entries]
         ends: list[int] = []
         if [one.finish_reason for one in entries].count(None) + [one.error for one in entries].count(None) != 2 * len(
@@ -110,9 +109,9 @@ class State:
         if ends and any(self._answers.lmtp[line.connection].any_queued for line in lines):
             if len(lines) > 1:  # an id may change hands with an end
                 for offset, line in zip(offsets, lines, strict=True):
-                    self.take((offset,), (line,))
+                    self.add_tokens((offset,), (line,))
                 return
-            self._asking, ends = len(self.frames), []
+            self._request_frame, ends = len(self.frames), []
             owners = self._answers.owners(max(lines[0].time, self.now), lines[0].connection, entries)
         else:
             owners = self._owners(lines)
@@ -123,13 +122,13 @@ class State:
             carriers = [frame for frame, count in enumerate(counts, first) for _ in range(count)]
         ids = [one.token for one in entries]
         if ids and (min(ids) < 0 or max(ids) >= frames.LARGEST_ID):
-            kept = [i for i, one in enumerate(entries) if one.counts]
-            counts = _counts([carriers[i] - first for i in kept], len(lines))
-            self._frames(offsets, lines, counts)
-            self._tokens([entries[i] for i in kept], [owners[i] for i in kept], [carriers[i] for i in kept])
+            counting = [i for i, one in enumerate(entries) if one.counts]
+            counts = _counts([carriers[i] - first for i in counting], len(lines))
+            self._add_frames(offsets, lines, counts)
+            self._put([entries[i] for i in counting], [owners[i] for i in counting], [carriers[i] for i in counting])
         else:
-            self._frames(offsets, lines, counts)
-            self._tokens(entries, owners, carriers, ids)
+            self._add_frames(offsets, lines, counts)
+            self._put(entries, owners, carriers, ids)
         for i in ends:
             connection = lines[carriers[i] - first].connection
             self._answers.end(connection, owners[i], self.frames.times[carriers[i]], entries[i])
@@ -146,18 +145,18 @@ class State:
             ]
         except KeyError:
             for frame, line in enumerate(lines, len(self.frames)):
-                self._asking = frame
+                self._request_frame = frame
                 for one in line.entries:
                     if one.stream_id not in tables[line.connection].holders:
                         self._answers.start_unannounced(line.time, line.connection, one.stream_id)
             return self._owners(lines)
 
-    def _frames(self, offsets: Sequence[int], lines: Sequence[TokenLine], counts: Sequence[int]) -> None:
+    def _add_frames(self, offsets: Sequence[int], lines: Sequence[TokenLine], counts: Sequence[int]) -> None:
         first_tokens = list(accumulate(counts, initial=len(self.tokens)))[:-1]
         connections = [line.connection for line in lines]
         self.frames.extend([line.time for line in lines], offsets, connections, IN, first_tokens)
 
-    def _tokens(
+    def _put(
         self,
         entries: Sequence[TokenEntry],
         owners: Sequence[Stream],
@@ -178,18 +177,18 @@ class State:
         if texts.count(None) != len(texts):
             for row, text in enumerate(texts, before):
                 if text is not None and self.tokens.ids[row] >= 0:
-                    self.texts.give(row, text)
+                    self.texts.set_text(row, text)
 
     def _forget_first(self, owners: Sequence[Stream], first: int) -> None:
-        """Forget what stands for the logprob of tokens that are scored with nothing before them."""
+        """Forget the placeholder logprob of tokens that are scored with nothing before them."""
         for row, owner in enumerate(owners, first):
             if owner.index in self._unconditional:
                 self._unconditional.discard(owner.index)
                 if owner.logprob_of_next(self.tokens.logprob(row)) is None:
                     self.tokens.logprobs[row] = _NAN
 
-    def _take_other(self, event: Event, offset: int) -> None:
-        """Take an event that brings no LMTP tokens."""
+    def _add_other(self, event: Event, offset: int) -> None:
+        """Add an event that brings no LMTP tokens."""
         if isinstance(event, Vocab):
             self.texts.learn(event.tokens)
             return
@@ -197,10 +196,10 @@ class State:
             self._blobs[event.sha256] = digest(event.value)
             return
         frame = self.frames.add(event.time, offset, event.connection, _direction(event), len(self.tokens))
-        self._asking = frame
+        self._request_frame = frame
         for step in self._answers.follow(event):
             if isinstance(step, OutputEvent) and step.counts:
-                self._put(step, frame)
+                self._put_output(step, frame)
         if isinstance(event, Open):
             self.connections += 1
         elif isinstance(event, Remark):
@@ -208,10 +207,10 @@ class State:
         elif isinstance(event, End):
             self.complete = True
         elif isinstance(event, Frame):
-            self._take_message(event)
+            self._add_message(event)
 
-    def _take_message(self, event: Frame) -> None:
-        """What a server says of its model."""
+    def _add_message(self, event: Frame) -> None:
+        """Learn what a server says of its model."""
         command, entries = event.answer()
         for one in entries if command in ("MSG", "MODEL_INFO") else ():
             info = one.get("model_info", one)
@@ -219,7 +218,7 @@ class State:
             if info is not one:
                 self._plain = not isinstance(info, dict) or "lmtp" not in info
 
-    def _put(self, output: OutputEvent, frame: int) -> None:
+    def _put_output(self, output: OutputEvent, frame: int) -> None:
         """Add a token of an HTTP answer, or a piece of its text, to its stream."""
         stream = self.streams[output.stream.index]
         token = self.texts.intern(output.text or "", piece=output.is_piece)
@@ -229,7 +228,7 @@ class State:
 
     def _new_stream(self, started: RequestStarted, index: int, choice: int) -> Stream:
         """The stream of a request; those that generate nothing are not kept."""
-        frame = self.streams[started.stream.index].frame if choice else self._asking
+        frame = self.streams[started.stream.index].frame if choice else self._request_frame
         stream = stream_of(started, index, choice, frame, self._blobs)
         if index >= 0:
             stream.logprobs = self.tokens.logprobs
@@ -258,7 +257,7 @@ class State:
     # Looking at it.
 
     def tokens_at(self, moment: float | None) -> int:
-        """How many tokens had come at a moment; None: all."""
+        """Tokens that had arrived at a moment; None: all."""
         if moment is None:
             return len(self.tokens)
         frame = bisect_right(self.frames.times, moment)
@@ -278,37 +277,21 @@ class State:
         """The latest stream of this label."""
         return next((s for s in reversed(self.streams) if s.label == label), None)
 
-    def piece(self, token: int) -> str | bytes:
-        """What an id means: text, or bytes inside a character; `⟨#7⟩` where nobody told."""
-        return self.texts.piece(token)
-
-    def text_of(self, token: int) -> str:
-        """What an id means, on its own: bytes inside a character as `⟨f0 9f⟩`."""
-        return self.texts.of_id(token)
-
-    def token_text(self, row: int) -> str:
-        """What a token of the log means on its own."""
-        return self.texts.of_row(row)
-
-    def shown(self, stream: Stream, position: int) -> str:
-        """The text that the token at this position completes: see `Texts.shown`."""
-        return self.texts.shown(stream, position)
-
     def text(self, stream: Stream, count: int | None = None) -> str:
         """The text of a stream's first `count` tokens, all of them by default."""
         count = len(stream.rows) if count is None else count
-        return "".join(self.shown(stream, i) for i in range(count))
+        return "".join(self.texts.text_at(stream, i) for i in range(count))
 
     def prompt_text(self, stream: Stream) -> str:
         """The end of a stream's prompt."""
         if isinstance(stream.prompt, str):
             return stream.prompt
-        data = b"".join(p if isinstance(p, bytes) else p.encode() for p in map(self.piece, stream.prompt))
+        data = b"".join(p if isinstance(p, bytes) else p.encode() for p in map(self.texts.piece, stream.prompt))
         return data.decode(errors="replace")
 
 
 def _counts(frames: Sequence[int], size: int) -> list[int]:
-    """How often each number below `size` stands there."""
+    """How often each number below `size` occurs."""
     counts = [0] * size
     for frame in frames:
         counts[frame] += 1
@@ -316,7 +299,7 @@ def _counts(frames: Sequence[int], size: int) -> list[int]:
 
 
 def _token_entries(event: Event) -> list[TokenEntry]:
-    """What the entries of a TOKEN frame mean; empty for every other event."""
+    """Entries of a TOKEN frame; empty for every other event."""
     command, entries = event.answer() if isinstance(event, Frame) else (None, [])
     return frames.token_entries(entries) if command == "TOKEN" else []
 

@@ -1,4 +1,4 @@
-"""One request and what it brought, told for any moment of the trace."""
+"""One request and its tokens, as they were at any moment of the trace."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from lmtool.logprobs.distribution import perplexity
+from lmtool.logprobs.numbers import percentile
 from lmtool.trace import stream_events
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lmtool.trace.stream_events import Phase
-    from lmtool.tui.frames import FrameLog
-    from lmtool.tui.tokens import TokenLog
+    from lmtool.tui.columns import FrameLog, TokenLog
     from lmtool.types import LogprobsMode
 
 WINDOW = 500
@@ -29,23 +29,23 @@ class Stream(stream_events.Stream):
     """A stream with all that the inspector shows of it; `index` also says its colour."""
 
     frame: int = 0
-    """The frame that asked for it."""
+    """The frame of its request."""
     payload: Mapping[str, object] = field(default_factory=dict)
     """The request without its prompt and bias."""
     prompt: tuple[int, ...] | str = ""
-    """Ids or text of the prompt's end, as much as is worth showing."""
+    """Ids or text of the prompt's end, cut to what a row can show."""
     prompt_tokens: int | None = None
     max_tokens: int | None = None
     biased: int = 0
     """Ids that the request gave a `logit_bias`."""
     ruled_out: int = 0
-    """How many of them so that they cannot come."""
+    """How many of them cannot be sampled."""
     constraint: str | None = None
-    """What kind of constraint holds the stream, if one does."""
+    """Kind of its constraint, if it has one."""
     top_logprobs: int | None = None
-    """Alternatives that it asked for; None where that is not known."""
+    """Alternatives a token that it requested; None where that is not known."""
     logprobs_mode: LogprobsMode | None = None
-    """Which distribution its logprobs are of; None where that is the server's business, or the request is not known."""
+    """Which distribution its logprobs are of; None where the server decides, or the request is not known."""
     divided_by_temperature: bool = False
     """Whether its logprobs are divided by its temperature and no distribution's, as LMQL's server has them."""
     rows: array[int] = field(default_factory=lambda: array("i"))
@@ -53,26 +53,26 @@ class Stream(stream_events.Stream):
     logprobs: array[float] = field(default_factory=lambda: array("d"))
     """The column of the token log."""
     _sums: array[float] = field(default_factory=lambda: array("d", (0.0,)))
-    """Sums of the logprobs of its first 0, 1, 2, ... tokens, as far as somebody asked; tokens without one left out."""
-    _known: array[int] = field(default_factory=lambda: array("i", (0,)))
+    """Sums of the logprobs of its first 0, 1, 2, ... tokens, as far as needed yet; tokens without one left out."""
+    _counts: array[int] = field(default_factory=lambda: array("i", (0,)))
     """How many of these tokens have one."""
 
     def count(self, tokens: int) -> int:
-        """How many of the first so many tokens of the log are its own."""
+        """This stream's tokens among the first `tokens` rows of the log."""
         return bisect_left(self.rows, tokens)
 
     def phase(self, moment: float, tokens: int) -> Phase:
-        """What it does at a moment at which so many tokens are in the log."""
+        """What it does at a moment, `tokens` rows being in the log by then."""
         return self.phase_at(moment, produced=bool(self.count(tokens)))
 
     def perplexity(self, count: int) -> float | None:
         """Perplexity of its first `count` tokens, by those that have a logprob; None where none has."""
-        sums, known = self._sums, self._known
+        sums, counts = self._sums, self._counts
         if len(sums) <= count:
             new = [self.logprobs[row] for row in self.rows[len(sums) - 1 : count]]
             sums.extend(list(accumulate([0.0 if math.isnan(p) else p for p in new], initial=sums[-1]))[1:])
-            known.extend(list(accumulate([not math.isnan(p) for p in new], initial=known[-1]))[1:])
-        return None if self.divided_by_temperature else perplexity(sums[count], known[count])
+            counts.extend(list(accumulate([not math.isnan(p) for p in new], initial=counts[-1]))[1:])
+        return None if self.divided_by_temperature else perplexity(sums[count], counts[count])
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Timing:
 
     ttft: float | None = None
     rate: float | None = None
-    """Tokens a second after those that came first."""
+    """Tokens a second after those of the first frame."""
     gaps: tuple[float, ...] = ()
     """Between frames that brought tokens, the last `WINDOW` of them; tokens of one frame arrived together."""
     per_frame: float | None = None
@@ -89,10 +89,7 @@ class Timing:
 
     def gap(self, share: float) -> float | None:
         """The gap that this share of all does not exceed (nearest rank)."""
-        if not self.gaps:
-            return None
-        ordered = sorted(self.gaps)
-        return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+        return percentile(self.gaps, share) if self.gaps else None
 
     @property
     def stalls(self) -> tuple[int, ...]:
@@ -110,7 +107,7 @@ def timing_of(stream: Stream, count: int, tokens: TokenLog, frames: FrameLog) ->
     last = frames.times[tokens.frames[rows[-1]]]
     together = bisect_left(stream.rows, _next_row(frames, tokens.frames[stream.rows[0]], len(tokens)), 0, count)
     rate = (count - together) / (last - first) if last > first else None
-    return Timing(first - stream.began, rate, *_gaps([tokens.frames[row] for row in rows], frames))
+    return Timing(first - stream.started_at, rate, *_gaps([tokens.frames[row] for row in rows], frames))
 
 
 def timing_of_all(count: int, tokens: TokenLog, frames: FrameLog) -> Timing:

@@ -1,19 +1,84 @@
-"""What the names of styles look like: colours of a theme and a heat palette, or attributes without colours."""
+"""How things look: signs, colours of a theme and a heat palette, or attributes where there are no colours."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from rich.color import Color
 from rich.style import Style
 
-from lmtool.tui.heat import ATTRIBUTES, COLORS, STREAM_COLORS
+from lmtool.logprobs.heat import ATTRIBUTES, COLORS, STREAM_COLORS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lmtool.tui.heat import Palette
+    from lmtool.logprobs.heat import Palette
+
+
+@dataclass(frozen=True, slots=True)
+class Glyphs:
+    """One set of signs; each takes one column."""
+
+    live: str = "⬤"
+    paused: str = "‖"
+    over: str = "■"
+    cursor: str = "▸"
+    dot: str = "●"
+    running: str = "▶"
+    waiting: str = "·"
+    stop: str = "✓"
+    error: str = "✗"
+    cut: str = "…"
+    bar: str = "▏"
+    open: str = "▕"
+    close: str = "▏"
+    blocks: str = " ▏▎▍▌▋▊▉█"
+    spark: str = "▁▂▃▄▅▆▇█"
+    line: str = "━"
+    knob: str = "●"
+    mark: str = "▲"
+    chosen: str = "◀"
+    down: str = "↓"
+    up: str = "↑"
+    between: str = "·"
+    rule: str = "─"
+    wall: str = "│"
+    arrow: str = "→"
+
+
+UNICODE = Glyphs()
+ASCII = Glyphs(
+    live="*",
+    paused="=",
+    over="#",
+    cursor=">",
+    dot="*",
+    running=">",
+    waiting=".",
+    stop="+",
+    error="x",
+    cut="~",
+    bar="|",
+    open="[",
+    close="]",
+    blocks="        #",
+    spark="._-=+*%#",
+    line="-",
+    knob="O",
+    mark="^",
+    chosen="<",
+    down="v",
+    up="^",
+    between="-",
+    rule="-",
+    wall="|",
+    arrow=">",
+)
+
+TO_ASCII = str.maketrans("…⟨⟩⏎·→\u2013⇧\u00d7≥≤", "~<>$.>-^x><")
+"""For what slips into texts beside the glyphs; each stands for one column as before."""
 
 _NAMED = {
     "accent": ("accent", True),
@@ -75,7 +140,7 @@ class Styles:
         dark: bool = True,
         sixteen: bool = False,
     ) -> None:
-        """Look like this from now on.
+        """Use these looks from now on.
 
         variables: of Textual's theme, names to `#rrggbb`. sixteen: the terminal knows sixteen colours only.
         """

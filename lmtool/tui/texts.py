@@ -5,54 +5,55 @@ from __future__ import annotations
 import codecs
 from typing import TYPE_CHECKING
 
-from lmtool.tui.tokens import NO_ID
+from lmtool.tui.columns import NO_ID
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from lmtool.tui.columns import TokenLog
     from lmtool.tui.streams import Stream
-    from lmtool.tui.tokens import TokenLog
 
 
 class Texts:
-    """Learns what ids mean; tells it for tokens of a log."""
+    """Texts of ids and of tokens of a log, from vocabularies and from what servers sent."""
 
     def __init__(self, tokens: TokenLog) -> None:
         self._tokens = tokens
         self._vocab: dict[int, str | bytes] = {}
         self._interned: dict[tuple[str | bytes, bool], int] = {}
-        self._named: list[tuple[str | bytes, bool]] = []
-        self._given: dict[int, str] = {}
+        self._without_id: list[tuple[str | bytes, bool]] = []
+        self._row_texts: dict[int, str] = {}
+        """By row, as the server sent them."""
         self._spellings: dict[int, _Spelling] = {}
         self.corrections = 0
-        """How often a vocabulary told what had been shown as `⟨#7⟩` before: whoever keeps texts must ask again."""
+        """Grows when a vocabulary explains what was shown as `⟨#7⟩`: cached texts are outdated then."""
 
     def learn(self, tokens: Mapping[int, str | bytes]) -> None:
-        """Take a vocabulary, or a part of one."""
+        """Add a vocabulary, or a part of one."""
         self._vocab.update(tokens)
         for spelling in self._spellings.values():
             self.corrections += spelling.forget_guesses()
 
     def intern(self, text: str | bytes, *, piece: bool = False) -> int:
         """A number below `NO_ID` that stands for this text; piece: for text of unknown tokens."""
-        place = self._interned.setdefault((text, piece), len(self._named))
-        if place == len(self._named):
-            self._named.append((text, piece))
+        place = self._interned.setdefault((text, piece), len(self._without_id))
+        if place == len(self._without_id):
+            self._without_id.append((text, piece))
         return NO_ID - 1 - place
 
     def is_piece(self, token: int) -> bool:
-        """Whether it is text of tokens that nobody named, not a token."""
-        return token < NO_ID and self._named[NO_ID - 1 - token][1]
+        """Whether it is text of tokens that the server did not name, not a token."""
+        return token < NO_ID and self._without_id[NO_ID - 1 - token][1]
 
-    def give(self, row: int, text: str) -> None:
-        """A server sent the text that a token of the log completes; a vocabulary that knows its id counts more."""
+    def set_text(self, row: int, text: str) -> None:
+        """Set the text that a token completes, as a server sent it; a vocabulary that has its id counts more."""
         if self._tokens.ids[row] not in self._vocab:
-            self._given[row] = text
+            self._row_texts[row] = text
 
     def piece(self, token: int) -> str | bytes:
-        """What an id means: text, or bytes inside a character; `⟨#7⟩` where nobody told."""
+        """What an id means: text, or bytes inside a character; `⟨#7⟩` where that is not known."""
         if token < NO_ID:
-            return self._named[NO_ID - 1 - token][0]
+            return self._without_id[NO_ID - 1 - token][0]
         return self._vocab.get(token, f"⟨#{token}⟩")
 
     def of_id(self, token: int) -> str:
@@ -61,41 +62,41 @@ class Texts:
         return f"⟨{piece.hex(' ')}⟩" if isinstance(piece, bytes) and piece else piece or f"⟨#{token}⟩"
 
     def spelling(self, token: int) -> bytes | None:
-        """The bytes that an id adds to a text; None where nobody told."""
+        """The bytes that an id adds to a text; None where they are not known."""
         if token >= NO_ID and token not in self._vocab:
             return None
         piece = self.piece(token)
         return piece if isinstance(piece, bytes) else None if "\ufffd" in piece and token < NO_ID else piece.encode()
 
     def differences(self, spell: Callable[[int], bytes]) -> dict[int, bool]:
-        """For each id that both spell whether it is otherwise; a special one, which adds no text, tells nothing."""
+        """For each id that both spell whether the bytes differ; a special one, which adds no text, is left out."""
         pieces = {token: piece.encode() if isinstance(piece, str) else piece for token, piece in self._vocab.items()}
         return {token: other != piece for token, piece in pieces.items() if piece and (other := spell(token))}
 
     def quote(self, token: int) -> str:
         """What an id means, between quotes; what is no text, such as `⟨f0 9f⟩` and `⟨#7⟩`, stands without."""
         piece = self.piece(token)
-        known = isinstance(piece, str) and piece and (token < NO_ID or token in self._vocab)
-        return repr(piece) if known else self.of_id(token)
+        is_text = isinstance(piece, str) and piece and (token < NO_ID or token in self._vocab)
+        return repr(piece) if is_text else self.of_id(token)
 
     def quote_row(self, row: int) -> str:
-        """The same of a token of the log."""
-        given = self._given.get(row)
-        return repr(given) if given else self.quote(self._tokens.ids[row])
+        """The text of a token of the log."""
+        text = self._row_texts.get(row)
+        return repr(text) if text else self.quote(self._tokens.ids[row])
 
-    def known(self, row: int) -> str | None:
-        """The same of a token of the log; None where nobody told it."""
+    def text_or_none(self, row: int) -> str | None:
+        """What a token of the log means on its own; None where that is not known."""
         token = self._tokens.ids[row]
-        return self._given.get(row) or (self.of_id(token) if token < NO_ID or token in self._vocab else None)
+        return self._row_texts.get(row) or (self.of_id(token) if token < NO_ID or token in self._vocab else None)
 
     def of_row(self, row: int) -> str:
         """What a token of the log means on its own."""
-        return self._given.get(row) or self.of_id(self._tokens.ids[row])
+        return self._row_texts.get(row) or self.of_id(self._tokens.ids[row])
 
-    def shown(self, stream: Stream, position: int) -> str:
+    def text_at(self, stream: Stream, position: int) -> str:
         """The text that the token at this position completes: a character belongs to its last token.
 
-        What a stream that is over left open is shown as U+FFFD at its last token.
+        A character that a finished stream left open becomes U+FFFD at its last token.
         """
         spelling = self._spellings.get(stream.index)
         if spelling is None:
@@ -103,13 +104,13 @@ class Texts:
         while len(spelling.texts) <= position:
             row = stream.rows[len(spelling.texts)]
             token = self._tokens.ids[row]
-            given = self._given.get(row)
-            known = given is not None or token < NO_ID or token in self._vocab
-            spelling.add(self.piece(token) if given is None else given, guessed=not known)
-        text = spelling.texts[position]
+            text = self._row_texts.get(row)
+            guess = text is None and token >= NO_ID and token not in self._vocab
+            spelling.add(self.piece(token) if text is None else text, guess=guess)
+        shown = spelling.texts[position]
         if position == len(stream.rows) - 1 and stream.ended is not None and spelling.open:
-            return f"{text}\ufffd"
-        return text
+            return f"{shown}\ufffd"
+        return shown
 
 
 class _Spelling:
@@ -127,9 +128,9 @@ class _Spelling:
         """Whether the last token ends inside a character."""
         return bool(self._decoder.getstate()[0])
 
-    def add(self, piece: str | bytes, *, guessed: bool) -> None:
-        """Take the next token's piece. guessed: whether it only stands in for what is not known."""
-        if guessed and self._guess is None:
+    def add(self, piece: str | bytes, *, guess: bool) -> None:
+        """Add the next token's piece. guess: whether it only stands in for an unknown one."""
+        if guess and self._guess is None:
             self._guess = len(self.texts), self._decoder.getstate()
         if isinstance(piece, str) and not self.open:
             self.texts.append(piece)
@@ -137,7 +138,7 @@ class _Spelling:
             self.texts.append(self._decoder.decode(piece if isinstance(piece, bytes) else piece.encode()))
 
     def forget_guesses(self) -> bool:
-        """Drop what was told from the first guess on; whether there was one."""
+        """Drop everything from the first guess on; whether there was one."""
         if self._guess is None:
             return False
         place, state = self._guess

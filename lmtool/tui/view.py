@@ -1,4 +1,4 @@
-"""What is seen of a `State`: the moment, the cursor, the filter, the colours. Every key is a method here."""
+"""What is shown of a `State`: the moment, the cursor, the filter, the colours."""
 
 from __future__ import annotations
 
@@ -6,32 +6,29 @@ import math
 from array import array
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, get_args
 
-from lmtool.tui.facts import StreamFacts
-from lmtool.tui.heat import MODES, HeatMode, Palette
-from lmtool.tui.lines import NoLines
+from lmtool.logprobs.heat import MODES, UPPER, HeatMode, Palette
+from lmtool.tui.event_store import NoLines
 from lmtool.tui.measures import Measures
-from lmtool.tui.sieve import Sieve
+from lmtool.tui.options import Mode
+from lmtool.tui.token_filter import StreamFacts, TokenFilter
 
 if TYPE_CHECKING:
-    from lmtool.logprobs.distribution import Distribution, Rank
     from lmtool.trace.filter import Filter
-    from lmtool.trace.stream_events import Alternative
-    from lmtool.tui.lines import Lines
+    from lmtool.tui.event_store import Lines
     from lmtool.tui.state import State
     from lmtool.tui.streams import Stream
 
-Mode: TypeAlias = Literal["interleaved", "split", "text", "table"]
-VIEWS: tuple[Mode, ...] = ("interleaved", "split", "text", "table")
+VIEWS: tuple[Mode, ...] = get_args(Mode)
 SPEEDS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0)
-THRESHOLDS = (2.0, 4.0, 6.0, 8.0, 10.0, 13.0)
+THRESHOLDS = UPPER["surprisal"][1:]
 """Bits from which on a token is surprising."""
 
 
 @dataclass(slots=True)
 class View:
-    """A way to look at a state. `moment` None means now: the view follows what comes.
+    """A way to look at a state. `moment` None means now: the view follows new tokens.
 
     A file is played by moving `moment` on (`tick`); a pause holds it while the state goes on growing.
     """
@@ -40,16 +37,17 @@ class View:
     lines: Lines = field(default_factory=NoLines)
     live: bool = True
     moment: float | None = None
+    """Seconds of the trace."""
     playing: bool = True
     speed: float = 1.0
     heat: HeatMode = "prob"
     palette: Palette = "blue-orange"
     mode: Mode = "interleaved"
     threshold: float = 4.0
-    invisible: bool = False
+    show_blanks: bool = False
     """Whether blanks are shown as signs."""
     filter: Filter | None = None
-    followed: int | None = None
+    followed_stream: int | None = None
     """The only stream whose tokens are shown."""
     stream: int = 0
     """The stream under the cursor."""
@@ -59,13 +57,13 @@ class View:
     """The frame under the cursor; None: the one of the token."""
     bar: int = 0
     """The alternative under the cursor, 0 the best."""
-    marked: list[int] = field(default_factory=list)
+    stream_marks: list[int] = field(default_factory=list)
     """Streams to compare."""
-    places: list[float] = field(default_factory=list)
-    """Marked moments of the user's own."""
+    time_marks: list[float] = field(default_factory=list)
+    """Moments that the user marked."""
     measures: Measures = field(init=False)
     """Of the tokens of the state."""
-    _sieve: Sieve | None = None
+    _token_filter: TokenFilter | None = None
 
     def __post_init__(self) -> None:
         self.measures = Measures(self.state, self.lines)
@@ -73,26 +71,25 @@ class View:
     # Time.
 
     @property
-    def seen(self) -> int:
-        """How many tokens of the log are seen."""
+    def token_count(self) -> int:
+        """Tokens of the log up to the moment."""
         return self.state.tokens_at(self.moment)
 
     @property
     def time(self) -> float:
-        """The moment that is seen, in seconds of the trace."""
+        """The moment in seconds of the trace."""
         return self.state.now if self.moment is None else self.moment
 
     @property
-    def held_back(self) -> int:
-        """Tokens that came since the view was paused."""
-        return len(self.state.tokens) - self.seen if self.moment is not None else 0
+    def hidden_count(self) -> int:
+        """Tokens that arrived after the moment."""
+        return len(self.state.tokens) - self.token_count if self.moment is not None else 0
 
     def pause(self) -> None:
         """Hold the view where it is, or go on."""
         if self.live:
             self.moment = self.state.now if self.moment is None else None
-            return
-        if self.moment is None:
+        elif self.moment is None:
             self.moment, self.playing = 0.0, True  # from the end it starts again
         else:
             self.playing = not self.playing
@@ -103,7 +100,7 @@ class View:
         return self.moment is not None and (self.live or not self.playing)
 
     def tick(self, seconds: float) -> None:
-        """So much time has passed on the user's clock: play on."""
+        """Play on by these seconds of the user's clock."""
         if self.live or not self.playing or self.moment is None:
             return
         self.moment += seconds * self.speed
@@ -119,19 +116,20 @@ class View:
         if self.live or self.moment is None:
             self.playing = False
         self.moment = moment
-        self._forget_what_is_not_seen()
+        if self.row is not None and self.row >= self.token_count:
+            self.row = self.frame = None
 
     def step_time(self, seconds: float) -> None:
-        """So many seconds on, or back."""
+        """Move on by these seconds, or back."""
         self.seek(self.time + seconds)
 
-    def step_frame(self, frames: int) -> None:
-        """To the frame after the last one that is seen, or to the one before."""
+    def step_frame(self, direction: int) -> None:
+        """To the moment of the next frame, or for -1 of the one before."""
         times = self.state.frames.times
         here = bisect_right(times, self.time) - 1
         there = here
-        while 0 <= there + (1 if frames > 0 else -1) < len(times):
-            there += 1 if frames > 0 else -1
+        while 0 <= there + direction < len(times):
+            there += direction
             if times[there] != times[here]:
                 break
         if 0 <= there < len(times):
@@ -145,13 +143,12 @@ class View:
     # Streams.
 
     def streams(self) -> list[Stream]:
-        """Those that the table shows: begun by now and let through by the filter."""
-        moment = self.time
-        found = [s for s in self.state.streams if s.began <= moment]
+        """Those of the table: begun by the moment and let through by the filter."""
+        moment, tokens = self.time, self.token_count
+        begun = [s for s in self.state.streams if s.started_at <= moment]
         if self.filter is None:
-            return found
-        seen = self.seen
-        return [s for s in found if self.filter.stream(StreamFacts(s, s.phase(moment, seen)))]
+            return begun
+        return [s for s in begun if self.filter.stream(StreamFacts(s, s.phase(moment, tokens)))]
 
     @property
     def current(self) -> Stream | None:
@@ -160,68 +157,67 @@ class View:
         return streams[self.stream] if self.stream < len(streams) else None
 
     def move_stream(self, steps: int) -> None:
-        """The cursor of the table: so many streams down."""
-        listed = [s.index for s in self.streams()]
-        if not listed:
-            return
-        place = listed.index(self.stream) if self.stream in listed else 0
-        self.choose_stream(listed[min(len(listed) - 1, max(0, place + steps))])
+        """The cursor of the table down."""
+        indices = [s.index for s in self.streams()]
+        if indices:
+            place = indices.index(self.stream) if self.stream in indices else 0
+            self.choose_stream(indices[min(len(indices) - 1, max(0, place + steps))])
 
     def choose_stream(self, index: int) -> None:
         """Look at this stream, at its last token."""
         self.stream = index
-        self.row = self.frame = None
-        self.bar = 0
+        self.end()
 
     def follow_stream(self) -> None:
-        """Show the tokens of this stream only, or of all again."""
-        self.followed = None if self.current is None or self.followed == self.stream else self.stream
-        self.set_filter(self.filter)
+        """Show the tokens of the stream under the cursor only, or of all again."""
+        if self.current is not None:
+            self.followed_stream = None if self.followed_stream == self.stream else self.stream
+            self.set_filter(self.filter)
 
     def mark_stream(self) -> None:
         """Mark the stream for a comparison, or take the mark away; the last two count."""
-        if self.stream in self.marked:
-            self.marked.remove(self.stream)
+        if self.stream in self.stream_marks:
+            self.stream_marks.remove(self.stream)
         else:
-            self.marked = [*self.marked, self.stream][-2:]
+            self.stream_marks = [*self.stream_marks, self.stream][-2:]
 
     # Tokens.
 
-    def shown(self) -> array[int] | range:
+    def token_rows(self) -> array[int] | range:
         """Rows of the tokens that the interleaved view shows, in order."""
-        seen = self.seen
-        if self.filter is None:
-            if self.followed is None:
-                return range(seen)
-            stream = self.state.streams[self.followed]
-            return stream.rows[: stream.count(seen)]
-        if self._sieve is None:
-            self._sieve = Sieve(self.filter, self.followed, self.measures)
-        return self._sieve.rows(seen)
+        tokens = self.token_count
+        if self._token_filter is not None:
+            return self._token_filter.rows(tokens)
+        if self.followed_stream is None:
+            return range(tokens)
+        stream = self.state.streams[self.followed_stream]
+        return stream.rows[: stream.count(tokens)]
 
-    def look_on(self) -> bool:
-        """Filter more of what was received; whether there is more to do. Call it between drawings."""
-        return self._sieve is not None and self._sieve.go_on()
+    def filter_more(self) -> bool:
+        """Filter more of the tokens; whether some are left. Call it between drawings."""
+        return self._token_filter is not None and self._token_filter.filter_more()
 
-    def set_filter(self, wanted: Filter | None) -> None:
+    def set_filter(self, new: Filter | None) -> None:
         """Show what this lets through; None: everything."""
-        self.filter = wanted if wanted is not None and wanted.source.strip() else None
-        self._sieve = None if self.filter is None else Sieve(self.filter, self.followed, self.measures)
-        self.look_on()
+        self.filter = new if new is not None and new.source.strip() else None
+        self._token_filter = (
+            None if self.filter is None else TokenFilter(self.filter, self.followed_stream, self.measures)
+        )
+        self.filter_more()
 
     @property
     def token(self) -> int | None:
         """Row of the token under the cursor; without one the last of the stream under the cursor."""
-        seen = self.seen
-        if self.row is not None and self.row < seen:
+        tokens = self.token_count
+        if self.row is not None and self.row < tokens:
             return self.row
         stream = self.current
-        count = stream.count(seen) if stream is not None else 0
+        count = stream.count(tokens) if stream is not None else 0
         return stream.rows[count - 1] if stream is not None and count else None
 
     def position(self, row: int) -> int:
         """Place of a token in its stream, from 0."""
-        return bisect_left(self.state.streams[self.state.tokens.streams[row]].rows, row)
+        return bisect_left(self.state.stream_of(row).rows, row)
 
     def choose_token(self, row: int) -> None:
         """Put the cursor on a token."""
@@ -229,28 +225,23 @@ class View:
         self.stream = self.state.tokens.streams[row]
 
     def move_token(self, steps: int) -> None:
-        """So many tokens on in the stream under the cursor."""
+        """The cursor on in its stream."""
         stream, row = self.current, self.token
-        if stream is None or row is None:
-            return
-        count = stream.count(self.seen)
-        place = bisect_left(stream.rows, row) + steps
-        if place >= count:
-            self.end()
-        else:
-            self.choose_token(stream.rows[max(0, place)])
+        if stream is not None and row is not None:
+            self._move(stream.rows[: stream.count(self.token_count)], row, steps)
 
     def move_row(self, steps: int) -> None:
-        """So many tokens down in what the interleaved view shows."""
-        shown = self.shown()
-        if not len(shown):
-            return
-        here = self.row if self.row is not None else shown[-1]
-        place = bisect_left(shown, here) + steps
-        if place >= len(shown):
+        """The cursor down in what the interleaved view shows."""
+        rows = self.token_rows()
+        if len(rows):
+            self._move(rows, rows[-1] if self.row is None else self.row, steps)
+
+    def _move(self, rows: array[int] | range, row: int, steps: int) -> None:
+        place = bisect_left(rows, row) + steps
+        if place >= len(rows):
             self.end()
         else:
-            self.choose_token(shown[max(0, place)])
+            self.choose_token(rows[max(0, place)])
 
     def surprising(self, direction: int) -> bool:
         """To the next token (or, for -1, the one before) that is surprising; whether there was one."""
@@ -258,7 +249,7 @@ class View:
         if stream is None or row is None:
             return False
         limit = -self.threshold * math.log(2)
-        count = stream.count(self.seen)
+        count = stream.count(self.token_count)
         place = bisect_left(stream.rows, row) + direction
         while 0 <= place < count:
             if tokens.logprobs[stream.rows[place]] < limit:
@@ -270,75 +261,39 @@ class View:
     def least_likely(self) -> bool:
         """To the least likely token of the stream under the cursor; whether there is one with a logprob."""
         stream, tokens = self.current, self.state.tokens
-        rows = stream.rows[: stream.count(self.seen)] if stream is not None else array("i")
-        known = [row for row in rows if not math.isnan(tokens.logprobs[row])]
-        if known:
-            self.choose_token(min(known, key=tokens.logprobs.__getitem__))
-        return bool(known)
-
-    def first(self) -> None:
-        """To the first token shown."""
-        shown = self.shown()
-        if len(shown):
-            self.choose_token(shown[0])
+        rows = stream.rows[: stream.count(self.token_count)] if stream is not None else array("i")
+        with_logprob = [row for row in rows if not math.isnan(tokens.logprobs[row])]
+        if with_logprob:
+            self.choose_token(min(with_logprob, key=tokens.logprobs.__getitem__))
+        return bool(with_logprob)
 
     def end(self) -> None:
-        """To the last token, and go along with what comes."""
+        """To the last token, and along with new ones."""
         self.row = self.frame = None
         self.bar = 0
 
     @property
-    def new(self) -> int:
+    def new_below(self) -> int:
         """Tokens shown below the cursor, while it does not go along."""
         if self.row is None:
             return 0
-        shown = self.shown()
-        return len(shown) - bisect_right(shown, self.row)
-
-    # Alternatives.
-
-    def alternatives(self, row: int) -> tuple[Alternative, ...]:
-        """A token and what it came beside, best first; empty where it came alone, or its frame cannot be read again."""
-        return self.measures.alternatives(row)
-
-    def distribution(self, row: int) -> Distribution[int | str | bytes]:
-        """What is known of the distribution that a token was chosen from."""
-        return self.measures.distribution(row)
-
-    def rank(self, row: int) -> Rank | None:
-        """Rank of a token, or the least that it can be; None where nothing is known of it."""
-        return self.measures.rank(row)
-
-    def name(self, row: int) -> int | str | bytes:
-        """What a token is called among alternatives: its id, or its text or bytes where there are no ids."""
-        return self.measures.name(row)
+        rows = self.token_rows()
+        return len(rows) - bisect_right(rows, self.row)
 
     def move_bar(self, steps: int) -> None:
-        """The cursor among the alternatives: so many down."""
+        """The cursor among the alternatives down."""
         row = self.token
-        most = len(self.alternatives(row)) - 1 if row is not None else 0
-        self.bar = min(max(0, most), max(0, self.bar + steps))
-
-    def entropy(self, row: int) -> tuple[float, float] | None:
-        """Bounds of a token's entropy in bits."""
-        return self.measures.entropy(row)
-
-    def gap(self, row: int) -> float | None:
-        """Milliseconds between a token and the stream's token before it; None for the first."""
-        return self.measures.gap(row)
-
-    def measure(self, row: int) -> float | None:
-        """Value of a token under the heat mode."""
-        return self.measures.of(row, self.heat)
+        last = len(self.measures.alternatives(row)) - 1 if row is not None else 0
+        self.bar = min(max(0, last), max(0, self.bar + steps))
 
     def style(self, row: int) -> str:
-        """Name of a token's style."""
+        """Name of a token's style under the heat mode."""
         return self.measures.style(row, self.heat)
 
     # Frames.
 
     @property
-    def frame_now(self) -> int | None:
+    def current_frame(self) -> int | None:
         """The frame under the cursor: chosen, or the one that brought the token."""
         if self.frame is not None:
             return self.frame
@@ -356,13 +311,12 @@ class View:
         self.frame = frame
 
     def move_frame(self, steps: int) -> None:
-        """So many frames down."""
-        count = self.state.frames.until(self.time)
+        """The cursor among the frames down."""
+        count, here = self.state.frames.until(self.time), self.current_frame
         if count:
-            here = self.frame_now
             self.choose_frame(min(count - 1, max(0, (count - 1 if here is None else here) + steps)))
 
-    # Looks.
+    # Looks and marks.
 
     def next_heat(self) -> None:
         """The next heat mode."""
@@ -377,20 +331,15 @@ class View:
         later = [t for t in THRESHOLDS if t > self.threshold]
         self.threshold = later[0] if later else THRESHOLDS[0]
 
-    def mark_place(self) -> None:
+    def mark_moment(self) -> None:
         """Remember this moment."""
-        self.places = sorted({*self.places, round(self.time, 6)})
+        self.time_marks = sorted({*self.time_marks, round(self.time, 6)})
 
-    def next_place(self) -> float | None:
+    def next_mark(self) -> float | None:
         """To the next marked moment, the trace's own marks among them, around from the last to the first."""
-        known = sorted({*self.places, *(round(mark.time, 6) for mark in self.state.marks)})
-        if not known:
+        marks = sorted({*self.time_marks, *(round(mark.time, 6) for mark in self.state.marks)})
+        if not marks:
             return None
-        later = [place for place in known if place > self.time + 1e-6]
-        there = later[0] if later else known[0]
+        there = next((mark for mark in marks if mark > self.time + 1e-6), marks[0])
         self.seek(there)
         return there
-
-    def _forget_what_is_not_seen(self) -> None:
-        if self.row is not None and self.row >= self.seen:
-            self.row = self.frame = None

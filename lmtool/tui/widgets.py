@@ -12,8 +12,8 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from lmtool.tui.glyphs import TO_ASCII
 from lmtool.tui.runs import visible
+from lmtool.tui.styles import TO_ASCII
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from lmtool.tui.styles import Styles
 
 STRIPS = 256
-"""Drawn lines that a widget keeps."""
+"""Drawn lines that a widget caches."""
 WHEEL = 3
 """Rows of a turn of the mouse wheel."""
 
 
 def strip_of(line: Iterable[Run], styles: Styles, columns: int, base: Style) -> Strip:
-    """A line as Textual draws it, exactly as wide as asked. Whatever it holds, no control reaches the terminal."""
+    """A line as Textual draws it, exactly this wide; no control in it reaches the terminal."""
     of = styles.of
     segments = [Segment(_harmless(run.text), base + of(run.style)) for run in line if run.text]
     if styles.ascii:
@@ -66,11 +66,11 @@ class Canvas(Widget):
         self._version = -1
         self._base = Style.null()
         self._rows: dict[tuple[Run, ...], Strip] = {}
-        """Of lines drawn lately: what scrolls is the same line in another row."""
+        """Drawn lately: what scrolls is the same line in another row."""
         self._edges = Strip([]), Strip([])
         """Of the border, left and right of a row."""
         self._shape: object = None
-        """What rows and edges were drawn for."""
+        """What rows and edges were drawn for: width, border, colours."""
 
     def put(self, lines: list[Line]) -> None:
         """Show these lines."""
@@ -177,11 +177,6 @@ class LinePane(Canvas, can_focus=True):
         """Lines that are out of sight below."""
         return max(0, self.height - self.top - self.rows)
 
-    @property
-    def _heads(self) -> int:
-        """Lines of the document that stay at the top."""
-        return getattr(self.document, "heads", 0)
-
     def draw(self) -> None:
         """Look at the document again."""
         columns, rows = self.size.width, self.size.height
@@ -193,17 +188,17 @@ class LinePane(Canvas, can_focus=True):
         if anchor is not None and not self._loose:
             self._show(anchor, rows)
         self.top = max(0, min(self.top, self.height - rows))
-        heads = self._heads
+        heads = document.heads
         rest = range(self.top + heads, min(self.top + rows, self.height))
         self.put([document.line(y, columns) for y in (*range(min(heads, self.height)), *rest)])
 
     def _show(self, place: int, rows: int) -> None:
         if place >= self.height - 1:
             self.top = self.height - rows
-        elif not self.top + self._heads - rows <= place < self.top + 2 * rows:
+        elif not self.top + self.document.heads - rows <= place < self.top + 2 * rows:
             self.top = place - rows // 3  # a jump: with what came before it, and more of what comes after
-        elif place < self.top + self._heads:
-            self.top = place - self._heads
+        elif place < self.top + self.document.heads:
+            self.top = place - self.document.heads
         elif place >= self.top + rows:
             self.top = place - rows + 1
 

@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from lmtool.access.credentials import checked_key, key_protocol, shows, without_credentials
+from lmtool.access.credentials import checked_key, has_key, key_protocol, without_credentials
 from lmtool.errors import UsageError
 
 KEY = "s3cret/+?:="
@@ -30,14 +30,14 @@ def basic(pair: str) -> str:
 )
 def test_ways_to_show_a_key(name: str, value: str) -> None:
     """A bearer's token, basic credentials, `x-api-key`, a subprotocol; others beside it do no harm."""
-    assert shows(KEY, [("x-api-key", "another"), (name, value)])
-    assert not shows(KEY + "x", [(name, value)])
-    assert not shows(KEY[:-1], [(name, value)])
+    assert has_key(KEY, [("x-api-key", "another"), (name, value)])
+    assert not has_key(KEY + "x", [(name, value)])
+    assert not has_key(KEY[:-1], [(name, value)])
 
 
 def test_a_key_as_the_name_of_a_user() -> None:
-    """`http://KEY@host/` shows it as well."""
-    assert shows("abc", [("authorization", basic("abc:"))])
+    """`http://KEY@host/` has_key it as well."""
+    assert has_key("abc", [("authorization", basic("abc:"))])
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_key_as_the_name_of_a_user() -> None:
 )
 def test_what_shows_nothing(name: str, value: str) -> None:
     """Whatever a stranger sends is compared, and never an error."""
-    assert not shows(KEY, [(name, value)])
+    assert not has_key(KEY, [(name, value)])
 
 
 def test_headers_without_credentials() -> None:

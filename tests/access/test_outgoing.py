@@ -40,8 +40,8 @@ def test_what_is_shown() -> None:
 
 def test_refusals() -> None:
     """A key that is asked for, one that is wrong, and what the server says of anything else."""
-    asked, wrong = denied("ws://h/", 401, "x", shown=False), denied("ws://h/", 401, "x", shown=True)
+    asked, wrong = denied("ws://h/", 401, "x", key_sent=False), denied("ws://h/", 401, "x", key_sent=True)
     assert "asks for an API key" in asked.message
     assert "refuses the API key" in wrong.message
     assert all("--api-key" in error.hints[0] and error.exit_code == 4 for error in (asked, wrong))
-    assert "--allow-host me" in denied("ws://h/", 421, "start it with  --allow-host me", shown=False).message
+    assert "--allow-host me" in denied("ws://h/", 421, "start it with  --allow-host me", key_sent=False).message

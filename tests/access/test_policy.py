@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from lmtool.access.credentials import key_protocol
-from lmtool.access.policy import AccessPolicy, Client, Refusal, admit, admitted_origin
+from lmtool.access.policy import (
+    AccessPolicy,
+    Refusal,
+    admitted_origin,
+    answer_headers,
+    find_refusal,
+    preflight_headers,
+)
 
 HERE = "127.0.0.1:8080"
 OPEN = AccessPolicy()
@@ -16,8 +23,8 @@ SHOWN = ("authorization", "Bearer secret")
 
 def reason(policy: AccessPolicy, *headers: tuple[str, str], host: str | None = HERE, **how: str) -> str | None:
     given = [*([] if host is None else [("host", host)]), *headers]
-    decision = admit(policy, given, "1.2.3.4", **how)
-    return decision.reason if isinstance(decision, Refusal) else None
+    refusal = find_refusal(policy, given, **how)
+    return None if refusal is None else refusal.reason
 
 
 @pytest.mark.parametrize(
@@ -87,7 +94,7 @@ def test_a_rebound_page_is_of_no_origin_here() -> None:
     """That its origin and its host are equal proves nothing where the host is not ours."""
     headers = [("origin", "http://evil.example"), ("host", "evil.example")]
     assert admitted_origin(OPEN, headers) is None
-    assert admit(OPEN, headers).reason == "foreign_host"  # type: ignore[union-attr]
+    assert find_refusal(OPEN, headers).reason == "foreign_host"  # type: ignore[union-attr]
 
 
 def test_pages_that_do_not_tell_their_origin() -> None:
@@ -108,9 +115,9 @@ def test_any_page_or_one_of_a_file_may_be_allowed() -> None:
 def test_keys() -> None:
     """Where one is asked for it must be shown; where none is, any may be."""
     assert reason(KEYED) == reason(KEYED, ("authorization", "Bearer wrong")) == "invalid_api_key"
-    assert admit(KEYED, [("host", HERE), SHOWN], "::1") == Client("::1", "api_key")
-    assert admit(KEYED, [("host", HERE), ("sec-websocket-protocol", key_protocol("secret"))]) == Client("", "api_key")
-    assert admit(OPEN, [("host", HERE), SHOWN]) == Client("")
+    assert reason(KEYED, SHOWN) is None
+    assert reason(KEYED, ("sec-websocket-protocol", key_protocol("secret"))) is None
+    assert reason(OPEN, SHOWN) is None
 
 
 @pytest.mark.parametrize("path", ["/health", "/healthz", "/health/live"])
@@ -160,7 +167,7 @@ def test_refusals_help() -> None:
         ([("host", f"{long}.example"), SHOWN], 421, "--allow-host"),
         ([SHOWN], 400, "Host"),
     ):
-        refusal = admit(KEYED, headers)
+        refusal = find_refusal(KEYED, headers)
         assert isinstance(refusal, Refusal)
         assert refusal.status == status
         assert word in refusal.sentence
@@ -181,3 +188,36 @@ def test_what_a_person_should_know() -> None:
 def test_a_key_is_not_shown_by_its_policy() -> None:
     """What is printed of a policy, such as in an error, has no key."""
     assert "secret" not in repr(KEYED)
+
+
+def test_cors_headers_of_answers() -> None:
+    """The origin that may read it, and that it depends on the origin; never a word about credentials."""
+    assert answer_headers(KEYED, [("host", HERE), ("origin", "https://good.example")]) == [
+        ("access-control-allow-origin", "https://good.example"),
+        ("vary", "Origin"),
+    ]
+    for foreign in ([], [("origin", "https://evil.example")], [("origin", "null")]):
+        assert answer_headers(KEYED, [("host", HERE), *foreign]) == [("vary", "Origin")]
+    anyone = dict(answer_headers(AccessPolicy(origins=("*",)), [("host", HERE), ("origin", "null")]))
+    assert anyone["access-control-allow-origin"] == "*"
+
+
+def test_cors_headers_of_preflights() -> None:
+    """Methods, the headers that are asked for, how long that holds; a private network where that is asked."""
+    asked = [
+        ("host", HERE),
+        ("origin", "http://localhost:3000"),
+        ("access-control-request-method", "POST"),
+        ("access-control-request-headers", "authorization,content-type, x-stainless-os"),
+        ("access-control-request-private-network", "true"),
+    ]
+    found = dict(preflight_headers(KEYED, asked))
+    assert found["access-control-allow-origin"] == "http://localhost:3000"
+    assert found["access-control-allow-headers"] == "authorization,content-type, x-stainless-os"
+    assert "DELETE" in found["access-control-allow-methods"]
+    assert found["access-control-allow-private-network"] == "true"
+    assert int(found["access-control-max-age"]) > 0
+    assert not any("credentials" in name for name in found)
+    plain = dict(preflight_headers(KEYED, [*asked[:3], ("access-control-request-headers", "a\x00b: c")]))
+    assert "access-control-allow-headers" not in plain
+    assert "access-control-allow-private-network" not in plain

@@ -58,7 +58,7 @@ def test_no_file(tmp_path: Path) -> None:
 def test_no_vocabulary(tmp_path: Path) -> None:
     """Another family's vocabulary is in its configuration, or nowhere."""
     write(tmp_path, {"other.weight": [3, 4]})
-    with pytest.raises(FileError, match="does not tell vocab_size"):
+    with pytest.raises(FileError, match="has no vocab_size"):
         read_checkpoint(tmp_path)
     (tmp_path / "config.json").write_text('{"vocab_size": 7}')
     assert read_checkpoint(tmp_path).vocab_size == 7

@@ -1,13 +1,18 @@
-"""What a contest says."""
+"""Reports of a contest from known timings: limits, outcome, card."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from io import StringIO
+
 import pytest
+from rich.console import Console
 
 from lmtool.bench.checkpoint import Checkpoint
 from lmtool.bench.contest import Agreement, Round, Timing
 from lmtool.bench.contestants import Contestant
-from lmtool.bench.engine_report import EngineBench, EngineReport, as_outcome
+from lmtool.bench.engine_report import EngineBench, EngineReport, as_outcome, engine_card, ratio
+from lmtool.bench.record import Spread
 
 
 def report(*, peer_wrong: int = 0, steady: bool = True) -> EngineReport:
@@ -36,36 +41,91 @@ def test_limits_are_those_of_the_measured_machine() -> None:
     assert report().limit("lmtool:float32", 2) == pytest.approx(500.0)
 
 
-def test_auto_is_what_ours_is_served_with() -> None:
-    """Peers that were given no dtype get the same; who is there twice takes part once."""
+def test_auto_is_the_dtype_of_our_engine() -> None:
+    """Peers without a dtype get the same; equal contestants take part once."""
     words = [("lmtool", "auto"), ("transformers", "auto"), ("lmtool", "float32"), ("llamacpp", "int8")]
     bench = EngineBench("m", tuple(Contestant(peer, dtype, "python") for peer, dtype in words))
-    names = [one.name for one in bench.decided("bfloat16").contestants]
+    names = [one.name for one in bench.with_auto_dtype("bfloat16").contestants]
     assert names == ["lmtool:bfloat16", "transformers:bfloat16", "lmtool:float32", "llamacpp:int8"]
-    names = [one.name for one in bench.decided("float32").contestants]
+    names = [one.name for one in bench.with_auto_dtype("float32").contestants]
     assert names == ["lmtool:float32", "transformers:float32", "llamacpp:int8"]
 
 
 def test_the_outcome() -> None:
     """A row a contestant and a batch size; ratios are compared, and the share of the limit."""
-    told = as_outcome(report())
-    ours, theirs = told["results"]
+    outcome = as_outcome(report())
+    ours, theirs = outcome["results"]
     assert ours["decode_of_limit"] == pytest.approx(0.1)
     assert theirs["ours_over_this"]["decode"] == {"median": 2.0, "min": 2.0, "max": 2.0}
     assert theirs["ours_over_this"]["decode_cpu"]["median"] == 4.0
     assert theirs["ids"] == {"agree": True, "checked": 40, "wrong": 0, "of": 64}
-    assert told["metrics"]["b2.decode_over_transformers:float32"]["value"] == 2.0
-    assert told["metrics"]["b2.decode_of_limit"]["better"] == "higher"
+    assert outcome["metrics"]["b2.decode_over_transformers:float32"]["value"] == 2.0
+    assert outcome["metrics"]["b2.decode_of_limit"]["better"] == "higher"
 
 
-def test_a_peer_with_other_ids_does_not_count() -> None:
+def test_a_peer_with_other_ids_is_not_valid() -> None:
     """Its row says so, and nothing is compared with it."""
-    told = as_outcome(report(peer_wrong=1))
-    assert told["results"][1]["ids"]["agree"] is False
-    assert "b2.decode_over_transformers:float32" not in told["metrics"]
+    outcome = as_outcome(report(peer_wrong=1))
+    assert outcome["results"][1]["ids"]["agree"] is False
+    assert "b2.decode_over_transformers:float32" not in outcome["metrics"]
 
 
-def test_disturbed_rounds_say_nothing() -> None:
+def test_unsteady_rounds_have_no_figures() -> None:
     """No rows, no metrics."""
-    told = as_outcome(report(steady=False))
-    assert (told["results"], told["metrics"]) == ([], {})
+    outcome = as_outcome(report(steady=False))
+    assert (outcome["results"], outcome["metrics"]) == ([], {})
+
+
+def render(columns: int, shown: EngineReport) -> str:
+    stream = StringIO()
+    Console(file=stream, width=columns, color_system=None).print(engine_card(shown, columns))
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("columns", [44, 60, 80, 120])
+def test_the_card_fits(columns: int) -> None:
+    """No line is longer than the terminal is wide."""
+    assert max(map(len, render(columns, report()).splitlines())) <= columns
+
+
+def test_the_card_has_every_figure() -> None:
+    """Rates, share of the limit, ratios with their spread, prefill, ids compared."""
+    text = render(120, report())
+    for part in (
+        "50.0",
+        "25.0",
+        "10%",
+        "5%",
+        "2.00 (2.00-2.00)",
+        "4.00 (4.00-4.00)",
+        "320",
+        "160",
+        "40/64",
+        "batch 2",
+        "2 rounds",
+    ):
+        assert part in text
+
+
+def test_the_card_names_what_is_not_valid() -> None:
+    """Other ids, a peer that failed, unsteady rounds."""
+    other = report(peer_wrong=1)
+    other.failures["vllm:float32"] = "no room"
+    text = render(120, other)
+    assert "differ" in text
+    assert "vllm:float32: no room" in text
+    assert "its figures are not valid" in text
+    assert "no round was steady" in render(120, report(steady=False))
+
+
+def test_the_card_has_the_models_size() -> None:
+    """Thousands or millions of weights."""
+    assert "1 K weights" in render(120, report())
+    large = replace(report(), checkpoint=Checkpoint(124_400_000, 1000, 100))
+    assert "124 M weights" in render(120, large)
+
+
+def test_ratio() -> None:
+    """Median and extremes, or nothing."""
+    assert ratio(Spread(1.9, 1.85, 2.0)) == "1.90 (1.85-2.00)"
+    assert ratio(None) == ""

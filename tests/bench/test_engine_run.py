@@ -1,4 +1,4 @@
-"""A contest that cannot be held; one that is held is in `tests/cli/bench/test_engine.py`."""
+"""A contest that cannot start; whole ones run in `tests/cli/bench/test_engine.py`."""
 
 from __future__ import annotations
 

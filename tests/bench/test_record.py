@@ -1,14 +1,18 @@
-"""Times of tokens, and what they amount to."""
+"""Token times of requests, and their statistics."""
 
 from __future__ import annotations
 
+import statistics
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from lmtool.bench.record import Goal, Record, summary
+from lmtool.bench.record import Goal, Record, Spread, percentile, spread, summary
 
 
-def record(began: float, *stamps: float, error: str | None = None) -> Record:
-    return Record(began, list(stamps), len(stamps), error)
+def record(start: float, *stamps: float, error: str | None = None) -> Record:
+    return Record(start, list(stamps), len(stamps), error)
 
 
 def test_the_four_times() -> None:
@@ -23,25 +27,53 @@ def test_the_four_times() -> None:
 def test_summary() -> None:
     """Field names and units of the field; requests that failed count nowhere but in `failed`."""
     records = [record(0.0, 1.0, 2.0), record(0.0, 3.0, 5.0), record(0.0, error="no")]
-    told = summary(records, 5.0, Goal(ttft=2.0), cpu_seconds=2.0)
-    assert (told["completed"], told["failed"], told["output_tokens"]) == (2, 1, 4)
-    assert (told["output_throughput"], told["goodput"], told["tokens_per_cpu_s"]) == (0.8, 0.4, 2.0)
-    assert told["ttft_ms"] == pytest.approx({"p50": 2000, "p90": 2800, "p99": 2980})
-    assert told["itl_ms"]["p50"] == told["tpot_ms"]["p50"] == 1500
-    assert told["e2el_ms"]["p50"] == 3500
+    figures = summary(records, 5.0, Goal(ttft=2.0), cpu_seconds=2.0)
+    assert (figures["completed"], figures["failed"], figures["output_tokens"]) == (2, 1, 4)
+    assert (figures["output_throughput"], figures["goodput"], figures["tokens_per_cpu_s"]) == (0.8, 0.4, 2.0)
+    assert figures["ttft_ms"] == pytest.approx({"p50": 2000, "p90": 2800, "p99": 2980})
+    assert figures["itl_ms"]["p50"] == figures["tpot_ms"]["p50"] == 1500
+    assert figures["e2el_ms"]["p50"] == 3500
 
 
-def test_what_is_not_known_is_left_out() -> None:
+def test_unknown_figures_are_left_out() -> None:
     """No CPU time of a server elsewhere, no gaps of single tokens."""
-    told = summary([record(0.0, 1.0)], 1.0, Goal(), None)
-    assert not {"tokens_per_cpu_s", "itl_ms", "tpot_ms"} & set(told)
+    figures = summary([record(0.0, 1.0)], 1.0, Goal(), None)
+    assert not {"tokens_per_cpu_s", "itl_ms", "tpot_ms"} & set(figures)
 
 
 @pytest.mark.parametrize(
-    ("goal", "kept"),
+    ("goal", "met"),
     [(Goal(), True), (Goal(0.6), True), (Goal(0.4), False), (Goal(None, 0.5), True), (Goal(None, 0.2), False)],
 )
-def test_goals(goal: Goal, kept: bool) -> None:
+def test_goals(goal: Goal, met: bool) -> None:
     """Time to the first token, and the 99th percentile of the gaps."""
-    assert goal.kept_by(record(0.0, 0.5, 0.8, 0.9)) is kept
-    assert Goal(1.0, 0.0).kept_by(record(0.0, 0.5))
+    assert goal.is_met_by(record(0.0, 0.5, 0.8, 0.9)) is met
+    assert Goal(1.0, 0.0).is_met_by(record(0.0, 0.5))
+
+
+NUMBERS = st.lists(st.floats(-1e6, 1e6), min_size=1)
+
+
+@given(NUMBERS)
+def test_the_50th_percentile_is_the_median(values: list[float]) -> None:
+    """The standard library's median, whatever the order and the number."""
+    assert percentile(values, 50) == pytest.approx(statistics.median(values), abs=1e-6)
+
+
+@given(NUMBERS, st.integers(1, 99))
+def test_a_percentile_lies_between_the_extremes(values: list[float], percent: int) -> None:
+    """Nothing is outside, and one value is every percentile of itself."""
+    assert min(values) - 1e-9 <= percentile(values, percent) <= max(values) + 1e-9
+    assert percentile(values[:1], percent) == values[0]
+
+
+def test_no_values() -> None:
+    """Have neither percentile nor spread."""
+    for call in (lambda: percentile([], 50), lambda: spread([])):
+        with pytest.raises(ValueError, match="data points"):
+            call()
+
+
+def test_spread() -> None:
+    """Median, least and greatest."""
+    assert spread([3.0, 1.0, 2.0]) == Spread(2.0, 1.0, 3.0)

@@ -71,4 +71,4 @@ def test_files_that_cannot_be_had(tmp_path: Path) -> None:
 
 def test_the_object_says_what_it_is() -> None:
     """Format, version and kind stand first."""
-    assert list(json.loads(json.dumps(outcome("engine", {}, METRICS)))) == ["lmtool_bench", "bench", "metrics"]
+    assert list(json.loads(json.dumps(outcome("engine", {}, METRICS)))) == ["lmtool_bench", "bench", "time", "metrics"]

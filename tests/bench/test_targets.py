@@ -1,17 +1,21 @@
-"""Servers under load: what becomes a record."""
+"""Servers under load: records of their answers, and their CPU time."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
+import os
+import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lmtool.access.policy import AccessPolicy
-from lmtool.bench.targets import ModelTarget, OpenAITarget
+from lmtool.bench.targets import PROC, ModelTarget, OpenAITarget, listener, process_cpu_seconds
 from lmtool.bench.workload import Job, schema
 from lmtool.errors import ConnectError, ServerError
 from lmtool.types import GenerateRequest
@@ -28,17 +32,17 @@ async def test_a_models_tokens_are_stamped() -> None:
     record = await ModelTarget(model).send(Job((1, 2), 6))
     assert record.complete
     assert (len(record.stamps), record.tokens) == (6, 6)
-    assert record.began <= record.stamps[0] <= record.stamps[-1]
+    assert record.start <= record.stamps[0] <= record.stamps[-1]
     assert model.requests[0].sampling.ignore_eos  # type: ignore[union-attr]  # a GENERATE
 
 
-async def test_drawn_and_held() -> None:
+async def test_samples_and_constraints() -> None:
     """A job's seed and constraint go with its request."""
-    model, held = ScriptedModel(), schema(1)
-    assert (await ModelTarget(model).send(Job((1, 2), 6, drawn=7, constraint=held))).error is None
+    model, rule = ScriptedModel(), schema(1)
+    assert (await ModelTarget(model).send(Job((1, 2), 6, sample_seed=7, constraint=rule))).error is None
     (request,) = model.requests
     assert isinstance(request, GenerateRequest)
-    assert (request.sampling.temperature, request.sampling.seed, request.constraint) == (1.0, 7, held)
+    assert (request.sampling.temperature, request.sampling.seed, request.constraint) == (1.0, 7, rule)
 
 
 async def test_scoring_and_failing() -> None:
@@ -56,20 +60,21 @@ CUT = (9, 9)
 
 
 @contextlib.asynccontextmanager
-async def http_server(asked: list[dict[str, Any]] | None = None) -> AsyncIterator[str]:
-    """A server that streams completions as OpenAI's API does. asked: gets what it is asked."""
-    asked = [] if asked is None else asked
+async def http_server(bodies: list[dict[str, Any]] | None = None) -> AsyncIterator[str]:
+    """A server that streams completions as OpenAI's API does. bodies: collects the requests."""
+    bodies = [] if bodies is None else bodies
     from starlette.applications import Starlette
     from starlette.responses import JSONResponse, StreamingResponse
     from starlette.routing import Route
 
-    from lmtool.cli.serving.listening import ListenConfig, bind
-    from lmtool.cli.serving.service import carrier
     from lmtool.lmtp.config import ServerConfig
+    from lmtool.serving.config import ListenConfig
+    from lmtool.serving.listening import bind
+    from lmtool.serving.service import http_server
 
     async def completions(request: Request) -> Response:
         body = await request.json()
-        asked.append(body)
+        bodies.append(body)
         if body["model"] != "m":
             return JSONResponse({"error": {"message": "no such model"}}, 404)
 
@@ -89,7 +94,7 @@ async def http_server(asked: list[dict[str, Any]] | None = None) -> AsyncIterato
 
     routes = [Route("/v1/completions", completions, methods=["POST"]), Route("/v1/models", models)]
     sockets = bind(ListenConfig(port=0))
-    server = carrier(Starlette(routes=routes), AccessPolicy(), ServerConfig())
+    server = http_server(Starlette(routes=routes), AccessPolicy(), ServerConfig())
     task = asyncio.create_task(server.serve(sockets))
     try:
         yield f"http://127.0.0.1:{sockets[0].getsockname()[1]}/v1"
@@ -116,22 +121,23 @@ async def test_an_openai_compatible_server() -> None:
     assert scoring.error is not None
 
 
-async def test_drawn_and_held_over_http() -> None:
+async def test_samples_and_constraints_over_http() -> None:
     """A job's seed and constraint go with its request here, too."""
-    asked: list[dict[str, Any]] = []
-    held = schema(1)
-    async with http_server(asked) as url:
+    bodies: list[dict[str, Any]] = []
+    rule = schema(1)
+    async with http_server(bodies) as url:
         target = OpenAITarget(url, "m")
         await target.send(Job((1, 2), 6))
-        await target.send(Job((1, 2), 6, drawn=7, constraint=held))
+        await target.send(Job((1, 2), 6, sample_seed=7, constraint=rule))
         await target.close()
-    plain, drawn = asked
+    plain, sampled = bodies
+    assert (plain["stream"], plain["stream_options"], plain["ignore_eos"]) == (True, {"include_usage": True}, True)
     assert (plain["temperature"], "seed" in plain, "structured_outputs" in plain) == (0, False, False)
-    assert (drawn["temperature"], drawn["seed"]) == (1, 7)
-    assert drawn["structured_outputs"] == {"json": json.loads(held.text)}
+    assert (sampled["temperature"], sampled["seed"]) == (1, 7)
+    assert sampled["structured_outputs"] == {"json": json.loads(rule.text)}
 
 
-async def test_nobody_there() -> None:
+async def test_no_server() -> None:
     """An address without a server, and one that is no API."""
     target = OpenAITarget("http://127.0.0.1:1/v1")
     with pytest.raises(ConnectError, match="no OpenAI-compatible server"):
@@ -143,3 +149,34 @@ async def test_nobody_there() -> None:
         with pytest.raises(ServerError, match="404"):
             await target.models()
         await target.close()
+
+
+LINUX = pytest.mark.skipif(not PROC.is_dir(), reason="needs Linux's /proc")
+
+
+@LINUX
+def test_the_listener_of_a_port() -> None:
+    """This process, or none."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        assert listener(port) == os.getpid()
+    assert listener(port) is None
+
+
+@LINUX
+def test_cpu_time_counts_children() -> None:
+    """A child's work is its parent's; a process that is gone has none."""
+    work = "import sys; sum(range(4_000_000)); print(); sys.stdin.read()"
+    before = process_cpu_seconds(os.getpid())
+    child = subprocess.Popen([sys.executable, "-c", work], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.readline()
+    own = process_cpu_seconds(child.pid)
+    total = process_cpu_seconds(os.getpid())
+    assert own is not None
+    assert total is not None
+    assert before is not None
+    assert own > 0
+    assert total - before > own - 0.005  # ticks of a hundredth, as floats
+    child.communicate(b"")
+    assert process_cpu_seconds(child.pid) is None

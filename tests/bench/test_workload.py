@@ -1,4 +1,4 @@
-"""What load tests ask for."""
+"""The requests of a load test."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from lmtool.bench.workload import (
     SCENARIOS,
     Job,
     Scenario,
+    ServeBench,
     arrivals,
     check_fits,
     jobs,
     landing,
-    shape,
 )
 from lmtool.errors import UsageError
 
@@ -26,7 +26,7 @@ from lmtool.errors import UsageError
 @pytest.mark.parametrize("scenario", ["S1", "S2", "S3", "S4", "S5"])
 def test_the_same_seed_asks_the_same(scenario: Scenario) -> None:
     """And another seed something else."""
-    lengths = shape(scenario, 20, 5)
+    lengths = ServeBench(scenario, 20, 5).shape
     first, again, other = (jobs(scenario, lengths, 8, 100, seed) for seed in (1, 1, 2))
     assert first == again
     assert first != other
@@ -36,14 +36,14 @@ def test_the_same_seed_asks_the_same(scenario: Scenario) -> None:
 @given(st.integers(1, 40), st.integers(4, 300), st.integers())
 def test_ids_are_in_the_vocabulary(length: int, size: int, seed: int) -> None:
     """Above the special ones that most models begin with."""
-    (job,) = jobs("S1", shape("S1", length, 3), 1, size, seed)
+    (job,) = jobs("S1", ServeBench("S1", length, 3).shape, 1, size, seed)
     assert len(job.prompt) == length
     assert all(3 <= token < size for token in job.prompt)
 
 
 def test_branches_share_a_prefix() -> None:
     """S4: 16 branches each, which differ in their last token only."""
-    found = jobs("S4", shape("S4", 12, 4), 20, 1000, 0)
+    found = jobs("S4", ServeBench("S4", 12, 4).shape, 20, 1000, 0)
     assert len(found) == 2 * BRANCHES
     prefixes = {job.prompt[:12] for job in found}
     assert len(prefixes) == 2
@@ -66,7 +66,7 @@ def test_a_long_prompt_lands_among_short_streams() -> None:
 
 def test_mixed_lengths_have_the_medians_asked_for() -> None:
     """S3: log-normal, cut at both ends."""
-    found = jobs("S3", shape("S3", 200, 100), 400, 1000, 0)
+    found = jobs("S3", ServeBench("S3", 200, 100).shape, 400, 1000, 0)
     lengths = sorted(len(job.prompt) for job in found)
     assert 150 < lengths[200] < 270
     assert lengths[-1] <= 800

@@ -15,6 +15,7 @@ import termios
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 PATIENCE = 60.0
 _STEERING = re.compile(r"\x1b\[[0-9;:?<>=]*[A-Za-z~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()][A-Z0-9]|\x1b[=>78]")
@@ -63,13 +64,21 @@ class Terminal:
 
 
 @contextlib.contextmanager
-def terminal(*words: str, columns: int = 120, rows: int = 36, **env: str) -> Iterator[Terminal]:
-    """Run `lmtool WORDS...` in a terminal of this size."""
+def terminal(
+    *words: str,
+    columns: int = 120,
+    rows: int = 36,
+    program: tuple[str, ...] = (sys.executable, "-m", "lmtool"),
+    cwd: Path | None = None,
+    **env: str,
+) -> Iterator[Terminal]:
+    """Run `lmtool WORDS...`, or another program, in a terminal of this size."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     around = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}  # would win
     process = subprocess.Popen(
-        [sys.executable, "-m", "lmtool", *words],
+        [*program, *words],
+        cwd=cwd,
         stdin=slave,
         stdout=slave,
         stderr=slave,
@@ -78,9 +87,10 @@ def terminal(*words: str, columns: int = 120, rows: int = 36, **env: str) -> Ite
     )
     os.close(slave)
     try:
-        yield Terminal(process, master)
+        screen = Terminal(process, master)
+        yield screen
     finally:
         if process.poll() is None:
             process.kill()
         process.wait()
-        os.close(master)
+        os.close(screen.master)

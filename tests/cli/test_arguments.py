@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lmtool.cli.arguments import OPTIONAL, complete
-from lmtool.cli.talking.heat import MODES
+from lmtool.chat.heat import MODES
+from lmtool.cli.main import OPTIONAL_VALUES, complete_values
 from lmtool.errors import UsageError
 
 
@@ -25,16 +25,16 @@ from lmtool.errors import UsageError
 )
 def test_value_left_out(words: list[str], completed: list[str]) -> None:
     """An option alone gets its first value; a prompt behind it stays the prompt."""
-    assert complete(words) == completed
+    assert complete_values(words) == completed
 
 
 @pytest.mark.parametrize("words", [["chat", "Hi", "--heat", "rainbow"], ["score", "--heat", "rainbow", "a b", "c"]])
 def test_a_word_that_is_no_value(words: list[str]) -> None:
     """It is refused, and not taken for a part of the prompt."""
     with pytest.raises(UsageError, match="--heat rainbow: expected one of prob"):
-        complete(words)
+        complete_values(words)
 
 
 def test_values_are_the_modes() -> None:
     """The possible values of `--heat` are the modes of heat."""
-    assert OPTIONAL["--heat"] == MODES
+    assert OPTIONAL_VALUES["--heat"] == MODES

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from lmtool.engine.cpu.compiler import find_compiler
-from lmtool.interfaces import stream
+from lmtool.engine.cpu.library import find_compiler
 from lmtool.lmtp.client import LmtpClient
+from lmtool.streams import stream
 from lmtool.types import GenerateRequest, SamplingParams, TokenOutput
 from tests.conftest import STORIES
 

@@ -80,7 +80,7 @@ def test_colours_only_on_demand(chat: Run) -> None:
     ("words", "status", "message"),
     [
         (["--json", "--table", "Hi"], 2, "--table and --json"),
-        (["Hi max_tokens=many"], 2, "max_tokens=many: expected a whole number"),
+        (["Hi max_tokens=many"], 2, "max_tokens is many; expected a whole number"),
         (["-o", "tempo=1", "Hi"], 2, "no parameter is called 'tempo'"),
         (["Hi", "--max-tokens", "0"], 2, "less than 1"),
         (["Hi", "-t", "-1"], 2, "less than 0"),
@@ -93,7 +93,7 @@ def test_colours_only_on_demand(chat: Run) -> None:
         (["Hi", "--template"], 4, "chat template"),
         (["Hi", "-m", "other"], 4, "other"),
         (["Hi", "--tokenizer", "./nowhere"], 8, "no such folder"),
-        (["Hi", "-o", "top_p=7"], 2, "top_p=7: expected"),
+        (["Hi", "-o", "top_p=7"], 2, "top_p is 7; expected"),
     ],
 )
 def test_mistakes(chat: Run, words: list[str], status: int, message: str) -> None:

@@ -10,13 +10,6 @@ COMMANDS = [command for entry in TREE for command in ((entry,) if isinstance(ent
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda c: f"{c.module}.{c.name}")
-def test_command_can_be_loaded(command: Command) -> None:
-    """Each entry names a function that has a help text."""
-    function = command.load()
-    assert function.__doc__
-
-
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda c: f"{c.module}.{c.name}")
 def test_summary_fits_a_line(command: Command) -> None:
     """The list of commands is readable at 80 columns: no sentence is cut."""
     assert len(command.summary) <= 64

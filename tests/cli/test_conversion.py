@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 import typer
 
-from lmtool.cli.conversion import converter
+from lmtool.cli.app import converter
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_plain_types_are_converted(annotation: Any, word: str, value: object) ->
         (list[str], 5, "a text"),
     ],
 )
-def test_a_wrong_value_is_told_what_was_expected(annotation: Any, word: object, expected: str) -> None:
+def test_error_names_the_expected_kind(annotation: Any, word: object, expected: str) -> None:
     """The message says what a value of this type looks like; settings files have more than words."""
     convert = converter(annotation)
     assert convert is not None
@@ -70,8 +70,8 @@ PROBE = """
 import sys
 from typing import Annotated
 import typer
-from lmtool.cli.conversion import convert_plainly
-convert_plainly()
+from lmtool.cli.app import convert_without_pydantic
+convert_without_pydantic()
 def probe(
     words: Annotated[list[str] | None, typer.Argument()] = None,
     n: Annotated[int, typer.Option(min=1, max=9)] = 3,

@@ -1,12 +1,13 @@
-"""`lmtool doctor`: what is looked at, and the exit status."""
+"""`lmtool doctor`: its checks, and the exit status."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
 
-from lmtool.cli import doctor, wiring
-from lmtool.cli.invocation import Common
+from lmtool.cli import doctor
+from lmtool.cli.common_options import Common
+from lmtool.serving import composition as wiring
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,14 +16,14 @@ if TYPE_CHECKING:
 
     from tests.conftest import Run
 
-NOBODY = "127.0.0.1:1"
+NO_SERVER = "127.0.0.1:1"
 
 
 def test_a_whole_installation_is_well(lmtool: Run) -> None:
     """Nothing broken: exit status 0, each thing on a line of its own."""
-    checked = lmtool("doctor", "-e", NOBODY)
-    assert checked.returncode == 0, checked.stdout + checked.stderr
-    names = [line.split()[1] for line in checked.stdout.splitlines() if line.startswith(("✓", "!", "✗"))]
+    done = lmtool("doctor", "-e", NO_SERVER)
+    assert done.returncode == 0, done.stdout + done.stderr
+    names = [line.split()[1] for line in done.stdout.splitlines() if line.startswith(("✓", "!", "✗"))]
     assert names[:9] == ["python", "client", "serve", "embedded", "memory", "cache", "settings", "terminal", "endpoint"]
     assert {"torch", "kernels"} <= set(names)
 
@@ -35,26 +36,26 @@ async def test_json_has_the_same_findings(served: str, capsys: pytest.CaptureFix
     assert "serves stories260K" in findings["endpoint"]["found"]
 
 
-def test_a_client_installation_is_told_how_to_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_installation_has_the_line_to_install_serving(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without torch nothing is broken: a client machine installs without it."""
     monkeypatch.setattr(wiring, "SERVE_PACKAGES", ("torch", "no_such_package_anywhere"))
-    serving = found("serve")
+    serving = check("serve")
     assert serving.verdict == "note"
-    assert "no_such_package_anywhere" in serving.found
+    assert "no_such_package_anywhere" in serving.detail
     assert "pip install 'lmtool[serve]'" in serving.advice
 
 
 def test_a_missing_client_package_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a package that talking needs, the installation is broken."""
     monkeypatch.setattr(doctor, "CLIENT", ("no_such_package_anywhere",))
-    assert found("client").verdict == "bad"
+    assert check("client").verdict == "bad"
 
 
 def test_settings_files_are_named(tmp_path: Path) -> None:
     """The settings files in effect are named."""
     (tmp_path / "lmtool.toml").write_text("[chat]\n")
-    assert found("settings").found == str(tmp_path / "lmtool.toml")
+    assert check("settings").detail == str(tmp_path / "lmtool.toml")
 
 
-def found(name: str) -> doctor.Finding:
-    return next(finding for finding in doctor.quick(Common()) if finding.name == name)
+def check(name: str) -> doctor.Finding:
+    return next(finding for finding in doctor.quick_checks(Common()) if finding.name == name)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from websockets.asyncio.server import serve
 
-from lmtool.cli.info import describe
+from lmtool.cli.info import describe, model_list
+from lmtool.types import ModelEntry
 
 if TYPE_CHECKING:
     from websockets.asyncio.server import ServerConnection
@@ -97,6 +98,14 @@ def test_many_models_are_listed_and_not_loaded(lmtool: Run, start_server: StartS
         assert [row[1] for row in rows if row[0] == "served"] == ["first", "stories260K"]
         assert lmtool("info", "stories260K", "--wait", "-e", server.url).stdout.startswith("stories260K ·")
         assert "unloaded" not in lmtool("info", "-e", server.url).stdout
+
+
+def test_a_list_says_how_many() -> None:
+    """One model alone is listed where it is not in memory; none at all is told with what to do."""
+    one = [ModelEntry("first", phase="unloaded")]
+    assert model_list(one, URL)[0] == f"1 model at {URL}, not in memory"
+    assert model_list(one * 2, URL)[0] == f"2 models at {URL}"
+    assert model_list([], URL)[0] == f"{URL} has no model in memory"
 
 
 def test_nobody_there(lmtool: Run) -> None:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lmtool.cli.models import cached, hub_cache, size
+from lmtool.cli.models import downloaded_models, hub_cache
 
 if TYPE_CHECKING:
     from tests.conftest import Run
 
 STORIES = Path(__file__).parent.parent / "data/stories260K"
-NOBODY = "127.0.0.1:1"
+NO_SERVER = "127.0.0.1:1"
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def cache(tmp_path: Path) -> Path:
 
 def test_the_cache_lists_models_with_weights_in_their_main_revision(cache: Path) -> None:
     """The cache's models are those with weights, in the revision that `main` points to."""
-    (model,) = cached(cache)
+    (model,) = downloaded_models(cache)
     assert (model.name, model.architecture) == ("tiny/stories", "LlamaForCausalLM")
     assert model.size_bytes == (STORIES / "model.safetensors").stat().st_size
 
@@ -51,11 +51,12 @@ def test_the_hub_cache_follows_the_hubs_own_variables(tmp_path: Path, monkeypatc
     assert hub_cache() == Path("/elsewhere")
 
 
-def test_models_shows_what_is_served_embedded_and_downloaded(lmtool: Run, cache: Path, served: str) -> None:
+def test_models_are_served_embedded_or_downloaded(lmtool: Run, cache: Path, served: str) -> None:
     """Served, embedded and downloaded models are listed in this order."""
-    shown = lmtool("models", "-e", served)
-    assert shown.returncode == 0
-    rows = [line.split() for line in shown.stdout.splitlines()]
+    listed = lmtool("models", "-e", served)
+    assert listed.returncode == 0
+    assert "no downloaded models" not in listed.stderr
+    rows = [line.split() for line in listed.stdout.splitlines()]
     assert [row[0] for row in rows] == ["served", "embedded", "cache"]
     assert rows[0][1] == "stories260K"
     assert rows[2][1:] == ["tiny/stories", "LlamaForCausalLM", "1.0", "MB"]
@@ -63,23 +64,7 @@ def test_models_shows_what_is_served_embedded_and_downloaded(lmtool: Run, cache:
 
 def test_models_needs_no_server(lmtool: Run) -> None:
     """Without a server the rest is listed."""
-    listed = lmtool("models", "--json", "-e", NOBODY)
+    listed = lmtool("models", "--json", "-e", NO_SERVER)
     assert listed.returncode == 0
+    assert f"no downloaded models in {hub_cache()}" in lmtool("models", "-e", NO_SERVER).stderr
     assert "served" not in {model["where"] for model in json.loads(listed.stdout)}
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (None, ""),
-        (0, "0 B"),
-        (999, "999 B"),
-        (1000, "1.0 kB"),
-        (9_960, "10 kB"),
-        (1_044_992, "1.0 MB"),
-        (548e6, "548 MB"),
-    ],
-)
-def test_sizes_have_three_digits_at_most(count: int | None, text: str) -> None:
-    """Sizes have three digits at most."""
-    assert size(count) == text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,9 +11,10 @@ import typer
 from typer.testing import CliRunner
 
 from lmtool.cli.app import build, build_whole, option_names, root
-from lmtool.cli.invocation import DEFAULT_ENDPOINT, Common
+from lmtool.cli.common_options import DEFAULT_ENDPOINT, Common
 from lmtool.cli.options import with_common
-from lmtool.errors import ConnectError, LmtoolError, RequestError, ResourceError
+from lmtool.errors import ConnectError, LmtoolError, RequestError, ResourceError, UsageError
+from lmtool.option import option
 
 if TYPE_CHECKING:
     from tests.conftest import Run
@@ -31,6 +33,27 @@ def application(function: object) -> typer.Typer:
 def probe(common: Common, word: Annotated[str, typer.Option(help="A word.")] = "none") -> None:
     """Remember what arrived."""
     seen.append((common, word))
+
+
+@dataclass(frozen=True, slots=True)
+class Oven:
+    """A configuration whose fields are options."""
+
+    heat: int = option(180, "Degrees.", "Kitchen", metavar="N", short="-H", minimum=50)
+    fan: bool = option(True, "Blow.", "Kitchen")
+    light: bool = option(False, "Shine.", "Kitchen")
+    dish: tuple[str, ...] = option((), "Put in (repeatable).", "Kitchen", metavar="NAME")
+    clock: str | None = option(None, "When.", "Kitchen", shown_default="now")
+    colour: str = "white"
+
+    def __post_init__(self) -> None:
+        if self.heat > 300:
+            raise UsageError(f"heat is {self.heat}", "less")
+
+
+def bake(common: Common, oven: Oven) -> None:
+    """Take a configuration."""
+    seen.append((common, oven))
 
 
 async def slow_probe(common: Common) -> None:
@@ -69,6 +92,23 @@ def test_after_beats_before() -> None:
 def test_default_endpoint() -> None:
     """Nothing said: the default address of `lmtool serve`."""
     assert Common().url == DEFAULT_ENDPOINT
+    assert Common(endpoint="ws://127.0.0.1:9/").url == "ws://127.0.0.1:9/"
+
+
+def test_what_stands_behind_the_command_wins() -> None:
+    """An option said twice counts where it was said last; one said only before the command still counts."""
+    outer = Common(endpoint="ws://outer/", color="never", verbose=1)
+    inner = Common(endpoint="ws://inner/", quiet=True)
+    assert inner.under(outer) == Common("ws://inner/", "never", quiet=True, verbose=1)
+    assert inner.under(None) is inner
+
+
+@pytest.mark.parametrize(("value", "wanted"), [("", False), ("0", False), ("1", True)])
+def test_debug_shows_tracebacks(value: str, wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tracebacks are for `-vv` and for LMTOOL_DEBUG=1."""
+    monkeypatch.setenv("LMTOOL_DEBUG", value)
+    assert Common().debug is wanted
+    assert Common(verbose=2).debug
 
 
 def test_every_option_has_its_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,6 +118,34 @@ def test_every_option_has_its_environment_variable(monkeypatch: pytest.MonkeyPat
     runner.invoke(app, ["probe"])
     runner.invoke(app, ["probe", "--word", "option"])
     assert [word for _, word in seen] == ["env", "option"]
+
+
+@pytest.mark.parametrize(
+    ("words", "oven"),
+    [
+        ([], Oven()),
+        (["-H", "200", "--no-fan", "--light"], Oven(heat=200, fan=False, light=True)),
+        (["--dish", "pie", "--dish", "bread", "--clock", "noon"], Oven(dish=("pie", "bread"), clock="noon")),
+    ],
+)
+def test_a_configuration_becomes_options(words: list[str], oven: Oven) -> None:
+    """A parameter that is a dataclass stands for the options among its fields, and arrives built."""
+    assert runner.invoke(application(bake), ["probe", *words]).exit_code == 0
+    assert seen[0][1] == oven
+
+
+def test_a_configuration_has_its_environment_range_and_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its options are like all others: a variable, a range, a default in the help; what it raises is a status."""
+    monkeypatch.setenv("LMTOOL_HEAT", "220")
+    app = application(bake)
+    runner.invoke(app, ["probe"])
+    assert seen[0][1] == Oven(heat=220)
+    assert runner.invoke(app, ["probe", "--heat", "20"]).exit_code == 2
+    assert runner.invoke(app, ["probe", "--heat", "301"]).exit_code == 2
+    shown = runner.invoke(app, ["probe", "--help"]).output
+    assert all(part in shown for part in ("default: 180", "x>=50"))
+    assert "--colour" not in shown
+    assert "--no-light" not in shown
 
 
 def test_settings_file_is_weaker_than_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

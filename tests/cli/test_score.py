@@ -57,7 +57,7 @@ def test_empty_text_has_no_tokens(score: Run) -> None:
 def test_forms(score: Run) -> None:
     """`--per token` and `word` have a row each; `--top` alternatives; `--csv` can be read; `--ppl-only` is a number."""
     assert len(score("Once upon a", " time there", "--per", "token").stdout.splitlines()) == 3
-    assert len(score("Once", " upon a time", "--per", "word").stdout.splitlines()) == 4
+    assert len(score("OneShotOptions", " upon a time", "--per", "word").stdout.splitlines()) == 4
     top = score("Once upon a", " time", "--top", "2", "--tokenizer", str(STORIES)).stdout.splitlines()[1]
     assert top.count("'") == 6
     rows = list(csv.DictReader(io.StringIO(score("Once upon a", " time", " dog", "--csv").stdout)))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lmtool.cli.tokenize import as_json, as_rows, parse_ids, shown, text_of
+from lmtool.cli.tokenize import as_json, as_rows, parse_ids, quoted, text_of
 from lmtool.errors import UsageError
 from lmtool.text.tokenizer import TextTokenizer, load_tokenizer
 
@@ -29,7 +29,7 @@ def test_rows(stories: TextTokenizer) -> None:
     assert rows[0].split() == ["1", "<s>"]
     assert rows[1] == "346  ' He'             20 48 65"
     assert [row.split()[-1] for row in rows[-4:]] == ["f0", "9f", "99", "82"]
-    assert shown(243, stories) == "<0xF0>"
+    assert quoted(243, stories) == "<0xF0>"
     assert text_of(243, stories) is None
 
 

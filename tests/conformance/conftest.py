@@ -8,18 +8,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from websockets.asyncio.server import ServerConnection, serve
 
-from lmtool.conformance.seen import Message, Seen
+from lmtool.conformance.transcript import Message, Transcript
 
 Say = ServerConnection
 """What a test's server answers on."""
 
 
-def said(*frames: str | bytes, at: str = "a") -> Seen:
+def said(*frames: str | bytes, at: str = "a") -> Transcript:
     """A case in which a server said these frames."""
-    seen = Seen()
+    transcript = Transcript()
     for i, frame in enumerate(frames):
-        seen.add(Message.of(i / 10, at, "<", frame))
-    return seen
+        transcript.add(Message.of(i / 10, at, "<", frame))
+    return transcript
 
 
 def token(token: int | None = 5, of: object = 1, **more: object) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lmtool.conformance.case import CaseError, cases, chosen, read
+from lmtool.conformance.case import CaseError, cases, read, select
 
 WELL = {"id": "a", "title": "A holds", "rules": ["GEN-3"], "script": "fence"}
 
@@ -49,7 +49,7 @@ def test_mistakes_in_a_file_are_found(change: dict[str, Any], message: str) -> N
 def test_choosing() -> None:
     """By grade, and by globs of case ids and rules."""
     everything = cases("server")
-    assert {case.grade for case in chosen(everything, ("must",))} == {"must"}
-    assert [case.id for case in chosen(everything, only=("empty-sc*",))] == ["empty-score"]
-    assert all("TOK-3" in case.rules for case in chosen(everything, only=("TOK-3",)))
-    assert chosen(everything) == list(everything)
+    assert {case.grade for case in select(everything, ("must",))} == {"must"}
+    assert [case.id for case in select(everything, only=("empty-sc*",))] == ["empty-score"]
+    assert all("TOK-3" in case.rules for case in select(everything, only=("TOK-3",)))
+    assert select(everything) == list(everything)

@@ -7,22 +7,22 @@ from typing import Any
 import pytest
 
 from lmtool.conformance.checks import CHECKS
-from lmtool.conformance.seen import Answered, Closed, Seen
+from lmtool.conformance.transcript import ConnectionEnd, HttpAnswer, Transcript
 from tests.conformance.conftest import msg, said, token
 
 LAST = token(finish_reason="length")
 GOOD = said(token(), LAST)
 
 
-def other(**facts: Any) -> Seen:
+def other(**facts: Any) -> Transcript:
     """A case with facts beside its messages."""
-    seen = said()
+    transcript = said()
     for name, value in facts.items():
-        setattr(seen, name, value)
-    return seen
+        setattr(transcript, name, value)
+    return transcript
 
 
-TABLE: list[tuple[str, dict[str, Any], Seen, Seen, str]] = [
+TABLE: list[tuple[str, dict[str, Any], Transcript, Transcript, str]] = [
     ("ending", {"of": 1, "reason": ["length"]}, GOOD, said(token()), "exactly one ending, got 0"),
     ("ending", {"of": 1}, GOOD, said(LAST, LAST), "got 2"),
     ("ending", {"of": 1}, GOOD, said(LAST, token()), "came after its end"),
@@ -82,27 +82,27 @@ TABLE: list[tuple[str, dict[str, Any], Seen, Seen, str]] = [
     (
         "closed",
         {"code": 1009},
-        other(closed={"a": Closed(0, 1009, "", "server")}),
-        other(closed={"a": Closed(0, 1000, "bye", "server")}),
+        other(closed={"a": ConnectionEnd(0, 1009, "", "server")}),
+        other(closed={"a": ConnectionEnd(0, 1000, "bye", "server")}),
         "it was closed with 1000 bye",
     ),
-    ("closed", {"code": 1009}, other(closed={"a": Closed(0, 1009, "", "server")}), GOOD, "it is open"),
+    ("closed", {"code": 1009}, other(closed={"a": ConnectionEnd(0, 1009, "", "server")}), GOOD, "it is open"),
     (
         "still_open",
         {},
-        other(closed={"a": Closed(0, 1000, "", "client")}),
-        other(closed={"a": Closed(0, 1000, "", "server")}),
+        other(closed={"a": ConnectionEnd(0, 1000, "", "client")}),
+        other(closed={"a": ConnectionEnd(0, 1000, "", "server")}),
         "connection a was closed with 1000",
     ),
     ("handshake", {"at": "a", "status": 403}, other(handshakes={"a": 403}), other(handshakes={"a": 101}), "with 101"),
     (
         "http",
         {"path": "/", "status": 200, "member": "lmtp"},
-        other(http={"/": Answered(200, '{"lmtp": 1}')}),
-        other(http={"/": Answered(200, "hello")}),
+        other(http={"/": HttpAnswer(200, '{"lmtp": 1}')}),
+        other(http={"/": HttpAnswer(200, "hello")}),
         "expected a JSON object with 'lmtp'",
     ),
-    ("http", {"path": "/", "status": 200}, other(http={"/": Answered(200, "")}), GOOD, "answered with None"),
+    ("http", {"path": "/", "status": 200}, other(http={"/": HttpAnswer(200, "")}), GOOD, "answered with None"),
     (
         "ends_before",
         {"first": 1, "second": 2},
@@ -144,7 +144,7 @@ TABLE: list[tuple[str, dict[str, Any], Seen, Seen, str]] = [
 
 
 @pytest.mark.parametrize(("name", "arguments", "good", "bad", "message"), TABLE, ids=[f"{row[0]}" for row in TABLE])
-def test_check(name: str, arguments: dict[str, Any], good: Seen, bad: Seen, message: str) -> None:
+def test_check(name: str, arguments: dict[str, Any], good: Transcript, bad: Transcript, message: str) -> None:
     """A check is silent where its rule is kept, and says what is wrong where it is not."""
     assert list(CHECKS[name](good, **arguments)) == []
     assert message in " · ".join(CHECKS[name](bad, **arguments))

@@ -7,43 +7,42 @@ from typing import Any
 import pytest
 
 from lmtool.conformance.client_checks import CLIENT_CHECKS
-from lmtool.conformance.ran import Ran
-from lmtool.conformance.seen import Message
+from lmtool.conformance.transcript import ClientRun, Message
 
 
-def ran(*frames: str, **facts: Any) -> Ran:
+def run(*frames: str, **facts: Any) -> ClientRun:
     """A run in which these frames went by; those of the server begin with `TOKEN` or `MSG`."""
-    made = Ran(**facts)
+    made = ClientRun(**facts)
     for frame in frames:
-        made.seen.add(Message.of(0.0, "1", "<" if frame.startswith(("TOKEN", "MSG")) else ">", frame))
+        made.transcript.add(Message.of(0.0, "1", "<" if frame.startswith(("TOKEN", "MSG")) else ">", frame))
     return made
 
 
 ASKED = 'GENERATE {"prompt": [1], "stream_id": 1}'
 ENDED = 'TOKEN [{"stream_id": 1, "finish_reason": "stop"}]'
-GOOD = ran(ASKED, ENDED, ASKED)
-TABLE: list[tuple[str, dict[str, Any], Ran, Ran, str]] = [
-    ("asks", {}, GOOD, ran("SCORE {}"), "it sent no GENERATE"),
-    ("dials", {"path": "/"}, ran(paths=["/"]), ran(paths=["/lmtp"]), "it connected to ['/lmtp']"),
-    ("well_formed", {}, GOOD, ran("GENERATE"), "not a command"),
-    ("well_formed", {}, GOOD, ran("generate {}"), "not a command"),
-    ("well_formed", {}, GOOD, ran("GENERATE [1]"), "no object"),
-    ("well_formed", {}, GOOD, ran('GENERATE {"temperature": NaN}'), "not valid JSON"),
-    ("one_space", {}, GOOD, ran("GENERATE  {}"), "more than one space"),
-    ("stream_ids", {}, GOOD, ran('GENERATE {"stream_id": null}'), "no stream_id"),
-    ("stream_ids", {}, GOOD, ran(ASKED, ASKED), "is used again while its stream runs"),
-    ("prompts", {}, GOOD, ran('GENERATE {"prompt": ["a"]}'), "expected a prompt of token ids"),
-    ("prompts", {}, ran('GENERATE {"messages": []}'), ran('GENERATE {"prompt": "a", "messages": []}'), "expected"),
-    ("cancels", {}, ran('CANCEL {"model": "m", "stream_id": 1}'), ran('CANCEL {"stream_id": 1}'), "without model"),
-    ("usual_output", {}, ran(stdout="a", usual="a"), ran(stdout="b", usual="a"), "it printed 'b'"),
-    ("usual_output", {}, ran(stdout="b"), ran(stdout="b", usual=""), "it printed 'b'"),
-    ("tells", {"text": "moon"}, ran(stderr="the moon"), ran(stderr="oops"), "tells 'moon'"),
-    ("answers_pings", {}, GOOD, ran(notes=["no pong"]), "no pong"),
+GOOD = run(ASKED, ENDED, ASKED)
+TABLE: list[tuple[str, dict[str, Any], ClientRun, ClientRun, str]] = [
+    ("asks", {}, GOOD, run("SCORE {}"), "it sent no GENERATE"),
+    ("dials", {"path": "/"}, run(paths=["/"]), run(paths=["/lmtp"]), "it connected to ['/lmtp']"),
+    ("well_formed", {}, GOOD, run("GENERATE"), "not a command"),
+    ("well_formed", {}, GOOD, run("generate {}"), "not a command"),
+    ("well_formed", {}, GOOD, run("GENERATE [1]"), "no object"),
+    ("well_formed", {}, GOOD, run('GENERATE {"temperature": NaN}'), "not valid JSON"),
+    ("one_space", {}, GOOD, run("GENERATE  {}"), "more than one space"),
+    ("stream_ids", {}, GOOD, run('GENERATE {"stream_id": null}'), "no stream_id"),
+    ("stream_ids", {}, GOOD, run(ASKED, ASKED), "is used again while its stream runs"),
+    ("prompts", {}, GOOD, run('GENERATE {"prompt": ["a"]}'), "expected a prompt of token ids"),
+    ("prompts", {}, run('GENERATE {"messages": []}'), run('GENERATE {"prompt": "a", "messages": []}'), "expected"),
+    ("cancels", {}, run('CANCEL {"model": "m", "stream_id": 1}'), run('CANCEL {"stream_id": 1}'), "without model"),
+    ("usual_output", {}, run(stdout="a", usual="a"), run(stdout="b", usual="a"), "it printed 'b'"),
+    ("usual_output", {}, run(stdout="b"), run(stdout="b", usual=""), "it printed 'b'"),
+    ("tells", {"text": "moon"}, run(stderr="the moon"), run(stderr="oops"), "tells 'moon'"),
+    ("answers_pings", {}, GOOD, run(notes=["no pong"]), "no pong"),
 ]
 
 
 @pytest.mark.parametrize(("name", "arguments", "good", "bad", "message"), TABLE, ids=[row[0] for row in TABLE])
-def test_check(name: str, arguments: dict[str, Any], good: Ran, bad: Ran, message: str) -> None:
+def test_check(name: str, arguments: dict[str, Any], good: ClientRun, bad: ClientRun, message: str) -> None:
     """A check is silent where its rule is kept, and says what is wrong where it is not."""
     assert list(CLIENT_CHECKS[name](good, **arguments)) == []
     assert message in " · ".join(CLIENT_CHECKS[name](bad, **arguments))

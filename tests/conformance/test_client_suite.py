@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from lmtool.conformance.case import Case, cases
-from lmtool.conformance.client_suite import Runs, run_case
-from lmtool.conformance.outcome import Known
+from lmtool.conformance.client_suite import ClientRuns, run_case
 from lmtool.errors import ResourceError
+from lmtool.trace.outcomes import KnownFailures
 
 CLIENT = """
 import json, os, sys
@@ -52,11 +52,11 @@ def client(tmp_path: Path) -> list[str]:
     return [sys.executable, str(tmp_path / "client.py")]
 
 
-async def run(name: str, command: list[str], patience: float = 30.0) -> tuple[str, str]:
+async def run(name: str, command: list[str], timeout: float = 30.0) -> tuple[str, str]:
     """Verdict and messages of a case."""
-    runs = Runs(command, patience)
+    runs = ClientRuns(command, timeout)
     await runs.learn(case("plain-answer"))
-    outcome, _ = await run_case(case(name), runs, Known())
+    outcome, _ = await run_case(case(name), runs, KnownFailures())
     return outcome.verdict, " · ".join(outcome.messages)
 
 
@@ -90,15 +90,15 @@ async def test_a_client_that_hangs(client: list[str]) -> None:
 async def test_the_usual_output(client: list[str]) -> None:
     """What it prints for a plain answer; None where that differs each time. `{url}` is filled in."""
     plain = case("plain-answer")
-    assert await Runs([*client, "nothing"], 30.0).learn(plain) == "11\n12\n13\n"
-    assert await Runs([*client, "moody"], 30.0).learn(plain) is None
-    told = await Runs([sys.executable, "-c", "print('{url}'[:15])"], 30.0).learn(plain)
+    assert await ClientRuns([*client, "nothing"], 30.0).learn(plain) == "11\n12\n13\n"
+    assert await ClientRuns([*client, "moody"], 30.0).learn(plain) is None
+    told = await ClientRuns([sys.executable, "-c", "print('{url}'[:15])"], 30.0).learn(plain)
     assert told == "ws://127.0.0.1:\n"
 
 
 async def test_runs_are_shared(client: list[str]) -> None:
     """Cases with the same script look at one run."""
-    runs = Runs([*client, "nothing"], 30.0)
+    runs = ClientRuns([*client, "nothing"], 30.0)
     assert await runs.of(case("plain-answer")) is await runs.of(case("stream-ids"))
     assert await runs.of(case("plain-answer")) is not await runs.of(case("bare-objects"))
 
@@ -106,4 +106,4 @@ async def test_runs_are_shared(client: list[str]) -> None:
 async def test_a_command_that_does_not_exist() -> None:
     """It is an error of its own, not a failed case."""
     with pytest.raises(ResourceError, match="cannot start 'no-such-program'"):
-        await Runs(["no-such-program"], 1.0).learn(case("plain-answer"))
+        await ClientRuns(["no-such-program"], 1.0).learn(case("plain-answer"))

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from lmtool.conformance.case_script import SERVER_STEPS, parse
 from lmtool.conformance.conversation import Conversation, StepFailedError
-from lmtool.conformance.script import SERVER_STEPS, parse
-from lmtool.conformance.seen import Seen
-from lmtool.conformance.subject import Subject
+from lmtool.conformance.server_under_test import ServerUnderTest
+from lmtool.conformance.transcript import Transcript
 from lmtool.errors import ConnectError
 from lmtool.lmtp.endpoint import SocketEndpoint
 from tests.conformance.conftest import Say, msg, speaking, token
@@ -30,17 +30,17 @@ async def echo(frame: str, say: Say) -> None:
         await say.close(1008, "because")
 
 
-async def run(url: str, script: str, patience: float = 10.0) -> Seen:
+async def run(url: str, script: str, patience: float = 10.0) -> Transcript:
     """Do a script on a server."""
-    seen = Seen()
-    conversation = Conversation(SocketEndpoint(url, True), Subject("m"), seen, patience)
+    transcript = Transcript()
+    conversation = Conversation(SocketEndpoint(url, True), ServerUnderTest("m"), transcript, patience)
     try:
         await conversation.connect("a")
         for step in parse(script, SERVER_STEPS):
             await conversation.do(step)
     finally:
         await conversation.end()
-    return seen
+    return transcript
 
 
 async def test_steps() -> None:
@@ -64,12 +64,12 @@ async def test_steps() -> None:
     wait answer 5
     """
     async with speaking(echo) as url:
-        seen = await run(url, script)
-    sent = [message.content for message in seen.sent()]
+        transcript = await run(url, script)
+    sent = [message.content for message in transcript.sent()]
     assert sent[1:4] == ['GENERATE {"stream_id": "b"}', 'GENERATE {"stream_id": 10}', 'GENERATE {"stream_id": 20}']
     assert sent[4] == ('SAY {"ids": [7, 8], "first": 7, "after": [5, 6, 7, 8, 7, 8], "begins": "a"}\n  ')
     assert sent[5:7] == ['SAY {"model": "m"}', b"\x00\xff"]
-    assert seen.closed["a"].by == "client"
+    assert transcript.closed["a"].by == "client"
 
 
 async def test_several_connections() -> None:
@@ -87,17 +87,21 @@ async def test_several_connections() -> None:
     leave
     """
     async with speaking(echo) as url:
-        seen = await run(url, script)
-    assert (seen.ids(1), seen.ids(1, "b")) == ([7, 8], [7, 8])
-    assert seen.handshakes == {"a": 101, "b": 101}
-    assert seen.closed["b"].code == 1006
+        transcript = await run(url, script)
+    assert (transcript.ids(1), transcript.ids(1, "b")) == ([7, 8], [7, 8])
+    assert transcript.handshakes == {"a": 101, "b": 101}
+    assert transcript.closed["b"].code == 1006
 
 
 async def test_a_server_that_closes() -> None:
     """The code and who closed are kept; whoever waits for something else is told."""
     async with speaking(echo) as url:
-        seen = await run(url, "> CLOSE {}\nwait close")
-        assert (seen.closed["a"].code, seen.closed["a"].reason, seen.closed["a"].by) == (1008, "because", "server")
+        transcript = await run(url, "> CLOSE {}\nwait close")
+        assert (transcript.closed["a"].code, transcript.closed["a"].reason, transcript.closed["a"].by) == (
+            1008,
+            "because",
+            "server",
+        )
         with pytest.raises(StepFailedError, match=r"the end of stream 1; the connection was closed \(1008 because\)"):
             await run(url, "> CLOSE {}\nwait end 1")
 
@@ -120,8 +124,8 @@ async def test_waiting_ends(script: str, message: str) -> None:
 async def test_plain_http() -> None:
     """The answer to a GET is kept, whatever its status."""
     async with speaking(echo) as url:
-        seen = await run(url, "get /nothing")
-    assert seen.http["/nothing"].status == 426
+        transcript = await run(url, "get /nothing")
+    assert transcript.http["/nothing"].status == 426
 
 
 async def test_nobody_there() -> None:

@@ -9,15 +9,15 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from lmtool.conformance.ran import Ran
-from lmtool.conformance.script import CLIENT_STEPS, parse
-from lmtool.conformance.scripted_server import Filling, ScriptedServer
+from lmtool.conformance.case_script import CLIENT_STEPS, parse
+from lmtool.conformance.scripted_server import ScriptedServer, ScriptVariables
+from lmtool.conformance.transcript import ClientRun
 
 
-async def talk(script: str, *frames: str, count: int, bare: bool = False) -> tuple[list[str], Ran]:
+async def talk(script: str, *frames: str, count: int, bare: bool = False) -> tuple[list[str], ClientRun]:
     """Send frames, read so many answers, leave."""
-    ran = Ran()
-    server = ScriptedServer(parse(script, CLIENT_STEPS), ran, (11, 12, 13), bare=bare)
+    run = ClientRun()
+    server = ScriptedServer(parse(script, CLIENT_STEPS), run, (11, 12, 13), bare=bare)
     try:
         async with connect(await server.listen()) as client:
             for frame in frames:
@@ -25,12 +25,12 @@ async def talk(script: str, *frames: str, count: int, bare: bool = False) -> tup
             got = [str(await client.recv()) for _ in range(count)]
     finally:
         await server.close()
-    return got, ran
+    return got, run
 
 
 async def test_a_stream_is_answered_by_the_script() -> None:
     """Under the client's own id; what was said in both directions is kept."""
-    got, ran = await talk(
+    got, run = await talk(
         "< TOKEN [$token(0), $last(1)]\nping\nfragments TOKEN []", 'GENERATE {"prompt": [1], "stream_id": "x"}', count=2
     )
     entries = json.loads(got[0].partition(" ")[2])
@@ -40,9 +40,9 @@ async def test_a_stream_is_answered_by_the_script() -> None:
     ]
     assert "text" not in entries[0]
     assert got[1] == "TOKEN []"
-    assert (ran.paths, ran.notes) == (["/"], [])
-    assert [message.direction for message in ran.seen.messages] == [">", "<", "<"]
-    assert ran.seen.closed["1"].by == "client"
+    assert (run.paths, run.notes) == (["/"], [])
+    assert [message.direction for message in run.transcript.messages] == [">", "<", "<"]
+    assert run.transcript.closed["1"].by == "client"
 
 
 async def test_other_requests() -> None:
@@ -63,14 +63,14 @@ async def test_other_requests() -> None:
 @pytest.mark.parametrize(("script", "code"), [("drop", 1006), ("close 1001", 1001)])
 async def test_ends_of_the_connection(script: str, code: int) -> None:
     """It is cut, or closed in good order."""
-    ran = Ran()
-    server = ScriptedServer(parse(script, CLIENT_STEPS), ran, (11,))
+    run = ClientRun()
+    server = ScriptedServer(parse(script, CLIENT_STEPS), run, (11,))
     async with connect(await server.listen()) as client:
         await client.send('GENERATE {"stream_id": 1}')
         with pytest.raises(ConnectionClosed):
             await client.recv()
     await server.close()
-    assert (ran.seen.closed["1"].code, ran.seen.closed["1"].by) == (code, "server")
+    assert (run.transcript.closed["1"].code, run.transcript.closed["1"].by) == (code, "server")
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ async def test_ends_of_the_connection(script: str, code: int) -> None:
 )
 def test_text_for_those_who_ask(payload: dict[str, object], spoken: bool) -> None:
     """Entries have text in text mode alone (TXT-4)."""
-    filling = Filling({**payload, "stream_id": 1}, (11, 12, 13))
+    filling = ScriptVariables({**payload, "stream_id": 1}, (11, 12, 13))
     assert ("text" in json.loads(filling.text("token", "1"))) == spoken
     assert (filling.text("text", "0") != "") == spoken
     assert (filling.text("id", ""), filling.text("t", "2")) == ("1", "13")

@@ -8,14 +8,14 @@ from collections.abc import Callable
 import pytest
 
 from lmtool.conformance.case import cases
-from lmtool.conformance.outcome import Known
-from lmtool.conformance.server_suite import meet, run_case
-from lmtool.conformance.subject import Subject
+from lmtool.conformance.server_suite import ask_server, run_case
+from lmtool.conformance.server_under_test import ServerUnderTest
 from lmtool.errors import ConnectError, UsageError
 from lmtool.lmtp.endpoint import SocketEndpoint, parse
+from lmtool.trace.outcomes import KnownFailures
 from tests.conformance.conftest import Say, msg, speaking, token
 
-PATIENCE = 0.5
+TIMEOUT = 0.5
 Change = Callable[[list[str]], list[str]]
 
 
@@ -56,8 +56,8 @@ async def outcome_of(name: str, change: Change) -> tuple[str, str]:
 
     (case,) = [case for case in cases("server") if case.id == name]
     async with speaking(answer) as url:
-        outcome, seen = await run_case(at(url), await meet(at(url), 10.0), case, Known(), PATIENCE)
-    assert seen.sent()
+        outcome, transcript = await run_case(at(url), await ask_server(at(url), 10.0), case, KnownFailures(), TIMEOUT)
+    assert transcript.sent()
     return outcome.verdict, " · ".join(outcome.messages)
 
 
@@ -116,15 +116,15 @@ async def test_meeting_a_server() -> None:
 
     async with speaking(mute) as url:
         with pytest.raises(UsageError, match="does not tell what it serves") as raised:
-            await meet(at(url), PATIENCE)
+            await ask_server(at(url), TIMEOUT)
         assert "--model" in raised.value.hints[0]
-        assert (await meet(at(url), 10.0, model="x", eos=3)) == Subject("x", eos=3, ends=(3,), info={})
+        assert (await ask_server(at(url), 10.0, model="x", eos=3)) == ServerUnderTest("x", eos=3, ends=(3,), info={})
     with pytest.raises(ConnectError):
-        await meet(at(url), PATIENCE)
+        await ask_server(at(url), TIMEOUT)
 
 
 async def test_what_a_server_lacks_is_skipped() -> None:
     """A case that needs an extension is not run where it is not announced."""
     (case,) = [case for case in cases("server") if case.id == "cancel"]
-    outcome, seen = await run_case(at("ws://127.0.0.1:1/"), Subject("m"), case, Known(), PATIENCE)
-    assert (outcome.verdict, seen.messages) == ("skipped", [])
+    outcome, transcript = await run_case(at("ws://127.0.0.1:1/"), ServerUnderTest("m"), case, KnownFailures(), TIMEOUT)
+    assert (outcome.verdict, transcript.messages) == ("skipped", [])

@@ -13,10 +13,10 @@ import torch
 import transformers
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from lmtool.engine.backends import load_engine
 from lmtool.engine.config import EngineConfig
 from lmtool.engine.cpu.library import Kernels, find_kernels
 from lmtool.engine.engine import Engine
+from lmtool.engine.engine_loader import load_engine
 from lmtool.types import GenerateRequest, ScoreRequest, TokenOutput
 
 VOCABULARY = 101
@@ -119,8 +119,10 @@ def no_compiler() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CC", "/nowhere/cc")
         find_kernels.cache_clear()
-        yield
-    find_kernels.cache_clear()
+        try:
+            yield
+        finally:
+            find_kernels.cache_clear()
 
 
 def save_model(config: PreTrainedConfig, folder: Path, seed: int = 0) -> Path:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lmtool.engine.block_allocator import BlockAllocator
 from lmtool.engine.plan import Limits
+from lmtool.engine.prefix_cache import BlockAllocator
 from lmtool.engine.scheduler import Scheduler
 from lmtool.engine.sequence import Sequence
 
@@ -27,13 +27,13 @@ def generate(number, prompt, new=5):
 
 def score(number, prompt, scored):
     """A SCORE sequence of 1s."""
-    return Sequence(number, [1] * (prompt + scored), prompt, prompt + scored, scored=True)
+    return Sequence(number, [1] * (prompt + scored), prompt, prompt + scored, scoring=True)
 
 
 def step(scheduler, token=1):
     """Plan and commit one step; what each sequence did, and the ended ones with their reasons."""
     plan = scheduler.plan()
-    tokens = [[token] if span.logits and not span.sequence.scored else [] for span in plan.spans]
+    tokens = [[token] if span.logits and not span.sequence.scoring else [] for span in plan.spans]
     spans = {span.sequence.number: (span.start, span.count) for span in plan.spans}
     reasons = scheduler.commit(plan, tokens)
     ended = {
@@ -50,3 +50,8 @@ def shape(plan):
 def prompt_of(number, ids):
     """A GENERATE sequence over these ids."""
     return Sequence(number, list(ids), len(ids), len(ids) + 3, stop_ids=frozenset({EOS}))
+
+
+def cached_blocks(cache):
+    """Blocks of all cached chunks, in use or not."""
+    return sum(len(prefix.blocks) for prefix in cache._prefixes.values())

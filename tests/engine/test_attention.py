@@ -1,11 +1,15 @@
-"""Our attention against torch's own."""
+"""Attention over blocks, by itself and inside transformers' modules."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from transformers import AttentionInterface
 
 from lmtool.engine.attention import attend
+from lmtool.engine.plan import Plan, Span
+from lmtool.engine.sequence import Sequence
+from lmtool.engine.transformers_forward import IMPLEMENTATION, RECORDING, register
 
 
 @pytest.mark.parametrize(("kv_heads", "heads"), [(1, 4), (2, 2), (4, 1)])
@@ -37,3 +41,23 @@ def test_softcap():
     output = attend(query, key, value, torch.zeros(1, 1, 2, dtype=torch.bool), 1.0, 2.0)
     squeezed = 2 * torch.tanh(torch.tensor([10.0, -10.0]) / 2)
     assert float(output) == pytest.approx(float(torch.softmax(squeezed, 0)[0]), abs=1e-6)
+
+
+def test_registered():
+    """Transformers knows both names, however often they are registered."""
+    register()
+    register()
+    assert {IMPLEMENTATION, RECORDING} <= set(AttentionInterface().valid_keys())
+
+
+def test_a_chunk_without_logits(engine_of, random_ids):
+    """Where no row of logits is needed the output layer is left out, but keys and values are stored."""
+    runner = engine_of("gpt2")._runner
+    ids = list(random_ids(40, seed=1))
+    with torch.inference_mode():
+        whole, chunked = (Sequence(n, list(ids), prompt_length=40, max_length=60) for n in (1, 2))
+        whole.blocks, chunked.blocks = [1, 2, 3], [4, 5, 6]
+        expected = runner.run(Plan(spans=[Span(whole, 0, 40)], fresh_blocks=[1, 2, 3, 4, 5, 6]))
+        assert runner.run(Plan(spans=[Span(chunked, 0, 30)], fresh_blocks=[])).numel() == 0
+        found = runner.run(Plan(spans=[Span(chunked, 30, 10)], fresh_blocks=[]))
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)

@@ -10,8 +10,8 @@ import pytest
 import torch
 import transformers
 
-from lmtool.engine.backends import load_engine
 from lmtool.engine.config import EngineConfig
+from lmtool.engine.engine_loader import load_engine
 from lmtool.errors import ModelLoadError, OutOfMemoryError, ResourceError
 from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
 

@@ -12,12 +12,12 @@ import pytest
 import torch
 import transformers
 
-from lmtool.engine import checked
-from lmtool.engine.backends import load_engine
+from lmtool.engine import transformers_loader
 from lmtool.engine.config import EngineConfig
-from lmtool.engine.cpu.forward import CompiledModel
+from lmtool.engine.cpu.forward import CompiledForward
 from lmtool.engine.embedded import FOLDER, is_embedded
-from lmtool.engine.lean import LeanModel
+from lmtool.engine.engine_loader import load_engine
+from lmtool.engine.llama_forward import LlamaForward
 from lmtool.engine.selfcheck import check_runner, reference_logits
 from lmtool.errors import ModelLoadError
 from lmtool.tiny.path import MODEL_DIR
@@ -27,8 +27,8 @@ from tests.engine.conftest import bits, no_compiler
 ONE = EngineConfig(threads=1)
 CODE = f"""
 import asyncio, sys
-from lmtool.engine.backends import load_engine
-from lmtool.interfaces import stream
+from lmtool.engine.engine_loader import load_engine
+from lmtool.streams import stream
 from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
 
 async def main():
@@ -45,10 +45,10 @@ print(sorted(heavy & set(sys.modules)))
 """
 
 
-@pytest.fixture(scope="module", params=[CompiledModel, LeanModel])
+@pytest.fixture(scope="module", params=[CompiledForward, LlamaForward])
 def kind(request):
     """What computes the model: compiled kernels, or torch's operators where there is no compiler."""
-    with no_compiler() if request.param is LeanModel else contextlib.nullcontext():
+    with no_compiler() if request.param is LlamaForward else contextlib.nullcontext():
         yield request.param
 
 
@@ -123,7 +123,7 @@ async def test_alone_and_in_a_crowd(embedded, run):
 def test_info(embedded):
     """What is told is what transformers would tell of it, but for who loads and runs it."""
     ours = embedded.info_now
-    theirs = checked._info("x", transformers.AutoModelForCausalLM.from_pretrained(MODEL_DIR), 1536, 512)
+    theirs = transformers_loader._info("x", transformers.AutoModelForCausalLM.from_pretrained(MODEL_DIR), 1536, 512)
     for name in ("vocab_size", "context_length", "eos_token_ids", "bos_token_id", "architecture", "parameters"):
         assert getattr(ours, name) == getattr(theirs, name)
     assert (ours.backend, ours.constructor) == ("lmtool", f"lmtool.load({str(MODEL_DIR)!r})")

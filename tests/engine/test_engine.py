@@ -10,9 +10,9 @@ from random import Random
 import pytest
 import torch
 
-from lmtool.engine.backends import load_engine
 from lmtool.engine.config import EngineConfig
-from lmtool.interfaces import stream
+from lmtool.engine.engine_loader import load_engine
+from lmtool.streams import stream
 from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
 
 CONTEXT = 256

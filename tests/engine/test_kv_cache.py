@@ -1,4 +1,4 @@
-"""Keys and values come back as they were stored, for each layer and block."""
+"""Storage of keys and values, in blocks and in pages, and how much of it there is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from lmtool.engine.kv_cache import BLOCK_TOKENS, KVCache, LayerShape, block_bytes
+from lmtool.engine.cache_size import allocate, cache_blocks
+from lmtool.engine.config import EngineConfig
+from lmtool.engine.kv_cache import BLOCK_TOKENS, KVCache, LayerShape, PagedCache, block_bytes
+from lmtool.errors import OutOfMemoryError, ResourceError
 
 WIDE, NARROW = LayerShape(2, 8, 4), LayerShape(1, 4, 4)
 
@@ -104,3 +107,98 @@ def test_block_bytes():
     """Bytes of one block over all layers."""
     assert block_bytes([WIDE, NARROW, WIDE], torch.float32) == BLOCK_TOKENS * (2 * 12 + 8 + 2 * 12) * 4
     assert block_bytes([WIDE], torch.bfloat16) == BLOCK_TOKENS * 2 * 12 * 2
+
+
+CPU = torch.device("cpu")
+SHAPES = [LayerShape(2, 8, 8)] * 3
+BYTES = BLOCK_TOKENS * 3 * 2 * 16 * 4
+
+
+def blocks(context=100, fewest=6, **settings):
+    """For a small float32 model."""
+    return cache_blocks("m", SHAPES, context, torch.float32, CPU, EngineConfig(**settings), fewest)
+
+
+def test_full_contexts():
+    """Room for every stream to be as long as it may, and for no more."""
+    assert blocks(max_streams=5) == 5 * 7
+
+
+def test_never_fewer_than_are_needed():
+    """One short stream needs less than the check at load."""
+    assert blocks(context=16, max_streams=1) == 6
+
+
+def test_as_asked():
+    """As many whole blocks as the bytes hold."""
+    assert blocks(kv_cache_bytes=10 * BYTES + 5) == 10
+
+
+def test_too_few():
+    """Says how many bytes are needed."""
+    with pytest.raises(ResourceError, match=f"it needs at least {6 * BYTES}$"):
+        blocks(kv_cache_bytes=6 * BYTES - 1)
+
+
+def test_more_than_any_machine_has():
+    """The allocation's failure names the bytes and the flag."""
+    with pytest.raises(OutOfMemoryError, match=f"no memory for the key-value cache of m: {BYTES << 40} bytes"):
+        allocate("m", [(object(), shape) for shape in SHAPES], 1 << 40, torch.float32, CPU)
+
+
+CPU = torch.device("cpu")
+
+
+def caches():
+    """A paged and a plain cache with the same contents: two layers of one shape, one of another."""
+    layers = [(object(), LayerShape(2, 8, 8)), (object(), LayerShape(2, 8, 8)), (object(), LayerShape(1, 4, 6))]
+    paged, plain = (kind(layers, 5, torch.float32, CPU) for kind in (PagedCache, KVCache))
+    plain.clear(torch.arange(6))
+    generator = torch.Generator().manual_seed(0)
+    slots = torch.tensor([16, 31, 47, 64, 90])
+    for layer, shape in layers:
+        key = torch.randn(shape.kv_heads, 5, shape.key_dim, generator=generator)
+        value = torch.randn(shape.kv_heads, 5, shape.value_dim, generator=generator)
+        paged.write(layer, slots, key, value)
+        plain.write(layer, slots, key, value)
+    return paged, plain, layers
+
+
+def test_reads_what_a_plain_cache_reads():
+    """The same keys and values come back, for one stream and for several."""
+    paged, plain, layers = caches()
+    for layer, _ in layers:
+        for table, streams in (([4, 1, 2], 1), ([1, 2, 5, 4], 2)):
+            ours = paged.read(layer, torch.tensor(table), None, streams)
+            theirs = plain.read(layer, torch.tensor(table), None, streams)
+            assert all(torch.equal(own, other) for own, other in zip(ours, theirs, strict=True))
+
+
+def test_pages_are_contiguous_and_in_kernel_order():
+    """A layer's pages are [pages, positions, heads, dim] without gaps."""
+    paged, _, layers = caches()
+    keys, values = paged.memory(layers[2][0])
+    assert keys.shape == (6, 16, 1, 4)
+    assert values.shape == (6, 16, 1, 6)
+    assert keys.is_contiguous()
+    assert values.is_contiguous()
+
+
+def test_clear_pages():
+    """Cleared blocks are zero, in every layer; others stay."""
+    paged, plain, layers = caches()
+    paged.clear(torch.tensor([1, 5]))
+    plain.clear(torch.tensor([1, 5]))
+    for layer, _ in layers:
+        ours = paged.read(layer, torch.arange(6), None, 1)
+        theirs = plain.read(layer, torch.arange(6), None, 1)
+        assert all(torch.equal(own, other) for own, other in zip(ours, theirs, strict=True))
+
+
+def test_rename_pages():
+    """Other objects may stand for the layers."""
+    paged, _, layers = caches()
+    before = paged.memory(layers[0][0])[0]
+    others = [object() for _ in layers]
+    paged.rename(others)
+    assert paged.memory(others[0])[0] is before

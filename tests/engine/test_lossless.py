@@ -10,11 +10,13 @@ from random import Random
 from typing import ClassVar
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lmtool.engine.backends import load_engine
+from lmtool.engine.batch_invariant import packing_works
 from lmtool.engine.config import EngineConfig
+from lmtool.engine.engine_loader import load_engine
 from lmtool.engine.speculation import Drafter
 from lmtool.types import GenerateRequest, SamplingParams
 from tests.engine.conftest import bits, no_compiler
@@ -88,8 +90,8 @@ def pair(checkpoint):
     """Two engines over one model: with nothing but plain decode, and with drafts and jumps in little memory."""
     plain = engine_with(checkpoint, speculation=False, jump_forward=False)
     drafting = engine_with(checkpoint, kv_cache_bytes=40 * BLOCK, max_batch_tokens=80, max_streams=5)
-    plain.guide_by(StepCompiler(EOS))
-    drafting.guide_by(Forcing(EOS, sluggish=True))
+    plain.set_guide_compiler(StepCompiler(EOS))
+    drafting.set_guide_compiler(Forcing(EOS, sluggish=True))
     yield plain, drafting
     plain.close()
     drafting.close()
@@ -111,6 +113,8 @@ async def test_drafted_rows_have_the_bits_of_plain_decode(
     checkpoint, run, random_ids, architecture, dtype, compiled, monkeypatch
 ):
     """Ids, logprobs and alternatives of a stream are the same bits with drafts of any length, right or wrong."""
+    if not compiled and dtype == "bfloat16" and not packing_works(torch.bfloat16):
+        pytest.skip("no product of bfloat16 is the same in any batch here, and the log warns of it")
     folder = str(checkpoint(architecture))
     with contextlib.nullcontext() if compiled else no_compiler():
         plain = load_engine(folder, EngineConfig(threads=1, dtype=dtype, speculation=False))
@@ -120,7 +124,7 @@ async def test_drafted_rows_have_the_bits_of_plain_decode(
     ]
     try:
         expected = {n: (await run(plain, request))[n] for n, request in enumerate(requests)}
-        monkeypatch.setattr("lmtool.engine.opening.Drafter", Known)
+        monkeypatch.setattr("lmtool.engine.admission.Drafter", Known)
         Known.texts = {request.prompt: [o.token for o in expected[request.stream_id]] for request in requests}
         Known.tried = Known.right = 0
         for own in requests:
@@ -189,7 +193,7 @@ def test_any_traffic(shapes, seed, guesses, pair, run, random_ids, runner, monke
         requests.append(GenerateRequest(n, prompt, SAMPLINGS[kind], constraint=text and steps(text), priority=priority))
     expected = {request.stream_id: runner.run(run(plain, request))[request.stream_id] for request in requests}
     with monkeypatch.context() as patched:
-        patched.setattr("lmtool.engine.opening.Drafter", guesses)
+        patched.setattr("lmtool.engine.admission.Drafter", guesses)
         Known.texts = {request.prompt: [o.token for o in expected[request.stream_id]] for request in requests}
         came = runner.run(_random_traffic(drafting, requests, Random(seed)))
     for request in requests:
@@ -243,7 +247,7 @@ async def test_jump_forward(checkpoint, run, mode, maximum):
     results, counts = [], []
     for jumps in (False, True):
         engine = engine_with(checkpoint, jump_forward=jumps, speculation=False)
-        engine.guide_by(Forcing(EOS))
+        engine.set_guide_compiler(Forcing(EOS))
         steps_taken = _count_steps(engine)
         results.append((await run(engine, request))[0])
         counts.append(steps_taken())
@@ -261,7 +265,7 @@ async def test_jump_forward_with_penalties(checkpoint, run):
     results = []
     for jumps in (False, True):
         engine = engine_with(checkpoint, jump_forward=jumps)
-        engine.guide_by(Forcing(EOS))
+        engine.set_guide_compiler(Forcing(EOS))
         results.append((await run(engine, request))[0])
         engine.close()
     assert bits(results[1]) == bits(results[0])

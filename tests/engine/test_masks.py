@@ -7,9 +7,12 @@ import threading
 from dataclasses import replace
 
 import pytest
+import torch
 
-from lmtool.engine.backends import load_engine
+from lmtool.engine import masks
 from lmtool.engine.config import EngineConfig
+from lmtool.engine.engine_loader import load_engine
+from lmtool.engine.masks import apply_masks, apply_masks_on_cpu
 from lmtool.types import GenerateRequest, SamplingParams
 from tests.engine.guiding import StepCompiler, steps
 
@@ -24,7 +27,7 @@ def guided(checkpoint):
 
     def make(compiler, **settings):
         engine = load_engine(str(checkpoint("llama")), EngineConfig(device="cpu", dtype="float32", **settings))
-        engine.guide_by(compiler)
+        engine.set_guide_compiler(compiler)
         engines.append(engine)
         return engine
 
@@ -166,7 +169,7 @@ def test_the_compiler_ends_with_its_engine(checkpoint):
     """Whoever closes the engine closes what it was given."""
     compiler = StepCompiler(EOS)
     engine = load_engine(str(checkpoint("llama")), EngineConfig(device="cpu", dtype="float32"))
-    engine.guide_by(compiler)
+    engine.set_guide_compiler(compiler)
     engine.close()
     assert compiler.closed
 
@@ -239,3 +242,45 @@ async def test_a_slow_mask_that_fails(guided, run, caplog):
     assert "RuntimeError" in outputs[0][-1].error
     assert outputs[1][-1].error is None
     assert "a mask could not be filled" in caplog.text
+
+
+@pytest.mark.usefixtures("kernels")
+class TestOnLogits:
+    """Masks on logits: the kernel does what the table does."""
+
+    @staticmethod
+    def _words(rows, vocabulary, seed):
+        words = torch.randint(-(2**31), 2**31 - 1, (rows, -(-vocabulary // 32)), dtype=torch.int32, generator=seed)
+        words[:, ::3] = -1  # nothing forbidden
+        words[:, 1::4] = 0  # everything
+        return words
+
+    @pytest.mark.parametrize("vocabulary", [1, 31, 32, 33, 1000, 4096])
+    def test_only_allowed_ids_stay(self, vocabulary):
+        """In the rows that are named, whatever their order; others stay as they were."""
+        seed = torch.Generator().manual_seed(vocabulary)
+        logits = torch.randn(5, vocabulary, generator=seed)
+        words, expected = self._words(3, vocabulary, seed), logits.clone()
+        for row, own in zip((4, 0, 2), words, strict=True):
+            bits = own.unsqueeze(1) >> torch.arange(32) & 1
+            expected[row, bits.flatten()[:vocabulary] == 0] = float("-inf")
+        assert apply_masks_on_cpu(logits, [4, 0, 2], words)
+        assert torch.equal(logits, expected)
+
+    def test_the_table_does_the_same(self, monkeypatch):
+        """Where there is no compiler."""
+        seed = torch.Generator().manual_seed(1)
+        logits, words = torch.randn(3, 777, generator=seed), self._words(2, 777, seed)
+        by_kernel, by_table = logits.clone(), logits.clone()
+        apply_masks(by_kernel, [0, 2], words)
+        monkeypatch.setattr(masks, "kernels", lambda: None)
+        assert not apply_masks_on_cpu(logits, [0, 2], words)
+        apply_masks(by_table, [0, 2], words)
+        assert torch.equal(by_kernel, by_table)
+        assert by_table.isinf().any()
+
+    def test_what_c_cannot_see(self):
+        """Rows that do not lie one behind the other are left to the table."""
+        logits = torch.zeros(64, 4).t()
+        assert not apply_masks_on_cpu(logits, [0], torch.zeros(1, 2, dtype=torch.int32))
+        assert not logits.isinf().any()

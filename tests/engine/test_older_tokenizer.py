@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from lmtool.engine.older_tokenizer import convert
+from lmtool.engine.weights import convert_tokenizer
 from lmtool.errors import FileError
 from lmtool.text.tokenizer import load_tokenizer
 from lmtool.tiny.path import MODEL_DIR
@@ -29,7 +29,7 @@ def older(tmp_path: Path) -> Path:
 
 def test_vocab_and_merges(older: Path) -> None:
     """Ids are those of the vocabulary, merged as the merges say; text comes back."""
-    tokenizer = load_tokenizer(str(older), convert)
+    tokenizer = load_tokenizer(str(older), convert_tokenizer)
     assert tokenizer.encode("ab ab c") == [4, 5, 3, 2]
     assert tokenizer.decode([4, 5, 3, 2]) == "ab ab c"
 
@@ -38,7 +38,8 @@ def test_todays_format_is_the_same() -> None:
     """What is made of a folder with a tokenizer.json is that very tokenizer."""
     text = "Once upon a time, there was 1 fox!"
     assert (
-        convert(str(MODEL_DIR)).encode(text).ids == Tokenizer.from_file(f"{MODEL_DIR}/tokenizer.json").encode(text).ids
+        convert_tokenizer(str(MODEL_DIR)).encode(text).ids
+        == Tokenizer.from_file(f"{MODEL_DIR}/tokenizer.json").encode(text).ids
     )
 
 
@@ -46,5 +47,5 @@ def test_nothing_to_make_it_of(tmp_path: Path) -> None:
     """A folder without any tokenizer is an error that names it and says what to do."""
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     with pytest.raises(FileError, match=r"neither tokenizer[.]json nor older files") as raised:
-        convert(str(tmp_path))
+        convert_tokenizer(str(tmp_path))
     assert "save_pretrained" in raised.value.hints[0]

@@ -1,4 +1,4 @@
-"""One token a row, any mix of parameters, and log-probabilities that mean one thing."""
+"""What is sampled from logits, with which log-probabilities, for any mix of parameters."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.overrides import TorchFunctionMode
 
-from lmtool.engine import drawing, sampler
-from lmtool.engine.cuda import row_sums
-from lmtool.engine.sampler import Bias, Row, begin, sample, uniform
+from lmtool.engine import sampler, sampling_result, top_p
+from lmtool.engine.sampler import Bias, Row, sample, start_sampling, uniform
+from lmtool.engine.sampling_result import SampledToken, SamplingResult, row_chunks, row_logprobs
 from lmtool.types import SamplingParams
 
 EXTRA = json.loads((Path(__file__).parents[1] / "data/stories260K/reference_extra.json").read_text())
@@ -26,16 +26,16 @@ LOGITS = torch.log(torch.tensor([0.05, 0.4, 0.1, 0.3, 0.15]))
 def by(request, monkeypatch):
     """Rows that follow few rules are drawn by kernels, where there are any; all others by torch's operators."""
     if request.param == "torch":
-        for module in (sampler, drawing):
-            monkeypatch.setattr(module, "can_draw", lambda _logits: False)
+        for module in (sampler, sampling_result):
+            monkeypatch.setattr(module, "has_kernel", lambda _logits: False)
     return request.param
 
 
-def one(logits=LOGITS, *, top_logprobs=None, seed=0, position=0, barred=(), seen=(), counts=None, **params):
+def one(logits=LOGITS, *, top_logprobs=None, seed=0, position=0, barred=(), known_ids=(), counts=None, **params):
     """The choice for one row."""
     sampling = SamplingParams(**params)
     bias = Bias.of(sampling.logit_bias)
-    row = Row(sampling, None, bias, top_logprobs, seed, position, barred, seen, counts or {})
+    row = Row(sampling, None, bias, top_logprobs, seed, position, barred, known_ids, counts or {})
     (choice,) = sample(torch.as_tensor(logits).clone().unsqueeze(0), [row])
     return choice
 
@@ -127,7 +127,7 @@ class TestPenalties:
         choice = one(
             torch.tensor([2.0, -1.0, 1.5]),
             repetition_penalty=2.0,
-            seen=[0, 1],
+            known_ids=[0, 1],
             top_logprobs=3,
             logprobs_mode="processed",
         )
@@ -233,7 +233,7 @@ class TestBrokenLogits:
         rows = [Row(SamplingParams(temperature=temperature, top_k=top_k), seed=7) for top_k in (0, 3)] * 2
         logits = torch.full((4, size), bad)
         logits[2:, : size // 2] = 0.0
-        assert all(0 <= token < size for token in begin(logits, rows).tokens.tolist())
+        assert all(0 <= token < size for token in start_sampling(logits, rows).tokens.tolist())
 
 
 class Unwaited(TorchFunctionMode):
@@ -265,13 +265,13 @@ class TestWaiting:
     @pytest.fixture(autouse=True)
     def _device(self, monkeypatch):
         monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
-        monkeypatch.setattr(drawing, "to_host", lambda tensor: tensor)
-        monkeypatch.setattr(row_sums, "_kernel", lambda: partial(torch.logsumexp, dim=-1))
+        monkeypatch.setattr(sampling_result, "to_host", lambda tensor: tensor)
+        monkeypatch.setattr(top_p, "_logsumexp_kernel", lambda: partial(torch.logsumexp, dim=-1))
 
     def begun(self, *rows):
         """Draw from logits of 6000 ids that are nowhere."""
         with Unwaited():
-            return begin(torch.empty(len(rows), 6000, device="meta"), rows)
+            return start_sampling(torch.empty(len(rows), 6000, device="meta"), rows)
 
     @pytest.mark.parametrize(
         "params",
@@ -290,7 +290,7 @@ class TestWaiting:
         """Greedy, seeded, cut by a small top-k, biased, penalised, held by a mask, alone and mixed."""
         sampling = SamplingParams(**params)
         bias = Bias.of(sampling.logit_bias, torch.device("meta"))
-        row = Row(sampling, None, bias, top_logprobs, seen={4, 5}, counts={6: 2})
+        row = Row(sampling, None, bias, top_logprobs, known_ids={4, 5}, counts={6: 2})
         assert len(self.begun(row, *neighbours, row, Row(target=7)).tokens) == 3 + len(neighbours)
 
     @pytest.mark.parametrize("params", [{"top_p": 0.9}, {"min_p": 0.1}, {"top_k": 400}])
@@ -326,7 +326,7 @@ ROWS = st.builds(
     top_logprobs=st.sampled_from([None, 0, 1, 4, 30]),
     seed=st.integers(0, 99),
     barred=st.sampled_from([(), (3, 5)]),
-    seen=st.just((1, 2, 3)),
+    known_ids=st.just((1, 2, 3)),
     counts=st.just({4: 2}),
 )
 
@@ -339,3 +339,49 @@ def test_a_row_does_not_depend_on_its_neighbours(rows, seed):
     alone = [sample(logits[i : i + 1].clone(), [row])[0] for i, row in enumerate(rows)]
     assert sample(logits.clone(), rows) == alone
     assert all(math.isfinite(value) and value <= 0 for c in alone for _, value in c.top_logprobs or ((0, c.logprob),))
+
+
+TWO_ROWS = torch.log(torch.tensor([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6]]))
+TOKENS = torch.tensor([1, 2])
+
+
+def test_numbers():
+    """Log-probabilities of the chosen ids, and as many alternatives as each row asks for."""
+    found = list(row_logprobs(TWO_ROWS, [0, 1], TOKENS, [4, 7], [2, None]).read())
+    assert [row for row, _, _ in found] == [4, 7]
+    assert [logprob for _, logprob, _ in found] == pytest.approx([math.log(0.3), math.log(0.6)], abs=1e-6)
+    assert [token for token, _ in found[0][2]] == [0, 1]
+    assert found[1][2] is None
+
+
+def test_choices_of_several_stages():
+    """Each row's numbers may come from another stage; they are read in the order of the rows."""
+    parts = [
+        row_logprobs(TWO_ROWS, [1], TOKENS[1:], [1], [1]),
+        row_logprobs(TWO_ROWS, [0], TOKENS[:1], [0], [0]),
+    ]
+    result = SamplingResult(TOKENS, torch.zeros(2), parts)
+    assert result.tokens.tolist() == [1, 2]
+    first, second = result.read()
+    assert (first.token, second.token) == (1, 2)
+    assert [token for token, _ in first.top_logprobs] == [1]
+    assert second.top_logprobs == ((2, second.logprob),)
+
+
+def test_a_row_that_gave_nothing():
+    """Neither logits that were no numbers nor a logprob that is none make a choice."""
+    broken = torch.tensor([[0.0, 1.0, 2.0], [-math.inf] * 3, [0.0, 0.0, 1.0]])
+    tokens = torch.tensor([2, 0, 2])
+    result = SamplingResult(
+        tokens, torch.tensor([math.inf, 0.0, 0.0]), [row_logprobs(broken, [0, 1, 2], tokens, [0, 1, 2], [None] * 3)]
+    )
+    none, neither, choice = result.read()
+    assert (none, neither) == (None, None)
+    assert choice == SampledToken(2, choice.logprob, None)
+
+
+def test_parts_are_small():
+    """On CPU, rows are looked at as many at a time as a cache holds; each once, in order."""
+    parts = list(row_chunks([5, 6, 7], torch.empty(1, 400_000)))
+    assert parts == [[5], [6], [7]]
+    assert list(row_chunks([5, 6, 7], torch.empty(1, 10))) == [[5, 6, 7]]

@@ -190,7 +190,7 @@ class TestMemory:
         """Positions behind the prompt are no chunk: each may be the end of a step."""
         sequence = generate(1, 9, new=30)
         sequence.tokens += [1] * 20
-        sequence.lost = 28  # as when it gave way
+        sequence.recompute_to = 28  # as when it gave way
         scheduler, _ = make(max_batch_tokens=19)
         scheduler.add(sequence)
         assert step(scheduler)[0] == {1: (0, 19)}
@@ -215,7 +215,7 @@ class TestKeptPrefixes:
         scheduler.add(second)
         assert step(scheduler)[0] == {1: (20, 1), 2: (16, 3)}
         assert second.blocks[:4] == first.blocks[:4]
-        assert (first.reused, second.reused) == (0, 16)
+        assert (first.cached_tokens, second.cached_tokens) == (0, 16)
 
     def test_one_computes_for_all(self):
         """A prompt waits while another one computes its beginning; who shares nothing does not."""
@@ -256,7 +256,7 @@ class TestKeptPrefixes:
         while 2 not in spans:
             spans, _ = step(scheduler)
         assert spans[2][0] in {8, 16}
-        assert (later.reused, cache.counts.reused) == (0, 0)
+        assert later.cached_tokens == 0
 
 
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(1, 9)), min_size=1, max_size=12))
@@ -292,7 +292,7 @@ class TestSeveralIdsAStep:
         assert [(span.start, span.count, list(span.logits)) for span in plan.spans] == [(3, 4, [3, 4, 5, 6])]
         assert sequence.ids(2, 6) == [1, 1, 7, 8]
         drawn = [7, 8, 5, 9]
-        assert sequence.foretold(drawn) == 3
+        assert sequence.count_valid(drawn) == 3
         scheduler.commit(plan, [drawn[:3]])
         assert (sequence.tokens[3:], sequence.computed, sequence.draft) == ([1, 7, 8, 5], 6, [])
         assert step(scheduler)[0] == {1: (6, 1)}
@@ -319,17 +319,17 @@ class TestSeveralIdsAStep:
         """Ids that were forced are computed in one go, and each is recorded as it comes."""
         scheduler, _, sequence = self.running()
         sequence.tokens += [7, 8]
-        sequence.forced = 2
+        sequence.forced_count = 2
         plan = scheduler.plan()
         assert [(span.start, list(span.logits)) for span in plan.spans] == [(3, [3, 4, 5])]
         scheduler.commit(plan, [[7, 8, 4]])
-        assert (sequence.tokens[4:], sequence.forced, sequence.computed) == ([7, 8, 4], 0, 6)
+        assert (sequence.tokens[4:], sequence.forced_count, sequence.computed) == ([7, 8, 4], 0, 6)
 
     def test_forced_ids_at_the_end(self):
         """Where forced ids fill the stream up, nothing is drawn behind them, and it ends with the last of them."""
         scheduler, allocator, sequence = self.running(new=3)
         sequence.tokens += [7, 8]
-        sequence.forced = 2
+        sequence.forced_count = 2
         plan = scheduler.plan()
         assert [list(span.logits) for span in plan.spans] == [[3, 4]]
         assert scheduler.commit(plan, [[7, 8]]) == ["length"]

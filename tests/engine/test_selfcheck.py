@@ -12,8 +12,7 @@ from torch import nn
 from lmtool.engine import selfcheck
 from lmtool.engine.kv_cache import KVCache, LayerShape
 from lmtool.engine.model_runner import ModelRunner
-from lmtool.engine.transformers_attention import IMPLEMENTATION, register
-from lmtool.engine.transformers_forward import TransformersForward
+from lmtool.engine.transformers_forward import IMPLEMENTATION, TransformersForward, register
 from lmtool.errors import ModelLoadError
 
 CPU = torch.device("cpu")

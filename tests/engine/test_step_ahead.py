@@ -11,12 +11,12 @@ from random import Random
 import pytest
 import torch
 
-from lmtool.engine.checked import load_checked
 from lmtool.engine.config import EngineConfig
-from lmtool.engine.drawing import Drawing
 from lmtool.engine.engine import Engine
 from lmtool.engine.model_runner import ModelRunner
 from lmtool.engine.plan import Limits
+from lmtool.engine.sampling_result import SamplingResult
+from lmtool.engine.transformers_loader import load_transformers
 from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
 from tests.engine.guiding import StepCompiler, StepGuide, steps
 
@@ -31,7 +31,7 @@ class AheadRunner(ModelRunner):
     begun: list
 
     @property
-    def most_ahead(self):
+    def max_ahead_rows(self):
         return 8
 
     def run(self, plan):
@@ -58,8 +58,9 @@ class Driven:
         self.begun = []
         limits = Limits(streams, max_batch_tokens=48, chunk_tokens=16, block_tokens=16, max_scored_rows=64)
         info = replace(loaded.info, context_length=min(loaded.info.context_length, blocks * 16 + 1))
-        self.engine = Engine(AheadRunner(**own, begun=self.begun), limits, blocks, info, step_ahead=ahead, **settings)
-        self.engine.guide_by(StepCompiler(eos=2))
+        config = EngineConfig(**{"step_ahead": ahead, "speculation": False, **settings})
+        self.engine = Engine(AheadRunner(**own, begun=self.begun), limits, blocks, info, config)
+        self.engine.set_guide_compiler(StepCompiler(eos=2))
         self.outputs, self.handles = {}, {}
 
     def submit(self, request):
@@ -74,7 +75,7 @@ class Driven:
     async def step(self):
         """What the engine's thread does once, and the deliveries of it."""
         with torch.inference_mode():
-            self.engine._take_commands(wait=False)
+            self.engine._thread._run_commands(wait=False)
             busy = self.engine._step()
             self.engine._flush()
         await asyncio.sleep(0)
@@ -84,14 +85,14 @@ class Driven:
     async def finish(self):
         """Step until nothing is left to do."""
         for _ in range(2000):
-            if not await self.step() and not self.engine._inbox:
+            if not await self.step() and not self.engine._thread.interrupted:
                 break
         assert not self.engine._streams
-        scheduler, prefixes = self.engine._scheduler, self.engine._prefixes
+        scheduler, prefixes = self.engine._scheduler, self.engine._scheduler._cache
         kept = 0 if prefixes is None else prefixes.idle_blocks
         assert (scheduler.running, scheduler.waiting) == (0, 0)
         assert scheduler._allocator.free + kept == scheduler._allocator.total
-        assert self.engine._flight is None
+        assert self.engine._next_step is None
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +101,7 @@ def loaded(checkpoint):
     torch.set_num_threads(1)
     with torch.inference_mode():
         name = str(checkpoint("llama"))
-        return load_checked(name, EngineConfig(device="cpu", threads=1, max_streams=8), CPU, lambda progress: None)
+        return load_transformers(name, EngineConfig(device="cpu", threads=1, max_streams=8), CPU, lambda progress: None)
 
 
 def plain(outputs):
@@ -218,13 +219,13 @@ def order(monkeypatch, driven):
 
     def make(**settings):
         engine = driven(**settings)
-        choices = Drawing.choices
+        read = SamplingResult.read
 
         def noting(self):
             engine.begun.append("read")
-            return choices(self)
+            return read(self)
 
-        monkeypatch.setattr(Drawing, "choices", noting)
+        monkeypatch.setattr(SamplingResult, "read", noting)
         return engine
 
     return make
@@ -360,7 +361,7 @@ class TestFailures:
             engine.submit(request(number))
         await engine.step()
         with monkeypatch.context() as patched:
-            patched.setattr(Drawing, "choices", lambda self: 1 / 0)
+            patched.setattr(SamplingResult, "read", lambda self: 1 / 0)
             await engine.step()
         await engine.finish()
         assert ["ZeroDivisionError" in engine.outputs[number][-1].error for number in (1, 2)] == [True, True]
@@ -395,5 +396,5 @@ class TestFailures:
         await asyncio.to_thread(engine.engine.close)
         await asyncio.sleep(0)
         assert engine.outputs[1][-1].last
-        assert engine.engine._flight is None
+        assert engine.engine._next_step is None
         assert engine.begun.count("ahead") > 3

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from lmtool.engine.drawing import Choice
+from lmtool.engine.sampling_result import SampledToken
 from lmtool.engine.sequence import Sequence
-from lmtool.engine.stream import Stream, draw_seed, failure
-from lmtool.errors import ContextOverflowError
+from lmtool.engine.stream import Stream
 from lmtool.types import SamplingParams, Usage
 from tests.engine.guiding import StepGuide
 
@@ -21,8 +20,8 @@ def make():
     """A stream over ids 5, 6, 7 with a prompt of two."""
     loop = asyncio.new_event_loop()
 
-    def make(*, scored=False, top_logprobs=1, **params):
-        sequence = Sequence(1, [5, 6, 7], 2, 9, scored=scored, stop_ids=frozenset({2}))
+    def make(*, scoring=False, top_logprobs=1, **params):
+        sequence = Sequence(1, [5, 6, 7], 2, 9, scoring=scoring, stop_ids=frozenset({2}))
         return Stream("s", lambda outputs: None, loop, sequence, SamplingParams(**params), top_logprobs, seed=4)
 
     yield make
@@ -31,14 +30,14 @@ def make():
 
 def test_scored_rows(make):
     """The logits at a position score the id behind it."""
-    assert [row.target for row in make(scored=True).rows(range(2))] == [6, 7]
+    assert [row.target for row in make(scoring=True).rows(range(2))] == [6, 7]
 
 
 def test_generated_row(make):
     """One row for the next id, with the stream's seed and place."""
     (row,) = make(repetition_penalty=1.5).rows(range(2, 3))
     assert (row.target, row.seed, row.position, row.top_logprobs) == (None, 4, 3, 1)
-    assert row.seen == {5, 6, 7}
+    assert row.known_ids == {5, 6, 7}
     assert make().rows(range(3, 3)) == []
 
 
@@ -46,7 +45,7 @@ def test_min_tokens(make):
     """Stop ids are barred until enough was sent."""
     stream = make(min_tokens=1)
     assert set(stream.rows(range(2, 3))[0].barred) == {2}
-    stream.output(Choice(8, -1.0, None), None)
+    stream.output(SampledToken(8, -1.0, None), None)
     assert not stream.rows(range(2, 3))[0].barred
 
 
@@ -78,7 +77,7 @@ def test_what_stopped_it(make):
     stream = make(stop_token_ids=(3, 2))
     stream.eos = frozenset({2})
     endings = [(3, "stop"), (2, "stop"), (3, "length"), (3, None)]
-    told = [stream.output(Choice(token, -1.0, None), reason).stopped_by for token, reason in endings]
+    told = [stream.output(SampledToken(token, -1.0, None), reason).stopped_by for token, reason in endings]
     assert told == [3, None, None, None]
 
 
@@ -88,35 +87,23 @@ def test_a_stop_id_is_not_jumped_over(make):
     stream.sequence.stop_ids = frozenset({2, 9})
     stream.guide = StepGuide([{7}, {8}, {9}, {10}], 2)
     stream.guide.forced = lambda: [8, 9, 10]
-    stream.take([Choice(7, -1.0, None)], "m")
-    assert stream.ahead == [8]
+    stream.accept([SampledToken(7, -1.0, None)], "m")
+    assert stream.forced_tokens == [8]
 
 
 def test_counts(make):
     """Generated ids are counted where a penalty needs it."""
     stream = make(presence_penalty=1.0)
     for token in (8, 9, 8):
-        stream.output(Choice(token, -1.0, None), None)
+        stream.output(SampledToken(token, -1.0, None), None)
     assert stream.rows(range(2, 3))[0].counts == {8: 2, 9: 1}
 
 
 def test_outputs(make):
     """Usage comes with the last output alone."""
     stream = make()
-    first = stream.output(Choice(8, -1.0, ((8, -1.0),)), None)
-    last = stream.output(Choice(2, -0.5, None), "stop")
+    first = stream.output(SampledToken(8, -1.0, ((8, -1.0),)), None)
+    last = stream.output(SampledToken(2, -0.5, None), "stop")
     assert (first.token, first.logprob, first.top_logprobs, first.usage) == (8, -1.0, ((8, -1.0),), None)
     assert (last.finish_reason, last.usage) == ("stop", Usage(2, 2))
     assert (stream.ending("cancelled").token, stream.ending("cancelled").finish_reason) == (None, "cancelled")
-
-
-def test_failure():
-    """The sentence with what to do next, and the machine-readable kind beside it."""
-    output = failure("s", ContextOverflowError("too long", "shorten it"))
-    assert (output.error, output.error_code, output.last) == ("too long; shorten it", "context_overflow", True)
-
-
-def test_seed():
-    """The one asked for, or a fresh one each time."""
-    assert draw_seed(-3) == -3
-    assert draw_seed(None) != draw_seed(None)

@@ -8,7 +8,7 @@ import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from lmtool.errors import LmtoolError
-from lmtool.guide.templates import Template, Templates
+from lmtool.guide.llguidance import CompiledConstraint, ConstraintBackend
 
 PARTS = (
     '","a":', '":1,"', '{"a":1,"a":', '"a":', ',"', 'a":', 'a"', "\\u0061", '\\"', '"\\u', "61", "\\u00", "\\u000",
@@ -26,8 +26,8 @@ def _byte_letters() -> dict[int, str]:
     return {byte: chr(byte) for byte in shown} | {byte: chr(256 + at) for at, byte in enumerate(hidden)}
 
 
-def templates() -> Templates:
-    """Templates over all single bytes and the parts; id 0 ends a text."""
+def backend() -> ConstraintBackend:
+    """ConstraintBackend over all single bytes and the parts; id 0 ends a text."""
     letters = _byte_letters()
     vocabulary = {"</s>": EOS}
     for data in [*(bytes((byte,)) for byte in range(256)), *(part.encode() for part in PARTS)]:
@@ -36,14 +36,14 @@ def templates() -> Templates:
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
     made.add_special_tokens([AddedToken("</s>", special=True)])
-    return Templates(made.to_str(), len(vocabulary), [EOS])
+    return ConstraintBackend(made.to_str(), len(vocabulary), [EOS])
 
 
 class Walker:
-    """Draws tokens that a template allows, those with signs of JSON more often than others."""
+    """Draws tokens that a compiled allows, those with signs of JSON more often than others."""
 
-    def __init__(self, over: Templates) -> None:
-        self._templates = over
+    def __init__(self, over: ConstraintBackend) -> None:
+        self._backend = over
         self._size = over.tokenizer.vocab_size
         self.texts = [over.tokenizer.decode_bytes([token]) for token in range(self._size)]
         self._liked = [
@@ -52,12 +52,12 @@ class Walker:
             (0.1, np.array([b"\\" in text for text in self.texts])),
         ]
 
-    def walk(self, template: Template, rng: random.Random, most: int = 300) -> bytes | None:
+    def walk(self, compiled: CompiledConstraint, rng: random.Random, most: int = 300) -> bytes | None:
         """A text that has come to its end; None for one that has not. Raises what the guide ends with."""
-        guide, written = template.guide(), b""
+        guide, written = compiled.guide(), b""
         mask = np.zeros((1, (self._size + 31) // 32), np.int32)
         for _ in range(most):
-            self._templates.compute([(guide, 0)], mask)
+            mask[0] = np.frombuffer(guide.matcher.compute_bitmask(), np.int32)[: mask.shape[1]]
             guide.forbid_repeats(mask[0].view(np.uint32))
             if isinstance(problem := guide.check(), LmtoolError):
                 raise problem

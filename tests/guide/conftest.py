@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from lmtool.guide.compiler import MatcherCompiler
-from lmtool.guide.templates import Templates
+from lmtool.guide.llguidance import ConstraintBackend
 from tests.guide.following import EOS, TOKENIZER, VOCAB
 
 
 @pytest.fixture(scope="session")
-def templates() -> Iterator[Templates]:
-    """Templates for the embedded model's tokenizer."""
-    made = Templates(TOKENIZER, VOCAB, EOS)
+def backend() -> Iterator[ConstraintBackend]:
+    """ConstraintBackend for the embedded model's tokenizer."""
+    made = ConstraintBackend(TOKENIZER, VOCAB, EOS)
     yield made
     made.close()
 

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from lmtool import constraint
 from lmtool.errors import LmtoolError
 from lmtool.guide.compiler import MatcherCompiler
-from lmtool.guide.guide import MatcherGuide
-from lmtool.guide.templates import Template, Templates
+from lmtool.guide.llguidance import CompiledConstraint, ConstraintBackend, MatcherGuide
 from lmtool.interfaces import Guide
 from lmtool.tiny.path import MODEL_DIR
 from lmtool.types import Constraint
@@ -24,10 +23,10 @@ EOS = (0, 2)
 WORDS = (VOCAB + 31) // 32
 
 
-def accepts(templates: Templates, template: Template, text: str) -> bool:
+def accepts(backend: ConstraintBackend, compiled: CompiledConstraint, text: str) -> bool:
     """Whether a text is a whole match."""
-    guide = template.guide()
-    for token in templates.tokenizer.tokenize_str(text):
+    guide = compiled.guide()
+    for token in backend.tokenizer.tokenize_str(text):
         guide.advance(token)
     return guide.may_end()
 
@@ -49,7 +48,9 @@ def mask_of(compiler: MatcherCompiler, guide: Guide) -> NDArray[np.bool_]:
     return np.unpackbits(mask.view(np.uint8), bitorder="little")[:VOCAB].astype(bool)
 
 
-def walk(compiler: MatcherCompiler, templates: Templates, guide: Guide, seed: int, most: int = 200) -> tuple[str, bool]:
+def walk(
+    compiler: MatcherCompiler, backend: ConstraintBackend, guide: Guide, seed: int, most: int = 200
+) -> tuple[str, bool]:
     """Draw allowed tokens at random until one ends the text; return the text and whether it ended.
 
     Ends as soon as the text may, after half of the tokens.
@@ -62,15 +63,17 @@ def walk(compiler: MatcherCompiler, templates: Templates, guide: Guide, seed: in
             raise error
         token = EOS[0] if step > most // 2 and guide.may_end() else int(rng.choice(allowed))
         if token in EOS:
-            return templates.tokenizer.decode_str(drawn), True
+            return backend.tokenizer.decode_str(drawn), True
         guide.advance(token)
         drawn.append(token)
-    return templates.tokenizer.decode_str(drawn), False
+    return backend.tokenizer.decode_str(drawn), False
 
 
-def schema_template(templates: Templates, schema: object, *, strict: bool = True) -> Template | LmtoolError:
+def compiled_schema(
+    backend: ConstraintBackend, schema: object, *, strict: bool = True
+) -> CompiledConstraint | LmtoolError:
     """Return a compiled schema, or the error that it is refused with."""
     try:
-        return templates.make(constraint.json_schema(schema, strict=strict))
+        return backend.compile(constraint.json_schema(schema, strict=strict))
     except LmtoolError as error:
         return error

@@ -13,8 +13,8 @@ import time
 from dataclasses import dataclass, field
 
 from lmtool.errors import ConstraintError
-from lmtool.interfaces import stream
 from lmtool.lmtp.client import LmtpClient
+from lmtool.streams import stream
 from lmtool.types import GenerateRequest, SamplingParams
 from tests.guide.hostile import CASES
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from lmtool.constraint import json_schema
 from lmtool.errors import LmtoolError
-from lmtool.guide.templates import Template, Templates
+from lmtool.guide.llguidance import CompiledConstraint, ConstraintBackend
 from lmtool.tiny.path import MODEL_DIR
 from tests.guide.following import accepts
 
@@ -44,7 +44,7 @@ class Figures:
         )
 
 
-def measure(files: list[Path], templates: Templates, *, strict: bool) -> Figures:
+def measure(files: list[Path], backend: ConstraintBackend, *, strict: bool) -> Figures:
     """Compile each schema and judge its instances."""
     figures = Figures()
     for file in files:
@@ -52,7 +52,7 @@ def measure(files: list[Path], templates: Templates, *, strict: bool) -> Figures
         figures.schemas += 1
         started = time.process_time()
         try:
-            template = templates.make(json_schema(case["schema"], strict=strict))
+            compiled = backend.compile(json_schema(case["schema"], strict=strict))
         except LmtoolError as error:
             figures.reasons[error.message[:100]] += 1
             figures.wrong.append((f"{file.name}: {error.message}", True))
@@ -62,15 +62,17 @@ def measure(files: list[Path], templates: Templates, *, strict: bool) -> Figures
             figures.seconds += taken
             figures.longest = max(figures.longest, taken)
         figures.compiled += 1
-        figures.all_right += _judge(file.name, case["tests"], templates, template, figures)
+        figures.all_right += _judge(file.name, case["tests"], backend, compiled, figures)
     return figures
 
 
-def _judge(name: str, tests: list[dict[str, object]], templates: Templates, template: Template, to: Figures) -> bool:
+def _judge(
+    name: str, tests: list[dict[str, object]], backend: ConstraintBackend, compiled: CompiledConstraint, to: Figures
+) -> bool:
     right = True
     for test in tests:
         text = json.dumps(test["data"], separators=(",", ":"), ensure_ascii=False)
-        accepted, valid = accepts(templates, template, text), bool(test["valid"])
+        accepted, valid = accepts(backend, compiled, text), bool(test["valid"])
         (to.accepted if accepted else to.refused)[valid] += 1
         if accepted != valid:
             right = False
@@ -86,9 +88,9 @@ def main() -> None:
     options.add_argument("--reasons", type=int, default=0, help="print so many reasons for refusals")
     options.add_argument("--wrong", type=Path, help="write each wrong judgement into this file")
     given = options.parse_args()
-    templates = Templates((MODEL_DIR / "tokenizer.json").read_text(), 1536, [0, 2])
+    backend = ConstraintBackend((MODEL_DIR / "tokenizer.json").read_text(), 1536, [0, 2])
     for mode in ["strict", "lenient"] if given.mode == "both" else [given.mode]:
-        figures = measure(sorted(given.folder.glob("*.json")), templates, strict=mode == "strict")
+        figures = measure(sorted(given.folder.glob("*.json")), backend, strict=mode == "strict")
         sys.stdout.write(f"{mode}: {figures}\n")
         for reason, count in figures.reasons.most_common(given.reasons):
             sys.stdout.write(f"  {count:5} {reason}\n")

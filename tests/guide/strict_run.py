@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 
 from jsonschema import Draft202012Validator
 
-from lmtool.cli.wiring import Loader
 from lmtool.constraint import json_schema
 from lmtool.engine.config import EngineConfig
-from lmtool.interfaces import TokenModel, stream
+from lmtool.interfaces import TokenModel
+from lmtool.serving.composition import Loader
+from lmtool.streams import stream
 from lmtool.tiny.path import MODEL_DIR
 from lmtool.types import GenerateRequest, SamplingParams
 from tests.guide.schema_maker import Maker, Schema

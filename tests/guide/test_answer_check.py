@@ -11,7 +11,7 @@ from lmtool import constraint
 from lmtool.errors import ConstraintTooComplexError, InvalidAnswerError, ServerError
 from lmtool.guide.answer_check import JsonAnswerCheck, validate
 from lmtool.interfaces import Verdict
-from tests.guide.test_tag_parts import either, sequence, word
+from tests.guide.test_structural_tag import either, sequence, word
 
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 SLOW = {"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"items": {"$ref": "#/$defs/a"}, "minItems": 1}] * 8}}}

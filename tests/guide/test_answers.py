@@ -10,11 +10,12 @@ import jsonschema
 import pytest
 
 from lmtool import constraint
-from lmtool.cli.wiring import Loader
 from lmtool.engine.config import EngineConfig
-from lmtool.interfaces import LoadedModel, stream
+from lmtool.interfaces import LoadedModel
+from lmtool.serving.composition import Loader
+from lmtool.streams import stream
 from lmtool.tiny.path import MODEL_DIR
-from lmtool.types import ChatMessage, Constraint, GenerateRequest, SamplingParams
+from lmtool.types import ChatMessage, ChatPrompt, Constraint, GenerateRequest, SamplingParams
 
 PERSON = {
     "type": "object",
@@ -25,7 +26,7 @@ PERSON = {
     "required": ["name", "age"],
     "additionalProperties": False,
 }
-ASKED = (ChatMessage("user", "Hello there"),)
+ASKED = ChatPrompt((ChatMessage("user", "Hello there"),))
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Compiling: pool, single flight, memory, deadline."""
+"""Compiling: thread pool, single flight, cache, deadline."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from lmtool.errors import (
     ResourceError,
     ServerError,
 )
-from lmtool.guide.compiler import MatcherCompiler
+from lmtool.guide.compiler import Cache, Deadlines, MatcherCompiler
 from lmtool.guide.config import GuideConfig
-from lmtool.guide.templates import Templates
+from lmtool.guide.llguidance import CompiledConstraint, ConstraintBackend
 from lmtool.types import Constraint
 from tests.guide.following import EOS, TOKENIZER, VOCAB, compiled, mask_of
 
 YES_NO = constraint.choice(["yes", "no"])
 
 
-class Gated(Templates):
-    """Templates that are made once the test opens the gate."""
+class Gated(ConstraintBackend):
+    """A backend that compiles once the test opens the gate."""
 
     gate = threading.Event()
     entered = threading.Event()
 
-    def make(self, wanted: Constraint):
+    def compile(self, wanted: Constraint):
         self.entered.set()
         assert self.gate.wait(20)
-        return super().make(wanted)
+        return super().compile(wanted)
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_failures_are_remembered(compiler):
 
 def test_one_flight_for_equal_constraints(gated):
     """Equal constraints that wait are compiled once; whoever cancels gets nothing and disturbs nobody."""
-    compiler = MatcherCompiler(TOKENIZER, VOCAB, EOS, library=gated)
+    compiler = MatcherCompiler(TOKENIZER, VOCAB, EOS, backend=gated)
     waiting = [compiler.compile(YES_NO) for _ in range(4)]
     assert waiting[1].cancel()
     gated.gate.set()
@@ -116,7 +116,7 @@ def test_waiting_for_a_thread_is_overload(gated):
 
 def test_close_fails_what_waits(gated):
     """After close everything fails at once; guides already made go on."""
-    compiler = MatcherCompiler(TOKENIZER, VOCAB, EOS, library=gated)
+    compiler = MatcherCompiler(TOKENIZER, VOCAB, EOS, backend=gated)
     waiting = compiler.compile(YES_NO)
     compiler.close()
     gated.gate.set()
@@ -142,7 +142,7 @@ def test_whatever_the_library_raises(monkeypatch, raised):
 
     compiler = MatcherCompiler(TOKENIZER, VOCAB, EOS)
     with monkeypatch.context() as patched:
-        patched.setattr(Templates, "make", fail)
+        patched.setattr(ConstraintBackend, "compile", fail)
         assert isinstance(compiler.compile(YES_NO).exception(10), ConstraintError)
     assert compiler.compile(constraint.regex("a")).result(10)
     compiler.close()
@@ -160,7 +160,7 @@ def test_opening_is_not_held_against_a_constraint() -> None:
     events: list[str] = []
     gate = threading.Event()
 
-    class Late(Templates):
+    class Late(ConstraintBackend):
         def __init__(self, *given):
             assert gate.wait(20)
             super().__init__(*given)
@@ -183,7 +183,7 @@ def test_closed_before_the_library_is_open() -> None:
     """A compiler closed while its library opens closes it as soon as that is done."""
     opening, closed = threading.Event(), threading.Event()
 
-    class Slow(Templates):
+    class Slow(ConstraintBackend):
         def __init__(self, *given):
             assert opening.wait(20)
             super().__init__(*given)
@@ -191,8 +191,77 @@ def test_closed_before_the_library_is_open() -> None:
         def close(self) -> None:
             closed.set()
 
-    made = MatcherCompiler(TOKENIZER, VOCAB, EOS, library=Slow)
+    made = MatcherCompiler(TOKENIZER, VOCAB, EOS, backend=Slow)
     made.close()
     assert not closed.is_set()
     opening.set()
     assert closed.wait(20)
+
+
+class TestCache:
+    """Outcomes within a number of bytes, errors for a time."""
+
+    @staticmethod
+    def compiled(size):
+        return CompiledConstraint(None, (), size, frozenset())
+
+    def test_the_least_recently_used_goes_first(self):
+        """Values stay within the bytes; one that is replaced counts once."""
+        cache = Cache(100, 60)
+        keys = [constraint.regex(name) for name in "abcd"]
+        values = [self.compiled(30) for _ in keys]
+        for key, value in zip(keys[:3], values, strict=False):
+            cache.put(key, value, 0)
+        assert cache.get(keys[0], 0) is values[0]
+        cache.put(keys[3], values[3], 0)
+        assert [cache.get(key, 10**6) for key in keys] == [values[0], None, values[2], values[3]]
+        assert (len(cache), cache.bytes) == (3, 90)
+        cache.put(keys[0], self.compiled(10), 0)
+        assert (len(cache), cache.bytes) == (3, 70)
+
+    def test_too_large_is_not_cached(self):
+        """A value larger than the cache leaves the others alone."""
+        cache = Cache(100, 60)
+        cache.put(constraint.regex("a"), self.compiled(100), 0)
+        cache.put(constraint.regex("b"), self.compiled(101), 0)
+        assert cache.get(constraint.regex("b"), 0) is None
+        assert cache.get(constraint.regex("a"), 0) is not None
+
+    def test_errors_expire(self):
+        """An error is answered for its time, and a later success takes its place; errors count by their texts."""
+        cache, problem, key = Cache(10**4, 60), ConstraintError("no"), constraint.regex("a")
+        cache.put(key, problem, 10)
+        assert cache.get(key, 69.9) is problem
+        assert cache.get(key, 70) is None
+        assert (len(cache), cache.bytes) == (0, 0)
+        cache.put(key, problem, 80)
+        cache.put(key, self.compiled(1), 80)
+        assert not isinstance(cache.get(key, 81), ConstraintError)
+        for number in range(20):
+            cache.put(constraint.regex(f"{number:0500}"), problem, 100)
+        assert cache.bytes <= 10**4
+        assert cache.get(constraint.regex(f"{0:0500}"), 101) is None
+        assert cache.get(constraint.regex(f"{19:0500}"), 101) is problem
+
+
+class TestDeadlines:
+    """Callbacks when a time is over."""
+
+    def test_in_order(self):
+        """Each after its time, in the order of their adding."""
+        deadlines, called, done = Deadlines(0.02), [], threading.Event()
+        deadlines.add(lambda: called.append(1))
+        deadlines.add(lambda: (called.append(2), done.set()))
+        assert called == []
+        assert done.wait(10)
+        assert called == [1, 2]
+        deadlines.close()
+
+    def test_none_after_close(self):
+        """And the thread ends."""
+        deadlines, called = Deadlines(0.2), []
+        deadlines.add(lambda: called.append(1))
+        deadlines.close()
+        deadlines._thread.join(10)
+        assert not deadlines._thread.is_alive()
+        assert called == []

@@ -25,10 +25,10 @@ def test_rows_are_apart(compiler):
     compiler.fill([], mask)
 
 
-def test_an_error_is_its_own_row_s(compiler, templates):
+def test_an_error_is_its_own_row_s(compiler, backend):
     """A guide that is in error allows eos only and says why; the others of the step are filled."""
     bad, good = (compiled(compiler, constraint.choice(["yes", "no"])) for _ in range(2))
-    bad.advance(templates.tokenizer.tokenize_str("z")[0])
+    bad.advance(backend.tokenizer.tokenize_str("z")[0])
     mask = np.zeros((2, WORDS), np.int32)
     compiler.fill([(bad, 0), (good, 1)], mask)
     assert isinstance(bad.error(), ServerError)
@@ -86,10 +86,10 @@ def test_among_others_too():
     compiler.close()
 
 
-def test_drafts(compiler, templates):
+def test_drafts(compiler, backend):
     """Each beginning of a draft gets its row; behind an illegal token everything is allowed; nothing moves."""
     guide = compiled(compiler, constraint.regex("[ax][bx]z"))
-    a, b, y = (templates.tokenizer.tokenize_str(letter)[0] for letter in "aby")
+    a, b, y = (backend.tokenizer.tokenize_str(letter)[0] for letter in "aby")
     mask = np.zeros((6, WORDS), np.int32)
     compiler.fill_drafts([(guide, 1, [a, b, y, a])], mask)
     bits = np.unpackbits(mask.view(np.uint8), axis=1, bitorder="little")[:, :VOCAB]

@@ -17,12 +17,12 @@ from tests.guide.strict_run import problem_of, run
 @pytest.mark.parametrize("first", range(0, 400, 100))
 def test_any_tokens(first):
     """Whatever is drawn, also from tokens that hold whole names and halves of escapes, is valid once it has ended."""
-    templates = awkward.templates()
-    walker, came = awkward.Walker(templates), Counter()
+    backend = awkward.backend()
+    walker, came = awkward.Walker(backend), Counter()
     for number in range(first, first + 100):
         schema, rng = Maker(number).schema(), random.Random(number)
         try:
-            template = templates.make(constraint.json_schema(schema, any_whitespace=rng.random() < 0.2))
+            template = backend.compile(constraint.json_schema(schema, any_whitespace=rng.random() < 0.2))
         except LmtoolError:
             came["refused"] += 1
             continue
@@ -33,7 +33,7 @@ def test_any_tokens(first):
             continue
         came["cut" if text is None else "ended"] += 1
         assert text is None or problem_of(schema, text.decode()) is None, (number, schema, text)
-    templates.close()
+    backend.close()
     assert came["ended"] > 40
     assert came["failed"] < 2
 

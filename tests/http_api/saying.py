@@ -5,13 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from itertools import cycle
+from typing import Any
 
 from starlette.applications import Starlette
 
-from lmtool.http_api.server import ApiConfig, OpenAIServer
+from lmtool.http_api.models import ApiConfig
+from lmtool.http_api.server import OpenAIServer
 from lmtool.interfaces import Sink
 from lmtool.text.chat_template import ChatTemplate
-from lmtool.types import ChatMessage, GenerateRequest, ModelInfo, Prompt, ScoreRequest, TokenOutput, Usage
+from lmtool.types import (
+    ChatPrompt,
+    GenerateRequest,
+    MixedPrompt,
+    ModelInfo,
+    Prompt,
+    ScoreRequest,
+    TokenOutput,
+    ToolCallFormat,
+    Usage,
+)
 from tests.scripted_model import ScriptedModel
 
 MARK, MARK_ID, EOS = "<tool_call>", 500, 501
@@ -27,26 +39,21 @@ TEMPLATE = (
 class Letters:
     """Characters are ids."""
 
-    def __init__(self, template: str | None = TEMPLATE) -> None:
-        self.chat_template = template
+    def __init__(self, template: str = TEMPLATE, special: Mapping[str, int] | None = None) -> None:
+        self.template = template
+        marks = {MARK: MARK_ID} if special is None else special
+        self.tool_calls = ToolCallFormat("hermes", marks, templated="tools" in template)
 
-    def special_id(self, text: str) -> int | None:
-        return MARK_ID if text == MARK else None
+    def encode_prompt(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, ChatPrompt):
+            prompt = ChatTemplate(self.template, {}).render(prompt) + prompt.prefill
+        assert not isinstance(prompt, MixedPrompt)
+        return list(prompt.encode() if isinstance(prompt, str) else prompt)
 
-    async def encode_prompt(
-        self,
-        prompt: Prompt,
-        tools: Sequence[Mapping[str, object]] | None = None,
-        options: Mapping[str, object] | None = None,
-        *,
-        special: bool = True,
-    ) -> list[int]:
-        if not isinstance(prompt, str):
-            messages = [one for one in prompt if isinstance(one, ChatMessage)]
-            prompt = ChatTemplate(self.chat_template or "", {}).render(messages, tools, options)
-        return list(prompt.encode())
+    async def tokenize(self, prompt: Prompt, *, special: bool = True) -> list[int]:
+        return self.encode_prompt(prompt)
 
-    async def decode_tokens(self, tokens: Sequence[int]) -> str:
+    async def detokenize(self, tokens: Sequence[int]) -> str:
         return bytes(tokens).decode()
 
     def piece(self, token_id: int) -> bytes:
@@ -59,7 +66,17 @@ class Letters:
 class SayingModel:
     """Answers each request with the next text, a token a turn of the event loop."""
 
-    def __init__(self, *texts: str, fails_after: int | None = None, warnings: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        *texts: str,
+        fails_after: int | None = None,
+        warnings: tuple[str, ...] = (),
+        letters: Letters | None = None,
+        tokenizer: bool = True,
+    ) -> None:
+        """tokenizer: whether the model's tokenizer, `letters`, is in this process."""
+        self.letters = letters or Letters()
+        self._here = tokenizer
         self.requests: list[GenerateRequest | ScoreRequest] = []
         self.cancelled = 0
         self._texts = cycle(texts)
@@ -67,7 +84,11 @@ class SayingModel:
         self._warnings = warnings
 
     async def info(self, model: str | None = None) -> ModelInfo:
-        return ModelInfo("sayer", "SayingModel()", "scripted", 600, 4096, (EOS,))
+        told = self.letters.tool_calls if self._here else None
+        return ModelInfo("sayer", "SayingModel()", "scripted", 600, 4096, (EOS,), tool_calls=told)
+
+    def tokenizer(self, model: str | None = None) -> Any:
+        return self.letters if self._here else None
 
     def submit(self, request: GenerateRequest | ScoreRequest, sink: Sink) -> Saying:
         self.requests.append(request)
@@ -102,7 +123,7 @@ class Saying:
         limit = request.sampling.max_tokens
         outputs = [TokenOutput(number, token, -0.5, ((token, -0.5),), said) for token, said in tokens[:limit]]
         cut = len(tokens) > limit
-        usage = Usage(len(request.prompt), len(outputs) + (not cut), 1)
+        usage = Usage(len(self._model.letters.encode_prompt(request.prompt)), len(outputs) + (not cut), 1)
         ending = TokenOutput(
             number,
             None if cut else EOS,
@@ -136,10 +157,6 @@ class Saying:
         """See `pause`."""
 
 
-def application(
-    model: SayingModel, config: ApiConfig | None = None, letters: Letters | None = None, *, tokenizer: bool = True
-) -> Starlette:
+def application(model: SayingModel, config: ApiConfig | None = None) -> Starlette:
     """The routes over a model that says what it is told to."""
-    spelling = letters or Letters()
-    spelt = spelling if tokenizer else None
-    return Starlette(routes=OpenAIServer(model, lambda _: spelt, config, catalogue=ScriptedModel()).routes())
+    return Starlette(routes=OpenAIServer(model, config, catalogue=ScriptedModel()).routes())

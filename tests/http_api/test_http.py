@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import json
 import os
 import weakref
 from collections.abc import AsyncGenerator, Mapping
@@ -16,9 +17,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from lmtool.http_api.errors import ApiError
-from lmtool.http_api.http import MOST_BYTES, asked, server_sent, unless_gone
+from lmtool.http_api.http import MAX_BYTES, EventStream, read_request, to_json, unless_gone
 from lmtool.prompt_limits import PromptLimits
-from lmtool.subprocesses.pool import LONG
+from lmtool.subprocesses.process import LONG
 
 
 def request(*messages: dict[str, Any]) -> Request:
@@ -35,14 +36,14 @@ def request(*messages: dict[str, Any]) -> Request:
 async def test_a_body() -> None:
     """A JSON object, in however many pieces."""
     pieces = [{"type": "http.request", "body": part, "more_body": part != b"1}"} for part in (b'{"a": ', b"1}")]
-    assert await asked(request(*pieces), dict) == {"a": 1}
+    assert await read_request(request(*pieces), dict) == {"a": 1}
 
 
-@pytest.mark.parametrize(("body", "status"), [(b"[]", 400), (b"{", 400), (b"x" * (MOST_BYTES + 1), 413)])
+@pytest.mark.parametrize(("body", "status"), [(b"[]", 400), (b"{", 400), (b"x" * (MAX_BYTES + 1), 413)])
 async def test_what_is_no_body(body: bytes, status: int) -> None:
     """Anything else, or more than the limit, is an error that says so."""
     with pytest.raises(ApiError) as raised:
-        await asked(request({"type": "http.request", "body": body}), dict)
+        await read_request(request({"type": "http.request", "body": body}), dict)
     assert raised.value.status == status
 
 
@@ -56,11 +57,11 @@ def length(members: Mapping[str, Any]) -> tuple[int, int]:
 async def test_a_long_body() -> None:
     """It is read by a helper, by the route's own reader, whose errors arrive whole."""
     body = b'{"a": "%s"}' % (b"x" * LONG)
-    count, process = await asked(request({"type": "http.request", "body": body}), length)
+    count, process = await read_request(request({"type": "http.request", "body": body}), length)
     assert count == LONG
     assert process != os.getpid()
     with pytest.raises(ApiError, match="b is not known") as raised:
-        await asked(request({"type": "http.request", "body": body[:-1] + b', "b": 1}'}), length)
+        await read_request(request({"type": "http.request", "body": body[:-1] + b', "b": 1}'}), length)
     assert (raised.value.status, raised.value.param) == (400, "b")
 
 
@@ -86,34 +87,71 @@ async def test_limits(length: int) -> None:
     """What cannot fit is refused where it is read, wherever that is, by the limits of the model that is named."""
     limits = {"small": PromptLimits("small", 10, 100), None: PromptLimits("wide", 20, 1 << 20)}
     body = b'{"model": "%s", "prompt": "' + b"x" * length + b'"}'
-    found = await asked(request({"type": "http.request", "body": body % b"wide"}), Asking.read, limits)
+    found = await read_request(request({"type": "http.request", "body": body % b"wide"}), Asking.read, limits)
     assert len(found.prompt) == length
     with pytest.raises(ApiError, match=f"prompt of {length} bytes does not fit: the context of small") as raised:
-        await asked(request({"type": "http.request", "body": body % b"small"}), Asking.read, limits)
+        await read_request(request({"type": "http.request", "body": body % b"small"}), Asking.read, limits)
     assert (raised.value.status, raised.value.code) == (400, "context_length_exceeded")
 
 
-async def said(response: Response) -> str:
-    return "".join([part async for part in response.body_iterator])  # type: ignore[attr-defined]
+async def waiting() -> dict[str, Any]:
+    """A client that stays."""
+    await asyncio.Event().wait()
+    return {}
+
+
+async def sent(response: EventStream) -> list[str]:
+    """The bodies of a response, one for each write."""
+    bodies = []
+
+    async def send(message: Any) -> None:
+        bodies.append(message.get("body", b"").decode())
+
+    await (await response.start(waiting))({}, waiting, send)
+    return bodies[1:]
 
 
 async def test_events() -> None:
-    """Each one is a line; what fails at first is raised, what fails later is an event."""
+    """Those of a step in one write; what fails at first is raised, what fails later is an event."""
 
-    async def events(fails_at: int) -> AsyncGenerator[dict[str, Any], None]:
+    async def steps(fails_at: int) -> AsyncGenerator[list[dict[str, Any]], None]:
         for number in range(3):
             if number == fails_at:
                 raise ApiError(500, "it broke")
-            yield {"type": "t", "n": number}
+            yield [{"type": "t", "n": number}] * 2
 
     with pytest.raises(ApiError):
-        await server_sent(events(0))
-    text = await said(await server_sent(events(2)))
-    assert text.startswith('data: {"type": "t", "n": 0}\n\n')
-    assert '"message": "it broke"' in text
-    assert text.endswith("data: [DONE]\n\n")
-    named = await said(await server_sent(events(1), named=True, failed=lambda error: {"type": "bad"}, end=""))
-    assert named.endswith('event: bad\ndata: {"type": "bad"}\n\n')
+        await sent(EventStream(steps(0)))
+    first, second, end = await sent(EventStream(steps(2)))
+    assert first == 'data: {"type":"t","n":0}\n\n' * 2
+    assert '"n":1' in second
+    assert '"message":"it broke"' in end
+    assert end.endswith("data: [DONE]\n\n")
+    *_, end = await sent(EventStream(steps(1), named=True, failed=lambda error: {"type": "bad"}, end=b""))
+    assert end == 'event: bad\ndata: {"type":"bad"}\n\n'
+
+
+async def test_a_client_that_leaves_before_the_first_event() -> None:
+    """Its streams end: it need not wait for a long prompt to be computed."""
+    ended = asyncio.Event()
+
+    async def steps() -> AsyncGenerator[list[dict[str, Any]], None]:
+        try:
+            await asyncio.Event().wait()
+            yield []
+        finally:
+            ended.set()
+
+    with pytest.raises(ClientDisconnect):
+        await EventStream(steps()).start(request({"type": "http.disconnect"}).receive)
+    assert ended.is_set()
+
+
+def test_json_that_msgspec_cannot_write() -> None:
+    """Half a surrogate pair and large integers, which a model's JSON may have."""
+    assert to_json({"a": "é"}) == '{"a":"é"}'.encode()
+    for value in ({"a": "\ud800"}, {"a": 2**70}):
+        assert json.loads(to_json(value)) == value
 
 
 async def test_a_client_that_hangs_up_ends_the_work() -> None:
@@ -128,13 +166,13 @@ async def test_a_client_that_hangs_up_ends_the_work() -> None:
         return Response()
 
     with pytest.raises(ClientDisconnect):
-        await unless_gone(request({"type": "http.disconnect"}), work())
+        await unless_gone(request({"type": "http.disconnect"}).receive, work())
     assert ended.is_set()
 
     async def quick() -> Response:
         return Response("x")
 
-    assert (await unless_gone(request(), quick())).body == b"x"
+    assert (await unless_gone(request().receive, quick())).body == b"x"
 
 
 class HeldError(ApiError):
@@ -157,7 +195,7 @@ async def test_an_error_is_gone_once_it_is_answered() -> None:
     gc.disable()
     try:
         with contextlib.suppress(HeldError):
-            await unless_gone(request(), fails())
+            await unless_gone(request().receive, fails())
         await asyncio.sleep(0)
         assert known[0]() is None
     finally:

@@ -9,9 +9,10 @@ from functools import partial
 import pytest
 
 from lmtool.http_api.errors import ApiError
-from lmtool.http_api.requests import Call, chat, completion
+from lmtool.http_api.openai.requests import chat, completion
+from lmtool.http_api.requests import Call
 from lmtool.http_api.responses.requests import read as responses
-from lmtool.types import ChatMessage
+from lmtool.types import ChatMessage, ChatPrompt
 
 HELLO = [{"role": "user", "content": "Hello"}]
 SCHEMA = {"type": "object"}
@@ -30,7 +31,7 @@ def test_chat() -> None:
         "n": 2,
     }
     call = chat(body)
-    assert call.prompts == ((ChatMessage("user", "Hello"),),)
+    assert call.prompts == (ChatPrompt((ChatMessage("user", "Hello"),)),)
     assert (call.sampling.max_tokens, call.sampling.temperature, call.sampling.stop) == (7, 1.0, ("x",))
     assert (call.seed(0), call.seed(1), call.logprobs) == (1, 2, None)
     parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]
@@ -89,7 +90,7 @@ def test_text_is_no_constraint() -> None:
         ({"messages": [{"role": "wizard", "content": "a"}]}, "messages[0].role"),
         ({"messages": HELLO, "max_tokens": 0}, "max_tokens"),
         ({"messages": HELLO, "max_completion_tokens": 0}, "max_completion_tokens"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
         ({"messages": HELLO, "top_logprobs": 2}, "top_logprobs"),
         ({"messages": HELLO, "tools": [{}]}, "tools[0].function"),
         ({"messages": HELLO, "functions": [{}]}, "functions"),
@@ -118,12 +119,12 @@ def test_what_is_wrong_is_named(body: dict[str, object], param: str) -> None:
     ("body", "param"),
     [
         ({}, "prompt"),
-        ({"prompt": [True]}, "prompt"),
+        ({"prompt": [True]}, "prompt[0]"),
         ({"prompt": [1, "a"]}, "prompt"),
         ({"prompt": "a", "suffix": "b"}, "suffix"),
         ({"prompt": ["a"] * 100, "best_of": 2}, "best_of"),
         ({"prompt": ["a"] * 100, "n": 2}, "n"),
-        ({"prompt": "a", "stop_token_ids": ["x"]}, "stop_token_ids"),
+        ({"prompt": "a", "stop_token_ids": ["x"]}, "stop_token_ids[0]"),
     ],
 )
 def test_what_is_wrong_with_a_completion(body: dict[str, object], param: str) -> None:
@@ -145,7 +146,7 @@ def test_what_is_wrong_with_a_completion(body: dict[str, object], param: str) ->
 def test_the_limit_of_alternatives(read: Callable[..., object], body: dict[str, object], member: str) -> None:
     """20, or what the server was started with; above it the member is refused by name."""
     for most, wanted in ((None, 20), (3, 3), (100, 100), (0, 0)):
-        reader = read if most is None else partial(read, most_logprobs=most)
+        reader = read if most is None else partial(read, max_logprobs=most)
         reader({**body, member: wanted})
         with pytest.raises(ApiError, match=f"{member} is {wanted + 1}; expected a whole number from 0 to {wanted}"):
             reader({**body, member: wanted + 1})

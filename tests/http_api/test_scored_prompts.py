@@ -35,11 +35,11 @@ def test_models_and_alternatives_are_kept_apart() -> None:
 
 def test_it_is_bounded() -> None:
     """In prompts, and in tokens with their alternatives."""
-    scored = ScoredPrompts(most_prompts=2)
+    scored = ScoredPrompts(max_prompts=2)
     for first in range(3):
         scored.put("m", 1, (first,), outputs((first,)))
     assert [len(scored.beginning("m", 1, (first,))) for first in range(3)] == [0, 1, 1]
-    small = ScoredPrompts(most_entries=10)
+    small = ScoredPrompts(max_entries=10)
     small.put("m", 1, (1,) * 5, outputs((1,) * 5))
     small.put("m", 1, (2,) * 3, outputs((2,) * 3))
     assert [len(small.beginning("m", 1, (first,) * 5)) for first in (1, 2)] == [0, 3]

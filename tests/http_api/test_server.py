@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
 
 import httpx
 import jsonschema
 import openai
 import pydantic
 import pytest
-from starlette.applications import Starlette
 
-from lmtool.http_api.http import MOST_BYTES
-from lmtool.http_api.server import ApiConfig, OpenAIServer
-from lmtool.subprocesses.pool import LONG
+from lmtool.engine.config import EngineConfig
+from lmtool.http_api.http import MAX_BYTES
+from lmtool.http_api.http_protocol import MAX_HEAD_BYTES
+from lmtool.serving.composition import ModelsConfig
+from lmtool.serving.config import ServiceConfig
+from lmtool.subprocesses.process import LONG
 from lmtool.types import GenerateRequest, SamplingParams
-from tests.scripted_model import ScriptedModel
+from tests.conftest import STORIES
+from tests.serving.running import running
 
 MODEL = "lmtool-tiny"
 FRANCE = [{"role": "user", "content": "What is the capital of France?"}]
@@ -239,25 +245,60 @@ def test_a_prompt_that_is_too_long(client: openai.OpenAI) -> None:
     assert raised.value.code == "context_length_exceeded"
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b"[" * 100_000, b" " * (MOST_BYTES + 1)])
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b"[" * 100_000, b" " * (MAX_BYTES + 1)])
 def test_what_is_no_request(base: str, body: bytes) -> None:
     """Anything may be sent; each gets an error object."""
-    answer = httpx.post(f"{base}/chat/completions", content=body)
+    answer = httpx.post(f"{base}/chat/completions", content=body, timeout=60)  # a helper that reads it may start first
     assert answer.status_code in {400, 413}
     assert answer.json()["error"]["message"]
 
 
-def serving(model: ScriptedModel) -> Starlette:
-    class Letters:
-        def piece(self, token_id: int) -> bytes:
-            return bytes([token_id % 256])
+TEMPLATE = (
+    "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}{% for m in messages %}{{ m.content }}{% endfor %}{{ x }}"
+)
 
-        def token(self, token_id: int) -> str:
-            return ""
 
-    return Starlette(
-        routes=OpenAIServer(model, lambda _: Letters(), ApiConfig(), catalogue=model).routes()  # type: ignore[arg-type]
-    )
+class TestThroughWorkers:
+    """A server without a model of its own: others compute, and apply their chat template."""
+
+    @pytest.fixture
+    async def urls(self, tmp_path: Path) -> AsyncIterator[list[str]]:
+        """A server of the embedded model under another template, and a balancer over it that knows nothing of it."""
+        template = tmp_path / "chat.jinja"
+        template.write_text(TEMPLATE)
+        models = ModelsConfig(chat_template=str(template), served_model_name=("own",))
+        async with AsyncExitStack() as stack:
+            _, worker = await stack.enter_async_context(running(ServiceConfig(models, EngineConfig(threads=1))))
+            balancer = ServiceConfig(ModelsConfig(str(STORIES)), workers=(worker,), balances=True)
+            _, front = await stack.enter_async_context(running(balancer))
+            yield [where.replace("ws", "http", 1) for where in (worker, front)]
+
+    async def test_tools(self, urls: list[str]) -> None:
+        """They are rendered by the worker's template, as are its variables; answers are the same as from the worker."""
+        tools = [{"type": "function", "function": TOOL}]
+        ask = {
+            "messages": FRANCE,
+            "tools": tools,
+            "chat_template_kwargs": {"x": "!"},
+            "temperature": 0,
+            "max_tokens": 9,
+        }
+        async with httpx.AsyncClient(timeout=60) as http:
+            answers = [(await http.post(f"{url}v1/chat/completions", json=ask)).json() for url in urls]
+            plain = (await http.post(f"{urls[1]}v1/chat/completions", json={**ask, "tools": []})).json()
+            listed = (await http.post(f"{urls[0]}tokenize", json={"messages": FRANCE, "tools": tools})).json()
+            refused = await http.post(f"{urls[1]}tokenize", json={"messages": FRANCE})
+            begun = [*FRANCE, {"role": "assistant", "content": "The capital"}]
+            message = (await http.post(f"{urls[1]}v1/messages", json={"messages": begun, "max_tokens": 5})).json()
+            bare = (await http.post(f"{urls[1]}v1/messages", json={"messages": FRANCE, "max_tokens": 5})).json()
+        assert answers[0]["choices"] == answers[1]["choices"]
+        assert {answer["usage"]["prompt_tokens"] for answer in answers} == {listed["count"] + 1}
+        assert plain["usage"]["prompt_tokens"] < listed["count"]
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model")
+        tokens = [
+            sum(one["usage"][name] for name in ("input_tokens", "cache_read_input_tokens")) for one in (bare, message)
+        ]
+        assert tokens[0] < tokens[1]
 
 
 TOOL = {"name": "count", "parameters": COUNT["input_schema"]}
@@ -290,7 +331,7 @@ def test_long_bodies(base: str, path: str, body: dict[str, object]) -> None:
     brief = {"max_tokens": 4} if "completions" in path else {}
     still = {} if "token" in path else {"temperature": 0}
     asked = json.dumps({"model": MODEL, **brief, **still, **body})
-    short, long = (httpx.post(f"{base}/{path}", content=text) for text in (asked, asked + " " * LONG))
+    short, long = (httpx.post(f"{base}/{path}", content=text, timeout=60) for text in (asked, asked + " " * LONG))
     assert short.status_code == long.status_code
     assert CHANGES.sub("", short.text) == CHANGES.sub("", long.text)
 
@@ -332,11 +373,37 @@ def test_constraints_show_in_the_metrics(client: openai.OpenAI, embedded: str) -
 
 async def test_lmtp_is_the_same_model(client: openai.OpenAI, embedded: str) -> None:
     """One port, one model: greedy ids over LMTP are the text over HTTP."""
-    from lmtool.interfaces import stream
     from lmtool.lmtp.client import LmtpClient
+    from lmtool.streams import stream
 
     request = GenerateRequest(1, "Once upon a time", SamplingParams(max_tokens=9), text=True)
     async with LmtpClient(embedded) as lmtp:
         text = "".join([output.text or "" async for output in stream(lmtp, request)])
     answer = client.completions.create(model=MODEL, prompt="Once upon a time", max_tokens=9, temperature=0)
     assert answer.choices[0].text == text
+
+
+class TestHeads:
+    """Request lines and headers, which come before anybody is known."""
+
+    async def test_a_head_without_end(self, base: str) -> None:
+        """The connection is closed after 64 KiB, whatever the bytes come in."""
+        url = httpx.URL(base)
+        for line in (b"GET /%s", b"GET / HTTP/1.1\r\nhost: x\r\nx-long: %s", b"GET / HTTP/1.1\r\nhost: x\r\n%s"):
+            reader, writer = await asyncio.open_connection(url.host, url.port)
+            writer.write(line.partition(b"%s")[0])
+            with contextlib.suppress(ConnectionError):
+                for _ in range(MAX_HEAD_BYTES // 1000 + 20):
+                    writer.write(b"a: b\r\n" * 167 if line.endswith(b"\n%s") else b"x" * 1000)
+                    await writer.drain()
+                async with asyncio.timeout(10):
+                    assert b" 400 " in await reader.readline()
+                    assert await reader.read() != b""
+            writer.close()
+
+    def test_a_long_body_is_no_head(self, base: str) -> None:
+        """It is read in pieces as large, one request after the other on a connection."""
+        with httpx.Client() as http:
+            for _ in range(2):
+                body = {"model": MODEL, "prompt": "a", "max_tokens": 1, "user": "x" * (MAX_HEAD_BYTES * 3)}
+                assert http.post(f"{base}/completions", json=body).status_code == 200

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from starlette.testclient import TestClient
 
 from lmtool.errors import ContextOverflowError
 from lmtool.http_api.errors import ApiError
-from lmtool.http_api.tokenizing import DetokenizeRequest, TokenizeRequest
+from lmtool.http_api.tokenizing import DetokenizeRequest, ToTokenize
 from lmtool.prompt_limits import PromptLimits
-from lmtool.types import ChatMessage
+from lmtool.types import ChatMessage, ChatPrompt
 from tests.http_api.saying import SayingModel, application
 
 LIMITS = PromptLimits("m", 10, 100)
@@ -43,17 +45,18 @@ def test_no_ids(client: TestClient, tokens: object) -> None:
     """Ids are whole numbers of the vocabulary."""
     answer = client.post("/detokenize", json={"tokens": tokens})
     assert answer.status_code == 400
-    assert answer.json()["error"]["message"].startswith("tokens must be a list of ids from 0")
+    assert re.match(r"tokens(\[0\])? (is|must be) .*from 0", answer.json()["error"]["message"])
+    assert answer.json()["error"]["param"].startswith("tokens")
 
 
 def test_limits() -> None:
     """What cannot fit is refused; texts and ids a little too long are not, for whoever wants to count them."""
-    TokenizeRequest(None, "x" * 100, special=True).check(LIMITS)
-    DetokenizeRequest(None, (1,) * 20).check(LIMITS)
+    ToTokenize(None, "x" * 100, special=True).check(LIMITS)
+    DetokenizeRequest(tokens=[1] * 20).check(LIMITS)
     for asking in (
-        TokenizeRequest(None, "x" * 101, special=True),
-        TokenizeRequest(None, (ChatMessage("user", "x" * 101),), special=True),
-        DetokenizeRequest(None, (1,) * 21),
+        ToTokenize(None, "x" * 101, special=True),
+        ToTokenize(None, ChatPrompt((ChatMessage("user", "x" * 101),)), special=True),
+        DetokenizeRequest(tokens=[1] * 21),
     ):
         with pytest.raises(ContextOverflowError, match="does not fit"):
             asking.check(LIMITS)
@@ -63,6 +66,6 @@ def test_what_else_is_sent() -> None:
     """A misspelt member is refused, whatever is tokenized."""
     for body in ({"prompt": "x", "promt": 1}, {"messages": [{"role": "user", "content": "x"}], "promt": 1}):
         with pytest.raises(ApiError, match="promt is not known here"):
-            TokenizeRequest.read(body)
+            ToTokenize.read(body)
     with pytest.raises(ApiError, match="toks is not known here"):
         DetokenizeRequest.read({"tokens": [1], "toks": 1})

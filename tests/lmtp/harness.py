@@ -16,12 +16,13 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from lmtool.access.asgi import Door
 from lmtool.access.policy import AccessPolicy
-from lmtool.http_api.refusals import refused
+from lmtool.http_api.errors import refused
 from lmtool.interfaces import Catalogue, ProgressSource, TokenModel
 from lmtool.lmtp.config import ServerConfig
-from lmtool.lmtp.connection import Tap
+from lmtool.lmtp.connection import Plugs, Tap
 from lmtool.lmtp.request_log import RequestLog
-from lmtool.lmtp.server import LmtpServer, uvicorn_options
+from lmtool.lmtp.server import LmtpServer
+from lmtool.lmtp.websocket_protocol import uvicorn_options
 
 PATIENCE = 30.0
 """Seconds after which something that does not come counts as missing: generous, the machine may be busy."""
@@ -52,7 +53,8 @@ async def serving(
 ) -> AsyncIterator[Served]:
     """Serve a model on a free port, in this event loop, behind the door that every server has."""
     logged: list[RequestLog] = []
-    server = LmtpServer(model, config=config, progress=progress, catalogue=catalogue, log=logged.append, tap=tap)
+    config = config or ServerConfig()
+    server = LmtpServer(Plugs(model, config, progress, catalogue, logged.append, tap))
     options = uvicorn_options(config)
     guarded = Door(Starlette(routes=server.routes()), policy or AccessPolicy(), refused)
     runner = uvicorn.Server(uvicorn.Config(guarded, lifespan="off", log_level="error", **options))  # type: ignore[arg-type]
@@ -131,11 +133,11 @@ class Wire:
         assert "model_info" in entry
 
 
-async def until(condition: Callable[[], object], turn: Callable[[], Awaitable[object]]) -> None:
-    """Take turns, such as a request and its answer, until the condition holds."""
+async def until(condition: Callable[[], object], turn: Callable[[], Awaitable[object]] | None = None) -> None:
+    """Take turns, such as a request and its answer, or of the event loop, until the condition holds."""
     async with asyncio.timeout(PATIENCE):
         while not condition():
-            await turn()
+            await (asyncio.sleep(0.001) if turn is None else turn())
 
 
 def ends(entry: dict[str, Any]) -> bool:

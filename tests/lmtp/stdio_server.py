@@ -2,13 +2,14 @@
 
 import asyncio
 
+from lmtool.lmtp.connection import Plugs
 from lmtool.lmtp.server import LmtpServer
 from lmtool.lmtp.stdio import open_stdio
 from tests.scripted_model import ScriptedModel
 
 
 async def main() -> None:
-    await LmtpServer(ScriptedModel()).run_stdio(*await open_stdio(4 * 1024 * 1024))
+    await LmtpServer(Plugs(ScriptedModel())).run_stdio(*await open_stdio(4 * 1024 * 1024))
 
 
 if __name__ == "__main__":

@@ -9,11 +9,12 @@ import sys
 import pytest
 from websockets.asyncio.server import serve
 
-from lmtool.errors import ConnectError, RemoteProtocolError, TimeLimitError, UnknownModelError, UsageError
-from lmtool.interfaces import stream
+from lmtool.errors import ConnectError, RemoteProtocolError, TimeLimitError, UsageError
 from lmtool.lmtp.client import LmtpClient
+from lmtool.streams import stream
 from lmtool.types import (
     ChatMessage,
+    ChatPrompt,
     Constraint,
     GenerateRequest,
     LoadProgress,
@@ -97,7 +98,8 @@ class TestStreams:
         async with serving(ScriptedModel()) as served, LmtpClient(served.url) as client:
             text = await outputs(client, GenerateRequest(0, "hi", SamplingParams(max_tokens=2), text=True))
             chat = await outputs(
-                client, GenerateRequest(0, (ChatMessage("user", "hi"),), SamplingParams(max_tokens=2), text=True)
+                client,
+                GenerateRequest(0, ChatPrompt((ChatMessage("user", "hi"),)), SamplingParams(max_tokens=2), text=True),
             )
         assert [output.text for output in text] == [chr(97 + token % 26) for token in tokens_of("hi", 2)]
         assert text[-1].usage == Usage(2, 2)
@@ -208,12 +210,6 @@ class TestInfo:
         assert (info.model, info.vocab_size, info.eos_token_ids) == ("scripted", 1000, (999,))
         assert raw["lmtp"] == 1
 
-    async def test_unknown_model(self):
-        """A name that is not served is the server's error, of the kind that it tells."""
-        async with serving(ScriptedModel()) as served, LmtpClient(served.url) as client:
-            with pytest.raises(UnknownModelError, match="other"):
-                await client.info("other")
-
     async def test_time_limit(self):
         """An answer that does not come in time is an error of its own, and harmless when it comes later."""
         model = ScriptedModel()
@@ -283,7 +279,7 @@ class TestOpening:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
         with pytest.raises(ConnectError, match="connection refused"):
-            await LmtpClient.connect(f":{port}")
+            await LmtpClient(f":{port}").open()
         client = LmtpClient(f":{port}")
         (lost,) = await outputs(client, GenerateRequest(0, (1,)))
         assert lost.error_code == "connection"
@@ -292,24 +288,31 @@ class TestOpening:
         assert refused.value.hints == ()
         await client.close()
 
-    async def test_somebody_else(self):
+    @pytest.mark.parametrize(
+        ("answer", "told"),
+        [
+            (b"HTTP/1.1 418 Teapot\r\nContent-Length: 4\r\n\r\ntea!", r"\(HTTP status 418: tea!\)"),
+            (b"220 smtp.example ESMTP\r\n", r"no LMTP server at ws://"),
+        ],
+    )
+    async def test_somebody_else(self, answer, told):
         """A server of another protocol is named as such."""
 
         async def greet(reader, writer):
             await reader.readline()
-            writer.write(b"HTTP/1.1 418 Teapot\r\nContent-Length: 0\r\n\r\n")
+            writer.write(answer)
             await writer.drain()
             writer.close()
 
         server = await asyncio.start_server(greet, "127.0.0.1", 0)
         async with server:
-            with pytest.raises(ConnectError, match="418"):
-                await LmtpClient.connect(f":{server.sockets[0].getsockname()[1]}")
+            with pytest.raises(ConnectError, match=told):
+                await LmtpClient(f":{server.sockets[0].getsockname()[1]}").open()
 
     async def test_silence(self):
         """A server that does not finish the handshake in time is an error of its own."""
         with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(TimeLimitError):
-            await LmtpClient.connect(f":{silent.getsockname()[1]}", open_timeout=0.05)
+            await LmtpClient(f":{silent.getsockname()[1]}", open_timeout=0.05).open()
 
     async def test_nonsense(self):
         """A malformed endpoint is refused before anything is opened."""
@@ -319,7 +322,8 @@ class TestOpening:
     async def test_closed(self):
         """A closed client starts nothing more."""
         async with serving(ScriptedModel()) as served:
-            client = await LmtpClient.connect(served.url)
+            client = LmtpClient(served.url)
+            await client.open()
             await client.close()
             (refused,) = await outputs(client, GenerateRequest(0, (1,)))
             assert "closed" in refused.error
@@ -362,7 +366,8 @@ class TestLoss:
         """Closing ends what runs, and leaves nothing behind."""
         model = ScriptedModel(manual=True)
         async with serving(model) as served:
-            client = await LmtpClient.connect(served.url)
+            client = LmtpClient(served.url)
+            await client.open()
             streaming = asyncio.create_task(outputs(client, GenerateRequest(0, (1,))))
             await client.info()
             await client.close()
@@ -390,7 +395,7 @@ class TestStdio:
     async def test_no_such_command(self):
         """A command that cannot be started is a connection error."""
         with pytest.raises(ConnectError, match="cannot start 'no-such-command'"):
-            await LmtpClient.connect("stdio:no-such-command")
+            await LmtpClient("stdio:no-such-command").open()
 
     async def test_a_command_that_dies(self):
         """A server that dies is a lost connection, with its exit status."""
@@ -399,30 +404,6 @@ class TestStdio:
             (lost,) = await outputs(client, GenerateRequest(0, (1,)))
             assert lost.error_code == "connection"
             assert "exit status 3" in lost.error
-
-
-class TestOldServers:
-    async def test_requests_stay_plain(self):
-        """What is sent has only what LMQL's server knows, and CANCEL bears the model's name."""
-        cancelled = asyncio.Event()
-
-        def answer(frame):
-            if frame.startswith("CANCEL"):
-                cancelled.set()
-                return ['MSG [{"stream_id": 1, "error": "Unknown command: CANCEL"}]']
-            return []
-
-        async with peer(answer) as (url, received), LmtpClient(url, on_progress=print) as client:
-            calls = asyncio.Queue()
-            handle = client.submit(GenerateRequest(0, (1,), SamplingParams(top_p=0.5), model="m"), calls.put_nowait)
-            handle.cancel()
-            await calls.get()
-            async with asyncio.timeout(PATIENCE):
-                await cancelled.wait()
-        assert received == [
-            'GENERATE {"model":"m","stream_id":1,"prompt":[1],"top_p":0.5}',
-            'CANCEL {"model":"m","stream_id":1}',
-        ]
 
 
 class TestPlainServers:
@@ -494,7 +475,7 @@ class TestPlainServers:
         monkeypatch.setattr("lmtool.lmtp.client.SILENCE", 0.05)
         silent = peer(lambda frame: answers if "INFO" in frame else [self.TOKEN])
         async with silent as (url, _), LmtpClient(url) as client:
-            assert await client.info_if_told("m", patient=False) is None
+            assert await client.info_or_none("m", patient=False) is None
             assert client.plain
             (output,) = await outputs(client, GenerateRequest(0, (1,), model="m"))
             assert output.token == 7
@@ -502,7 +483,7 @@ class TestPlainServers:
     async def test_one_of_ours_that_loads_is_waited_for(self, monkeypatch):
         """It says how the load proceeds: that is no silence, and requests of any kind may be sent meanwhile."""
         monkeypatch.setattr("lmtool.lmtp.client.SILENCE", 0.05)
-        monkeypatch.setattr("lmtool.lmtp.link.SILENCE", 0.05)
+        monkeypatch.setattr("lmtool.lmtp.client_connection.SILENCE", 0.05)
         loading = {"model": "m", "phase": "loading", "done_bytes": 1, "total_bytes": 2, "message": ""}
 
         def ours(frame):
@@ -512,7 +493,7 @@ class TestPlainServers:
             return [f"TOKEN {json.dumps([{**own, 'token': 7, 'logprob': -1.0, 'finish_reason': 'length'}])}"]
 
         async with peer(ours) as (url, received), LmtpClient(url) as client:
-            asking = asyncio.create_task(client.info_if_told("m", patient=False))
+            asking = asyncio.create_task(client.info_or_none("m", patient=False))
             (output,) = await outputs(client, GenerateRequest(0, (1,), SamplingParams(seed=1)))
             assert (output.token, client.plain) == (7, False)
             await asyncio.wait([asking], timeout=0.2)

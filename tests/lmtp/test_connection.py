@@ -1,4 +1,4 @@
-"""One client's connection, without a socket: what it starts, stops, pauses and sends."""
+"""One connection to a model: streams, back-pressure, its log."""
 
 import asyncio
 import contextlib
@@ -8,11 +8,13 @@ import pytest
 
 from lmtool.errors import ConnectError, ServerError
 from lmtool.lmtp.config import ServerConfig
-from lmtool.lmtp.connection import Connection
+from lmtool.lmtp.connection import Connection, Plugs
+from lmtool.lmtp.messages import Generate, Score
+from lmtool.lmtp.request_log import RequestLog, StreamRecord
 from lmtool.logit_bias import PackedBias
 from lmtool.prompt_limits import PromptLimits
-from lmtool.subprocesses.pool import LONG
-from lmtool.types import LoadProgress
+from lmtool.subprocesses.process import LONG
+from lmtool.types import GenerateRequest, LoadProgress, ScoreRequest, TokenOutput, Usage
 from tests.scripted_model import ScriptedModel, tokens_of
 
 MESSAGE = '{"role":"user","content":""}'
@@ -29,7 +31,7 @@ class LimitedModel(ScriptedModel):
 
 def connect(model, config=None, progress=None):
     logged = []
-    return Connection(1, model, config or ServerConfig(), progress=progress, catalogue=None, log=logged.append), logged
+    return Connection(1, Plugs(model, config or ServerConfig(), progress, log=logged.append)), logged
 
 
 class Reader:
@@ -65,21 +67,14 @@ async def writing(connection, reader):
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_one_frame_a_step():
-    """A step's tokens of all streams are one frame for a client that keeps up."""
-    model = ScriptedModel(manual=True)
-    connection, _ = connect(model)
+@contextlib.asynccontextmanager
+async def talking(model, config=None, progress=None):
+    """A connection whose client reads all that comes; with what was logged."""
+    connection, logged = connect(model, config, progress)
     reader = Reader()
     reader.allow(1000)
     async with writing(connection, reader):
-        for number in range(8):
-            await connection.receive(f'GENERATE {{"prompt": [{number}], "stream_id": {number}, "max_tokens": 3}}')
-        for step in range(3):
-            model.step()
-            await connection.flushed()
-            assert len(reader.frames) == step + 1
-            assert [e["stream_id"] for e in json.loads(reader.frames[-1].partition(" ")[2])] == list(range(8))
-    assert not model.running
+        yield connection, reader, logged
 
 
 async def test_a_slow_reader_pauses_its_own_streams():
@@ -140,48 +135,6 @@ async def test_leaving_cancels_everything():
     assert not model.running
 
 
-async def test_cancel():
-    """CANCEL ends the stream within one step; a second one, or one for a stranger, does nothing."""
-    model = ScriptedModel(manual=True)
-    connection, logged = connect(model)
-    reader = Reader()
-    reader.allow(100)
-    async with writing(connection, reader):
-        await connection.receive('GENERATE {"prompt": [1], "stream_id": 1}')
-        model.step()
-        for _ in range(2):
-            await connection.receive('CANCEL {"stream_id": 1}')
-        await connection.receive('CANCEL {"stream_id": 2}')
-        model.step()
-        await connection.idle()
-        await connection.flushed()
-    assert [entry["finish_reason"] for entry in reader.entries] == [None, "cancelled"]
-    assert "token" not in reader.entries[-1]
-    assert logged[0].end == "cancelled"
-
-
-async def test_model_info_waits_for_the_model():
-    """MODEL_INFO is answered when the model is there, and other requests do not wait for it."""
-    model = ScriptedModel()
-    model.loaded.clear()
-    connection, logged = connect(model)
-    reader = Reader()
-    reader.allow(100)
-    async with writing(connection, reader):
-        await connection.receive('MODEL_INFO {"stream_id": 1}')
-        await connection.receive('MODEL_INFO {"stream_id": 2, "model": "other"}')
-        await connection.receive('GENERATE {"prompt": [1], "stream_id": 3, "max_tokens": 1}')
-        await reader.taken.wait()
-        assert reader.entries[0]["stream_id"] == 3
-        model.loaded.set()
-        await connection.idle()
-        await connection.flushed()
-    answers = {entry["stream_id"]: entry for entry in reader.entries}
-    assert answers[1]["model_info"]["model"] == "scripted"
-    assert "other" in answers[2]["error"]
-    assert {entry.stream_id: entry.command for entry in logged}["1"] == "MODEL_INFO"
-
-
 async def test_too_many_model_infos():
     """Waiting MODEL_INFO requests are limited like streams."""
     model = ScriptedModel()
@@ -217,10 +170,7 @@ class Loading:
 async def test_progress_is_told_to_who_asks():
     """Each change is told to a request with `progress`, until its stream ends; others hear nothing."""
     model, loading = ScriptedModel(manual=True), Loading("waiting")
-    connection, _ = connect(model, progress=loading)
-    reader = Reader()
-    reader.allow(100)
-    async with writing(connection, reader):
+    async with talking(model, progress=loading) as (connection, reader, _):
         await connection.receive('GENERATE {"prompt": [1], "stream_id": 1, "max_tokens": 1, "progress": true}')
         await connection.receive('GENERATE {"prompt": [1], "stream_id": 2, "max_tokens": 1}')
         loading.tell("loading", 50)
@@ -231,35 +181,6 @@ async def test_progress_is_told_to_who_asks():
     assert [entry["progress"]["phase"] for entry in progress] == ["waiting", "loading", "ready"]
     assert {entry["stream_id"] for entry in progress} == {1}
     assert loading.listeners == []
-
-
-async def test_no_progress_when_the_model_is_there():
-    """A model that is there already is not announced."""
-    model, loading = ScriptedModel(), Loading("ready")
-    connection, _ = connect(model, progress=loading)
-    reader = Reader()
-    reader.allow(100)
-    async with writing(connection, reader):
-        await connection.receive('MODEL_INFO {"stream_id": 1, "progress": true}')
-        await connection.idle()
-        await connection.flushed()
-    assert [set(entry) for entry in reader.entries] == [{"stream_id", "model_info"}]
-
-
-async def test_refusing_new_streams():
-    """A connection that takes no new streams ends them with an error, and finishes the old ones."""
-    model = ScriptedModel(manual=True)
-    connection, _ = connect(model)
-    reader = Reader()
-    reader.allow(100)
-    async with writing(connection, reader):
-        await connection.receive('GENERATE {"prompt": [1], "stream_id": 1, "max_tokens": 1}')
-        connection.refuse_new(ConnectError("shutting down"))
-        await connection.receive('GENERATE {"prompt": [1], "stream_id": 2, "max_tokens": 1}')
-        model.step()
-        await connection.idle()
-        await connection.flushed()
-    assert [(entry["stream_id"], "error" in entry) for entry in reader.entries] == [(2, True), (1, False)]
 
 
 async def test_failing_what_runs():
@@ -283,10 +204,7 @@ async def test_a_bug_in_a_plug_is_answered_and_shown():
 
     shown = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: shown.append(context["exception"]))
-    connection, _ = connect(Broken())
-    reader = Reader()
-    reader.allow(1)
-    async with writing(connection, reader):
+    async with talking(Broken()) as (connection, reader, _):
         await connection.receive('MODEL_INFO {"stream_id": 1}')
         await reader.taken.wait()
     assert "ZeroDivisionError" in reader.entries[0]["error"]
@@ -377,8 +295,37 @@ async def test_a_frame_that_nobody_can_read(monkeypatch):
     model = ScriptedModel()
     connection, logged = connect(model)
     with monkeypatch.context() as patched:
-        patched.setattr("lmtool.lmtp.connection.beside", fails)
+        patched.setattr("lmtool.lmtp.connection.run_in_subprocess", fails)
         await connection.receive(f'GENERATE {{"prompt": [1], "stream_id": 1, "x": "{"x" * LONG}"}}')
     assert "the process that reads long requests failed" in logged[0].error
     await connection.receive('GENERATE {"prompt": [2], "stream_id": 2}')
     assert [request.stream_id for request in model.requests] == ["2"]
+
+
+def test_times_and_counts():
+    """Prompt and output tokens, time to the first, and the rate after it."""
+    record = StreamRecord(3, Generate(GenerateRequest("7", (1, 2, 3), model="m"), ignored=("x",)), 10.0)
+    for second in range(11):
+        record.add(TokenOutput("7", second, -1.0), 10.5 + second / 10)
+    log = record.log(11.5, end="length")
+    assert log == RequestLog(3, "7", "GENERATE", "m", 3, 11, 0.5, 1.5, "length", None, ("x",))
+    assert log.tokens_per_second == pytest.approx(10.0)
+    two, one = (RequestLog(3, "7", "SCORE", output_tokens=tokens, ttft=0.5, seconds=1.0) for tokens in (2, 1))
+    assert (two.tokens_per_second, one.tokens_per_second) == (2.0, None)
+
+
+def test_text_prompts_are_counted_by_the_model():
+    """The length of a text says nothing about tokens; the model's own count does."""
+    record = StreamRecord(1, Score(ScoreRequest("7", "some text", "more", text=True)), 0.0)
+    assert record.log(1.0, error="no", error_code="server").prompt_tokens is None
+    assert record.log(1.0, error="no", error_code="server").error_code == "server"
+    record.add(TokenOutput("7", finish_reason="stop", usage=Usage(4, 0, 3)), 1.0)
+    log = record.log(1.0, end="stop")
+    assert (log.command, log.prompt_tokens, log.output_tokens, log.ttft) == ("SCORE", 4, 0, None)
+    assert log.cached_tokens == 3
+    assert log.tokens_per_second is None
+
+
+def test_nothing_said_is_logged():
+    """A log entry has no place for a prompt or a text."""
+    assert not {"prompt", "text", "frame", "messages"} & set(RequestLog.__dataclass_fields__)

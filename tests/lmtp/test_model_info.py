@@ -23,6 +23,7 @@ FULL = ModelInfo(
     running=1,
     waiting=0,
     kernels="C kernels (AVX512)",
+    max_top_logprobs=256,
 )
 
 

@@ -1,4 +1,4 @@
-"""Requests to JSON and back."""
+"""Requests: every field read with its range, and written without its defaults."""
 
 import json
 
@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmtool.errors import LocalProtocolError, RequestError
-from lmtool.lmtp import request_payloads
+from lmtool.lmtp import request_fields, request_payloads
 from lmtool.lmtp.messages import Cancel, Generate, ModelInfoRequest, Score
-from lmtool.types import ChatMessage, Constraint, GenerateRequest, SamplingParams, ScoreRequest
+from lmtool.lmtp.request_fields import SAMPLING
+from lmtool.types import ChatMessage, ChatPrompt, Constraint, GenerateRequest, MixedPrompt, SamplingParams, ScoreRequest
 
 IDS = st.integers(0, 2**31 - 1)
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -17,7 +18,14 @@ TEXTS = st.text(min_size=1, max_size=20)
 PROMPTS = (
     st.lists(IDS, max_size=5).map(tuple)
     | st.text()
-    | st.lists(st.builds(ChatMessage, st.text(), st.text()), min_size=1, max_size=3).map(tuple)
+    | st.builds(
+        ChatPrompt,
+        st.lists(st.builds(ChatMessage, st.text(), st.text()), min_size=1, max_size=3).map(tuple),
+        st.sampled_from([(), ({"type": "function", "function": {"name": "f"}},)]),
+        st.sampled_from([{}, {"thinking": True}]),
+        st.text(max_size=5),
+    )
+    | st.sampled_from([MixedPrompt(("a", (1, 2), "b", "c")), MixedPrompt(((3,), ""))])
 )
 SAMPLINGS = st.builds(
     SamplingParams,
@@ -122,7 +130,7 @@ def test_plain_requests_need_no_extension(request_):
     ("request_", "names"),
     [
         (GenerateRequest(1, "text", text=True), ["prompt as text"]),
-        (GenerateRequest(1, (ChatMessage("user", "hi"),), text=True), ["messages"]),
+        (GenerateRequest(1, ChatPrompt((ChatMessage("user", "hi"),)), text=True), ["messages"]),
         (GenerateRequest(1, (1,), text=True), ["text"]),
         (GenerateRequest(1, (1,), SamplingParams(seed=1)), ["seed"]),
         (GenerateRequest(1, (1,), SamplingParams(stop=("x",), min_p=0.1)), ["min_p", "stop"]),
@@ -175,7 +183,12 @@ def test_text_mode_follows_the_prompt(payload, text):
         ("GENERATE", {}, "prompt is missing"),
         ("GENERATE", {"prompt": None}, "prompt is missing"),
         ("GENERATE", {"prompt": [1], "messages": [{"role": "a", "content": "b"}]}, "both prompt and messages"),
+        ("GENERATE", {"prompt": [1], "tools": []}, "tools needs messages"),
+        ("GENERATE", {"prompt": "a", "prefill": "b"}, "prefill needs messages"),
+        ("GENERATE", {"messages": [{"role": "a", "content": "b"}], "tools": ["f"]}, 'tools has "f" at index 0'),
+        ("GENERATE", {"messages": [{"role": "a", "content": "b"}], "prefill": 1}, "prefill is 1; expected a string"),
         ("GENERATE", {"prompt": [1.5]}, "prompt has 1.5 at index 0"),
+        ("GENERATE", {"prompt": ["a", -1]}, "prompt has -1 at index 1"),
         ("GENERATE", {"prompt": {}}, "prompt is {}"),
         ("GENERATE", {"prompt": [1], "model": 5}, "model is 5"),
         ("GENERATE", {"prompt": [1], "model": "x" * 5000}, "model is"),
@@ -213,3 +226,119 @@ def test_unknown_fields_are_noted():
     many = read("GENERATE", {"stream_id": 1, "prompt": [1], **{f"{'x' * 200}{i}": 1 for i in range(100)}}).ignored
     assert len(many) == 20
     assert all(len(name) == 64 for name in many)
+
+
+def test_prefill_only():
+    """LMTP has no request for it: a client is told so, and nothing is sent."""
+    with pytest.raises(RequestError, match="prefill"):
+        request_payloads.write(Generate(GenerateRequest("1", (1,), prefill_only=True)))
+
+
+GOOD = {
+    "max_tokens": [0, 1, 2**31 - 1],
+    "temperature": [-1, 0, 0.7, 1e9],
+    "top_k": [0, 50],
+    "top_p": [1e-9, 0.5, 1],
+    "min_p": [0, 0.05, 1],
+    "repetition_penalty": [0.1, 1, 1.3],
+    "presence_penalty": [-2, 0, 2.5],
+    "frequency_penalty": [-2, 0, 2.5],
+    "seed": [0, -(2**63), 2**63 - 1],
+    "logit_bias": [{}, {"0": 1}, {"50256": -100.5}],
+    "stop_token_ids": [[], [0, 5]],
+    "min_tokens": [0, 7],
+    "ignore_eos": [True, False],
+    "top_logprobs": [0, 1, 256, 50_257],
+    "logprobs_mode": ["raw", "biased", "processed"],
+}
+BAD = {
+    "max_tokens": [-1, 1.5, "5", True, 2**31, [1]],
+    "temperature": ["hot", True, [], {}],
+    "top_k": [-1, 2.5],
+    "top_p": [0, 1.1, -0.1, "0.5"],
+    "min_p": [-0.1, 1.1],
+    "repetition_penalty": [0, -1],
+    "presence_penalty": ["1"],
+    "frequency_penalty": [False],
+    "seed": [1.5, 2**63, "a"],
+    "logit_bias": [[], {"a": 1}, {"-1": 1}, {"1": "2"}, {"1": None}, {"1.5": 1}, {str(2**31): 1}],
+    "stop_token_ids": [[-1], ["a"], 5, list(range(65))],
+    "min_tokens": [-1],
+    "ignore_eos": [1, "true"],
+    "top_logprobs": [-1, 2**31, True],
+    "logprobs_mode": ["best", 1],
+}
+
+
+def cases(table):
+    return [pytest.param(name, value, id=f"{name}-{value!r:.20}") for name in table for value in table[name]]
+
+
+def test_every_sampling_parameter_has_a_field():
+    """GENERATE can set every sampling parameter; `stop` has a form of its own."""
+    assert set(SAMPLING) | {"stop"} == set(SamplingParams.__dataclass_fields__)
+    assert set(GOOD) == set(BAD) == set(SAMPLING)
+
+
+@pytest.mark.parametrize(("name", "value"), cases(GOOD))
+def test_values_in_range(name, value):
+    """A value in range is read as it is."""
+    read = SAMPLING[name].read(name, json.dumps(value).encode())
+    if name == "logit_bias":
+        assert read == {int(token): float(nats) for token, nats in value.items()}
+    else:
+        assert read == (tuple(value) if isinstance(value, list) else value)
+
+
+@pytest.mark.parametrize(("name", "value"), cases(BAD))
+def test_values_out_of_range(name, value):
+    """A value out of range is refused by a sentence with field, value and expectation."""
+    text = json.dumps(value)
+    with pytest.raises(RequestError) as refused:
+        SAMPLING[name].read(name, text.encode())
+    assert refused.value.message.startswith(f"{name} ")
+    assert f"; expected {SAMPLING[name].expected}" in refused.value.message
+
+
+@pytest.mark.parametrize("text", [b"NaN", b"Infinity", b"-Infinity", b"1e999"])
+def test_numbers_are_finite(text):
+    """A number that is none, or not finite, is refused by its spelling."""
+    with pytest.raises(RequestError, match=f"temperature is {text.decode()}; expected a finite number"):
+        SAMPLING["temperature"].read("temperature", text)
+
+
+def test_the_culprit_is_named():
+    """Of a long list or object the one bad element is shown."""
+    prompt = json.dumps([*range(100), -5]).encode()
+    with pytest.raises(RequestError, match=r"prompt has -5 at index 100; expected an array"):
+        request_fields.PROMPT.read("prompt", prompt)
+    bias = json.dumps({**{str(i): 1 for i in range(100)}, "x": 3}).encode()
+    with pytest.raises(RequestError, match=r'logit_bias has \{"x":3\}; expected an object'):
+        SAMPLING["logit_bias"].read("logit_bias", bias)
+
+
+def test_a_mask_that_is_cut_off_is_refused():
+    """An object that is not even JSON is refused like any bad value."""
+    with pytest.raises(RequestError, match="logit_bias is"):
+        SAMPLING["logit_bias"].read("logit_bias", b'{"1": NaN}')
+
+
+def test_long_values_are_cut():
+    """A sentence shows the start of a long value."""
+    with pytest.raises(RequestError) as refused:
+        SAMPLING["temperature"].read("temperature", json.dumps("x" * 10_000).encode())
+    assert len(refused.value.message) < 200
+
+
+@pytest.mark.parametrize("value", ["", 1.5, None, [""], [1.5], ["a"] * 65, "x" * 1025])
+def test_stops_out_of_range(value):
+    """A stop is a text that is not empty, an id, or a short list of them."""
+    with pytest.raises(RequestError, match="stop "):
+        request_fields.STOP.read("stop", json.dumps(value).encode())
+
+
+@pytest.mark.parametrize("value", [[], [{}], [{"role": "user"}], [{"role": "user", "content": 5}], "hi", [5]])
+def test_messages_out_of_range(value):
+    """Messages have a role and a content, and there is at least one."""
+    with pytest.raises(RequestError, match="messages "):
+        request_fields.MESSAGES.read("messages", json.dumps(value).encode())

@@ -1,21 +1,25 @@
-"""The server on a real port: many clients at once, hostile ones among them, and its end."""
+"""A server on a port: connections, limits, shutdown, memory."""
+
+from __future__ import annotations
 
 import asyncio
-import contextlib
+import dataclasses
+import gc
 import json
 import subprocess
 import sys
+import tracemalloc
+from collections.abc import Awaitable, Callable
 
-import httpx
 import pytest
-from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidStatus
 
-from lmtool.access.policy import AccessPolicy
 from lmtool.lmtp.config import ServerConfig
-from lmtool.lmtp.server import LmtpServer, uvicorn_options
-from lmtool.lmtp.websocket_protocol import WebSocketProtocol
-from tests.lmtp.harness import PATIENCE, Wire, conversation, ends, serving, until, wire
+from lmtool.lmtp.connection import Plugs
+from lmtool.lmtp.server import LmtpServer
+from lmtool.lmtp.websocket_protocol import WebSocketProtocol, uvicorn_options
+from tests.lmtp.harness import PATIENCE, conversation, ends, serving, wire
 from tests.scripted_model import ScriptedModel, tokens_of
 
 MALFORMED = {
@@ -34,7 +38,7 @@ MALFORMED = {
     "lower case": 'generate {"stream_id": 1, "prompt": [1]}',
     "no prompt": 'GENERATE {"stream_id": 1}',
     "no scored": 'SCORE {"stream_id": 1, "prompt": [1]}',
-    "prompt of strings": 'GENERATE {"stream_id": 1, "prompt": ["a"]}',
+    "prompt of objects": 'GENERATE {"stream_id": 1, "prompt": [{"a": 1}]}',
     "negative id": 'GENERATE {"stream_id": 1, "prompt": [-1]}',
     "id of 2^70": f'GENERATE {{"stream_id": 1, "prompt": [{2**70}]}}',
     "id out of the vocabulary": 'GENERATE {"stream_id": 1, "prompt": [5000]}',
@@ -85,105 +89,6 @@ async def test_64_streams_on_one_connection():
         assert [entry["finish_reason"] for entry in found[number]] == [None] * (19 + number) + ["length"]
 
 
-async def test_64_connections():
-    """64 connections at once, all with the same stream id: every client gets its own tokens."""
-    model = ScriptedModel()
-
-    async def one(served, number):
-        async with wire(served) as client:
-            await client.send(f'GENERATE {{"prompt": [{number}], "stream_id": 1, "max_tokens": 30}}')
-            return [entry["token"] for entry in await client.stream(1)]
-
-    async with serving(model) as served:
-        answers = await asyncio.gather(*(one(served, number) for number in range(64)))
-        assert served.server.connections <= 64
-        assert len(served.logged) == 64
-    assert answers == [tokens_of((number,), 30) for number in range(64)]
-
-
-@pytest.mark.parametrize("size", [4 * 2**20 + 1, 5 * 2**20])
-async def test_frames_above_the_limit(size):
-    """A frame above 4 MiB closes its connection with 1009, cancels its streams, and disturbs nobody."""
-    model = ScriptedModel(manual=True)
-    async with serving(model) as served, wire(served) as sender, wire(served) as other:
-        await sender.send('GENERATE {"prompt": [1], "stream_id": 1}')
-        await sender.alive()
-        with contextlib.suppress(ConnectionClosed):  # it may be closed while it is still sent
-            await sender.send("GENERATE " + "x" * (size - 9))
-        with pytest.raises(ConnectionClosed) as closed:
-            await sender.frame()
-        assert closed.value.rcvd.code == 1009
-        await until(lambda: model.cancelled, other.alive)
-        assert model.cancelled == ["1"]
-
-
-async def test_a_frame_at_the_limit():
-    """A frame of just 4 MiB is read: LMQL's masks over large vocabularies need megabytes."""
-    head, tail = 'GENERATE {"prompt": [1], "stream_id": 1, "max_tokens": 1, "pad": "', '"}'
-    async with conversation(ScriptedModel()) as client:
-        await client.send(head + "x" * (4 * 2**20 - len(head) - len(tail)) + tail)
-        assert len(await client.stream(1)) == 1
-
-
-async def test_leaving_stops_the_work():
-    """A client that leaves, in good manners or not, stops its streams at once."""
-    model = ScriptedModel(manual=True)
-    async with serving(model) as served, wire(served) as other:
-        for abrupt in (False, True):
-            async with wire(served) as client:
-                await client.send('GENERATE {"prompt": [1], "stream_id": "x", "max_tokens": 1000}')
-                await client.alive()
-                assert len(model.running) == 1
-                if abrupt:
-                    client.connection.transport.abort()
-            await until(lambda: model.cancelled, other.alive)
-            model.step()
-            assert not model.running
-            model.cancelled.clear()
-        assert [entry.end for entry in served.logged if entry.command == "GENERATE"] == ["left", "left"]
-
-
-async def test_a_client_that_does_not_read():
-    """A client that does not read pauses its own stream; its neighbour's runs to the end; all comes when it reads."""
-    model = ScriptedModel()
-    config = ServerConfig(high_water_bytes=20_000)
-    async with serving(model, config=config) as served, wire(served) as fast, wire(served, max_queue=None) as slow:
-        slow.connection.transport.pause_reading()
-        await slow.send('GENERATE {"prompt": [1], "stream_id": 1, "max_tokens": 20000, "top_logprobs": 256}')
-        # The kernel's buffers take megabytes; then the socket is full, and so is the server's own buffer.
-        await until(lambda: any(stream.paused for stream in model.running.values()), fast.alive)
-        (stream,) = model.running.values()
-        assert stream.position < 20_000
-        await fast.send('GENERATE {"prompt": [2], "stream_id": 2, "max_tokens": 500}')
-        assert [entry["token"] for entry in await fast.stream(2)] == tokens_of((2,), 500)
-        assert stream.paused
-        paused_at = stream.position
-        slow.connection.transport.resume_reading()
-        read: list[int] = []
-        while len(read) <= paused_at:
-            read += [entry["token"] for entry in (await slow.receive())[1]]
-        assert read == tokens_of((1,), len(read))
-
-
-@pytest.mark.parametrize("origin", ["https://evil.example", "null"])
-async def test_foreign_web_pages(origin):
-    """A web page of a foreign origin cannot open a socket."""
-    async with serving(ScriptedModel()) as served:
-        with pytest.raises(InvalidStatus) as refused:
-            await connect(served.url, origin=origin)
-        assert refused.value.response.status_code == 403
-        assert served.server.connections == 0
-
-
-async def test_allowed_web_pages():
-    """A page of this machine, or one allowed by name, can."""
-    policy = AccessPolicy(origins=("https://good.example",))
-    async with serving(ScriptedModel(), policy=policy) as served:
-        for origin in ("http://localhost:3000", "https://good.example"):
-            async with wire(served, origin=origin) as client:
-                await client.alive()
-
-
 async def test_too_many_connections():
     """One connection too many is refused with 503; the others go on."""
     async with serving(ScriptedModel(), config=ServerConfig(max_connections=1)) as served, wire(served) as client:
@@ -191,43 +96,6 @@ async def test_too_many_connections():
             await connect(served.url)
         assert refused.value.response.status_code == 503
         await client.alive()
-
-
-async def test_plain_get():
-    """A GET of `/` is answered with 200 and what is here: a health check needs no WebSocket."""
-    async with serving(ScriptedModel()) as served, httpx.AsyncClient() as browser:
-        answer = await browser.get(f"http://127.0.0.1:{served.port}/")
-        assert answer.status_code == 200
-        assert answer.json()["lmtp"] == 1
-
-
-async def test_deflate_is_not_negotiated():
-    """Compression is not agreed on, even when a client offers it."""
-    async with serving(ScriptedModel()) as served, connect(served.url) as client:
-        assert "Sec-WebSocket-Extensions" not in client.response.headers
-        await Wire(client).alive()
-
-
-async def test_drain_waits_for_streams():
-    """Draining ends nothing that ends by itself in time, refuses what is new, and closes with 1001."""
-    model = ScriptedModel(manual=True)
-    async with serving(model) as served, wire(served) as client:
-        await client.send('GENERATE {"prompt": [1], "stream_id": 1, "max_tokens": 2}')
-        await client.alive()
-        draining = asyncio.create_task(served.server.drain(PATIENCE))
-        await asyncio.sleep(0)
-        await client.send('GENERATE {"prompt": [1], "stream_id": 2}')
-        (refused,) = await client.stream(2)
-        assert "shutting down" in refused["error"]
-        with pytest.raises(InvalidStatus):
-            await connect(served.url)
-        model.step()
-        model.step()
-        assert [entry["token"] for entry in await client.stream(1)] == tokens_of((1,), 2)
-        assert await draining
-        with pytest.raises(ConnectionClosed) as closed:
-            await client.frame()
-        assert closed.value.rcvd.code == 1001
 
 
 async def test_drain_has_an_end():
@@ -286,20 +154,6 @@ def stdio(lines: bytes) -> subprocess.CompletedProcess[bytes]:
     )
 
 
-def test_stdio():
-    """Over pipes a frame is a line; at the end of the input what runs is finished."""
-    done = stdio(
-        b'GENERATE {"prompt": [1], "stream_id": 1, "max_tokens": 50}\n\n'
-        b'MODEL_INFO {"stream_id": 2}\nGENERATE {"prompt": [2], "stream_id": 3}'
-    )
-    lines = done.stdout.decode().splitlines()
-    entries = [entry for line in lines for entry in json.loads(line.partition(" ")[2])]
-    assert [e["token"] for e in entries if e["stream_id"] == 1] == tokens_of((1,), 50)
-    assert [e["token"] for e in entries if e["stream_id"] == 3] == tokens_of((2,), 32)
-    assert "model_info" in next(e for e in entries if e["stream_id"] == 2)
-    assert done.stderr == b""
-
-
 @pytest.mark.parametrize(
     "bad", [b"\xff\xfe\n", b"GENERATE " + b"x" * (5 * 2**20) + b"\n"], ids=["not UTF-8", "too long"]
 )
@@ -332,7 +186,7 @@ async def test_stdio_of_a_reader_that_is_gone():
 
     model = ScriptedModel()
     async with asyncio.timeout(PATIENCE):
-        await LmtpServer(model).run_stdio(Asking(), Gone())
+        await LmtpServer(Plugs(model)).run_stdio(Asking(), Gone())
     assert model.cancelled == ["1"]
 
 
@@ -374,3 +228,48 @@ async def test_a_tap_is_shown_everything():
         ("ended", 1, "client", 1000),
         ("ended", 2, "server", 1001),
     ]
+
+
+def test_every_limit_is_finite():
+    """Nothing that a stranger can use up is without a limit."""
+    config = ServerConfig()
+    numbers = [getattr(config, field.name) for field in dataclasses.fields(config)]
+    assert all(0 < number < 2**31 for number in numbers)
+
+
+MESSAGE = 'MODEL_INFO {"stream_id": 2, "data": "' + "x" * 3_000_000 + '"}'
+
+
+async def in_parts(connection: ClientConnection) -> None:
+    """A message of two frames, the second one large."""
+    connection.protocol.send_text(MESSAGE[:10].encode(), fin=False)
+    connection.protocol.send_continuation(MESSAGE[10:].encode(), fin=True)
+    connection.transport.writelines(connection.protocol.data_to_send())
+
+
+send: dict[str, Callable[[ClientConnection], Awaitable[None]]] = {
+    "text": lambda connection: connection.send(MESSAGE),
+    "parts": in_parts,
+    "bytes": lambda connection: connection.send(MESSAGE.encode()),
+}
+
+
+@pytest.mark.parametrize("form", send)
+async def test_nothing_of_the_last_message(form: str) -> None:
+    """However it came: a client that sent a large one and now is silent takes no memory."""
+    async with conversation(ScriptedModel()) as client:
+        await client.alive()
+        gc.collect()
+        gc.disable()
+        tracemalloc.start()
+        try:
+            await send[form](client.connection)
+            (entry,) = await client.entries("MSG", 1)
+            async with asyncio.timeout(PATIENCE):  # the thread that had it read may be a little late
+                while tracemalloc.get_traced_memory()[0] > 500_000:
+                    await asyncio.sleep(0.01)
+        finally:
+            tracemalloc.stop()
+            gc.enable()
+        assert ("binary" in entry.get("error", "")) == (form == "bytes")
+        await client.alive()

@@ -3,12 +3,13 @@
 import json
 import math
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmtool.errors import ConnectError, LocalProtocolError, RequestError
+from lmtool.errors import ConnectError, RequestError
+from lmtool.lmtp.client_session import ClientSession, StreamsAdvanced
 from lmtool.lmtp.codec import RefusedFrameError
+from lmtool.lmtp.config import ServerConfig
 from lmtool.lmtp.messages import (
     Cancel,
     FieldsIgnored,
@@ -20,8 +21,8 @@ from lmtool.lmtp.messages import (
     Score,
     UnknownMessage,
 )
-from lmtool.lmtp.session import BrokenFrame, ClientSession, ServerSession, StreamsAdvanced
-from lmtool.types import GenerateRequest, LoadProgress, ModelInfo, SamplingParams, ScoreRequest, TokenOutput, Usage
+from lmtool.lmtp.server_session import Outbox, ServerSession
+from lmtool.types import GenerateRequest, LoadProgress, ModelInfo, TokenOutput, Usage
 from tests.lmtp.test_request_payloads import GENERATES, MESSAGES, SCORES
 
 
@@ -55,44 +56,6 @@ class TestServer:
         assert [entry["token"] for entry in frame[1]] == [5, 6]
         assert isinstance(session.receive('GENERATE {"prompt": [1], "stream_id": 7}'), Generate)
 
-    def test_a_running_id(self):
-        """>> the id of a running stream, << MSG error, and the stream goes on."""
-        session = ServerSession()
-        session.receive('GENERATE {"prompt": [1], "stream_id": 7}')
-        for frame in ('SCORE {"prompt": [1], "scored": [2], "stream_id": 7}', 'GENERATE {"stream_id": 7}'):
-            assert isinstance(session.receive(frame), RefusedFrameError)
-            ((command, (entry,)),) = said(session)
-            assert (command, entry["stream_id"]) == ("MSG", 7)
-            assert set(entry) == {"stream_id", "error"}
-        assert session.outputs([TokenOutput("7", 5, -1.0)]) == []
-        assert session.streams == {"7"}
-
-    def test_whitespace_in_an_id(self):
-        """An id is the same with other whitespace in it."""
-        session = ServerSession()
-        session.receive('GENERATE {"prompt": [1], "stream_id": {"a": [1]}}')
-        assert isinstance(session.receive('GENERATE {"prompt": [1], "stream_id": {"a":[1]}}'), RefusedFrameError)
-        assert session.receive('CANCEL {"stream_id": { "a" : [1] } }') == Cancel('{"a":[1]}')
-
-    def test_a_bad_request(self):
-        """>> a bad GENERATE, << TOKEN error; >> a bad MODEL_INFO, << MSG error."""
-        session = ServerSession()
-        session.receive('GENERATE {"prompt": "x", "top_p": 7, "stream_id": 1}')
-        session.receive('MODEL_INFO {"model": 7, "stream_id": 2}')
-        session.receive('NOISE {"stream_id": 3}')
-        session.receive("GENERATE")
-        answers = [(command, entry["stream_id"]) for command, (entry,) in said(session)]
-        assert answers == [("TOKEN", 1), ("MSG", 2), ("MSG", 3), ("MSG", None)]
-
-    def test_too_many_streams(self):
-        """>> one stream too many, << TOKEN error for it alone."""
-        session = ServerSession(max_streams=2)
-        for stream_id in range(3):
-            session.receive(f'GENERATE {{"prompt": [1], "stream_id": {stream_id}}}')
-        ((command, (entry,)),) = said(session)
-        assert (command, entry["stream_id"]) == ("TOKEN", 2)
-        assert session.streams == {"0", "1"}
-
     def test_late_outputs(self):
         """Outputs of a stream that is not running are dropped."""
         session = ServerSession()
@@ -107,27 +70,6 @@ class TestServer:
         ((_, (entry,)),) = said(session)
         assert "not a number" in entry["error"]
 
-    def test_an_old_client_sees_nothing_new(self):
-        """Without `lmtp` there is no usage, no code, no ignored field."""
-        session = ServerSession()
-        session.receive('GENERATE {"prompt": [1], "stream_id": 1, "unknown": 1}')
-        session.outputs([TokenOutput("1", 5, -1.0, (), finish_reason="stop", usage=Usage(1, 1))])
-        session.receive('GENERATE {"stream_id": 2}')
-        (tokens,) = said(session)
-        assert set(tokens[1][0]) == {"token", "stream_id", "logprob", "finish_reason", "top_logprobs"}
-        assert set(tokens[1][1]) == {"stream_id", "error"}
-
-    def test_a_new_client_sees_more(self):
-        """With `lmtp` there are, from that request on, even when it was refused."""
-        session = ServerSession()
-        session.receive('GENERATE {"stream_id": 0, "lmtp": 1}')
-        session.receive('GENERATE {"prompt": [1], "stream_id": 1, "unknown": 1}')
-        session.outputs([TokenOutput("1", 5, -1.0, (), finish_reason="stop", usage=Usage(1, 2, 3))])
-        first, ignored, tokens = said(session)
-        assert first[1][0]["error_code"] == "invalid_request"
-        assert ignored == ("MSG", [{"stream_id": 1, "ignored": ["unknown"]}])
-        assert tokens[1][0]["usage"] == {"prompt_tokens": 1, "completion_tokens": 2, "cached_tokens": 3}
-
     def test_model_info(self):
         """>> MODEL_INFO, << MSG with model_info or an error."""
         session = ServerSession()
@@ -139,13 +81,6 @@ class TestServer:
         assert answer[0] == "MSG"
         assert answer[1][0]["model_info"]["constructor"] == "c"
         assert refusal == ("MSG", [{"stream_id": 1, "error": "no; try this"}])
-
-    def test_progress(self):
-        """<< MSG with progress, for the request that waits."""
-        session = ServerSession()
-        session.report_progress('"a"', LoadProgress("m", "loading", 1, 2))
-        ((command, (entry,)),) = said(session)
-        assert (command, entry["stream_id"], entry["progress"]["done_bytes"]) == ("MSG", "a", 1)
 
     def test_failing_all_streams(self):
         """Every running stream can be ended with an error at once."""
@@ -159,7 +94,7 @@ class TestServer:
     @given(st.lists(st.text() | st.binary() | MESSAGES, max_size=10))
     def test_no_frame_breaks_it(self, frames):
         """Whatever comes, the session answers and goes on."""
-        session = ServerSession(max_streams=3)
+        session = ServerSession(ServerConfig(max_streams=3))
         for frame in frames:
             text = frame if isinstance(frame, str | bytes) else _frame(frame)
             event = session.receive(text)
@@ -204,14 +139,6 @@ class TestClient:
         assert event.outputs[0].last
         assert session.receive('TOKEN [{"stream_id": 1, "token": 7, "logprob": -1, "finish_reason": "stop"}]') == []
 
-    def test_many_streams_of_one_id(self):
-        """Two submitters may use the same id: on the wire they are apart."""
-        session = ClientSession()
-        first, _ = session.open(GenerateRequest(0, (1,)))
-        second, _ = session.open(ScoreRequest(0, (1,), (2,)))
-        (event,) = session.receive('TOKEN [{"stream_id": 2, "token": 2}, {"stream_id": 1, "token": 9}]')
-        assert event.keys == (second, first)
-
     def test_extensions_are_not_sent_unasked(self):
         """Only a request that needs an extension has `lmtp`, until the server is known to speak it."""
         session = ClientSession()
@@ -234,13 +161,6 @@ class TestClient:
         assert session.receive('MSG [{"stream_id": 1, "error": "Unknown command: CANCEL"}]') == []
         key, _ = session.open(GenerateRequest(1, (1,), model="m"))
         assert session.cancel(key, "m") is None
-
-    def test_requests_that_cannot_be_written(self):
-        """A request that is no JSON raises, and begins nothing."""
-        session = ClientSession()
-        with pytest.raises(LocalProtocolError):
-            session.open(GenerateRequest(1, (1,), SamplingParams(temperature=math.nan)))
-        assert session.lost(ConnectError("gone")) == []
 
     def test_errors_of_streams(self):
         """TOKEN error and MSG error both end a stream; without a code the server's is assumed."""
@@ -273,18 +193,6 @@ class TestClient:
         assert isinstance(session.receive("HELLO [1]")[0], UnknownMessage)
         (event,) = session.receive('TOKEN [{"stream_id": 1, "token": 5, "finish_reason": "stop"}]')
         assert event.outputs[0].last
-
-    def test_a_forgotten_request(self):
-        """An answer that nobody waits for any more is dropped."""
-        session = ClientSession()
-        key, _ = session.ask("m")
-        session.forget(key)
-        assert session.receive(f'MSG [{{"stream_id": {key}, "model_info": {{}}}}]') == []
-
-    def test_a_broken_frame(self):
-        """What cannot be read at all is told, for the connection to be given up."""
-        (event,) = ClientSession().receive("TOKEN [")
-        assert isinstance(event, BrokenFrame)
 
     def test_lost(self):
         """When the connection is gone, every stream and request ends, once."""
@@ -329,3 +237,47 @@ def _renamed(request, key):
     import dataclasses
 
     return dataclasses.replace(request, stream_id=key)
+
+
+def drain(outbox):
+    frames = []
+    while (frame := outbox.next_frame()) is not None:
+        frames.append(frame)
+    return frames
+
+
+def test_empty():
+    """Nothing waits at first."""
+    outbox = Outbox(100)
+    assert outbox.next_frame() is None
+    assert outbox.waiting_bytes == 0
+
+
+def test_tokens_share_a_frame():
+    """Neighbouring TOKEN entries leave together, a MSG leaves alone, and the order stays."""
+    outbox = Outbox(100)
+    for command, entry in [("TOKEN", b"1"), ("TOKEN", b"2"), ("MSG", b"3"), ("MSG", b"4"), ("TOKEN", b"5")]:
+        outbox.put(command, entry)
+    assert outbox.waiting_bytes == 5
+    assert drain(outbox) == ["TOKEN [1,2]", "MSG [3]", "MSG [4]", "TOKEN [5]"]
+    assert outbox.waiting_bytes == 0
+
+
+@given(st.lists(st.tuples(st.sampled_from(["TOKEN", "MSG"]), st.integers(1, 30)), max_size=30))
+def test_frames_have_a_limit(made):
+    """No frame's entries exceed the limit unless one entry does; no entry is lost."""
+    outbox = Outbox(40)
+    for number, (command, size) in enumerate(made):
+        outbox.put(command, chr(97 + number % 26).encode() * size)
+    frames = drain(outbox)
+    assert all(len(frame) <= len("TOKEN []") + 40 for frame in frames)
+    entries = [entry for frame in frames for entry in frame.partition(" ")[2][1:-1].split(",")]
+    assert entries == [chr(97 + number % 26) * size for number, (_, size) in enumerate(made)]
+
+
+def test_a_large_entry_leaves_alone():
+    """An entry above the limit is not held back for ever."""
+    outbox = Outbox(10)
+    outbox.put("TOKEN", b"x" * 50)
+    outbox.put("TOKEN", b"y")
+    assert drain(outbox) == [f"TOKEN [{'x' * 50}]", "TOKEN [y]"]

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from lmtool.errors import RequestError
-from lmtool.lmtp.stdio import BoundedLines
+from lmtool.lmtp.stdio import LineReader
 
 ECHO = """
 import asyncio
@@ -26,7 +26,7 @@ asyncio.run(main())
 async def test_lines():
     """Lines come one by one; the last may lack its newline."""
     stream = asyncio.StreamReader(limit=11)
-    lines = BoundedLines(stream, 10)
+    lines = LineReader(stream, 10)
     stream.feed_data(b"one\n\ntwo")
     stream.feed_eof()
     assert [await lines.readline() for _ in range(4)] == [b"one\n", b"\n", b"two", b""]
@@ -38,7 +38,7 @@ async def test_long_lines(data):
     stream = asyncio.StreamReader(limit=11)
     stream.feed_data(data)
     with pytest.raises(RequestError, match="more than 10 bytes"):
-        await BoundedLines(stream, 10).readline()
+        await LineReader(stream, 10).readline()
 
 
 def test_pipes():

@@ -14,13 +14,13 @@ from lmtool.logprobs.distribution import (
     Distribution,
     Rank,
     bits,
-    format_probability,
     is_normalised,
     least_divergence,
     perplexity,
     probabilities,
     sum_by_name,
 )
+from lmtool.logprobs.numbers import format_probability
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -143,6 +143,10 @@ def test_what_a_server_did_not_normalise() -> None:
     assert (made.is_normalised, made.mass, made.entropy(10), str(made.rank)) == (False, None, None, "1")
     assert str(Distribution.of(3, math.log(0.6), [(1, -0.1), (2, -0.2), (3, math.log(0.6))]).rank) == ">2"
     assert not is_normalised([0.1])
+    nothing_chosen = [
+        Distribution.of(9, None, [(1, p)], unnormalised=known) for p, known in ((-1.0, True), (0.5, False))
+    ]
+    assert [one.is_normalised for one in nothing_chosen] == [False, False]
 
 
 @given(st.lists(st.floats(-3.5e38, 800), max_size=8), st.none() | st.integers(1, 100_000), st.integers(0, 9))

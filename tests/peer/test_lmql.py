@@ -13,8 +13,8 @@ import math
 import pytest
 
 from lmtool.errors import TimeLimitError
-from lmtool.interfaces import stream
 from lmtool.lmtp.client import LmtpClient
+from lmtool.streams import stream
 from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
 
 pytestmark = pytest.mark.peer

@@ -24,6 +24,7 @@ from lmtool.providers.answer_events import (
         ("bytes:\\xf0\\x9F", None, b"\xf0\x9f"),
         ("bytes:\\x41", None, "A"),
         ("bytes: 3", None, "bytes: 3"),
+        ("bytes:41", None, "bytes:41"),
         ("x", [300], "x"),
         ("x", ["a"], "x"),
         (5, None, ""),

@@ -1,8 +1,8 @@
-"""Makes the recordings anew; run it as `python -m tests.recordings.record [NAME...]`.
+"""Records LMQL's own client with LMQL's own server; run it as `python -m tests.recordings.record [NAME...]`.
 
 A recording is written only where it would be another one: how tokens were split over frames, and which stream's came
-first, differs from run to run and means nothing. The sessions of LMQL's own client and server need their environment
-(tests/peer/test_lmql.py says which); without it they are left as they are.
+first, differs from run to run and means nothing. It needs LMQL's environment; tests/peer/test_lmql.py says which. All
+other recordings are made again out of themselves: `lmtool trace verify recordings --update` sends them to a server.
 """
 
 from __future__ import annotations
@@ -14,37 +14,27 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 from lmtool.access.policy import AccessPolicy
-from lmtool.cli.serving.listening import ListenConfig, bind, url
-from lmtool.cli.serving.service import Service, ServiceConfig
-from lmtool.cli.trace.files import write_trace
-from lmtool.cli.wiring import EMBEDDED_NAME, ModelsConfig
-from lmtool.engine.config import EngineConfig
-from lmtool.lmtp.config import ServerConfig
-from lmtool.text.tokenizer import load_tokenizer
-from lmtool.tiny.path import MODEL_DIR
-from lmtool.trace.comparison import compare_again
+from lmtool.serving.config import ListenConfig
+from lmtool.serving.listening import bind, url
+from lmtool.trace.comparison import compare_replay
 from lmtool.trace.diff import Tolerance
-from lmtool.trace.events import End, Event
+from lmtool.trace.events import Event
 from lmtool.trace.header import Header
 from lmtool.trace.proxy import Proxy, parse_target
 from lmtool.trace.reader import TraceReader
+from lmtool.trace.record_session import Recording
 from lmtool.trace.recorder import Recorder
-from lmtool.trace.recording import Recording
 from lmtool.trace.redaction import Redaction
 from lmtool.trace.writer import TraceWriter
 from tests.peer.tiny_gpt2 import make_tiny_gpt2
-from tests.recordings.scenarios import SCENARIOS, Scenario, Stage
-from tests.recordings.written import WRITTEN
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "recordings"
-STORIES = ROOT / "tests/data/stories260K"
 TINY = "tiny-gpt2"
 LMQL_SESSIONS = {
     "greedy": ("one greedy stream, and one of defaults", "FRM-1 FRM-3 GEN-1 GEN-3 TOK-1"),
@@ -67,48 +57,6 @@ OTHERS_SAME = Tolerance(1e-3, 0.0)
 """LMQL's server gives a stream other numbers in another batch."""
 
 
-def source_of(scenario: Scenario) -> tuple[str, Path]:
-    """Name and folder of the model that a scenario needs."""
-    return (EMBEDDED_NAME, MODEL_DIR) if scenario.server == "embedded" else (STORIES.name, STORIES)
-
-
-def header_of(scenario: Scenario) -> Header:
-    """The first line of its recording."""
-    name, folder = source_of(scenario)
-    info = load_tokenizer(str(folder)).info
-    return Header(
-        by="lmtool",
-        at="proxy",
-        title=scenario.title,
-        transport={"kind": "websocket", "path": "/"},
-        model={"name": name, "tokenizer": {"name": info.name, "sha256": info.sha256}},
-        run={"device": "cpu", "dtype": "float32"},
-        times="numbered",
-        verify={"level": "numbers", "tol_logprob": 1e-3, **scenario.verify},
-        covers=scenario.covers,
-    )
-
-
-@contextlib.asynccontextmanager
-async def serving(scenario: Scenario) -> AsyncIterator[tuple[str, Service]]:
-    """A server as the scenario needs it; ready, unless that is what the scenario is about."""
-    name, folder = source_of(scenario)
-    models = ModelsConfig(None if name == EMBEDDED_NAME else str(folder))
-    server = ServerConfig(max_streams=4) if scenario.server == "narrow" else ServerConfig()
-    service = Service(ServiceConfig(models, EngineConfig(device="cpu", dtype="float32", threads=1), server))
-    place = ListenConfig(port=0)
-    sockets = bind(place)
-    service.listen(sockets)
-    try:
-        ready = asyncio.create_task(service.ready(lambda _progress: None))
-        if scenario.server != "loading":
-            await ready
-        yield url(place, sockets), service
-        await ready
-    finally:
-        await service.close()
-
-
 @contextlib.asynccontextmanager
 async def recorded(target: str, path: Path, header: Header, spell: Any) -> AsyncIterator[str]:
     """A proxy in front of a server that records into a file; gives its URL."""
@@ -123,7 +71,7 @@ async def recorded(target: str, path: Path, header: Header, spell: Any) -> Async
 
     recording = Recording(start, warnings.append, clock, split=False)
     anyone = AccessPolicy(origins=("*",))  # whom the server refuses is recorded too
-    proxy = Proxy(parse_target(target), recording.tell, warnings.append, clock, policy=anyone)
+    proxy = Proxy(parse_target(target), recording.record, warnings.append, clock, policy=anyone)
     place = ListenConfig(port=0)
     sockets = bind(place)
     try:
@@ -138,28 +86,10 @@ async def recorded(target: str, path: Path, header: Header, spell: Any) -> Async
     assert not warnings, warnings
 
 
-async def make(scenario: Scenario, path: Path, running: str | None) -> None:
-    """Record one scenario, against the server at this URL or one of its own."""
-    name, folder = source_of(scenario)
-    async with contextlib.AsyncExitStack() as stack:
-        service = None
-        target = running or ""
-        if running is None:
-            target, service = await stack.enter_async_context(serving(scenario))
-        spell = load_tokenizer(str(folder)).piece
-        here = await stack.enter_async_context(recorded(target, path, header_of(scenario), spell))
-        await scenario.play(Stage(here, name, lambda: _leave(service)))
-
-
-async def _leave(service: Service | None) -> None:
-    assert service is not None, "only a server of its own can be shut down"
-    await service.drain(0)
-
-
 def read(path: Path) -> tuple[Header, list[Event]]:
     """Header and events of a recording."""
     reader = TraceReader(path)
-    return reader.header, [event for _, event in reader.located(whole=True)]
+    return reader.header, [event for _, event in reader.with_offsets(whole=True)]
 
 
 def same(one: Path, other: Path) -> bool:
@@ -176,7 +106,7 @@ def _differences(events: list[Event], others: list[Event], tolerance: Tolerance)
     own, found = (
         {
             (finding.stream, finding.level, finding.position)
-            for one in compare_again(events, against, "numbers", tolerance)
+            for one in compare_replay(events, against, "numbers", tolerance)
             for finding in one.findings
         }
         for against in (events, others)
@@ -191,35 +121,6 @@ def put(made: Path, place: Path) -> str:
     done = "changed" if place.exists() else "new"
     place.write_bytes(made.read_bytes())
     return done
-
-
-def file_name(scenario: Scenario) -> str:
-    """The name of its file."""
-    return f"{scenario.name}.lmtp.jsonl" + (".gz" if scenario.packed else "")
-
-
-async def record(names: list[str]) -> None:
-    """Make the recordings of these names, or all."""
-    chosen = [one for one in SCENARIOS if not names or one.name in names]
-    shared = {one.server for one in chosen} & {"stories", "embedded"}
-    FOLDER.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        for kind in sorted({one.server for one in chosen}):
-            group = [one for one in chosen if one.server == kind]
-            async with contextlib.AsyncExitStack() as stack:
-                shares = kind in shared
-                running = (await stack.enter_async_context(serving(group[0])))[0] if shares else None
-                for scenario in group:
-                    made = Path(folder) / file_name(scenario)
-                    await make(scenario, made, running)
-                    sys.stdout.write(f"{put(made, FOLDER / made.name):<10} {made.name}\n")
-        python = os.environ.get("LMTOOL_LMQL_PYTHON")
-        if python:
-            await record_lmql(python, names, Path(folder))
-        for name, (header, events) in written(names):
-            made = Path(folder) / f"{name}.lmtp.jsonl"
-            write_trace(made, header, events, force=True, sources=[])
-            sys.stdout.write(f"{put(made, FOLDER / made.name):<10} {made.name}\n")
 
 
 @contextlib.asynccontextmanager
@@ -252,23 +153,22 @@ def lmql_environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore"}
 
 
-async def record_lmql(python: str, names: list[str], made_in: Path) -> None:
-    """Make the recordings of LMQL's own client with its own server."""
-    chosen = {name: title for name, title in LMQL_SESSIONS.items() if not names or f"lmql_{name}" in names}
-    if not chosen:
-        return
-    async with lmqls_server(python, made_in) as target:
-        spell = spelling(made_in / TINY / "vocab.json")
-        for name, (title, covers) in chosen.items():
-            made = made_in / f"lmql_{name}.lmtp.jsonl"
-            async with recorded(target, made, lmql_header(title, covers), spell) as here:
-                process = await asyncio.create_subprocess_exec(
-                    python, str(Path(__file__).with_name("lmql_session.py")), name, here.replace("ws:", "http:"), TINY,
-                    cwd=made_in, env=lmql_environment(),
-                )  # fmt: skip
-                async with asyncio.timeout(120):
-                    assert await process.wait() == 0, name
-            sys.stdout.write(f"{put(made, FOLDER / made.name):<10} {made.name}\n")
+async def record(python: str, names: list[str]) -> None:
+    """Make the recordings of these names, or all."""
+    with tempfile.TemporaryDirectory() as folder:
+        made_in = Path(folder)
+        async with lmqls_server(python, made_in) as target:
+            spell = spelling(made_in / TINY / "vocab.json")
+            for name in names or LMQL_SESSIONS:
+                made = made_in / f"lmql_{name}.lmtp.jsonl"
+                async with recorded(target, made, lmql_header(*LMQL_SESSIONS[name]), spell) as here:
+                    process = await asyncio.create_subprocess_exec(
+                        python, str(Path(__file__).with_name("lmql_session.py")),
+                        name, here.replace("ws:", "http:"), TINY, cwd=made_in, env=lmql_environment(),
+                    )  # fmt: skip
+                    async with asyncio.timeout(120):
+                        assert await process.wait() == 0, name
+                sys.stdout.write(f"{put(made, FOLDER / made.name):<10} {made.name}\n")
 
 
 def spelling(vocabulary: Path) -> Callable[[int], bytes]:
@@ -295,13 +195,5 @@ def lmql_header(title: str, covers: str) -> Header:
     )
 
 
-def written(names: list[str]) -> Iterator[tuple[str, tuple[Header, list[Event]]]]:
-    """The recordings that are written by hand, because they show what no server here says."""
-    for name, (header, events) in WRITTEN.items():
-        if not names or name in names:
-            numbered = [replace(event, time=number / 1000) for number, event in enumerate(events)]
-            yield name, (header, [event for event in numbered if not isinstance(event, End)])
-
-
 if __name__ == "__main__":
-    asyncio.run(record(sys.argv[1:]))
+    asyncio.run(record(os.environ["LMTOOL_LMQL_PYTHON"], sys.argv[1:]))

@@ -8,21 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from lmtool.cli.trace.verifying import Plan, Server, check, find, started
+from lmtool.cli.trace.verify import local_server
+from lmtool.trace.outcomes import KnownFailures
 from lmtool.trace.proxy import parse_target
 from lmtool.trace.reader import TraceReader
-from lmtool.trace.verification import Case, Known, read_list
+from lmtool.trace.verification import Plan, RecordingCase, Server, check, find
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "recordings"
 FILES = find([FOLDER])
 BY_MODEL = {name: TraceReader(path).header.model.get("name") for name, path in FILES.items()}
-KNOWN = Known(read_list((FOLDER / "known-failing.txt").read_text(encoding="utf-8").splitlines()))
+KNOWN = KnownFailures.read(FOLDER / "known-failing.txt", None)
 LARGEST = 200_000
 """Bytes of one file."""
 
 RULES = re.findall(r"^\*\*([A-Z]+-\d+)\*\*", (ROOT / "lmtool/lmtp/SPEC.md").read_text(encoding="utf-8"), re.MULTILINE)
 NOT_SHOWN = {
+    "ERR-8": "it advises clients when to send a request again; that it then succeeds depends on the server's load",
     "TRA-11": "a proxy that records puts the server's own Host in the place of the one that was asked for",
     "TRA-12": "no trace holds a key, so none can be sent again",
     "TRA-7": "a trace of a pipe has the same frames; that they are lines is not kept",
@@ -32,11 +34,11 @@ NOT_SHOWN = {
 
 
 async def verified(name: str, direction: str, servers: tuple[Server, ...], report: Path) -> str:
-    """What came of one check: `pass` or another judgement, with everything that was found."""
-    case = Case(name, "drive" if direction == "drive" else "mock")
-    outcome = await check(Plan(servers, KNOWN, patience=30.0, report=report), case, FILES[name])
-    assert not outcome.failed, "\n".join([outcome.reason, *outcome.findings])
-    return outcome.judgement
+    """The verdict of one check; it fails with everything that was found."""
+    case = RecordingCase(name, "drive" if direction == "drive" else "mock")
+    outcome = await check(Plan(servers, KNOWN, timeout=30.0, report=report), case, FILES[name])
+    assert not outcome.bad, "\n".join([outcome.reason, *outcome.messages])
+    return outcome.verdict
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -64,7 +66,7 @@ async def tiny_gpt2(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[S
 
     folder = tmp_path_factory.mktemp("models") / "tiny-gpt2"
     make_tiny_gpt2(folder)
-    async with started(str(folder)) as server:
+    async with local_server(str(folder)) as server:
         yield server
 
 

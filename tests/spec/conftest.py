@@ -52,8 +52,8 @@ def stories() -> Iterator[TokenModel]:
     """The stories model: a Llama with 512 tokens, bos and eos 1, that computes in float32."""
     import torch
 
-    from lmtool.cli.wiring import Loader
     from lmtool.engine.config import EngineConfig
+    from lmtool.serving.composition import Loader
 
     threads = torch.get_num_threads()
     loader = Loader(EngineConfig(device="cpu", dtype="float32", threads=1))

@@ -1,15 +1,17 @@
 """LMTP, Errors."""
 
-import json
+import re
 
 import pytest
 
-from lmtool.errors import ConnectError
+from lmtool.errors import ConnectError, kind_of
+from lmtool.lmtp.client_session import ClientSession
+from lmtool.lmtp.config import ServerConfig
 from lmtool.lmtp.messages import RequestFailed
-from lmtool.lmtp.session import ClientSession
 from lmtool.types import GenerateRequest
-from tests.lmtp.harness import wire
-from tests.scripted_model import tokens_of
+from tests.lmtp.harness import conversation
+from tests.scripted_model import ScriptedModel, tokens_of
+from tests.spec.document import section
 
 
 @pytest.mark.parametrize(
@@ -31,14 +33,6 @@ async def test_failing_streams(client, frame):
     assert set(entry) == {"stream_id", "error"}
     assert isinstance(entry["error"], str)
     await client.alive()
-
-
-async def test_the_engines_errors(real):
-    """ERR-1, ERR-5: an id outside the vocabulary and a prompt too long are errors of their stream, in words."""
-    for prompt, word in (([512], "512"), ([1] * 600, "512")):
-        await real.send(f"GENERATE {json.dumps({'stream_id': 1, 'prompt': prompt})}")
-        (entry,) = await real.stream(1)
-        assert word in entry["error"]
 
 
 @pytest.mark.parametrize(
@@ -73,19 +67,6 @@ async def test_frames_of_nobody(client, frame):
     await client.alive()
 
 
-async def test_others_go_on(served, client):
-    """ERR-4: failures disturb no other stream, on the same connection or another."""
-    async with wire(served) as other:
-        for connected in (client, other):
-            await connected.send('GENERATE {"prompt": [3], "stream_id": "good", "max_tokens": 200}')
-        for number in range(20):
-            await client.send(f'GENERATE {{"prompt": [{number + 5000}], "stream_id": {number}}}')
-        found = await client.streams(21)
-        assert all("error" in found[number][0] for number in range(20))
-        for entries in (found["good"], await other.stream("good")):
-            assert [entry["token"] for entry in entries] == tokens_of((3,), 200)
-
-
 async def test_sentences(client):
     """ERR-5: an error names the field, the value, and what was expected."""
     await client.send('GENERATE {"prompt": [1, 2, -3], "stream_id": 1}')
@@ -111,3 +92,26 @@ def test_lost_connections():
     streams, request = session.lost(ConnectError("gone"))
     assert streams.outputs[0].error_code == "connection"
     assert request == RequestFailed(key, "gone", "connection")
+
+
+def test_codes_have_advice():
+    """ERR-8, EXT-4: for every error code of the document it says whether the same request may succeed later."""
+    advised = set(re.findall(r"^\| (`.*?) \|", section("**ERR-8**"), re.MULTILINE))
+    advised = {code for row in advised for code in re.findall(r"`(\w+)`", row)} - {"error_code"}
+    assert advised == set(re.findall(r"`(\w+)`", section("**EXT-4**"))) - {"error", "error_code"}
+    assert [code for code in sorted(advised) if kind_of(code).code != code] == []
+
+
+async def test_sending_again_after_an_overload():
+    """ERR-8: what was refused as overload succeeds once there is room."""
+    model = ScriptedModel(manual=True)
+    async with conversation(model, config=ServerConfig(max_streams=1)) as client:
+        await client.send('GENERATE {"prompt": [1], "stream_id": 1, "max_tokens": 1, "lmtp": 1}')
+        await client.send('GENERATE {"prompt": [1], "stream_id": 2, "max_tokens": 1}')
+        assert (await client.stream(2))[0]["error_code"] == "overloaded"
+        model.step()
+        await client.stream(1)
+        await client.send('GENERATE {"prompt": [1], "stream_id": 2, "max_tokens": 1}')
+        await client.alive()
+        model.step()
+        assert (await client.stream(2))[0]["token"] == tokens_of((1,), 1)[0]

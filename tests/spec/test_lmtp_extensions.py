@@ -1,10 +1,14 @@
 """LMTP, Extensions, CANCEL, Loading."""
 
+import re
+
 import pytest
 
+from lmtool.lmtp.messages import EXTENSIONS
 from lmtool.types import LoadProgress
 from tests.lmtp.harness import serving, wire
 from tests.scripted_model import ScriptedModel
+from tests.spec.document import section
 
 OLD_FIELDS = {"token", "stream_id", "logprob", "finish_reason", "top_logprobs"}
 
@@ -84,18 +88,6 @@ async def test_context_overflow_has_a_code(real):
     assert entry["error_code"] == "context_overflow"
 
 
-async def test_ignored_fields(client):
-    """EXT-5: fields without effect are told first, and end nothing."""
-    await client.send('GENERATE {"prompt": [1], "stream_id": 1, "max_tokens": 2, "max_token": 5, "n": 1, "lmtp": 1}')
-    (entry,) = await client.entries("MSG", 1)
-    assert entry == {"stream_id": 1, "ignored": ["max_token", "n"]}
-    assert len(await client.stream(1)) == 2
-    await client.send('MODEL_INFO {"stream_id": 2, "x": 1}')
-    first, second = await client.entries("MSG", 2)
-    assert first == {"stream_id": 2, "ignored": ["x"]}
-    assert "model_info" in second
-
-
 async def test_cancel(stepped, manual):
     """CAN-1: CANCEL ends the stream within one step, with `cancelled`; its neighbour goes on."""
     await stepped.send('GENERATE {"prompt": [1], "stream_id": 1}', 'GENERATE {"prompt": [1], "stream_id": 2}')
@@ -109,22 +101,6 @@ async def test_cancel(stepped, manual):
     assert [entry["finish_reason"] for entry in entries] == ["cancelled", None]
     assert entries[0] == {"stream_id": 1, "finish_reason": "cancelled"}
     assert [stream.request.stream_id for stream in manual.running.values()] == ["2"]
-
-
-async def test_cancel_on_a_real_model(real):
-    """CAN-1: a long stream of a real model stops when it is told to."""
-    await real.send('GENERATE {"prompt": [1], "stream_id": 1, "max_tokens": 500, "ignore_eos": true}')
-    await real.receive()
-    await real.send('CANCEL {"stream_id": 1}')
-    entries = await real.stream(1)
-    assert entries[-1]["finish_reason"] == "cancelled"
-    assert len(entries) < 499
-
-
-async def test_cancel_of_nothing(client):
-    """CAN-2: CANCEL for a stream that is not running has no effect and no answer."""
-    await client.send('CANCEL {"stream_id": 1}', 'CANCEL {"stream_id": "never"}')
-    await client.alive()
 
 
 async def test_cancel_with_other_fields(stepped, manual):
@@ -188,3 +164,9 @@ async def test_nothing_to_tell():
         loading.tell("loading")
         assert "model_info" in (await client.entries("MSG", 1))[0]
         await client.stream(3)
+
+
+def test_names_of_extensions():
+    """EXT-6: the document lists the names that MODEL_INFO does."""
+    listed = re.findall(r"^\| `(\w+)` \|", section("**EXT-6**"), re.MULTILINE)
+    assert tuple(listed) == EXTENSIONS

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from lmtool.lmtp.answer_payloads import LEAST_LOGPROB
-from lmtool.lmtp.session import ServerSession
+from lmtool.lmtp.server_session import ServerSession
 from lmtool.types import TokenOutput
 
 PROMPT = [1, 403, 407, 261, 378]
@@ -37,29 +37,6 @@ async def test_forced_tokens(real):
     assert sum(map(math.exp, entry["top_logprobs"].values())) == pytest.approx(1, abs=1e-4)
     (forced,) = await entries_of(real, max_tokens=1, logit_bias={"300": 100})
     assert forced["logprob"] == pytest.approx(0, abs=1e-4)
-
-
-async def test_scores_agree(real):
-    """LOG-3: generating a text and scoring it give the same numbers."""
-    generated = await entries_of(real, max_tokens=20)
-    scored = await entries_of(real, "SCORE", scored=[entry["token"] for entry in generated])
-    assert [e["token"] for e in scored] == [e["token"] for e in generated]
-    for one, other in zip(generated, scored, strict=True):
-        assert one["logprob"] == pytest.approx(other["logprob"], abs=1e-4)
-
-
-async def test_modes(real):
-    """LOG-4: `raw` is before the bias, `biased` after it, `processed` after everything."""
-    bias = {"logit_bias": {"300": 100}, "max_tokens": 1}
-    (raw,) = await entries_of(real, logprobs_mode="raw", **bias)
-    (biased,) = await entries_of(real, logprobs_mode="biased", **bias)
-    (score,) = await entries_of(real, "SCORE", scored=[300])
-    assert raw["logprob"] == pytest.approx(score["logprob"], abs=1e-4)
-    assert biased["logprob"] == pytest.approx(0, abs=1e-4)
-    fields = {"temperature": 1.0, "top_k": 3, "seed": 1, "max_tokens": 1, "top_logprobs": 10}
-    (processed,) = await entries_of(real, logprobs_mode="processed", **fields)
-    assert len(processed["top_logprobs"]) == 3
-    assert sum(map(math.exp, processed["top_logprobs"].values())) == pytest.approx(1, abs=1e-4)
 
 
 def test_finite():

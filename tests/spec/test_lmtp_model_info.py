@@ -6,6 +6,7 @@ import json
 import pytest
 
 from lmtool.lmtp.client import LmtpClient
+from lmtool.lmtp.config import ServerConfig
 from tests.lmtp.harness import serving, wire
 from tests.scripted_model import ScriptedModel
 
@@ -40,13 +41,6 @@ async def test_what_is_known(real):
     assert {"cancel", "stop", "text", "seed"} <= set(told["extensions"])
 
 
-async def test_unknown_models(client):
-    """INF-4, ERR-2: a name that is not served is a MSG error."""
-    entry = await ask(client, model="other")
-    assert set(entry) == {"stream_id", "error"}
-    assert "other" in entry["error"]
-
-
 async def test_waiting_for_the_model():
     """INF-5: a request waits for the model; meanwhile other requests are answered."""
     model = ScriptedModel()
@@ -75,3 +69,37 @@ async def test_the_list():
     model.loaded.set()
     async with serving(model) as served, wire(served) as client:
         assert "model_info" in await ask(client, list=True)
+
+
+async def test_limits(real):
+    """INF-7: limits have their names and numbers, those that were configured among them."""
+    limits = (await ask(real))["model_info"]["limits"]
+    assert limits == {
+        "frame_bytes": 4 * 1024 * 1024,
+        "prompt_bytes": limits["prompt_bytes"],
+        "streams": 1024,
+        "top_logprobs": 256,
+        "stop": 64,
+        "messages": 10_000,
+        "tools": 128,
+        "logits_processors": 8,
+        "stream_id_bytes": 1024,
+    }
+    config = ServerConfig(max_frame_bytes=5000, max_streams=3)
+    async with serving(ScriptedModel(), config=config) as served, wire(served) as client:
+        limits = (await ask(client))["model_info"]["limits"]
+        assert (limits["frame_bytes"], limits["streams"]) == (5000, 3)
+        assert limits.keys().isdisjoint({"prompt_bytes", "top_logprobs"})
+
+
+async def test_limits_are_kept(real):
+    """INF-7, GEN-6: what is one beyond a limit is refused, what is at it is not; top_logprobs are reduced."""
+    limits = (await ask(real))["model_info"]["limits"]
+    text, ids, stops = ("x" * limits["prompt_bytes"], [7] * (limits["stop"] + 1), ["s"] * (limits["stop"] + 1))
+    for fields in ({"prompt": f"{text}x"}, {"prompt": [1], "stop": stops}, {"prompt": [1], "stop_token_ids": ids}):
+        await real.send(f"GENERATE {json.dumps({'stream_id': 2, 'max_tokens': 1, **fields})}")
+        assert "error" in (await real.stream(2))[-1]
+    most = {"stop": stops[1:], "stop_token_ids": ids[1:], "top_logprobs": limits["top_logprobs"] + 1}
+    await real.send(f"GENERATE {json.dumps({'stream_id': 3, 'prompt': [1], 'max_tokens': 1, **most})}")
+    (entry,) = await real.stream(3)
+    assert len(entry["top_logprobs"]) in (limits["top_logprobs"], limits["top_logprobs"] + 1)

@@ -11,10 +11,17 @@ async def ask(client, command="GENERATE", **fields):
 
 
 async def test_text_prompts(real):
-    """TXT-1: a text is tokenized with the bos that the tokenizer adds, and not templated; `scored` may be text too."""
+    """TXT-1: a text is tokenized with the bos that the tokenizer adds, and not templated; `scored` may be text too.
+
+    In a list of texts and ids, texts behind the first entry are continuations.
+    """
     by_text = await ask(real, prompt=ONCE, max_tokens=10)
     by_ids = await ask(real, prompt=[1, 403, 407, 261, 378], max_tokens=10)
     assert [entry["token"] for entry in by_text] == [entry["token"] for entry in by_ids]
+    for mixed in ([ONCE], ["Once", 407, " a time"], [1, 403, " upon", 261, 378]):
+        entries = await ask(real, prompt=mixed, max_tokens=10)
+        assert [entry["token"] for entry in entries] == [entry["token"] for entry in by_ids], mixed
+        assert "text" in entries[0]
     scored = await ask(real, "SCORE", prompt=ONCE, scored=", there")
     assert [entry["token"] for entry in scored] == [432, 383]
     assert [entry["logprob"] for entry in scored] == [entry["logprob"] for entry in by_ids[:2]] or all(
@@ -43,15 +50,3 @@ async def test_whole_characters(real):
         entry.get("text", "") for entry in await ask(real, "SCORE", prompt=[1, 403], scored=[*ids, 403], text=True)
     ]
     assert pieces[:3] == ["", "", "☃"]
-
-
-async def test_who_is_in_text_mode(real):
-    """TXT-4: a text asks for text, ids do not, and `text` says otherwise."""
-    for fields, text in (
-        ({"prompt": ONCE}, True),
-        ({"prompt": [1, 403]}, False),
-        ({"prompt": ONCE, "text": False}, False),
-        ({"prompt": [1, 403], "text": True}, True),
-    ):
-        for entry in await ask(real, max_tokens=3, **fields):
-            assert ("text" in entry) is text

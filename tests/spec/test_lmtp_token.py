@@ -2,8 +2,6 @@
 
 import json
 
-from tests.scripted_model import EOS
-
 
 async def entries_of(client, command="GENERATE", **fields):
     await client.send(f"{command} {json.dumps({'prompt': [1, 403], 'stream_id': 1, **fields})}")
@@ -18,20 +16,6 @@ async def test_fields(client):
         assert type(entry["logprob"]) is float
     for entry in await entries_of(client, "SCORE", scored=[3, 4]):
         assert list(entry) == ["token", "stream_id", "logprob", "finish_reason"]
-
-
-async def test_finish_reasons(client):
-    """TOK-2: null, then `length` at max_tokens or `stop` at a stop condition."""
-    assert [e["finish_reason"] for e in await entries_of(client, max_tokens=3)] == [None, None, "length"]
-    assert [e["finish_reason"] for e in await entries_of(client, logit_bias={"7": 1}, stop=7)] == ["stop"]
-
-
-async def test_eos(client, real):
-    """TOK-3: the eos token is sent once, with `stop`."""
-    for connected, eos in ((client, EOS), (real, 1)):
-        (entry,) = await entries_of(connected, logit_bias={str(eos): 100}, max_tokens=5)
-        assert (entry["token"], entry["finish_reason"]) == (eos, "stop")
-        await connected.alive()
 
 
 async def test_endings_without_a_token(client):

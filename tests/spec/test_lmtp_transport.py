@@ -2,10 +2,8 @@
 
 import asyncio
 import base64
-import contextlib
 import json
 
-import httpx
 import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -13,9 +11,10 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from lmtool.access.policy import AccessPolicy
 from lmtool.lmtp.client import LmtpClient
 from lmtool.lmtp.config import ServerConfig
+from lmtool.lmtp.connection import Plugs
 from lmtool.lmtp.server import LmtpServer
 from tests.access.knocking import KEY, POLICY, REFUSED, Knock, http_answer, socket_status
-from tests.lmtp.harness import PATIENCE, Wire, serving, until, wire
+from tests.lmtp.harness import Wire, serving, wire
 from tests.scripted_model import tokens_of
 
 
@@ -34,46 +33,6 @@ async def test_the_first_frame_may_be_a_request(served):
     with pytest.raises(InvalidStatus) as refused:
         await connect(f"ws://127.0.0.1:{served.port}/elsewhere")
     assert refused.value.response.status_code in (403, 404)
-
-
-async def test_fragments_and_pings(client):
-    """TRA-2: fragments are one frame; a ping is answered."""
-    await client.connection.send(["MODEL_", 'INFO {"stream', '_id": 1}'])
-    (entry,) = await client.entries("MSG", 1)
-    assert entry["stream_id"] == 1
-    async with asyncio.timeout(PATIENCE):
-        await (await client.connection.ping())
-
-
-async def test_binary_frames(client):
-    """TRA-3, ERR-3: a binary message is an error without a stream; the connection goes on."""
-    await client.send(b'MODEL_INFO {"stream_id": 1}')
-    (entry,) = await client.entries("MSG", 1)
-    assert entry["stream_id"] is None
-    assert "binary" in entry["error"]
-    await client.alive()
-
-
-async def test_long_frames(served, client):
-    """TRA-4: a frame of 4 MiB is read; one byte more closes that connection with 1009, and no other."""
-    head, tail = 'MODEL_INFO {"stream_id": 1, "data": "', '"}'
-    frame = head + "x" * (4 * 2**20 - len(head + tail)) + tail
-    await client.send(frame)
-    assert "model_info" in (await client.entries("MSG", 1))[0]
-    async with wire(served) as other:
-        with contextlib.suppress(ConnectionClosed):
-            await other.send(frame + " ")
-        with pytest.raises(ConnectionClosed) as closed:
-            await other.frame()
-        assert closed.value.rcvd.code == 1009
-    await client.alive()
-
-
-async def test_plain_get(served):
-    """TRA-5: a GET of `/` is answered with 200 and JSON that has the protocol's version."""
-    async with httpx.AsyncClient() as browser:
-        answer = await browser.get(f"http://127.0.0.1:{served.port}/")
-    assert (answer.status_code, answer.json()["lmtp"]) == (200, 1)
 
 
 @pytest.mark.parametrize(
@@ -158,24 +117,10 @@ async def test_pipes(scripted):
         async def drain(self):
             pass
 
-    await LmtpServer(scripted).run_stdio(reader, Writer())
+    await LmtpServer(Plugs(scripted)).run_stdio(reader, Writer())
     lines = b"".join(written).decode().splitlines()
     entries = [entry for line in lines for entry in json.loads(line.partition(" ")[2])]
     assert [entry["token"] for entry in entries] == tokens_of((1,), 40)
-
-
-async def test_leaving(manual):
-    """TRA-8: when a client leaves, all its streams are cancelled, and those of others go on."""
-    async with serving(manual) as served, wire(served) as other:
-        await other.send('GENERATE {"prompt": [1], "stream_id": "other"}')
-        await other.alive()
-        async with wire(served) as client:
-            for number in range(5):
-                await client.send(f'GENERATE {{"prompt": [1], "stream_id": {number}}}')
-            await client.alive()
-        await until(lambda: len(manual.cancelled) == 5, other.alive)
-        manual.step()
-        assert [stream.request.stream_id for stream in manual.running.values()] == ['"other"']
 
 
 async def test_slow_readers(manual):

@@ -44,7 +44,8 @@ class ScriptedStream:
     def next(self) -> TokenOutput:
         usage = Usage(len(self.request.prompt), self.sent)
         if self.cancelled:
-            return TokenOutput(self.request.stream_id, finish_reason="cancelled", usage=usage)
+            ending = replace(usage, cached_tokens=1)
+            return TokenOutput(self.request.stream_id, finish_reason="cancelled", usage=ending)
         if not self.left:
             return TokenOutput(self.request.stream_id, finish_reason="length", usage=usage)
         token = self.left.pop(0)

@@ -10,7 +10,7 @@ import pytest
 from lmtool.errors import RequestError
 from lmtool.text import chat_template
 from lmtool.text.chat_template import ChatTemplate
-from lmtool.types import ROLES, ChatMessage, ToolCall
+from lmtool.types import ROLES, ChatMessage, ChatPrompt, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,9 +88,9 @@ def test_equals_transformers(template: str, chat: str, theirs: Callable[[str, li
         expected = theirs(template, messages)
     except TemplateError as error:
         with pytest.raises(RequestError, match=str(error)):
-            ChatTemplate(template, TOKENS).render(messages)
+            ChatTemplate(template, TOKENS).render(ChatPrompt(tuple(messages)))
     else:
-        assert ChatTemplate(template, TOKENS).render(messages) == expected
+        assert ChatTemplate(template, TOKENS).render(ChatPrompt(tuple(messages))) == expected
 
 
 CALLING = """{% if tools %}{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}{% endif %}
@@ -125,32 +125,32 @@ def test_tools_equal_transformers() -> None:
         ChatMessage("assistant", "", (ToolCall("1", "f", '{"a": ["é"]}'),)),
         ChatMessage("tool", "b", tool_call_id="1", name="f"),
     ]
-    assert ChatTemplate(CALLING, TOKENS).render(turns, [tool], {"thinking": True}) == theirs
+    assert ChatTemplate(CALLING, TOKENS).render(ChatPrompt(tuple(turns), (tool,), {"thinking": True})) == theirs
 
 
 def test_arguments_that_are_no_json() -> None:
     """What a model once wrote goes back as it is."""
     turns = [ChatMessage("assistant", "", (ToolCall("1", "f", "{"),))]
-    assert '"arguments": "{"' in ChatTemplate(CALLING, TOKENS).render(turns)
+    assert '"arguments": "{"' in ChatTemplate(CALLING, TOKENS).render(ChatPrompt(tuple(turns)))
 
 
 def test_refusal() -> None:
     """What a template raises reaches the client in its own words."""
     with pytest.raises(RequestError, match=r"Roles must take turns: user, assistant, user, \.\.\."):
-        ChatTemplate(FOLD, TOKENS).render(CHATS["bad turns"])
+        ChatTemplate(FOLD, TOKENS).render(ChatPrompt(tuple(CHATS["bad turns"])))
 
 
 def test_roles() -> None:
     """A role that the template does not name is refused, though the template would print it."""
     with pytest.raises(RequestError, match=r"messages\[1\].role is 'skip'; expected one of system, developer, user"):
-        ChatTemplate(CHATML, TOKENS).render(CHATS["roles"])
-    assert ChatTemplate(TOOLS, TOKENS).render(CHATS["roles"])
+        ChatTemplate(CHATML, TOKENS).render(ChatPrompt(tuple(CHATS["roles"])))
+    assert ChatTemplate(TOOLS, TOKENS).render(ChatPrompt(tuple(CHATS["roles"])))
 
 
 def test_no_messages() -> None:
     """An empty conversation is refused."""
     with pytest.raises(RequestError, match="messages is empty"):
-        ChatTemplate(CHATML, TOKENS).render([])
+        ChatTemplate(CHATML, TOKENS).render(ChatPrompt(()))
 
 
 @pytest.mark.parametrize(
@@ -178,6 +178,6 @@ def test_broken_or_hostile(template: str, reason: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(chat_template, "MAX_CHARACTERS", 2**20)
     begin = time.process_time()
     with pytest.raises(RequestError, match=reason) as caught:
-        ChatTemplate(template, TOKENS).render(CHATS["one"])
+        ChatTemplate(template, TOKENS).render(ChatPrompt(tuple(CHATS["one"])))
     assert caught.value.hints
     assert time.process_time() - begin < 5

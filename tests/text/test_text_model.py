@@ -12,14 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmtool.errors import InvalidAnswerError, RequestError
-from lmtool.interfaces import Verdict, stream
+from lmtool.interfaces import Verdict
 from lmtool.prompt_limits import LimitsByModel, PromptLimits
+from lmtool.streams import stream
 from lmtool.subprocesses.work_queue import WorkQueue
 from lmtool.text import worker
 from lmtool.text.text_model import TextModel
 from lmtool.text.tokenizer import TextTokenizer, load_tokenizer
 from lmtool.types import (
     ChatMessage,
+    ChatPrompt,
     Constraint,
     GenerateRequest,
     SamplingParams,
@@ -88,7 +90,7 @@ class TestPrompts:
         )
         inner = ScriptedModel()
         model = TextModel(inner, tokenizer)
-        model.submit(generate(1, (ChatMessage("user", "one"),)), Collector())
+        model.submit(generate(1, ChatPrompt((ChatMessage("user", "one"),))), Collector())
         assert inner.submitted[0].request.prompt == (1, *byte_level.encode("one"), 2)
         assert (await model.info()).chat_template
 
@@ -105,7 +107,7 @@ class TestPrompts:
     @pytest.mark.parametrize(
         ("request_", "reason"),
         [
-            (generate(1, (ChatMessage("user", "a"),)), "no chat template"),
+            (generate(1, ChatPrompt((ChatMessage("user", "a"),))), "no chat template"),
             (generate(1, "a\ud800"), "surrogate"),
             (generate(1, (1,), stop=("",)), "empty"),
             (generate(1, "a\ud800" * 20_000), "surrogate"),
@@ -214,7 +216,7 @@ class TestLimits:
         [
             (generate(1, "x" * 10_000), "prompt of 10000 bytes does not fit"),
             (generate(1, (1,) * 100), "prompt of 100 tokens leaves no room"),
-            (generate(1, (ChatMessage("user", "x" * 10_000),)), "conversation of 10000 bytes does not fit"),
+            (generate(1, ChatPrompt((ChatMessage("user", "x" * 10_000),))), "conversation of 10000 bytes does not fit"),
             (ScoreRequest(1, "x", "x" * 10_000), "scored text of 10000 bytes does not fit"),
             (ScoreRequest(1, (1,), (1,) * 100, text=True), "prompt of 1 and scored text of 100 tokens do not fit"),
         ],
@@ -298,7 +300,9 @@ class TestText:
         handle.resume()
         handle.cancel()
         inner.step()
-        assert sink.of(1)[-1] == TokenOutput(1, text="ab", finish_reason="cancelled", usage=Usage(0, 2))
+        assert sink.of(1)[-1] == TokenOutput(
+            1, text="ab", finish_reason="cancelled", usage=Usage(0, 2, cached_tokens=1)
+        )
         handle.cancel()
         handle.pause()
         handle.resume()
@@ -336,7 +340,7 @@ class TestStopStrings:
         assert sink.text(1) == "one."
         assert byte_level.decode([output.token for output in outputs]) == "one.END"
         assert (outputs[-1].finish_reason, outputs[-1].stopped_by) == ("stop", "END")
-        assert outputs[-1].usage == Usage(2, len(outputs))
+        assert outputs[-1].usage == Usage(2, len(outputs), cached_tokens=1)
         assert outputs[-1].token is not None
         assert [output.last for output in outputs].count(True) == 1
         assert inner.submitted[0].cancelled

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from lmtool.errors import ContextOverflowError, FileError, RequestError
 from lmtool.prompt_limits import PromptLimits
 from lmtool.text.tokenizer import TextTokenizer, load_tokenizer
 from lmtool.tiny.path import MODEL_DIR
-from lmtool.types import ChatMessage
+from lmtool.types import ChatMessage, ChatPrompt, MixedPrompt, TokenizerInfo
 
 STORIES = Path(__file__).parent.parent / "data/stories260K"
 EXTRA = json.loads((STORIES / "reference_extra.json").read_text())
@@ -153,27 +154,27 @@ class TestSpecialTokens:
 
 
 class TestChat:
-    """`encode_chat`, and where the template comes from."""
+    """`encode_prompt` of conversations, and where the template comes from."""
 
     def test_bos_once(self, folder: Path) -> None:
         """A template that writes bos gives one bos, one that does not gives none."""
         configure(folder, chat_template=CHATML)
-        ids = load_tokenizer(str(folder)).encode_chat([ChatMessage("user", "Once")])
+        ids = load_tokenizer(str(folder)).encode_prompt(ChatPrompt((ChatMessage("user", "Once"),)))
         assert ids.count(1) == 1
         assert ids[0] == 1
         configure(folder, chat_template="{{ messages[0].content }}")
-        assert load_tokenizer(str(folder)).encode_chat([ChatMessage("user", "Once")]) == [403]
+        assert load_tokenizer(str(folder)).encode_prompt(ChatPrompt((ChatMessage("user", "Once"),))) == [403]
 
     def test_file_wins(self, folder: Path) -> None:
         """chat_template.jinja is used rather than tokenizer_config.json's."""
         configure(folder, chat_template="old")
         (folder / "chat_template.jinja").write_text("new {{ messages[0].content }}")
-        assert load_tokenizer(str(folder)).render_chat([ChatMessage("user", "x")]) == "new x"
+        assert load_tokenizer(str(folder)).render_chat(ChatPrompt((ChatMessage("user", "x"),))) == "new x"
 
     def test_named_templates(self, folder: Path) -> None:
         """Of several named templates, the one called default is used."""
         configure(folder, chat_template=[{"name": "rag", "template": "r"}, {"name": "default", "template": "d"}])
-        assert load_tokenizer(str(folder)).render_chat([ChatMessage("user", "x")]) == "d"
+        assert load_tokenizer(str(folder)).render_chat(ChatPrompt((ChatMessage("user", "x"),))) == "d"
         configure(folder, chat_template=[{"name": "rag", "template": "r"}])
         assert not load_tokenizer(str(folder)).has_chat_template
 
@@ -181,25 +182,74 @@ class TestChat:
         """special_tokens_map.json names the tokens that tokenizer_config.json does not."""
         (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ bos_token }}|{{ pad_token }}"}))
         (folder / "special_tokens_map.json").write_text(json.dumps({"bos_token": {"content": "<s>"}, "other": 3}))
-        assert load_tokenizer(str(folder)).render_chat([ChatMessage("user", "x")]) == "<s>|"
+        assert load_tokenizer(str(folder)).render_chat(ChatPrompt((ChatMessage("user", "x"),))) == "<s>|"
 
     def test_no_template(self, stories: TextTokenizer) -> None:
         """Without a template, messages are refused with what to do instead."""
         assert not stories.has_chat_template
         with pytest.raises(RequestError, match="no chat template") as caught:
-            stories.encode_chat([ChatMessage("user", "x")])
+            stories.encode_prompt(ChatPrompt((ChatMessage("user", "x"),)))
         assert caught.value.hints
 
 
 def test_a_template_in_place_of_the_models_own() -> None:
-    """What the server was given counts; special tokens are known by their spelling, other tokens are none."""
+    """What the server was given counts."""
     own = load_tokenizer(str(MODEL_DIR))
-    assert "im_start" in (own.chat_template or "")
+    assert "<|im_start|>user" in own.render_chat(ChatPrompt((ChatMessage("user", "Hi"),)))
     other = load_tokenizer(str(MODEL_DIR), chat_template="{{ messages[0].content }}")
-    assert other.render_chat([ChatMessage("user", "Hi")]) == "Hi"
-    assert own.token(own.special_id("<|im_end|>") or 0) == "<|im_end|>"
-    assert own.special_id("a") is None
-    assert own.special_id("no such token") is None
+    assert other.render_chat(ChatPrompt((ChatMessage("user", "Hi"),))) == "Hi"
+
+
+class TestPrompts:
+    """`encode_prompt`: every form of a prompt becomes ids here and nowhere else."""
+
+    CHAT = "{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}{{ messages[0].content }}{{ end }}"
+
+    def test_a_conversation(self, folder: Path) -> None:
+        """Tools and the template's own variables are rendered; the prefill is a continuation behind the template."""
+        tokenizer = load_tokenizer(str(folder), chat_template=self.CHAT)
+        tool = {"type": "function", "function": {"name": "f"}}
+        chat = ChatPrompt((ChatMessage("user", "Once"),), (tool,), {"end": "!"}, "upon")
+        assert tokenizer.render_chat(chat) == "[f]Once!"
+        rendered = tokenizer.encode("[f]Once!", special=False)
+        assert tokenizer.encode_prompt(chat) == rendered + tokenizer.encode_continuation("upon")
+        assert tokenizer.decode(tokenizer.encode_prompt(chat)).endswith("Once!upon")
+
+    def test_texts_and_ids(self, stories: TextTokenizer) -> None:
+        """The first text begins as texts do, with bos; those behind it add nothing of their own."""
+        ids = stories.encode_prompt(MixedPrompt(("Once", (403, 407), " upon")))
+        assert ids == [*stories.encode("Once"), 403, 407, *stories.encode_continuation(" upon")]
+        assert stories.encode_prompt(MixedPrompt(((403,), "Once"))) == [403, *stories.encode_continuation("Once")]
+        assert stories.encode_prompt((5, 6)) == [5, 6]
+
+
+class TestToolCalls:
+    """`tool_calls`: how a model writes calls, as its template and its special tokens tell."""
+
+    @pytest.mark.parametrize(
+        ("template", "name"),
+        [
+            ("{% if tools %}<tool_call>{% endif %}", "hermes"),
+            ("{% if tools %}<tool_call><function={% endif %}", "none"),
+            ("{{ tools }}[TOOL_CALLS]", "mistral"),
+            ("{{ tools }}<|python_tag|>", "llama3_json"),
+            ('{{ tools }} "parameters" ipython', "llama3_json"),
+            ("{{ tools }}", "none"),
+            ("<tool_call>", "none"),
+        ],
+    )
+    def test_the_format_of_a_template(self, folder: Path, template: str, name: str) -> None:
+        """A template without tools teaches none."""
+        found = load_tokenizer(str(folder), chat_template=template).tool_calls
+        assert (found.name, found.templated, dict(found.special_tokens)) == (name, "tools" in template, {})
+
+    def test_marks_that_are_special_tokens(self) -> None:
+        """They do not show as text, so their ids are told; marks that are text are not."""
+        raw = Tokenizer.from_file(str(MODEL_DIR / "tokenizer.json"))
+        raw.add_special_tokens(["<tool_call>"])
+        raw.add_tokens(["</tool_call>"])
+        found = TextTokenizer(raw, TokenizerInfo("t", ""), named_tokens={}).tool_calls
+        assert dict(found.special_tokens) == {"<tool_call>": raw.token_to_id("<tool_call>")}
 
 
 class TestFolders:
@@ -276,12 +326,12 @@ class TestLimits:
         for encode in (
             lambda: tokenizer.encode(text),
             lambda: tokenizer.encode_continuation(text),
-            lambda: tokenizer.encode_chat([ChatMessage("user", text)]),
+            lambda: tokenizer.encode_prompt(ChatPrompt((ChatMessage("user", text),))),
         ):
             with pytest.raises(ContextOverflowError, match=r"bytes does not fit: the context of m is 100 tokens"):
                 encode()
         with pytest.raises(ContextOverflowError, match="1000000 messages do not fit"):
-            tokenizer.encode_chat([ChatMessage("user", "")] * 1_000_000)
+            tokenizer.encode_prompt(ChatPrompt((ChatMessage("user", ""),) * 1_000_000))
         assert counting.characters == 0
 
     def test_what_the_template_makes(self, bounded: tuple[TextTokenizer, Counting]) -> None:
@@ -290,7 +340,7 @@ class TestLimits:
         assert tokenizer.limits is not None
         assert tokenizer.limits.text_bytes is not None
         with pytest.raises(ContextOverflowError, match="text of"):
-            tokenizer.encode_chat([ChatMessage("user", "a" * (tokenizer.limits.text_bytes // 2))])
+            tokenizer.encode_prompt(ChatPrompt((ChatMessage("user", "a" * (tokenizer.limits.text_bytes // 2)),)))
         assert counting.characters == 0
 
     def test_a_text_that_does_not_fit(self, bounded: tuple[TextTokenizer, Counting]) -> None:
@@ -317,17 +367,15 @@ class TestWithoutWaiting:
             str(folder), chat_template="{% for m in messages %}{{ m.content }}{% endfor %}{{ x }}"
         )
         for text in ("Once upon", "Once upon a time. " * 1000):
-            message = ChatMessage("user", text)
-            assert await tokenizer.encode_prompt(text) == tokenizer.encode(text)
-            assert await tokenizer.encode_prompt(text, special=False) == tokenizer.encode(text, special=False)
-            assert await tokenizer.encode_prompt((message,)) == tokenizer.encode_chat([message])
-            assert await tokenizer.encode_prompt((message,), options={"x": "!"}) == tokenizer.encode_chat(
-                [message], None, {"x": "!"}
-            )
-        assert await tokenizer.encode_prompt((3, 4)) == [3, 4]
-        assert await tokenizer.encode_prompt(()) == []
+            chat = ChatPrompt((ChatMessage("user", text),))
+            assert await tokenizer.tokenize(text) == tokenizer.encode(text)
+            assert await tokenizer.tokenize(text, special=False) == tokenizer.encode(text, special=False)
+            for prompt in (chat, replace(chat, chat_template_kwargs={"x": "!"}), replace(chat, prefill=text)):
+                assert await tokenizer.tokenize(prompt) == tokenizer.encode_prompt(prompt)
+        assert await tokenizer.tokenize((3, 4)) == [3, 4]
+        assert await tokenizer.tokenize(()) == []
 
     async def test_text(self, stories: TextTokenizer) -> None:
         """Of few ids and of many."""
         for count in (3, 10_000):
-            assert await stories.decode_tokens([403] * count) == " Once".lstrip() + " Once" * (count - 1)
+            assert await stories.detokenize([403] * count) == " Once".lstrip() + " Once" * (count - 1)

@@ -8,10 +8,10 @@ import threading
 
 import pytest
 
-from lmtool.subprocesses.background import NICENESS
+from lmtool.subprocesses.resources import NICENESS
 from lmtool.text import worker
 from lmtool.text.worker import prompt_size, run_in_worker
-from lmtool.types import ChatMessage, Prompt, ToolCall
+from lmtool.types import ChatMessage, ChatPrompt, Prompt, ToolCall
 
 
 @pytest.mark.parametrize(
@@ -20,9 +20,9 @@ from lmtool.types import ChatMessage, Prompt, ToolCall
         ("x" * 10, 10, 10),
         ((1,) * 1000, 0, 0),
         ((), 0, 0),
-        ((ChatMessage("user", "x" * 1000),), 1000, 1200),
-        ((ChatMessage("user", ""),) * 100, 1000, 100_000),
-        ((ChatMessage("assistant", "", (ToolCall("1", "f", "x" * 5000),)),), 5000, 5200),
+        (ChatPrompt((ChatMessage("user", "x" * 1000),)), 1000, 1200),
+        (ChatPrompt((ChatMessage("user", ""),) * 100), 1000, 100_000),
+        (ChatPrompt((ChatMessage("assistant", "", (ToolCall("1", "f", "x" * 5000),)),)), 5000, 5200),
     ],
 )
 def test_sizes(prompt: Prompt, least: int, most: int) -> None:

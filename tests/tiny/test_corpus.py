@@ -1,51 +1,181 @@
-"""The mix of documents."""
+"""The corpus: its mix of documents, their segments, and the phrases that they are made of."""
 
 from __future__ import annotations
 
 from itertools import islice
 from random import Random
 
-from lmtool.tiny.corpus import conversation, document, documents, one_turn, short_turn
-from lmtool.tiny.document import Chat, Plain
-from lmtool.tiny.stories import lines
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+from lmtool.tiny.path import MODEL_DIR
+from lmtool.tiny.recipe.corpus import conversation, document, documents, one_turn, short_turn
+from lmtool.tiny.recipe.document import Chat, Plain, Turn
+from lmtool.tiny.recipe.phrasebook import FOLDER, Talk, items, lines, page, rows, table, talks, words
+from lmtool.tiny.recipe.phrasing import article, capitalised, fill, invent, join_list, sloppy, spin, unpunctuated
 
 
-def test_a_seed_gives_the_same_documents() -> None:
-    """The corpus is the same for the same seed, and another one for another."""
-    first, again, other = (list(islice(documents(seed), 200)) for seed in (1, 1, 2))
-    assert first == again
-    assert first != other
+class TestMix:
+    """The mix of documents."""
+
+    def test_a_seed_gives_the_same_documents(self) -> None:
+        """The corpus is the same for the same seed, and another one for another."""
+        first, again, other = (list(islice(documents(seed), 200)) for seed in (1, 1, 2))
+        assert first == again
+        assert first != other
+
+    def test_documents_differ(self) -> None:
+        """Nearly no document comes twice."""
+        texts = ["".join(s.text for s in d.segments()) for d in islice(documents(3), 2000)]
+        assert len(set(texts)) > 1700
+
+    def test_stories_are_a_minor_part(self) -> None:
+        """Stories take 30 % of the text at most, so that short answers are trained as well."""
+        openings = tuple(opening[:9] for opening in lines("stories", "openings"))
+        whole = stories = 0
+        for one in islice(documents(4), 3000):
+            replies = [one.text] if isinstance(one, Plain) else [turn.reply for turn in one.turns]
+            whole += sum(len(segment.text) for segment in one.segments())
+            stories += sum(len(reply) for reply in replies if reply.startswith(openings))
+        assert stories < 0.3 * whole
+
+    def test_chats_have_one_turn_or_more(self) -> None:
+        """A document is plain text, a question with its answer, or a longer conversation."""
+        samples = [document(Random(seed)) for seed in range(300)]
+        assert any(isinstance(one, Plain) for one in samples)
+        counts = {len(one.turns) for one in samples if isinstance(one, Chat)}
+        assert {1, 2, 3} <= counts
+
+    def test_turns_are_complete(self) -> None:
+        """No theme leaves a slot or an alternative open in an answer."""
+        for seed in range(1000):
+            rng = Random(seed)
+            for turn in (one_turn(rng), short_turn(rng), *conversation(rng)):
+                assert turn.reply
+                assert "[" not in turn.reply
 
 
-def test_documents_differ() -> None:
-    """Nearly no document comes twice."""
-    texts = ["".join(s.text for s in d.segments()) for d in islice(documents(3), 2000)]
-    assert len(set(texts)) > 1700
+CHAT = Chat([Turn("Hi", "Hello!"), Turn("Who are you?", "I am tiny.")], system="Be brief.")
 
 
-def test_stories_are_a_minor_part() -> None:
-    """Stories take 30 % of the text at most, so that short answers are learnt as well."""
-    openings = tuple(opening[:9] for opening in lines("stories", "openings"))
-    whole = stories = 0
-    for made in islice(documents(4), 3000):
-        replies = [made.text] if isinstance(made, Plain) else [turn.reply for turn in made.turns]
-        whole += sum(len(segment.text) for segment in made.segments())
-        stories += sum(len(reply) for reply in replies if reply.startswith(openings))
-    assert stories < 0.3 * whole
+class TestSegments:
+    """What is read and what is written."""
+
+    def test_only_replies_are_trained(self) -> None:
+        """The model learns to write replies and their end, and to read the rest."""
+        assert [s.text for s in CHAT.segments() if s.is_target] == ["Hello!<|im_end|>", "I am tiny.<|im_end|>"]
+
+    def test_plain_text_is_trained_with_its_end(self) -> None:
+        """A plain text is trained whole; a leading end-of-text token is only read."""
+        segments = list(Plain("Once.", leading_token=True).segments())
+        assert [(s.text, s.is_target) for s in segments] == [("<|endoftext|>", False), ("Once.<|endoftext|>", True)]
+
+    def test_question_stops_before_the_reply(self) -> None:
+        """A question is everything up to the place where the assistant's last reply begins."""
+        assert CHAT.prompt().endswith("<|im_start|>user\nWho are you?<|im_end|>\n<|im_start|>assistant\n")
+
+    def test_chat_template_writes_the_same(self) -> None:
+        """The shipped chat template and the training text agree to the letter."""
+        tokenizer = AutoTokenizer.from_pretrained(MODEL_DIR)
+        messages = [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": "Hello!"},
+            {"role": "user", "content": "Who are you?"},
+        ]
+        assert tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True) == CHAT.prompt()
+        messages.append({"role": "assistant", "content": "I am tiny."})
+        whole = "".join(segment.text for segment in CHAT.segments())
+        assert tokenizer.apply_chat_template(messages, tokenize=False) == whole
 
 
-def test_chats_have_one_turn_or_more() -> None:
-    """A document is plain text, a question with its answer, or a longer conversation."""
-    made = [document(Random(seed)) for seed in range(300)]
-    assert any(isinstance(one, Plain) for one in made)
-    counts = {len(one.turns) for one in made if isinstance(one, Chat)}
-    assert {1, 2, 3} <= counts
+PAGES = sorted(file.stem for file in FOLDER.glob("*.txt"))
+EXAMPLE = """# About it.
+
+== one
+x y
+foo_bar
+
+== two
+a b, c: d,
+e
+
+== three
+? hi
+? hey
+! hello
+
+? bye
+! see you
+"""
 
 
-def test_turns_are_complete() -> None:
-    """No theme leaves a slot or an alternative open in an answer."""
-    for seed in range(1000):
-        rng = Random(seed)
-        for turn in (one_turn(rng), short_turn(rng), *conversation(rng)):
-            assert turn.reply
-            assert "[" not in turn.reply
+@pytest.fixture
+def example(tmp_path, monkeypatch) -> str:
+    (tmp_path / "example.txt").write_text(EXAMPLE)
+    monkeypatch.setattr("lmtool.tiny.recipe.phrasebook.FOLDER", tmp_path)
+    return "example"
+
+
+class TestPages:
+    """Pages of phrases."""
+
+    def test_sections_are_read_as_what_they_are(self, example: str) -> None:
+        """A section is lines, words, items, a table, rows or talks, as its theme asks."""
+        assert lines(example, "one") == ("x y", "foo_bar")
+        assert words(example, "one") == ("x", "y", "foo bar")
+        assert items(example, "two") == ("a b", "c: d", "e")
+        assert table(example, "two")[1] == ("c", "d")
+        assert rows(example, "two")[0] == ("a b, c", "d,")
+        assert talks(example, "three") == (Talk(("hi", "hey"), ("hello",)), Talk(("bye",), ("see you",)))
+
+    @pytest.mark.parametrize("name", PAGES)
+    def test_pages_have_full_sections(self, name: str) -> None:
+        """Every page opens with a comment, and none of its sections is empty."""
+        assert (FOLDER / f"{name}.txt").read_text(encoding="utf-8").startswith("# ")
+        assert page(name)
+        assert all(page(name).values())
+
+
+SEEDS = st.integers(0, 2**32)
+
+
+class TestPhrasing:
+    """How people type."""
+
+    @given(SEEDS)
+    def test_spin_takes_one_alternative(self, seed: int) -> None:
+        """Each `[this|that]` becomes one of its alternatives, an empty one included."""
+        assert spin(Random(seed), "[a|b] c[| d]") in {"a c", "b c", "a c d", "b c d"}
+
+    def test_fill_puts_in_slots_and_mends_articles(self) -> None:
+        """Slots are filled, and `a` becomes `an` before a vowel that is spoken as one."""
+        assert fill(Random(0), ("A {x} and a {y}",), x="owl", y="unicorn") == "An owl and a unicorn"
+
+    @given(SEEDS)
+    def test_invented_words_are_words(self, seed: int) -> None:
+        """A made-up word is lower-case letters, three at least."""
+        word = invent(Random(seed))
+        assert word.isalpha()
+        assert word.islower()
+        assert len(word) >= 3
+
+    @given(SEEDS, st.text("ab 7.?!", min_size=1))
+    def test_sloppy_never_fails_nor_changes_numbers(self, seed: int, text: str) -> None:
+        """Hurried typing leaves every digit where it was."""
+        assert [c for c in sloppy(Random(seed), text) if c.isdigit()] == [c for c in text if c.isdigit()]
+
+    @given(SEEDS)
+    def test_unpunctuated_changes_only_the_end(self, seed: int) -> None:
+        """Only the last full stop or question mark comes and goes."""
+        assert unpunctuated(Random(seed), "My name is Bo.").startswith("My name is Bo")
+
+    def test_english_forms(self) -> None:
+        """Articles, capitals and lists are as English writes them."""
+        assert article("elf") == "an elf"
+        assert article("fox") == "a fox"
+        assert capitalised("polar Bear") == "Polar Bear"
+        assert join_list(["one"]) == "one"
+        assert join_list(["one", "two", "three"]) == "one, two and three"

@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from lmtool.tiny import train, vocabulary
-from lmtool.tiny.corpus import documents
-from lmtool.tiny.train import Run, Settings, batches, encoded, orthogonal, settings_from
+from lmtool.tiny.recipe import train
+from lmtool.tiny.recipe.corpus import documents
+from lmtool.tiny.recipe.train import Run, Settings, batches, encode, orthogonal, settings_from
 
 
 @pytest.fixture(scope="module")
@@ -24,16 +24,16 @@ def small(tmp_path_factory) -> Settings:
 
 @pytest.fixture(scope="module")
 def run(small: Settings) -> Run:
-    made = Run(small)
-    made.train()
-    made.export()
-    return made
+    run = Run(small)
+    run.train()
+    run.export()
+    return run
 
 
 def test_training_lowers_the_loss(small: Settings, run: Run) -> None:
     """A few steps are enough to be better than chance, which is the logarithm of the vocabulary's size."""
     chance = torch.tensor(run.tokenizer.get_vocab_size()).log()
-    assert train.held_out_loss(run.model, run.tokenizer, count=1) < chance - 0.5
+    assert train.validation_loss(run.model, run.tokenizer, count=1) < chance - 0.5
     assert run.progress.tokens >= small.tokens
 
 
@@ -56,19 +56,19 @@ def test_a_run_goes_on_from_its_checkpoint(small: Settings, run: Run) -> None:
 def test_replies_end_by_themselves_or_at_the_limit(run: Run) -> None:
     """There is one reply a text, in their order, also when the texts are of different lengths."""
     long, short = "<|im_start|>user\nTell me a story", "Hi"
-    said = train.replies(run.model, run.tokenizer, [long, short], limit=5)
+    written = train.replies(run.model, run.tokenizer, [long, short], limit=5)
     alone = train.replies(run.model, run.tokenizer, [short], limit=5)
-    assert said[1] == alone[0]
+    assert written[1] == alone[0]
 
 
 def test_rows_keep_documents_apart(run: Run) -> None:
     """A row begins with a document, and the tokens of each document stand together under its number."""
     batch = next(batches(run.tokenizer, 3, rows=4, width=128))
-    source = [encoded(run.tokenizer, one)[0] for one in islice(documents(3), train.LOOKAHEAD + 50)]
-    for ids, owner in zip(batch.ids.tolist(), batch.owner.tolist(), strict=True):
-        first = [token for token, number in zip(ids, owner, strict=True) if number == 0]
+    source = [encode(run.tokenizer, one)[0] for one in islice(documents(3), train.LOOKAHEAD + 50)]
+    for ids, document in zip(batch.ids.tolist(), batch.document.tolist(), strict=True):
+        first = [token for token, number in zip(ids, document, strict=True) if number == 0]
         assert any(one[: len(first)] == first for one in source)
-        assert [number for number in owner if number >= 0] == sorted(number for number in owner if number >= 0)
+        assert [number for number in document if number >= 0] == sorted(number for number in document if number >= 0)
 
 
 def test_orthogonal_brings_singular_values_to_one() -> None:
@@ -85,4 +85,4 @@ def test_options_are_the_settings() -> None:
     assert settings_from(["--work", "w", "--minutes", "1.5", "--decay-from", "0.5"]) == Settings(
         work=Path("w"), minutes=1.5, decay_from=0.5
     )
-    assert train.new_model(Settings(layers=1), 64).config.max_position_embeddings == vocabulary.CONTEXT
+    assert train.new_model(Settings(layers=1), 64).config.max_position_embeddings == train.CONTEXT

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lmtool.trace.events import Frame, Open, Parsed
+from lmtool.trace.content import JsonText
+from lmtool.trace.events import Frame, Open
 from lmtool.trace.header import Header
 from lmtool.trace.writer import TraceWriter
 
@@ -26,13 +27,13 @@ def token(token: int, stream_id: int = 1, logprob: float = -0.5, **more: object)
 
 def tokens(time: float, *entries: dict[str, object], connection: int = 1) -> Frame:
     """One TOKEN frame."""
-    return Frame(time, "<", connection, Parsed("TOKEN", list(entries), "py"))
+    return Frame(time, "<", connection, JsonText("TOKEN", list(entries), "py"))
 
 
 def generate(time: float, stream_id: int = 1, connection: int = 1, **more: object) -> Frame:
     """One GENERATE frame."""
     payload = {"model": "m", "prompt": [5, 6, 7], "stream_id": stream_id, **more}
-    return Frame(time, ">", connection, Parsed("GENERATE", payload, "py"))
+    return Frame(time, ">", connection, JsonText("GENERATE", payload, "py"))
 
 
 CONVERSATION: tuple[Event, ...] = (

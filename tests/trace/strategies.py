@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from lmtool.trace import styles
+from lmtool.trace.content import STYLES, JsonText
 from lmtool.trace.events import (
     Blob,
     Close,
@@ -15,7 +15,6 @@ from lmtool.trace.events import (
     Frame,
     Open,
     Other,
-    Parsed,
     Piece,
     Remark,
     Request,
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | text
 values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(text, inner, max_size=4))
-style = st.sampled_from(styles.STYLES)
-contents = st.builds(Parsed, text, values, style) | text | st.binary(max_size=20)
+style = st.sampled_from(STYLES)
+contents = st.builds(JsonText, text, values, style) | text | st.binary(max_size=20)
 facts = st.dictionaries(text, values, max_size=3)
 headers = st.dictionaries(text, text, max_size=3)
 times = st.integers(0, 10**12).map(lambda us: us / 1e6)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lmtool.trace.answers import ANSWER_ENDED, CONNECTION_ENDED, Answers, StreamText, alternatives_in
-from lmtool.trace.events import Close, Done, Drop, Frame, Parsed, Piece, Request, Response, Vocab
+from lmtool.trace.content import JsonText
+from lmtool.trace.events import Close, Done, Drop, Frame, Piece, Request, Response, Vocab
 from lmtool.trace.stream_events import OutputEvent, RequestStarted, Stream, stream_of
 from tests.trace.conftest import generate, token, tokens
 
@@ -28,7 +29,7 @@ def told(*events: Event) -> list[tuple[object, ...]]:
 
 def msg(time: float, **entry: object) -> Frame:
     """One MSG."""
-    return Frame(time, "<", 1, Parsed("MSG", [entry], "py"))
+    return Frame(time, "<", 1, JsonText("MSG", [entry], "py"))
 
 
 class TestLmtp:
@@ -46,13 +47,13 @@ class TestLmtp:
         """What it asks for, and its stream."""
         (started,) = Answers(stream_of).follow(generate(1, 4))
         assert isinstance(started, RequestStarted)
-        assert (started.label, started.kind, started.model, started.prompt_ids) == ("1/4", "GENERATE", "m", (5, 6, 7))
+        assert (started.label, started.kind, started.model, started.prompt) == ("1/4", "GENERATE", "m", [5, 6, 7])
         assert (started.stream.kind, started.stream.index, started.stream.has_request) == ("GEN", 0, True)
 
     def test_questions_are_requests_and_no_streams(self) -> None:
         """A MODEL_INFO may fail like any request; its answer brings nothing to streams."""
         answers = Answers(stream_of)
-        ask = Frame(0, ">", 1, Parsed("MODEL_INFO", {"stream_id": 3}, "py"))
+        ask = Frame(0, ">", 1, JsonText("MODEL_INFO", {"stream_id": 3}, "py"))
         (started,) = answers.follow(ask)
         assert isinstance(started, RequestStarted)
         assert (started.kind, started.stream.kind, started.stream.index) == ("MODEL_INFO", "", -1)
@@ -77,7 +78,7 @@ class TestLmtp:
 
     def test_a_question_with_the_id_of_a_stream(self) -> None:
         """Its answer does not end the stream: a request that names the id again waits, or is refused."""
-        ask = Frame(0, ">", 1, Parsed("MODEL_INFO", {"stream_id": 1}, "py"))
+        ask = Frame(0, ">", 1, JsonText("MODEL_INFO", {"stream_id": 1}, "py"))
         (found,) = outputs(generate(0), ask, msg(1, stream_id=1, model_info={}), generate(2), tokens(3, token(5)))
         assert (found.stream.index, found.token) == (0, 5)
         again = [
@@ -121,12 +122,12 @@ class TestLmtp:
 
 def asked(path: str = "/v1/chat/completions", **body: object) -> Request:
     """A request over HTTP."""
-    return Request(0, 1, "POST", path, {}, Parsed("", {"model": "m", **body}, "py"))
+    return Request(0, 1, "POST", path, {}, JsonText("", {"model": "m", **body}, "py"))
 
 
 def sse(value: object, time: float = 1) -> Piece:
     """A server-sent event."""
-    return Piece(time, "sse", 1, Parsed("data: ", value, "compact"))
+    return Piece(time, "sse", 1, JsonText("data: ", value, "compact"))
 
 
 def chat(text: str, index: int = 0, reason: str | None = None, **more: object) -> dict[str, object]:
@@ -172,7 +173,7 @@ class TestHttp:
     @pytest.mark.parametrize("lead", [": data: ", "data: {}\ndata: ", ""])
     def test_what_is_no_event(self, lead: str) -> None:
         """JSON that stands behind something else than one data line is no event's, whatever a trace took apart."""
-        assert told(asked(), Piece(1, "sse", 1, Parsed(lead, chat("a"), "compact"))) == []
+        assert told(asked(), Piece(1, "sse", 1, JsonText(lead, chat("a"), "compact"))) == []
 
     def test_calls_of_tools_are_text(self) -> None:
         """What the model wrote of a call is shown in pieces, as far as the API tells."""
@@ -184,7 +185,7 @@ class TestHttp:
     def test_answers_come_in_the_order_of_their_requests(self) -> None:
         """Each request of a connection has a number; one that generates nothing is no stream."""
         models = Request(0, 1, "GET", "/v1/models", {})
-        body = Piece(1, "body", 1, Parsed("", {"data": []}, "py"))
+        body = Piece(1, "body", 1, JsonText("", {"data": []}, "py"))
         answers = Answers(stream_of)
         steps = [answers.follow(event)[0] for event in (models, asked())]
         assert [(step.label, step.stream.index) for step in steps if isinstance(step, RequestStarted)] == [
@@ -208,7 +209,7 @@ class TestHttp:
         """A refusal says the body's message, or else the status; an error in the middle ends every choice."""
         no = Response(0, 1, 503, "Service Unavailable", {})
         assert told(asked(), no, Piece(1, "body", 1, "<html>"), Done(1, 1))[0][-1] == "HTTP 503 Service Unavailable"
-        body = Piece(1, "body", 1, Parsed("", {"error": {"message": "busy"}}, "py"))
+        body = Piece(1, "body", 1, JsonText("", {"error": {"message": "busy"}}, "py"))
         assert [one[-1] for one in told(asked(), no, body, Done(1, 1))] == ["busy"]
         lost = sse({"error": {"message": "lost"}})
         found = told(asked(n=2), sse(chat("a")), sse(chat("b", 1, "stop")), lost)

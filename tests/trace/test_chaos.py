@@ -6,11 +6,12 @@ import pytest
 
 from lmtool.errors import UsageError
 from lmtool.trace.chaos import TROUBLES, Chaos, Trouble, parse
-from lmtool.trace.events import Event, Frame, Parsed, Request
+from lmtool.trace.content import JsonText
+from lmtool.trace.events import Event, Frame, Request
 from lmtool.trace.exchanges import Exchange, LmtpExchange, Part, Reply, exchanges
 from tests.trace.conftest import generate, token, tokens
 
-MSG = Frame(0.03, "<", 1, Parsed("MSG", {"stream_id": 1, "model_info": "m"}, "py"))
+MSG = Frame(0.03, "<", 1, JsonText("MSG", {"stream_id": 1, "model_info": "m"}, "py"))
 EVENTS: list[Event] = [generate(0), *(tokens(i / 100, token(i)) for i in range(20)), MSG]
 
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from lmtool.trace.comparison import Comparison, compare
+from lmtool.trace.comparison import Comparison, compare, compare_replay
 from lmtool.trace.diff import Tolerance
-from lmtool.trace.events import Done, Event, Frame, Piece, Request, Response
+from lmtool.trace.events import Close, Done, Drop, Event, Frame, Piece, Request, Response
 from lmtool.trace.exchanges import exchanges
 from tests.trace.conftest import generate, token, tokens
 
@@ -104,3 +104,19 @@ def test_what_servers_make_up_elsewhere() -> None:
     """Ids and times of other answers are no difference either."""
     body = '{"id": "a", "created": 5, "data": []}'
     assert failures(http(body), http(body.replace('"a"', '"b"').replace("5", "77"))) == []
+
+
+@pytest.mark.parametrize(
+    ("end", "found"),
+    [
+        (Close(2, 1, "server", 1009), []),
+        (Close(2, 1, "server", 1000), ["expected code 1009, got code 1000"]),
+        (Close(2, 1, "client", 1009), ["expected code 1009, got none"]),
+        (Drop(2, 1, {"by": "server"}), ["expected code 1009, got an end without a close frame"]),
+    ],
+)
+def test_a_server_must_leave_as_it_did(end: Event, found: list[str]) -> None:
+    """What closed a connection in the recording closes it again, with the same code."""
+    recorded = [*ONE, Close(2, 1, "server", 1009)]
+    endings = [one for one in compare_replay(recorded, [*ONE, end], "shape", Tolerance()) if one.kind != "GENERATE"]
+    assert [finding.message for one in endings for finding in one.findings] == found

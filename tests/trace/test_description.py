@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 
 from lmtool.trace.answers import Answers
+from lmtool.trace.content import JsonText
 from lmtool.trace.description import describe, objects
 from lmtool.trace.events import (
     Blob,
@@ -19,7 +20,6 @@ from lmtool.trace.events import (
     Frame,
     Open,
     Other,
-    Parsed,
     Piece,
     Remark,
     Request,
@@ -95,13 +95,13 @@ def test_every_event_has_lines_and_objects(event: Event) -> None:
 
 def test_a_message_that_is_a_list_of_values() -> None:
     """A payload whose entries are no objects is shown entry by entry."""
-    assert [o["payload"] for o in objects(Frame(0, "<", 1, Parsed("MSG", [1, "a"], "py")))] == [1, "a"]
+    assert [o["payload"] for o in objects(Frame(0, "<", 1, JsonText("MSG", [1, "a"], "py")))] == [1, "a"]
 
 
 def test_streams_over_http() -> None:
     """Tokens that are named have a probability; text of unknown tokens is a piece; what was cut off says so."""
     answers = Answers(stream_of)
-    ask = Request(0, 1, "POST", "/v1/chat/completions", {}, Parsed("", {"messages": [{}], "n": 2}, "py"))
+    ask = Request(0, 1, "POST", "/v1/chat/completions", {}, JsonText("", {"messages": [{}], "n": 2}, "py"))
     named = {
         "delta": {"content": "a"},
         "logprobs": {"content": [{"token": "a", "logprob": 0}]},
@@ -110,7 +110,7 @@ def test_streams_over_http() -> None:
     piece = {"index": 1, "delta": {"content": "bc"}}
     events_ = [
         ask,
-        *[Piece(1, "sse", 1, Parsed("data: ", {"choices": [one]}, "py")) for one in (named, piece)],
+        *[Piece(1, "sse", 1, JsonText("data: ", {"choices": [one]}, "py")) for one in (named, piece)],
         Drop(2, 1),
     ]
     assert [line[14:] for event in events_ for line in describe(event, answers)] == [
@@ -125,6 +125,6 @@ def test_streams_over_http() -> None:
 def test_requests_that_are_refused() -> None:
     """A MSG error of a stream's request is told as its end; the answer to a question as the frame that it is."""
     answers = Answers(stream_of)
-    refusal = Frame(1, "<", 1, Parsed("MSG", [{"stream_id": 1, "error": "no"}], "py"))
+    refusal = Frame(1, "<", 1, JsonText("MSG", [{"stream_id": 1, "error": "no"}], "py"))
     list(describe(generate(0), answers))
     assert next(describe(refusal, answers)).endswith('1/1     < error · "no"')

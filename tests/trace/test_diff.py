@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from lmtool.trace.diff import Tolerance, compare, shape
-from lmtool.trace.events import Event, Frame, Parsed
+from lmtool.trace.content import JsonText
+from lmtool.trace.diff import Finding, Level, Tolerance, Verdict, compare, shape, worst
+from lmtool.trace.events import Event, Frame
 from lmtool.trace.exchanges import LmtpExchange, exchanges
-from lmtool.trace.findings import Level, worst
 from tests.trace.conftest import generate, token, tokens
 
 Entries = list[dict[str, Any]]
@@ -20,7 +20,7 @@ Entries = list[dict[str, Any]]
 def answer(*entries: dict[str, Any], command: str = "TOKEN", **request: Any) -> LmtpExchange:
     """A request with these entries, one a frame."""
     events: list[Event] = [generate(0, **request)]
-    events += [Frame(i + 1, "<", 1, Parsed(command, [entry], "py")) for i, entry in enumerate(entries)]
+    events += [Frame(i + 1, "<", 1, JsonText(command, [entry], "py")) for i, entry in enumerate(entries)]
     (exchange,) = exchanges(events)
     assert isinstance(exchange, LmtpExchange)
     return exchange
@@ -166,14 +166,14 @@ def test_errors_end_streams_too() -> None:
 
 def info(*replies: Frame) -> LmtpExchange:
     """A MODEL_INFO and what came."""
-    (exchange,) = exchanges([Frame(0, ">", 1, Parsed("MODEL_INFO", {"stream_id": 1}, "py")), *replies])
+    (exchange,) = exchanges([Frame(0, ">", 1, JsonText("MODEL_INFO", {"stream_id": 1}, "py")), *replies])
     assert isinstance(exchange, LmtpExchange)
     return exchange
 
 
 def msg(value: object) -> Frame:
     """A MSG."""
-    return Frame(1, "<", 1, Parsed("MSG", value, "py"))
+    return Frame(1, "<", 1, JsonText("MSG", value, "py"))
 
 
 def test_one_msg_a_request() -> None:
@@ -186,13 +186,30 @@ def test_one_msg_a_request() -> None:
     assert [str(one) for one in compare(info(right), less, "ids")] == ["info (ids) stream 1/1: model_info lacks x"]
     wrong = info(msg([{"stream_id": 1, "error": "no"}]))
     assert worst(compare(info(right), wrong, "shape")) == "fail"
-    unknown = Frame(1, "<", 1, Parsed("HICCUP", [{"stream_id": 1}], "py"))
+    unknown = Frame(1, "<", 1, JsonText("HICCUP", [{"stream_id": 1}], "py"))
     assert worst(list(shape(info(right, unknown)))) == "info"
 
 
 def test_a_scored_stream_needs_no_alternatives() -> None:
     """SCORE: tokens without top_logprobs are right."""
-    asked = Frame(0, ">", 1, Parsed("SCORE", {"stream_id": 1, "scored": [7]}, "py"))
+    asked = Frame(0, ">", 1, JsonText("SCORE", {"stream_id": 1, "scored": [7]}, "py"))
     (exchange,) = exchanges([asked, tokens(1, token(7) | {"finish_reason": "stop"})])
     assert isinstance(exchange, LmtpExchange)
     assert list(shape(exchange)) == []
+
+
+def test_the_worst_verdict_is_that_on_the_whole() -> None:
+    """Nothing found is a pass; a failure outweighs everything."""
+    verdicts: list[Verdict] = ["info", "tie", "non-strict", "fail"]
+    found = [Finding(verdict, "ids", "1/1", None, "") for verdict in verdicts]
+    assert worst([]) == "pass"
+    assert worst(found[:1]) == "info"
+    assert worst(found[:3]) == "tie"
+    assert worst(found) == "fail"
+
+
+def test_a_finding_names_its_place() -> None:
+    """Verdict, level, stream and token, then what was expected and what came."""
+    message = "expected token 5, got 6"
+    assert str(Finding("fail", "ids", "1/3", 2, message)) == f"fail (ids) stream 1/3 token 2: {message}"
+    assert str(Finding("info", "shape", "1/3", None, "x")) == "info (shape) stream 1/3: x"

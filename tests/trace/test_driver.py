@@ -13,13 +13,13 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
 from lmtool.errors import AccessDeniedError, ConnectError
-from lmtool.trace.driver import Driver
-from lmtool.trace.events import Close, Done, Drop, Event, Frame, Open, Parsed, Piece, Remark, Request, Response
+from lmtool.trace.content import JsonText
+from lmtool.trace.driver import AnswerCounts, Driver, client_actions
+from lmtool.trace.events import Close, Done, Drop, Event, Frame, Open, Piece, Remark, Request, Response
 from lmtool.trace.exchanges import exchanges
 from lmtool.trace.matching import Matcher
 from lmtool.trace.player import Pace, Player
 from lmtool.trace.proxy import parse_target
-from lmtool.trace.script import acts
 from tests.access.knocking import KEY, POLICY
 from tests.trace.conftest import generate, token, tokens
 
@@ -38,10 +38,10 @@ async def listening(behave: Callable[[ServerConnection], Awaitable[None]]) -> As
         yield f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}/"
 
 
-async def drive(events: list[Event], url: str, patience: float = 10.0) -> tuple[list[Event], str]:
+async def drive(events: list[Event], url: str, timeout: float = 10.0) -> tuple[list[Event], str]:
     """What goes over the wire, and what did not come."""
     came: list[Event] = []
-    trouble = await Driver(parse_target(url), came.append, patience=patience).run(acts(events))
+    trouble = await Driver(parse_target(url), came.append, timeout=timeout).run(client_actions(events))
     return came, trouble
 
 
@@ -124,7 +124,7 @@ async def test_what_does_not_come_is_told() -> None:
 
     recorded: list[Event] = [generate(0), tokens(1, token(7)), generate(2, 2), tokens(3, token(7, 2))]
     async with listening(behave) as url:
-        _, trouble = await drive(recorded, url, patience=0.1)
+        _, trouble = await drive(recorded, url, timeout=0.1)
     assert trouble == "TOKEN 1 on connection 1 did not come as far as recorded"
     assert len(received) == 2
 
@@ -165,6 +165,7 @@ async def test_recorded_credentials_are_not_sent_beside_others() -> None:
     assert b"old" in seen[0]
     assert b"old" not in seen[1]
     assert b"x: y" in seen[1]
+    assert b"content-length" not in seen[0]
 
 
 async def test_nobody_there() -> None:
@@ -180,9 +181,9 @@ async def test_nobody_there() -> None:
 async def test_http_byte_for_byte() -> None:
     """HTTP requests are sent with their headers and bodies, streams of events are received as such."""
     recorded: list[Event] = [
-        Request(0, 1, "POST", "/v1/x", {"x-a": "b"}, Parsed("", {"stream": True}, "compact")),
+        Request(0, 1, "POST", "/v1/x", {"x-a": "b"}, JsonText("", {"stream": True}, "compact")),
         Response(1, 1, 200, "OK", {"content-type": "text/event-stream"}),
-        Piece(1, "sse", 1, Parsed("data: ", {"a": 1}, "compact")),
+        Piece(1, "sse", 1, JsonText("data: ", {"a": 1}, "compact")),
         Piece(2, "sse", 1, "data: [DONE]\n\n"),
         Done(2, 1),
         Request(3, 1, "GET", "/v1/models", {}),
@@ -214,6 +215,60 @@ async def test_by_the_clock() -> None:
     came: list[Event] = []
     async with listening(behave) as url:
         driver = Driver(parse_target(url), came.append, speed=10.0)
-        await driver.run(acts([generate(0), generate(1.0, 2), Close(1.0, 1, "client", 1000)]))
+        await driver.run(client_actions([generate(0), generate(1.0, 2), Close(1.0, 1, "client", 1000)]))
     times = [event.time for event in came if isinstance(event, Frame)]
     assert times[1] >= 0.1
+
+
+TOKEN_1 = (1, "TOKEN 1")
+
+
+def test_a_request_waits_for_what_had_come() -> None:
+    """A request recorded after the second token of a stream waits for two; one sent at once waits for nothing."""
+    made = list(
+        client_actions([generate(0, 1), tokens(1, token(7)), tokens(2, token(8)), generate(3, 2), generate(4, 3)])
+    )
+    assert [dict(act.after) for act in made] == [{}, {TOKEN_1: (0, 2)}, {}, {}]
+    assert made[-1].event is None
+
+
+def test_ends_come_before_tokens() -> None:
+    """A stream that has ended is further than any of its tokens, also where its id is used again."""
+    first, second = (tokens(i, token(7), token(8) | END) for i in (1, 3))
+    made = list(client_actions([generate(0), first, generate(2), second, generate(4)]))
+    assert [dict(act.after) for act in made] == [{}, {TOKEN_1: (1, 0)}, {TOKEN_1: (2, 0)}, {}]
+
+
+def test_a_wait_ends_with_what_it_waits_for() -> None:
+    """What ended early, or whose connection has gone, is waited for no longer."""
+    received = AnswerCounts()
+    wanted = {TOKEN_1: (0, 5), (2, "TOKEN 1"): (1, 0)}
+    assert received.missing(wanted) == [TOKEN_1, (2, "TOKEN 1")]
+    received.add(tokens(1, token(7) | END))
+    received.add(Drop(2, 2))
+    assert received.missing(wanted) == []
+    assert received.has_ended(2)
+
+
+def test_news_about_a_request_is_not_its_answer() -> None:
+    """How a load proceeds and which fields were ignored differs from server to server: nobody waits for it."""
+    news: list[Event] = [
+        Frame(1, "<", 1, JsonText("MSG", [{"stream_id": 1, "progress": {}}], "py")),
+        Frame(1, "<", 1, JsonText("MSG", [{"stream_id": 1, "ignored": ["x"]}], "py")),
+        Frame(1, "<", 1, JsonText("MSG", [{"stream_id": 1, "model_info": {}}], "py")),
+    ]
+    *_, last = client_actions([generate(0), *news])
+    assert dict(last.after) == {(1, "MSG 1"): (1, 0)}
+
+
+def test_leaving_is_an_act() -> None:
+    """Connections that ended, in whatever way, are actions with a cause of their own."""
+    events: list[Event] = [generate(0), tokens(1, token(7)), Drop(2, 1, {"by": "client"}), Close(3, 2, "server", 1001)]
+    assert [type(act.event) for act in client_actions(events)] == [Frame, Drop, Close, type(None)]
+
+
+def test_http_answers_count_too() -> None:
+    """Server-sent events and the ends of responses are causes; how a plain body was divided is not."""
+    request = Request(0, 1, "GET", "/", {})
+    events: list[Event] = [request, Piece(1, "sse", 1, "data: 1\n\n"), request, Piece(2, "body", 1, "x"), Done(3, 1)]
+    assert [dict(act.after) for act in client_actions(events)] == [{}, {(1, "http"): (0, 1)}, {(1, "http"): (1, 0)}]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from lmtool.trace.editing import Cut, merged, merged_header
-from lmtool.trace.events import Blob, Close, End, Event, Frame, Open, Parsed, Remark, Vocab
+from lmtool.trace.content import JsonText
+from lmtool.trace.editing import Cut, merge, merge_headers
+from lmtool.trace.events import Blob, Close, End, Event, Frame, Open, Remark, Vocab
 from lmtool.trace.header import Header
 from tests.trace.conftest import CONVERSATION, generate, token, tokens
 
@@ -12,7 +13,7 @@ def cut(events: list[Event], start: float, stop: float, *connections: int) -> li
     """The part of these events."""
     blobs = {e.sha256: e for e in events if isinstance(e, Blob)}
     part = Cut(start, stop, frozenset(connections), blobs.__getitem__)
-    return [taken for event in events for taken in part.take(event)]
+    return [taken for event in events for taken in part.part_of(event)]
 
 
 def test_a_part_begins_at_zero() -> None:
@@ -23,7 +24,7 @@ def test_a_part_begins_at_zero() -> None:
 
 def test_a_part_has_what_it_needs() -> None:
     """Connections still open, vocabulary so far, and blobs that its frames refer to are put at its beginning."""
-    mask = Frame(3, ">", 1, Parsed("GENERATE", {"logit_bias": {"$blob": "ab"}}, "py"))
+    mask = Frame(3, ">", 1, JsonText("GENERATE", {"logit_bias": {"$blob": "ab"}}, "py"))
     before: list[Event] = [
         Open(0, 1, {"agent": "a"}),
         Open(0, 2),
@@ -49,7 +50,7 @@ def test_merged_traces_are_in_order() -> None:
     first = [Open(0, 1), generate(2), End(3, 2, 0, "")]
     second = [Open(0, 1), generate(1), Blob(2, 0, "ab", 1)]
     third = [Blob(0, 0, "ab", 1)]
-    found = list(merged([first, second, third]))
+    found = list(merge([first, second, third]))
     assert [e.time for e in found] == sorted(e.time for e in found)
     assert [e.connection for e in found] == [1, 2, 0, 2, 1]
     assert sum(isinstance(e, Blob) for e in found) == 1
@@ -58,5 +59,5 @@ def test_merged_traces_are_in_order() -> None:
 def test_headers_are_joined() -> None:
     """Titles are joined; what any was redacted of, the whole is."""
     first = Header(title="a", redacted=("headers",), covers=("GEN-1",), by="x", times="numbered")
-    joined = merged_header([first, Header(title="b", redacted=("prompt", "headers"), covers=("INT-1", "GEN-1"))])
+    joined = merge_headers([first, Header(title="b", redacted=("prompt", "headers"), covers=("INT-1", "GEN-1"))])
     assert joined == Header(title="a + b", redacted=("headers", "prompt"), covers=("GEN-1", "INT-1"), by="x")

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lmtool.trace.http_stream import LONGEST_HEAD, Data, Head, HttpStream, Last, Opaque, asks_for_websocket, redirected
+from lmtool.trace.http_stream import (
+    LONGEST_HEAD,
+    Data,
+    Head,
+    HttpStream,
+    Last,
+    Opaque,
+    is_websocket_handshake,
+    redirect_head,
+)
 
 GET = b"GET /v1/models HTTP/1.1\r\nHost: here:1\r\n\r\n"
 POST = b"POST /v1/x HTTP/1.1\r\nHost: here:1\r\nContent-Length: 5\r\n\r\nhello"
@@ -120,8 +129,8 @@ def head(data: bytes) -> Head:
 
 def test_handshakes_are_known() -> None:
     """Upgrade: websocket together with Connection: upgrade."""
-    assert asks_for_websocket(head(UPGRADE))
-    assert not asks_for_websocket(head(GET))
+    assert is_websocket_handshake(head(UPGRADE))
+    assert not is_websocket_handshake(head(GET))
 
 
 @pytest.mark.parametrize(
@@ -141,6 +150,6 @@ def test_handshakes_are_known() -> None:
 def test_requests_are_redirected(path: str, base: str, there: str) -> None:
     """The server's own name, its base path where the client's lacks it, and every other byte as it was."""
     request = b"GET %s HTTP/1.1\r\nA: \xe9\r\nHOST: here:1\r\nB:  c \r\n\r\n"
-    assert redirected(head(request % path.encode()), "there:2", base) == (
+    assert redirect_head(head(request % path.encode()), "there:2", base) == (
         b"GET %s HTTP/1.1\r\nA: \xe9\r\nHost: there:2\r\nB:  c \r\n\r\n" % there.encode()
     )

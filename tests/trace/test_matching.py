@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from lmtool.trace.events import Frame, Parsed, Request
+from lmtool.trace.content import JsonText
+from lmtool.trace.events import Frame, Request
 from lmtool.trace.exchanges import exchanges
-from lmtool.trace.matching import Asked, Matcher, Miss, kind_of, text_of
+from lmtool.trace.matching import IncomingRequest, Matcher, Miss
 from tests.trace.conftest import generate
 
 RECORDED = exchanges([generate(1, 1), generate(2, 2, temperature=0.7), generate(3, 3, prompt=[5, 6, 8])])
 
 
-def ask(**fields: object) -> Asked:
+def ask(**fields: object) -> IncomingRequest:
     """A GENERATE that comes in."""
-    return Asked("GENERATE", {"model": "m", "prompt": [5, 6, 7], "stream_id": 99, **fields}, "")
+    return IncomingRequest("GENERATE", {"model": "m", "prompt": [5, 6, 7], "stream_id": 99, **fields}, "")
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_a_miss_names_the_nearest_and_what_differs() -> None:
     miss = Matcher(RECORDED[2:]).match(ask())
     assert isinstance(miss, Miss)
     assert miss.differences == ("prompt differs at 2: recorded [8] of 3, got [7] of 3",)
-    assert Matcher(RECORDED).match(Asked("SCORE", {}, "")) == Miss(None, ())
+    assert Matcher(RECORDED).match(IncomingRequest("SCORE", {}, "")) == Miss(None, ())
 
 
 def test_fields_may_be_ignored() -> None:
@@ -72,7 +73,7 @@ def test_only_the_prompt() -> None:
 def test_only_the_order() -> None:
     """`--match order`: the n-th request gets the n-th answer, whatever it asks."""
     matcher = Matcher(RECORDED, "order")
-    assert [matcher.match(Asked("SCORE", {}, "")) for _ in range(3)] == RECORDED
+    assert [matcher.match(IncomingRequest("SCORE", {}, "")) for _ in range(3)] == RECORDED
     assert isinstance(matcher.match(ask()), Miss)
 
 
@@ -86,17 +87,17 @@ def test_a_redacted_prompt_matches_by_length() -> None:
 def test_frames_that_are_no_requests_match_by_text() -> None:
     """Anything that is not a command and a JSON object must be the same text."""
     recorded = exchanges([Frame(1, ">", 1, "GENERATE {")])
-    assert isinstance(Matcher(recorded).match(Asked("", {}, "GENERATE [")), Miss)
-    assert Matcher(recorded).match(Asked("", {}, "GENERATE {")) is recorded[0]
+    assert isinstance(Matcher(recorded).match(IncomingRequest("", {}, "GENERATE [")), Miss)
+    assert Matcher(recorded).match(IncomingRequest("", {}, "GENERATE {")) is recorded[0]
 
 
 def test_http_requests_match_by_method_path_and_body() -> None:
     """Bodies are compared as values; a body that is no JSON object as bytes."""
-    body = Parsed("", {"model": "m", "messages": []}, "py")
+    body = JsonText("", {"model": "m", "messages": []}, "py")
     recorded = exchanges([Request(1, 1, "POST", "/v1/x", {}, body), Request(2, 1, "GET", "/v1/models", {})])
     matcher = Matcher(recorded)
-    assert matcher.match(Asked("POST /v1/x", {"messages": [], "model": "m"}, b"")) is recorded[0]
-    assert matcher.match(Asked("GET /v1/models", {}, b"")) is recorded[1]
-    assert isinstance(matcher.match(Asked("GET /v1/other", {}, b"")), Miss)
-    assert kind_of(recorded[0]) == "POST /v1/x"
-    assert text_of(recorded[1]) == b""
+    assert matcher.match(IncomingRequest("POST /v1/x", {"messages": [], "model": "m"}, b"")) is recorded[0]
+    assert matcher.match(IncomingRequest("GET /v1/models", {}, b"")) is recorded[1]
+    assert isinstance(matcher.match(IncomingRequest("GET /v1/other", {}, b"")), Miss)
+    assert recorded[0].kind == "POST /v1/x"
+    assert recorded[1].text == b""

@@ -17,7 +17,8 @@ from websockets.exceptions import ConnectionClosed
 from lmtool.access.credentials import key_protocol
 from lmtool.access.policy import AccessPolicy
 from lmtool.trace.chaos import Chaos
-from lmtool.trace.events import Done, Event, Frame, Parsed, Piece, Request, Response
+from lmtool.trace.content import JsonText
+from lmtool.trace.events import Done, Event, Frame, Piece, Request, Response
 from lmtool.trace.exchanges import exchanges
 from lmtool.trace.matching import Matcher
 from lmtool.trace.player import OnMiss, Pace, Player
@@ -33,14 +34,14 @@ TWO_STREAMS: list[Event] = [
     tokens(0.04, token(13, 1) | {"finish_reason": "length"}),
 ]
 STREAM: list[Event] = [
-    Request(0, 1, "POST", "/v1/x", {}, Parsed("", {"model": "m"}, "py")),
+    Request(0, 1, "POST", "/v1/x", {}, JsonText("", {"model": "m"}, "py")),
     Response(0.1, 1, 200, "OK", {"content-type": "text/event-stream", "transfer-encoding": "chunked", "x": "y"}),
-    Piece(0.1, "sse", 1, Parsed("data: ", {"a": 1}, "compact")),
+    Piece(0.1, "sse", 1, JsonText("data: ", {"a": 1}, "compact")),
     Piece(0.2, "sse", 1, "data: [DONE]\n\n"),
     Done(0.2, 1),
     Request(1, 1, "GET", "/v1/models", {}),
     Response(1, 1, 200, "Fine", {"content-type": "application/json", "content-encoding": "gzip"}),
-    Piece(1, "body", 1, Parsed("", {"data": []}, "py")),
+    Piece(1, "body", 1, JsonText("", {"data": []}, "py")),
     Done(1, 1),
 ]
 

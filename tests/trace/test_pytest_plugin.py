@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from lmtool.trace.events import Done, Parsed, Piece, Request, Response
+from lmtool.trace.content import JsonText
+from lmtool.trace.events import Done, Piece, Request, Response
 from tests.trace.conftest import CONVERSATION
 
 pytest_plugins = ["pytester"]
 ROOT = Path(__file__).parent.parent.parent
 STREAM = (
-    Request(0.1, 1, "POST", "/v1/chat/completions", {}, Parsed("", {"model": "m", "stream": True}, "py")),
+    Request(0.1, 1, "POST", "/v1/chat/completions", {}, JsonText("", {"model": "m", "stream": True}, "py")),
     Response(0.2, 1, 200, "OK", {"content-type": "text/event-stream"}),
-    Piece(0.2, "sse", 1, Parsed("data: ", {"choices": [{"delta": {"content": "Hi"}}]}, "py")),
+    Piece(0.2, "sse", 1, JsonText("data: ", {"choices": [{"delta": {"content": "Hi"}}]}, "py")),
     Piece(0.3, "sse", 1, "data: [DONE]\n\n"),
     Done(0.3, 1),
 )

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lmtool.errors import FileError
-from lmtool.trace.events import Blob, Frame, Parsed, Remark
+from lmtool.trace.content import JsonText
+from lmtool.trace.events import Blob, Frame, Remark
 from lmtool.trace.reader import TraceReader
 from tests.trace.conftest import CONVERSATION, token, tokens
 
@@ -200,22 +201,23 @@ def test_any_event_by_its_number(write_trace: WriteTrace) -> None:
 def test_blobs_are_put_back_when_asked(write_trace: WriteTrace) -> None:
     """`whole` leaves no reference; values that are no longer at hand are read again from the file."""
     masks = [Blob(0, 0, f"{i:02}", {"n": i}) for i in range(20)]
-    users = [Frame(0, ">", 1, Parsed("GENERATE", {"logit_bias": {"$blob": f"{i:02}"}}, "py")) for i in range(20)]
+    users = [Frame(0, ">", 1, JsonText("GENERATE", {"logit_bias": {"$blob": f"{i:02}"}}, "py")) for i in range(20)]
     reader = TraceReader(write_trace([*masks, *users]))
-    frames = [e for _, e in reader.located(whole=True) if isinstance(e, Frame)]
+    frames = [e for _, e in reader.with_offsets(whole=True) if isinstance(e, Frame)]
     assert [f.wire() for f in frames] == [f'GENERATE {{"logit_bias": {{"n": {i}}}}}' for i in range(20)]
     assert users[3] in list(reader)
 
 
 def test_a_blob_that_is_nowhere_is_told(write_trace: WriteTrace) -> None:
     """A reference without its blob event makes the file invalid for whoever needs the value."""
-    reader = TraceReader(write_trace([Frame(0, ">", 1, Parsed("GENERATE", {"logit_bias": {"$blob": "ab"}}, "py"))]))
+    reader = TraceReader(write_trace([Frame(0, ">", 1, JsonText("GENERATE", {"logit_bias": {"$blob": "ab"}}, "py"))]))
     with pytest.raises(FileError, match="blob ab, which no line above gives"):
-        list(reader.located(whole=True))
+        list(reader.with_offsets(whole=True))
 
 
-def test_memory_does_not_grow_with_the_file(write_trace: WriteTrace) -> None:
-    """Ten times the events take no more memory to read."""
+def test_memory_does_not_grow_with_the_file(write_trace: WriteTrace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten times the events take no more memory to read, whatever a block has."""
+    monkeypatch.setattr("lmtool.trace.reader.BLOCK", 4096)
     peaks = []
     for count in (500, 5000):
         path = write_trace([tokens(i / 1000, token(i)) for i in range(count)], f"{count}.jsonl")

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 
 from lmtool.errors import UsageError
-from lmtool.trace.events import Event, Frame, Open, Parsed, Request, Response, Vocab
-from lmtool.trace.redaction import Redaction, parse, suspects
+from lmtool.trace.content import JsonText
+from lmtool.trace.events import Event, Frame, Open, Request, Response, Vocab
+from lmtool.trace.redaction import Redaction, likely_keys, parse
 from tests.trace.conftest import generate, token, tokens
 from tests.trace.strategies import events
 
@@ -16,7 +17,9 @@ def test_prompts_are_replaced() -> None:
     """Length and a salted hash stay, so that equal prompts are seen to be equal; everything else is as it was."""
     redaction = Redaction(("prompt",), b"salt")
     first, again, other = (redaction.apply(e) for e in (generate(1, 1), generate(2, 2), generate(3, 3, prompt=[9])))
-    values = [e.content.value for e in (first, again, other) if isinstance(e, Frame) and isinstance(e.content, Parsed)]
+    values = [
+        e.content.value for e in (first, again, other) if isinstance(e, Frame) and isinstance(e.content, JsonText)
+    ]
     prompts = [value["prompt"] for value in values if isinstance(value, dict)]
     assert prompts[0]["$redacted"] == "prompt"
     assert prompts[0]["n"] == 3
@@ -42,7 +45,9 @@ def test_vocabulary_of_prompts_goes() -> None:
 
 def test_http_prompts_and_headers_go() -> None:
     """`messages`, `prompt` and `input` of bodies; headers that are not known to be harmless; the query of a path."""
-    body = Parsed("", {"model": "m", "messages": [{"content": "secret"}], "system": "secret", "input": "secret"}, "py")
+    body = JsonText(
+        "", {"model": "m", "messages": [{"content": "secret"}], "system": "secret", "input": "secret"}, "py"
+    )
     headers = {"authorization": "Bearer x", "content-type": "application/json"}
     told = Redaction(("headers", "prompt"), b"").apply(Request(0, 1, "POST", "/v1?key=secret", headers, body))
     assert isinstance(told, Request)
@@ -73,7 +78,7 @@ def test_redacting_twice_changes_nothing_more(event: Event) -> None:
     """A mark is not redacted again."""
     redaction = Redaction(("headers", "prompt"), b"")
     once = redaction.apply(event)
-    if isinstance(event, Frame) and isinstance(event.content, Parsed) and isinstance(event.content.value, dict):
+    if isinstance(event, Frame) and isinstance(event.content, JsonText) and isinstance(event.content.value, dict):
         assert once is not None
         assert redaction.apply(once) == once
 
@@ -89,9 +94,9 @@ def test_kinds_are_checked() -> None:
 def test_keys_are_found() -> None:
     """What looks like a key is named without telling it; ordinary text is not suspected."""
     key = "sk-" + "a1" * 20
-    body = Parsed("", {"messages": f"my key is {key}"}, "py")
-    (shown,) = suspects(Request(0, 1, "POST", "/", {}, body))
+    body = JsonText("", {"messages": f"my key is {key}"}, "py")
+    (shown,) = likely_keys(Request(0, 1, "POST", "/", {}, body))
     assert key not in shown
-    assert suspects(Frame(0, ">", 1, f"GENERATE {key}")) == [shown]
-    assert suspects(generate(0)) == []
-    assert suspects(Vocab(0, 0, {1: key})) == []
+    assert likely_keys(Frame(0, ">", 1, f"GENERATE {key}")) == [shown]
+    assert likely_keys(generate(0)) == []
+    assert likely_keys(Vocab(0, 0, {1: key})) == []

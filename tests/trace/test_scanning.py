@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lmtool.errors import FileError
 from lmtool.lmtp import frames
-from lmtool.trace import scanning
+from lmtool.trace import reader
 from lmtool.trace.events import Frame, Remark
 from lmtool.trace.reader import Ending, TraceReader
 from lmtool.trace.scanning import Run, Scan
@@ -46,7 +46,7 @@ def patiently(path: Path) -> tuple[list[object], Ending | None] | str:
     try:
         reader = TraceReader(path)
         found: list[object] = []
-        for offset, event in reader.located():
+        for offset, event in reader.with_offsets():
             entries = entries_of(event)
             found.append((offset, event.time, event.connection, entries) if entries else (offset, event))
     except FileError as error:
@@ -85,17 +85,19 @@ def in_blocks(path: Path, copy: io.BytesIO | None = None) -> tuple[list[object],
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every file of these tests lies in many blocks."""
-    monkeypatch.setattr(scanning, "BLOCK", SMALL)
+    monkeypatch.setattr(reader, "BLOCK", SMALL)
 
 
 @pytest.mark.parametrize("name", ["a.lmtp.jsonl", "a.lmtp.jsonl.gz"])
 def test_the_same_as_event_by_event(write_trace: WriteTrace, name: str) -> None:
-    """Offsets, events, entries and ending are those of `TraceReader.located`."""
+    """Offsets, events, entries and ending are those of `TraceReader.with_offsets`."""
     path = write_trace(EVENTS, name)
     found = in_blocks(path)
     assert found == patiently(path)
     assert isinstance(found, tuple)
     assert found[1] == Ending("complete", "")
+    runs = [item for items in Scan(TraceReader(path)).blocks() for item in items if isinstance(item, Run)]
+    assert sum(len(run.lines) for run in runs) == 9  # all but the frame with an id that is null
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
@@ -149,9 +151,21 @@ def test_the_hash_is_looked_at_last(write_trace: WriteTrace) -> None:
     assert reader.ending.state == "altered"
 
 
+@pytest.mark.parametrize("end", [b"\r\n", b"\n# here\n", b"\n\n"])
+def test_comments_are_no_part_of_the_hash(write_trace: WriteTrace, end: bytes) -> None:
+    """They may be added anywhere, as may other line ends; the trace stays complete."""
+    path = write_trace(EVENTS)
+    path.write_bytes(path.read_bytes().replace(b"\n", end))
+    reader = TraceReader(path)
+    scan = Scan(reader)
+    assert list(scan.blocks())
+    list(scan.verify())
+    assert reader.ending == Ending("complete", "")
+
+
 def test_a_line_too_long(write_trace: WriteTrace, monkeypatch: pytest.MonkeyPatch) -> None:
     """A line above the limit is refused before it is whole."""
     path = write_trace((Remark(0.0, "note", 1, "x" * 3000), *EVENTS[1:]))
-    monkeypatch.setattr(scanning, "LONGEST_LINE", 1000)
+    monkeypatch.setattr(reader, "LONGEST_LINE", 1000)
     with pytest.raises(FileError, match="longer than 1000 bytes"):
         list(Scan(TraceReader(path)).blocks())

@@ -12,7 +12,8 @@ from starlette.requests import Request as StarletteRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from lmtool.trace.events import Close, Done, Drop, Frame, Open, Parsed, Piece, Remark, Request
+from lmtool.trace.content import JsonText
+from lmtool.trace.events import Close, Done, Drop, Frame, Open, Piece, Remark, Request
 from lmtool.trace.events import Response as ResponseEvent
 from lmtool.trace.server_tap import ServerTap
 
@@ -57,7 +58,7 @@ def application() -> Starlette:
 async def asked(told: Told, method: str, path: str, **more: Any) -> httpx.Response:
     """One request to the application behind a tap."""
     ticks = iter(range(100))
-    tap = ServerTap(told.take, lambda: float(next(ticks)), "py")
+    tap = ServerTap(told.take, lambda: float(next(ticks)))
     transport = httpx.ASGITransport(app=tap.around(application(), leave_out=("/health",)), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
         return await client.request(method, path, **more)
@@ -72,11 +73,11 @@ async def test_a_request_and_its_answer() -> None:
     assert opened == Open(0.0, 1, {"peer": "client", "path": "/echo?a=1", "agent": "x/1"})
     assert isinstance(request, Request)
     assert (request.method, request.path, request.headers["x-y"]) == ("POST", "/echo?a=1", "z")
-    assert request.body == Parsed("", {"a": 1}, "compact")
+    assert request.body == JsonText("", {"a": 1}, "msgspec")
     assert isinstance(response, ResponseEvent)
     assert (response.status, response.reason, response.headers["content-type"]) == (200, "OK", "application/json")
     assert isinstance(piece, Piece)
-    assert (piece.kind, piece.content) == ("body", Parsed("", {"a": 1}, "compact"))
+    assert (piece.kind, piece.content) == ("body", JsonText("", {"a": 1}, "msgspec"))
     assert isinstance(done, Done)
     assert isinstance(closed, Close)
     times = [event.time for event in told]
@@ -88,7 +89,7 @@ async def test_a_stream_is_told_event_by_event() -> None:
     told = Told()
     await asked(told, "POST", "/stream")
     pieces = [event for event in told if isinstance(event, Piece)]
-    assert [(one.kind, one.content) for one in pieces] == [("sse", Parsed("data: ", {"n": n}, "py")) for n in (0, 1)]
+    assert [(one.kind, one.content) for one in pieces] == [("sse", JsonText("data: ", {"n": n}, "py")) for n in (0, 1)]
     assert pieces[0].time < pieces[1].time
 
 

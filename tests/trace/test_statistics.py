@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmtool.trace.events import Drop, Frame, Parsed
+from lmtool.trace.content import JsonText
+from lmtool.trace.events import Drop, Frame
+from lmtool.trace.reader import TraceReader
+from lmtool.trace.scanning import Scan
 from lmtool.trace.statistics import Histogram, TraceFigures
 from tests.trace.conftest import CONVERSATION, generate, token, tokens
 from tests.trace.strategies import events
@@ -84,7 +88,7 @@ def test_no_values_no_percentile() -> None:
 @given(st.lists(events, max_size=5))
 def test_any_trace_has_figures(some: list[object]) -> None:
     """Whatever the events are, the figures are JSON."""
-    json.dumps(figures(*some, Frame(0, "<", 1, Parsed("TOKEN", [{"stream_id": 1}], "py"))).as_json(), allow_nan=False)
+    json.dumps(figures(*some, Frame(0, "<", 1, JsonText("TOKEN", [{"stream_id": 1}], "py"))).as_json(), allow_nan=False)
 
 
 def test_perplexity_is_of_the_tokens_that_have_a_logprob() -> None:
@@ -92,6 +96,17 @@ def test_perplexity_is_of_the_tokens_that_have_a_logprob() -> None:
     half = figures(generate(0), tokens(1, token(1, logprob=-1.0), token(2) | {"logprob": None}))
     assert half.as_json()["listed"][0]["perplexity"] == 2.718  # type: ignore[index]
     for prompt, ppl in (([], math.e**2), ("", math.e**2), ([5], math.e)):
-        score = Frame(0, ">", 1, Parsed("SCORE", {"prompt": prompt, "scored": [1, 2], "stream_id": 1}, "py"))
+        score = Frame(0, ">", 1, JsonText("SCORE", {"prompt": prompt, "scored": [1, 2], "stream_id": 1}, "py"))
         told = figures(score, tokens(1, token(1, logprob=0.0), token(2, logprob=-2.0)))
         assert told.as_json()["listed"][0]["perplexity"] == pytest.approx(ppl, abs=1e-3)  # type: ignore[index]
+
+
+@pytest.mark.parametrize("name", ["an_id_again", "cancel", "scores", "text_mode", "wrong_fields"])
+def test_a_file_has_the_figures_of_its_events(name: str) -> None:
+    """Read in blocks, a file has the figures that its events have one by one."""
+    reader = TraceReader(Path(__file__).parents[2] / f"recordings/{name}.lmtp.jsonl")
+    found = TraceFigures()
+    found.read(Scan(reader))
+    assert reader.ending is not None
+    assert reader.ending.state == "complete"
+    assert found.as_json() == figures(*reader).as_json()

@@ -15,26 +15,26 @@ def started(kind: str = "GENERATE", **payload: object) -> RequestStarted:
 
 
 @pytest.mark.parametrize(
-    ("request_", "ids", "length"),
+    ("request_", "prompt", "length"),
     [
-        (started(prompt=[1, 2]), (1, 2), 2),
-        (started(prompt="text"), None, None),
-        (started("POST /v1/chat/completions", messages=[{"role": "user"}]), None, 1),
-        (started("POST /v1/responses", input="text"), None, None),
-        (started(prompt={"$redacted": "prompt", "n": 12, "sha256": ""}), None, 12),
-        (started(prompt=[1, "a"]), None, 2),
+        (started(prompt=[1, 2]), [1, 2], 2),
+        (started(prompt="text"), "text", None),
+        (started("POST /v1/chat/completions", messages=[{"role": "user"}]), [{"role": "user"}], 1),
+        (started("POST /v1/responses", input="text"), "text", None),
+        (started(prompt={"$redacted": "prompt", "n": 12}), {"$redacted": "prompt", "n": 12}, 12),
+        (started(prompt=[1, "a"]), [1, "a"], 2),
         (started(), None, None),
     ],
 )
-def test_prompts(request_: RequestStarted, ids: tuple[int, ...] | None, length: int | None) -> None:
+def test_prompts(request_: RequestStarted, prompt: object, length: int | None) -> None:
     """Ids, text or messages under each API's own name; a redacted one has its length."""
-    assert (request_.prompt_ids, request_.prompt_length) == (ids, length)
+    assert (request_.prompt, request_.prompt_length) == (prompt, length)
 
 
 def test_labels_of_choices() -> None:
     """The first choice has the request's label, further ones their number behind it."""
     first, second = stream_of(started(model="m"), 0, 0), stream_of(started(model="m"), 1, 1)
-    assert (first.label, second.label, second.index, second.model, second.began) == ("1/3", "1/3.1", 1, "m", 0.5)
+    assert (first.label, second.label, second.index, second.model, second.started_at) == ("1/3", "1/3.1", 1, "m", 0.5)
 
 
 @pytest.mark.parametrize(

@@ -1,74 +1,176 @@
-"""What outcomes mean."""
+"""Recordings as cases: which server, which reason, what is kept."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
-from lmtool.errors import UsageError
+from lmtool.errors import FileError, UsageError
 from lmtool.trace.comparison import Comparison
-from lmtool.trace.findings import Finding, Verdict
-from lmtool.trace.verification import Case, Known, Outcome, judge, name_of, read_list, select
-
-CASE = Case("hello", "drive")
-KNOWN = Known((("hello[drive]", "a defect"),), (("sometimes", "the clock"),))
-
-
-def test_names() -> None:
-    """A case is called after its file and its direction."""
-    assert [name_of(file) for file in ("a.lmtp.jsonl", "b/c.lmtp.jsonl.gz", "d")] == ["a", "b/c", "d"]
-    assert CASE.id == "hello[drive]"
-
-
-@pytest.mark.parametrize(
-    ("pattern", "matches"),
-    [("hello", True), ("h*", True), ("hello[drive]", True), ("*[drive]", True), ("hello[mock]", False), ("x", False)],
+from lmtool.trace.diff import Finding
+from lmtool.trace.events import Event
+from lmtool.trace.header import Header
+from lmtool.trace.outcomes import KnownFailures
+from lmtool.trace.proxy import parse_target
+from lmtool.trace.verification import (
+    REPORTS,
+    Plan,
+    RecordingCase,
+    RecordingOutcome,
+    Server,
+    check,
+    find,
+    name_of,
+    run,
+    select,
+    summary,
 )
-def test_globs(pattern: str, matches: bool) -> None:
-    """A case is chosen by its name in both directions, by its id in one."""
-    assert CASE.matches(pattern) is matches
+from tests.trace.conftest import generate, token, tokens
+
+CASE = RecordingCase("hello", "drive")
+NOBODY = Server(parse_target("ws://127.0.0.1:9/"), "m")
+TOP = {"top_logprobs": {"7": -0.5}}
+ONE: list[Event] = [generate(0), tokens(1, token(7, 1, **TOP) | {"finish_reason": "stop"})]
 
 
-def test_selection() -> None:
-    """No glob chooses all; a glob that chooses nothing is a mistake."""
-    cases = [CASE, Case("hello", "mock"), Case("other", "mock")]
-    assert select(cases, []) == cases
-    assert select(cases, ["hello"]) == cases[:2]
-    with pytest.raises(UsageError, match="nothing is called x"):
-        select(cases, ["x"])
+class TestCases:
+    """Names of recordings, and globs of them."""
+
+    def test_find(self, tmp_path: Path) -> None:
+        """Folders are searched; names are paths below them without the ending."""
+        (tmp_path / "a").mkdir()
+        for name in ("a/one.lmtp.jsonl", "two.lmtp.jsonl.gz", "other.txt"):
+            (tmp_path / name).write_text("")
+        assert list(find([tmp_path])) == ["a/one", "two"]
+        assert list(find([tmp_path / "a/one.lmtp.jsonl"])) == ["one"]
+        with pytest.raises(FileError, match="there is no"):
+            find([tmp_path / "none"])
+
+    def test_names(self) -> None:
+        """A case is called after its file and its direction."""
+        assert [name_of(file) for file in ("a.lmtp.jsonl", "b/c.lmtp.jsonl.gz", "d")] == ["a", "b/c", "d"]
+        assert CASE.id == "hello[drive]"
+
+    @pytest.mark.parametrize(
+        ("pattern", "matches"),
+        [
+            ("hello", True),
+            ("h*", True),
+            ("hello[drive]", True),
+            ("*[drive]", True),
+            ("hello[mock]", False),
+            ("x", False),
+        ],
+    )
+    def test_globs(self, pattern: str, matches: bool) -> None:
+        """A case is selected by its name in both directions, by its id in one."""
+        assert CASE.matches(pattern) is matches
+
+    def test_selection(self) -> None:
+        """No glob selects all; a glob that selects nothing is a mistake."""
+        assert [case.id for case in select(["hello", "other"], [])] == [
+            "hello[mock]", "hello[drive]", "other[mock]", "other[drive]",
+        ]  # fmt: skip
+        assert select(["hello", "other"], ["hello[drive]"]) == [CASE]
+        with pytest.raises(UsageError, match="nothing is called x"):
+            select(["hello"], ["x"])
+        with pytest.raises(UsageError, match="there is no recording"):
+            select([], [])
 
 
-@pytest.mark.parametrize(
-    ("name", "verdict", "judgement"),
-    [
-        ("hello", "fail", "known-failing"),
-        ("hello", "pass", "fail"),
-        ("hello", "tie", "fail"),
-        ("sometimes", "fail", "known-flaky"),
-        ("sometimes", "pass", "pass"),
-        ("else", "fail", "fail"),
-        ("else", "tie", "tie"),
-    ],
-)
-def test_judgements(name: str, verdict: Verdict, judgement: str) -> None:
-    """What is known to fail must still fail; what is flaky may; all else is what it is."""
-    assert judge(Case(name, "drive"), verdict, KNOWN)[0] == judgement
+class TestCheck:
+    """One case, checked."""
+
+    @pytest.mark.parametrize(
+        ("header", "servers", "reason"),
+        [
+            (Header(), (), "no server was named"),
+            (Header(model={"name": "other"}), (NOBODY,), "it is of other, which no server under test has"),
+            (
+                Header(transport={"kind": "http"}),
+                (NOBODY,),
+                "it is of another protocol, which no server under test has",
+            ),
+            (Header(verify={"directions": ["mock"]}), (NOBODY,), "the recording says: mock only"),
+            (Header(verify={"directions": ["mock"], "why": "it is odd"}), (NOBODY,), "it is odd"),
+        ],
+    )
+    async def test_skipped(
+        self, header: Header, servers: tuple[Server, ...], reason: str, write_trace: Callable[..., Path]
+    ) -> None:
+        """What is not checked says why."""
+        outcome = await check(Plan(servers), CASE, write_trace(ONE, header=header))
+        assert (outcome.verdict, outcome.reason) == ("skipped", reason)
+
+    async def test_redacted_is_skipped(self, write_trace: Callable[..., Path]) -> None:
+        """A recording without its prompts cannot be sent."""
+        path = write_trace([generate(0, prompt={"$redacted": "prompt", "n": 1})])
+        outcome = await check(Plan((NOBODY,)), CASE, path)
+        assert outcome.verdict == "skipped"
+        assert "redacted prompt" in outcome.reason
+
+    async def test_a_lost_server_is_a_failure_of_the_case(self, write_trace: Callable[..., Path]) -> None:
+        """A server that is not there fails the case, which may be known to fail."""
+        path = write_trace(ONE)
+        outcome = await check(Plan((NOBODY,)), CASE, path)
+        assert (outcome.verdict, outcome.bad, outcome.trace) == ("fail", True, "")
+        assert "no LMTP server at" in outcome.messages[0]
+        known = Plan((NOBODY,), KnownFailures({"hello": "there is none"}))
+        assert (await check(known, CASE, path)).verdict == "known-failing"
+
+    async def test_an_altered_file(self, write_trace: Callable[..., Path]) -> None:
+        """A recording that was changed by hand fails its case, which may be known to fail."""
+        path, case = write_trace(ONE), RecordingCase("hello", "mock")
+        path.write_text(path.read_text().replace('"token": 7', '"token": 8'))
+        outcome = await check(Plan(), case, path)
+        assert outcome.bad
+        assert "is altered" in outcome.messages[0]
+        assert (await check(Plan((), KnownFailures({"hello": "by hand"})), case, path)).verdict == "known-failing"
+
+    async def test_a_known_failure_that_passes_fails(self, write_trace: Callable[..., Path]) -> None:
+        """It has to leave the list."""
+        known = KnownFailures({"hello": "a defect"})
+        outcome = await check(Plan(known=known), RecordingCase("hello", "mock"), write_trace(ONE))
+        assert (outcome.verdict, outcome.bad) == ("fail", True)
+        assert "remove it from the list" in outcome.reason
+
+    async def test_run_keeps_the_order(self, write_trace: Callable[..., Path]) -> None:
+        """Outcomes are reported as they come, and returned in the order of the cases."""
+        reported: list[RecordingOutcome] = []
+        cases = [(RecordingCase(name, "mock"), write_trace(ONE, name=f"{name}.lmtp.jsonl")) for name in "abc"]
+        outcomes = await run(Plan(), cases, 2, reported.append)
+        assert [one.case.name for one in outcomes] == ["a", "b", "c"]
+        assert {one.verdict for one in reported} == {"pass"}
+        assert len(reported) == 3
 
 
-def test_a_stale_entry_says_what_to_do() -> None:
-    """A case that is known to fail and passes asks to be taken off the list."""
-    assert judge(CASE, "pass", KNOWN)[1] == "known to fail (a defect), and passes: remove it from the list"
-
-
-def test_lists_need_reasons() -> None:
-    """Each line of a list has a pattern and a reason; comments and empty lines mean nothing."""
-    assert read_list(["# all", "", "a*  # b: c # d"]) == (("a*", "b: c # d"),)
-    with pytest.raises(UsageError, match="'a' in a list of known failures has no reason"):
-        read_list(["a"])
-
-
-def test_findings_begin_with_the_worst() -> None:
-    """Who reads only the first finding reads why it failed."""
-    found = (Finding("info", "ids", "1/1", None, "one"), Finding("fail", "ids", "1/2", 3, "two"))
-    outcome = Outcome(CASE, "fail", comparisons=(Comparison("1/1", "GENERATE", found),))
-    assert outcome.findings[0] == "fail (ids) stream 1/2 token 3: two"
-    assert outcome.failed
+def test_reports() -> None:
+    """Every finding in its parts; a case's class is its direction."""
+    finding = Finding("fail", "ids", '1/"a"', 2, "expected 7, got 8")
+    comparison = Comparison("1/1", "GENERATE", (finding,))
+    outcomes = [
+        RecordingOutcome(CASE, "fail", (str(finding),), "", 0.5, "report/hello", (comparison,), "recordings/hello"),
+        RecordingOutcome(RecordingCase("hello", "mock"), "pass"),
+    ]
+    report = json.loads(REPORTS["report.json"](outcomes))
+    assert report["summary"] == {"pass": 1, "fail": 1}
+    assert report["cases"][0] == {
+        "name": "hello",
+        "direction": "drive",
+        "verdict": "fail",
+        "reason": "",
+        "seconds": 0.5,
+        "requests": 1,
+        "findings": [
+            {"verdict": "fail", "level": "ids", "stream": '1/"a"', "token": 2, "message": "expected 7, got 8"}
+        ],
+        "recording": "recordings/hello",
+        "actual": "report/hello",
+    }
+    assert '<testsuite name="recordings"' in REPORTS["junit.xml"](outcomes)
+    assert 'classname="drive" name="hello"' in REPORTS["junit.xml"](outcomes)
+    assert "| hello[drive] | fail | fail (ids) stream" in REPORTS["report.md"](outcomes)
+    assert summary(outcomes) == "2 checks · 1 pass · 1 fail"

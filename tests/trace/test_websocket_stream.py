@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from websockets.extensions.permessage_deflate import PerMessageDeflate
 from websockets.frames import Close, Frame, Opcode
 
-from lmtool.trace.websocket_stream import Broken, Closing, Seen, TooLarge, WebSocketStream
+from lmtool.trace.websocket_stream import CloseFrame, Item, TooLarge, Unreadable, WebSocketStream
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
 messages = st.lists(text | st.binary(max_size=70_000), max_size=4)
@@ -30,7 +30,7 @@ def frames(message: str | bytes, mask: bool, pieces: int = 1, deflate: PerMessag
     return written
 
 
-def fed(stream: WebSocketStream, data: bytes, step: int = 10**9) -> list[Seen]:
+def fed(stream: WebSocketStream, data: bytes, step: int = 10**9) -> list[Item]:
     """What a stream sees of data that comes in pieces."""
     return [seen for i in range(0, len(data), step) for seen in stream.feed(data[i : i + step])]
 
@@ -54,7 +54,7 @@ def test_close_frames_are_told() -> None:
     """Code and reason; none of both where the frame is empty."""
     for close, code, reason in ((Close(1000, "bye").serialize(), 1000, "bye"), (b"", None, "")):
         data = Frame(Opcode.CLOSE, close).serialize(mask=True)
-        assert WebSocketStream().feed(data) == [Closing(code, reason)]
+        assert WebSocketStream().feed(data) == [CloseFrame(code, reason)]
 
 
 def test_text_that_is_no_utf8_is_told_as_bytes() -> None:
@@ -85,7 +85,7 @@ def test_what_is_no_websocket_is_told_once(data: bytes, deflate: bool) -> None:
     """Unknown opcodes, reserved bits, data that does not unpack: told, and nothing more is followed."""
     stream = WebSocketStream(deflate=deflate)
     (seen,) = fed(stream, data + frames("later", False))
-    assert isinstance(seen, Broken)
+    assert isinstance(seen, Unreadable)
     assert stream.feed(frames("later", False)) == []
 
 
@@ -94,7 +94,7 @@ def test_a_bomb_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lmtool.trace.websocket_stream.LARGEST_MESSAGE", 10_000)
     deflate = PerMessageDeflate(True, True, 15, 15)
     (seen,) = WebSocketStream(deflate=True).feed(frames(b"0" * 1_000_000, False, 1, deflate))
-    assert isinstance(seen, Broken)
+    assert isinstance(seen, Unreadable)
 
 
 @given(st.binary(max_size=100), st.booleans())

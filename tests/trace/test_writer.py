@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lmtool.errors import FileError
+from lmtool.trace.content import Style
 from lmtool.trace.events import Event, Remark
 from lmtool.trace.header import Header
 from lmtool.trace.reader import TraceReader
-from lmtool.trace.styles import Style
 from lmtool.trace.writer import TraceWriter
 from tests.trace.conftest import CONVERSATION
 from tests.trace.strategies import events, style

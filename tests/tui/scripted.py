@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from lmtool.errors import LmtoolError, UsageError
-from lmtool.trace.format import read_event
+from lmtool.trace.codec import read_event
 from lmtool.tui.app import InspectorApp
-from lmtool.tui.lines import Spool
+from lmtool.tui.event_store import EventStore
 from lmtool.tui.options import InspectorOptions
-from lmtool.tui.sources.source import Recorded
+from lmtool.tui.sources.event_pipeline import RecordingStatus
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from textual.pilot import Pilot
 
     from lmtool.trace.events import Event
-    from lmtool.tui.sources.source import Feed, TextToScore
+    from lmtool.tui.sources.event_pipeline import Feed
+    from lmtool.tui.sources.requests import TextToScore
     from lmtool.types import GenerateRequest
 
 WORDS = {5: "Hello", 6: " there", 7: " the", 8: " fox", 9: ".", 10: b"\xf0\x9f", 11: b"\x99\x82", 12: "\n", 13: " dog"}
@@ -75,7 +76,8 @@ class Scripted:
     """A `Source`: feeds its events at once, then whatever a test pushes; remembers what it is asked for."""
 
     live = True
-    cannot_ask = "this one only plays"
+    no_requests = "this one only plays"
+    advice = ""
 
     def __init__(self, events: Sequence[Event] = (), *, asks: bool = True, error: LmtoolError | None = None) -> None:
         self.title = "scripted :8081→:8080"
@@ -88,7 +90,7 @@ class Scripted:
         self.scores: list[TextToScore] = []
         self.cancelled: list[str] = []
         self.closed = False
-        self.recorded: Recorded | None = None
+        self.recording: RecordingStatus | None = None
         self.history: list[Event] = []
         """What a recording was begun with."""
 
@@ -135,10 +137,10 @@ class Scripted:
     def start_recording(self, path: Path, history: Sequence[Event] = ()) -> None:
         path.touch()
         self.history = list(history)
-        self.recorded = Recorded(path, 3, 2, 1234)
+        self.recording = RecordingStatus(path, 3, 2, 1234)
 
-    async def stop_recording(self) -> Recorded | None:
-        recorded, self.recorded = self.recorded, None
+    async def stop_recording(self) -> RecordingStatus | None:
+        recorded, self.recording = self.recording, None
         return recorded
 
     async def close(self) -> None:
@@ -183,7 +185,7 @@ async def watching(
 ) -> AsyncIterator[Watched]:
     """The app on a scripted source, everything fed and drawn. Raises what made the app fail."""
     source = source or Scripted(conversation() if events is None else events)
-    spool = Spool()
+    spool = EventStore()
     app = InspectorApp(spool, source, options or InspectorOptions())
     try:
         async with app.run_test(size=size) as pilot:

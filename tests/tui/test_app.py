@@ -1,19 +1,22 @@
-"""The app as a whole: sources that end, fail, cannot be read; crashes; modes of drawing."""
+"""The app as a whole."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from lmtool.errors import ConnectError, FileError, UsageError
-from lmtool.tui.app import InspectorApp, run_inspector
-from lmtool.tui.lines import Spool, TraceFile
+from lmtool.tui.action import Action
+from lmtool.tui.app import DRAWING_SHARE, LONGEST_PERIOD, SHORTEST_PERIOD, InspectorApp, Pace, run_inspector
+from lmtool.tui.event_store import EventStore, TraceFile
 from lmtool.tui.options import InspectorOptions
 from lmtool.tui.sources.file import FileSource
 from tests.tui.scripted import Scripted, Watched, conversation, tokens, watching
-from tests.tui.sources.watching import no_tokenizer
+from tests.tui.sources_running import no_tokenizer
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"
 
@@ -23,137 +26,10 @@ async def opened(path: Path, options: InspectorOptions | None = None) -> str:
     app = InspectorApp(TraceFile(path), None, options or InspectorOptions(speed=float("inf")))
     async with app.run_test(size=(120, 36)) as pilot:
         seen = Watched(app, pilot, Scripted())
-        while not app.lines.loaded:
+        while not app.lines.is_loaded:
             await pilot.pause(0.02)
         await seen.settle()
         return seen.text()
-
-
-async def test_the_trace_to_compare_with_is_read_meanwhile(tmp_path: Path) -> None:
-    """It is there when it is asked for; what of it can be read is, and that there is more is said."""
-    whole = RECORDINGS / "one_greedy_stream.lmtp.jsonl"
-    lines = whole.read_text().splitlines()
-    broken = tmp_path / "broken.lmtp.jsonl"
-    broken.write_text("\n".join([*lines[:-2], "[]", *lines[-2:]]) + "\n")
-    sentence = "only the beginning of broken.lmtp.jsonl can be read"
-    for path, told, compared in ((whole, "", "A 1/1"), (broken, sentence, "broken.lmtp.jsonl has no stream")):
-        other = TraceFile(path)
-        app = InspectorApp(TraceFile(whole), None, InspectorOptions(speed=float("inf")), other)
-        async with app.run_test(size=(160, 36)) as pilot:
-            seen = Watched(app, pilot, Scripted())
-            while not other.loaded and app.message is None:
-                await pilot.pause(0.02)
-            await seen.settle()
-            assert told in seen.text()
-            await seen.press("=")
-            assert compared in seen.text()
-
-
-async def test_a_remote_that_goes_leaves_the_last_screen() -> None:
-    """The header and the line below say so until a key is pressed; everything can still be looked at."""
-    async with watching() as seen:
-        seen.source.end(ConnectError("the server closed the connection", "start it again"))
-        await seen.settle()
-        assert "■ remote has gone" in seen.text()
-        assert "the server closed the connection · start it again" in seen.text()
-        await seen.press("2", "g")
-        assert "' the'" in seen.text()
-        assert "start it again" not in seen.text()
-        assert "remote has gone" in seen.text()
-
-
-async def test_a_source_that_fails_before_anything_was_seen_is_an_error() -> None:
-    """There is no screen worth keeping: the caller gets the error, and an exit code."""
-    spool = Spool()
-    app = InspectorApp(spool, Scripted(error=ConnectError("nobody there")), InspectorOptions())
-    assert await app.run_async(headless=True) == ConnectError.exit_code
-    spool.close()
-    assert isinstance(app.failure, ConnectError)
-
-
-async def test_what_comes_last_is_counted() -> None:
-    """Counts and states are drawn now and then; the last of them too, though nothing comes after it."""
-    async with watching() as seen:
-        assert "1▶ 1✓" in seen.rows()[0]
-        seen.source.push([tokens(1.0, (2, 8, -0.5)), tokens(1.1, (2, 9, -0.2), end="stop")])
-        for _ in range(200):
-            if "0▶ 2✓" in seen.rows()[0]:
-                break
-            await seen.pilot.pause(0.02)
-        assert "0▶ 2✓" in seen.rows()[0]
-        assert "✓ stop" in seen.rows()[4]
-        assert " 5/" in seen.rows()[4]
-
-
-async def test_a_source_that_is_over() -> None:
-    """That is no trouble."""
-    async with watching() as seen:
-        seen.source.end()
-        await seen.settle()
-        assert "OVER" in seen.text()
-
-
-async def test_keys_and_filters_that_make_no_sense_are_refused_before_the_screen() -> None:
-    """The source is closed all the same."""
-    for options in (InspectorOptions(keys={"nothing": "x"}), InspectorOptions(filter="(")):
-        source = Scripted()
-        with pytest.raises(UsageError):
-            await run_inspector(Spool(), source, options)
-        assert source.closed
-
-
-async def test_a_crash_is_handed_to_the_caller() -> None:
-    """The app ends, and the mistake is known, not printed over the screen."""
-
-    def broken() -> None:
-        raise ZeroDivisionError
-
-    spool = Spool()
-    app = InspectorApp(spool, Scripted(conversation()), InspectorOptions())
-    app.action_heat = broken  # type: ignore[method-assign] # a mistake of ours
-    app.call_later(app.do, "heat")
-    assert await app.run_async(headless=True) == 70
-    spool.close()
-    assert isinstance(app.failure, ZeroDivisionError)
-
-
-async def test_traces() -> None:
-    """A whole one, one that was cut, and one that is none."""
-    assert "8✓" in await opened(RECORDINGS / "eight_streams_interleaved.lmtp.jsonl")
-    with pytest.raises(FileError):
-        await opened(Path(__file__))
-
-
-async def test_a_cut_trace_is_shown_as_far_as_it_goes(tmp_path: Path) -> None:
-    """And the header says that it is cut."""
-    whole = (RECORDINGS / "eight_streams_interleaved.lmtp.jsonl").read_bytes()
-    cut = tmp_path / "cut.lmtp.jsonl"
-    cut.write_bytes(whole[: len(whole) // 2])
-    shown = await opened(cut)
-    assert "■ cut" in shown
-    assert "1/7" in shown
-
-
-@pytest.mark.parametrize("source_first", [True, False])
-@pytest.mark.parametrize("word", ["cut", "altered"])
-async def test_a_bad_end_is_told_whoever_reads_the_file_to_it(word: str, source_first: bool, tmp_path: Path) -> None:
-    """The source of a file reads it beside the app; the hash of the end record counts as well."""
-    path = tmp_path / "bad.lmtp.jsonl"
-    path.write_bytes(damaged(word))
-    source = FileSource(path, lambda _: None, find_tokenizer=no_tokenizer)
-    if source_first:
-        await source.run(source.file.feed)
-    app = InspectorApp(source.file, None if source_first else source, InspectorOptions(speed=float("inf")))
-    async with app.run_test(size=(120, 36)) as pilot:
-        seen = Watched(app, pilot, Scripted())
-        while not app.status.trouble:
-            await pilot.pause(0.02)
-        await seen.settle()
-        assert f"■ {word}" in seen.text()
-        assert f"bad.lmtp.jsonl is {word}: " in seen.text()
-        assert "1/1" in seen.text()
-    await source.close()
-    source.file.close()
 
 
 def damaged(word: str) -> bytes:
@@ -166,69 +42,219 @@ def damaged(word: str) -> bytes:
     return whole[:place] + (b"2" if whole[place : place + 1] == b"1" else b"1") + whole[place + 1 :]
 
 
-async def test_a_file_is_played() -> None:
-    """From its beginning, at its speed; `at` stands still at a moment."""
-    path = RECORDINGS / "eight_streams_interleaved.lmtp.jsonl"
-    slow = await opened(path, InspectorOptions(speed=0.0001))
-    assert "0.000 s" in slow
-    assert "0.0001\u00d7" in slow
-    at = await opened(path, InspectorOptions(at=0.02))
-    assert "PAUSED" in at
-    assert "0.020 s" in at
+class TestApp:
+    """The app as a whole: sources that end, fail, cannot be read; crashes; modes of drawing."""
+
+    async def test_the_trace_to_compare_with_is_read_meanwhile(self, tmp_path: Path) -> None:
+        """It is there when it is asked for; what of it can be read is, and that there is more is said."""
+        whole = RECORDINGS / "one_greedy_stream.lmtp.jsonl"
+        lines = whole.read_text().splitlines()
+        broken = tmp_path / "broken.lmtp.jsonl"
+        broken.write_text("\n".join([*lines[:-2], "[]", *lines[-2:]]) + "\n")
+        sentence = "only the beginning of broken.lmtp.jsonl can be read"
+        for path, told, compared in ((whole, "", "A 1/1"), (broken, sentence, "broken.lmtp.jsonl has no stream")):
+            other = TraceFile(path)
+            app = InspectorApp(TraceFile(whole), None, InspectorOptions(speed=float("inf")), other)
+            async with app.run_test(size=(160, 36)) as pilot:
+                seen = Watched(app, pilot, Scripted())
+                while not other.is_loaded and app.message is None:
+                    await pilot.pause(0.02)
+                await seen.settle()
+                assert told in seen.text()
+                await seen.press("=")
+                assert compared in seen.text()
+
+    async def test_a_remote_that_goes_leaves_the_last_screen(self) -> None:
+        """The header and the line below say so until a key is pressed; everything can still be looked at."""
+        async with watching() as seen:
+            seen.source.end(ConnectError("the server closed the connection", "start it again"))
+            await seen.settle()
+            assert "■ remote has gone" in seen.text()
+            assert "the server closed the connection · start it again" in seen.text()
+            await seen.press("2", "g")
+            assert "' the'" in seen.text()
+            assert "start it again" not in seen.text()
+            assert "remote has gone" in seen.text()
+
+    async def test_a_source_that_fails_before_anything_was_seen_is_an_error(self) -> None:
+        """There is no screen worth keeping: the caller gets the error, and an exit code."""
+        spool = EventStore()
+        app = InspectorApp(spool, Scripted(error=ConnectError("nobody there")), InspectorOptions())
+        assert await app.run_async(headless=True) == ConnectError.exit_code
+        spool.close()
+        assert isinstance(app.failure, ConnectError)
+
+    async def test_what_comes_last_is_counted(self) -> None:
+        """Counts and states are drawn now and then; the last of them too, though nothing comes after it."""
+        async with watching() as seen:
+            assert "1▶ 1✓" in seen.rows()[0]
+            seen.source.push([tokens(1.0, (2, 8, -0.5)), tokens(1.1, (2, 9, -0.2), end="stop")])
+            for _ in range(200):
+                if "0▶ 2✓" in seen.rows()[0]:
+                    break
+                await seen.pilot.pause(0.02)
+            assert "0▶ 2✓" in seen.rows()[0]
+            assert "✓ stop" in seen.rows()[4]
+            assert " 5/" in seen.rows()[4]
+
+    async def test_a_source_that_is_over(self) -> None:
+        """That is no trouble."""
+        async with watching() as seen:
+            seen.source.end()
+            await seen.settle()
+            assert "OVER" in seen.text()
+
+    async def test_keys_and_filters_that_make_no_sense_are_refused_before_the_screen(self) -> None:
+        """The source is closed all the same."""
+        for options in (InspectorOptions(keys={"nothing": "x"}), InspectorOptions(filter="(")):
+            source = Scripted()
+            with pytest.raises(UsageError):
+                await run_inspector(EventStore(), source, options)
+            assert source.closed
+
+    async def test_a_crash_is_handed_to_the_caller(self) -> None:
+        """The app ends, and the mistake is known, not printed over the screen."""
+
+        def broken(_: object) -> None:
+            raise ZeroDivisionError
+
+        spool = EventStore()
+        app = InspectorApp(spool, Scripted(conversation()), InspectorOptions())
+        app.call_later(app.do, Action("broken", (), "", "", broken))
+        assert await app.run_async(headless=True) == 70
+        spool.close()
+        assert isinstance(app.failure, ZeroDivisionError)
+
+    async def test_traces(self) -> None:
+        """A whole one, one that was cut, and one that is none."""
+        assert "8✓" in await opened(RECORDINGS / "eight_streams_interleaved.lmtp.jsonl")
+        with pytest.raises(FileError):
+            await opened(Path(__file__))
+
+    async def test_a_cut_trace_is_shown_as_far_as_it_goes(self, tmp_path: Path) -> None:
+        """And the header says that it is cut."""
+        whole = (RECORDINGS / "eight_streams_interleaved.lmtp.jsonl").read_bytes()
+        cut = tmp_path / "cut.lmtp.jsonl"
+        cut.write_bytes(whole[: len(whole) // 2])
+        shown = await opened(cut)
+        assert "■ cut" in shown
+        assert "1/7" in shown
+
+    @pytest.mark.parametrize("source_first", [True, False])
+    @pytest.mark.parametrize("word", ["cut", "altered"])
+    async def test_a_bad_end_is_told_whoever_reads_the_file_to_it(
+        self, word: str, source_first: bool, tmp_path: Path
+    ) -> None:
+        """The source of a file reads it beside the app; the hash of the end record counts as well."""
+        path = tmp_path / "bad.lmtp.jsonl"
+        path.write_bytes(damaged(word))
+        source = FileSource(path, lambda _: None, find_tokenizer=no_tokenizer)
+        if source_first:
+            await source.run(source.file.feed)
+        app = InspectorApp(source.file, None if source_first else source, InspectorOptions(speed=float("inf")))
+        async with app.run_test(size=(120, 36)) as pilot:
+            seen = Watched(app, pilot, Scripted())
+            while not app.status.trouble:
+                await pilot.pause(0.02)
+            await seen.settle()
+            assert f"■ {word}" in seen.text()
+            assert f"bad.lmtp.jsonl is {word}: " in seen.text()
+            assert "1/1" in seen.text()
+        await source.close()
+        source.file.close()
+
+    async def test_a_file_is_played(self) -> None:
+        """From its beginning, at its speed; `at` stands still at a moment."""
+        path = RECORDINGS / "eight_streams_interleaved.lmtp.jsonl"
+        slow = await opened(path, InspectorOptions(speed=0.0001))
+        assert "0.000 s" in slow
+        assert "0.0001\u00d7" in slow
+        at = await opened(path, InspectorOptions(at=0.02))
+        assert "PAUSED" in at
+        assert "0.020 s" in at
+
+    async def test_exit_at_end(self) -> None:
+        """A file that was shown, and a source that is over, end the app when that is asked for."""
+        options = InspectorOptions(speed=float("inf"), exit_at_end=True)
+        app = InspectorApp(TraceFile(RECORDINGS / "eight_streams_interleaved.lmtp.jsonl"), None, options)
+        async with app.run_test() as pilot:
+            while app.return_value is None:
+                await pilot.pause(0.02)
+        assert app.return_value == 0
+        async with watching(options=InspectorOptions(exit_at_end=True)) as seen:
+            seen.source.end()
+            await seen.pilot.pause()
+            assert seen.app.return_value == 0
+
+    async def test_no_color(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Nothing on the screen has a colour; an empty NO_COLOR asks for nothing."""
+        monkeypatch.setenv("NO_COLOR", "1")
+        async with watching() as seen:
+            assert seen.app.no_color
+            styles = [seg.style for strip in seen.app.screen._compositor.render_strips() for seg in strip if seg.style]
+            filtered = [f.apply(list(strip), seen.app.screen.background_colors[0]) for f in seen.app.get_line_filters()
+                        for strip in seen.app.screen._compositor.render_strips()]  # fmt: skip
+            assert styles
+            colours = {str(seg.style.color) for line in filtered for seg in line if seg.style and seg.style.color}
+            assert not [c for c in colours if "default" not in c]
+            await seen.press("T")
+            assert "there are no colours" in seen.text()
+        monkeypatch.setenv("NO_COLOR", "")
+        async with watching() as seen:
+            assert not seen.app.no_color
+        assert "NO_COLOR" not in os.environ
+
+    async def test_ascii(self) -> None:
+        """With `ascii` nothing else is drawn, in any pane and over it."""
+        events = [event for event in conversation() if event.time < 0.55]
+        async with watching(events, InspectorOptions(ascii=True)) as seen:
+            for keys in (("1",), ("v",), ("v",), ("v",), ("question_mark",), ("escape", "B"), ("escape", "slash")):
+                await seen.press(*keys)
+                assert seen.text().isascii(), [c for c in seen.text() if not c.isascii()]
+
+    async def test_a_theme_that_there_is_not(self) -> None:
+        """Is told; the default one is used."""
+        async with watching(options=InspectorOptions(theme="neon")) as seen:
+            assert "no theme 'neon'" in seen.text()
+
+    async def test_many_tokens_at_once_are_drawn_in_one_frame(self) -> None:
+        """Cost is per frame: ten thousand tokens between two frames draw each visible row once."""
+        async with watching() as seen:
+            seen.source.push([tokens(2.0 + i / 1000, *((2, 7 + k % 3, -0.5) for k in range(100))) for i in range(100)])
+            await seen.settle()
+            assert len(seen.app.view.state.tokens) == 10_009
+            assert "10009" in seen.text().replace(",", "") or "2.099" in seen.text()
 
 
-async def test_exit_at_end() -> None:
-    """A file that was shown, and a source that is over, end the app when that is asked for."""
-    options = InspectorOptions(speed=float("inf"), exit_at_end=True)
-    app = InspectorApp(TraceFile(RECORDINGS / "eight_streams_interleaved.lmtp.jsonl"), None, options)
-    async with app.run_test() as pilot:
-        while app.return_value is None:
-            await pilot.pause(0.02)
-    assert app.return_value == 0
-    async with watching(options=InspectorOptions(exit_at_end=True)) as seen:
-        seen.source.end()
-        await seen.pilot.pause()
-        assert seen.app.return_value == 0
+class TestPace:
+    """How often is drawn."""
+
+    def test_slow_frames_make_frames_rare(self) -> None:
+        """Drawing takes its share of the time and no more, down to eight frames a second."""
+        pace = Pace()
+        assert pace.period == SHORTEST_PERIOD
+        pace.add(0.02)
+        assert pace.period == pytest.approx(0.02 / DRAWING_SHARE)
+        pace.add(0.2)
+        assert pace.period == LONGEST_PERIOD
+
+    def test_quick_frames_bring_them_back(self) -> None:
+        """After a while, little by little."""
+        pace = Pace()
+        pace.add(0.02)
+        periods = []
+        for _ in range(60):
+            pace.add(0.001)
+            periods.append(pace.period)
+        assert periods == sorted(periods, reverse=True)
+        assert SHORTEST_PERIOD < periods[0] < 0.02 / DRAWING_SHARE
+        assert periods[-1] == SHORTEST_PERIOD
 
 
-async def test_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing on the screen has a colour; an empty NO_COLOR asks for nothing."""
-    monkeypatch.setenv("NO_COLOR", "1")
-    async with watching() as seen:
-        assert seen.app.no_color
-        styles = [seg.style for strip in seen.app.screen._compositor.render_strips() for seg in strip if seg.style]
-        filtered = [f.apply(list(strip), seen.app.screen.background_colors[0]) for f in seen.app.get_line_filters()
-                    for strip in seen.app.screen._compositor.render_strips()]  # fmt: skip
-        assert styles
-        colours = {str(seg.style.color) for line in filtered for seg in line if seg.style and seg.style.color}
-        assert not [c for c in colours if "default" not in c]
-        await seen.press("T")
-        assert "there are no colours" in seen.text()
-    monkeypatch.setenv("NO_COLOR", "")
-    async with watching() as seen:
-        assert not seen.app.no_color
-    assert "NO_COLOR" not in os.environ
+class TestOptions:
+    """Options of the inspector."""
 
-
-async def test_ascii() -> None:
-    """With `ascii` nothing else is drawn, in any pane and over it."""
-    events = [event for event in conversation() if event.time < 0.55]
-    async with watching(events, InspectorOptions(ascii=True)) as seen:
-        for keys in (("1",), ("v",), ("v",), ("v",), ("question_mark",), ("escape", "B"), ("escape", "slash")):
-            await seen.press(*keys)
-            assert seen.text().isascii(), [c for c in seen.text() if not c.isascii()]
-
-
-async def test_a_theme_that_there_is_not() -> None:
-    """Is told; the default one is used."""
-    async with watching(options=InspectorOptions(theme="neon")) as seen:
-        assert "no theme 'neon'" in seen.text()
-
-
-async def test_many_tokens_at_once_are_drawn_in_one_frame() -> None:
-    """Cost is per frame: ten thousand tokens between two frames draw each visible row once."""
-    async with watching() as seen:
-        seen.source.push([tokens(2.0 + i / 1000, *((2, 7 + k % 3, -0.5) for k in range(100))) for i in range(100)])
-        await seen.settle()
-        assert len(seen.app.view.state.tokens) == 10_009
-        assert "10009" in seen.text().replace(",", "") or "2.099" in seen.text()
+    def test_options_are_light(self) -> None:
+        """The command line reads them without textual."""
+        code = "import sys, lmtool.tui.options; sys.exit(bool({'textual', 'asyncio'} & set(sys.modules)))"
+        assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

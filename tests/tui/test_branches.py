@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lmtool.tui.branches import Branches
-from lmtool.tui.lines import Spool
+from lmtool.tui.event_store import EventStore
 from lmtool.tui.runs import length
 from lmtool.tui.view import View
 from tests.trace.conftest import generate, token, tokens
@@ -11,7 +11,7 @@ from tests.trace.conftest import generate, token, tokens
 
 def grown() -> tuple[Branches, View]:
     """A stream with two branches, one of which has one of its own."""
-    spool = Spool()
+    spool = EventStore()
     spool.feed([generate(0.0, i) for i in range(1, 5)])
     spool.feed([tokens(0.1, *[token(i, i, text=f" 日本 {i}\n" * 3) for i in range(1, 5)])])
     branches = Branches()

@@ -13,19 +13,19 @@ import pytest
 import torch
 import transformers
 
-from lmtool.logprobs.distribution import format_probability
+from lmtool.logprobs.numbers import format_probability
 from lmtool.text.tokenizer import load_tokenizer
 from lmtool.tiny.path import MODEL_DIR
 from lmtool.tui.app import InspectorApp
 from lmtool.tui.documents.comparison import ComparisonDocument
 from lmtool.tui.documents.detail import DetailDocument
-from lmtool.tui.glyphs import UNICODE
-from lmtool.tui.lines import Spool
+from lmtool.tui.event_store import EventStore
 from lmtool.tui.options import InspectorOptions
-from lmtool.tui.screens.reading import ReadingScreen
+from lmtool.tui.screens.dialogs import ReadingScreen
 from lmtool.tui.sources.connect import ConnectSource
-from lmtool.types import ChatMessage, Constraint, GenerateRequest, SamplingParams
-from tests.tui.documents.watched import rows as text_of
+from lmtool.tui.styles import UNICODE
+from lmtool.types import ChatMessage, ChatPrompt, Constraint, GenerateRequest, SamplingParams
+from tests.tui.states import rows as text_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -131,7 +131,7 @@ def engine() -> Engine:
     return Engine()
 
 
-class News(Spool):
+class News(EventStore):
     """Says when something came."""
 
     def __init__(self) -> None:
@@ -221,7 +221,7 @@ async def inspecting(url: str, engine: Engine) -> AsyncIterator[Seen]:
 
 def prompt_of(engine: Engine) -> tuple[int, ...]:
     """What a typed prompt becomes."""
-    return tuple(engine.tokenizer.encode_chat([ChatMessage("user", PROMPT)]))
+    return tuple(engine.tokenizer.encode_prompt(ChatPrompt((ChatMessage("user", PROMPT),))))
 
 
 def entropy(logprobs: torch.Tensor) -> float:
@@ -242,7 +242,7 @@ async def test_what_is_said_of_each_token(case: Case, embedded: str, engine: Eng
         exact = engine.distributions(request, prompt, own, case.mode)
         asked = request.sampling.top_logprobs
         for row, token, true in zip(stream.rows, own, exact, strict=True):
-            logprob, found = view.state.tokens.logprob(row), view.distribution(row)
+            logprob, found = view.state.tokens.logprob(row), view.measures.distribution(row)
             assert logprob == pytest.approx(float(true[token]), abs=NEAR)
             likelier = [int((true > true[token] + shift).sum()) for shift in (NEAR, -NEAR)]
             ranks = range(likelier[0] + 1, max(likelier) + 2)
@@ -272,12 +272,12 @@ def _is_drawn(seen: Seen, row: int, true: torch.Tensor) -> None:
     shown = text_of(DetailDocument(view, UNICODE), 60)
     token = view.state.tokens.ids[row]
     assert _near(shown, r"^p (\S+)", float(true[token].exp()))
-    rank = view.rank(row)
+    rank = view.measures.rank(row)
     assert rank is None or f"rank {rank}" in "\n".join(shown)
     bars = [line for line in shown if re.search(r"^[ ▸]('|\"|⟨)", line)]
-    values = [float(true[one].exp()) for one, _ in view.alternatives(row) if isinstance(one, int)]
+    values = [float(true[one].exp()) for one, _ in view.measures.alternatives(row) if isinstance(one, int)]
     told = [
-        float(line.replace("◀", "").split()[-2 if i < len(view.distribution(row).top) else -1])
+        float(line.replace("◀", "").split()[-2 if i < len(view.measures.distribution(row).top) else -1])
         for i, line in enumerate(bars)
     ]
     assert told == [pytest.approx(p, abs=6e-4, rel=0.06) for p in values]
@@ -340,15 +340,15 @@ async def test_a_branch_follows_its_parent(place: int, embedded: str, engine: En
         parent = await seen.generate(request)
         own, prompt = seen.ids(parent), prompt_of(engine)
         row, after = parent.rows[place], parent.rows[place + 1]
-        at = [token for token, _ in view.alternatives(row)].index(own[place])
+        at = [token for token, _ in view.measures.alternatives(row)].index(own[place])
         view.choose_token(row)
         same = await seen.asks(parent, "3", *["j"] * at, "b", row=row)
-        assert dict(view.alternatives(same.rows[0])[:5]) == dict(view.alternatives(after)[:5])
+        assert dict(view.measures.alternatives(same.rows[0])[:5]) == dict(view.measures.alternatives(after)[:5])
         assert (await seen.compared(same)).result.alignment.same >= place + 1
 
-        instead = next(token for token, _ in view.alternatives(row) if token != own[place])
+        instead = next(token for token, _ in view.measures.alternatives(row) if token != own[place])
         assert isinstance(instead, int)
-        at = [token for token, _ in view.alternatives(row)].index(instead)
+        at = [token for token, _ in view.measures.alternatives(row)].index(instead)
         other = await seen.asks(parent, "3", *["j"] * at, "b", row=row)
         exact = engine.distributions(request, [*prompt, *own[:place], instead], seen.ids(other), "raw")
         logprobs = [view.state.tokens.logprobs[one] for one in other.rows]
@@ -356,14 +356,17 @@ async def test_a_branch_follows_its_parent(place: int, embedded: str, engine: En
             [float(x[token]) for x, token in zip(exact, seen.ids(other), strict=True)], abs=NEAR
         )
         found = (await seen.compared(other)).result
-        assert (found.alignment.same, found.alignment.parted) == (place, True)
+        assert (found.alignment.same, found.alignment.parts) == (place, True)
         assert found.alignment.names == (own[place], instead)
-        assert found.candidates == (dict(view.alternatives(row))[own[place]], dict(view.alternatives(row))[instead])
+        assert found.candidates == (
+            dict(view.measures.alternatives(row))[own[place]],
+            dict(view.measures.alternatives(row))[instead],
+        )
 
         out = await seen.asks(parent, "3", *["j"] * at, "x", row=row)
-        whole = dict(view.alternatives(row))
+        whole = dict(view.measures.alternatives(row))
         left = math.log1p(-math.exp(whole[instead]))
-        for token, logprob in view.alternatives(out.rows[0]):
+        for token, logprob in view.measures.alternatives(out.rows[0]):
             assert token != instead
             if token in whole:
                 assert logprob == pytest.approx(whole[token] - left, abs=NEAR)

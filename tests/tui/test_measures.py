@@ -6,12 +6,13 @@ import math
 
 import pytest
 
-from lmtool.trace.events import Frame, Parsed, Piece, Vocab
-from lmtool.tui.heat import MODES
-from lmtool.tui.lines import NoLines
+from lmtool.logprobs.heat import MODES
+from lmtool.trace.content import JsonText
+from lmtool.trace.events import Frame, Piece, Vocab
+from lmtool.tui.event_store import NoLines
 from lmtool.tui.measures import Measures
 from tests.trace.conftest import generate, token, tokens
-from tests.tui.folding import asked, chunk, measures, sse
+from tests.tui.states import asked, chunk, measures, sse
 
 TOP = {"11": math.log(0.5), "12": math.log(0.25), "13": math.log(0.125)}
 
@@ -97,7 +98,7 @@ def test_heat_modes() -> None:
     made = measures(
         generate(0.0), tokens(0.1, token(5)), tokens(0.2, token(12, logprob=math.log(0.26), top_logprobs=TOP))
     )
-    told = {mode: made.of(1, mode) for mode in MODES}
+    told = {mode: made.heat(1, mode) for mode in MODES}
     assert told["prob"] == pytest.approx(0.26)
     assert told["surprisal"] == pytest.approx(1.943, abs=1e-3)
     assert told["rank"] == 2
@@ -118,7 +119,7 @@ def test_tokens_without_ids() -> None:
 def test_a_scored_token_with_nothing_before_it(prompt: object, known: bool) -> None:
     """The 0 that a server sends for it stands for nothing (LMTP, SCO-2): no logprob, no rank, no part of perplexity."""
     payload = {"model": "m", "prompt": prompt, "scored": [1, 2], "stream_id": 1, "top_logprobs": 2}
-    ask = Frame(0.0, ">", 1, Parsed("SCORE", payload, "py"))
+    ask = Frame(0.0, ">", 1, JsonText("SCORE", payload, "py"))
     answer = tokens(0.1, token(1, logprob=0.0, top_logprobs={"1": 0.0}), token(2, logprob=-2.0, top_logprobs=TOP))
     made = measures(ask, answer)
     assert [made.state.tokens.logprob(row) is not None for row in (0, 1)] == [known, True]
@@ -139,7 +140,7 @@ def test_a_scored_token_with_nothing_before_it(prompt: object, known: bool) -> N
 )
 def test_a_server_that_divides_by_the_temperature(info: object, temperature: float, scaled: bool) -> None:
     """LMQL's server does: what it sends then is no distribution, though it may look like one; the order is true."""
-    told = Frame(0.0, "<", 1, Parsed("MSG", [{"stream_id": 9, "model_info": info}], "py"))
+    told = Frame(0.0, "<", 1, JsonText("MSG", [{"stream_id": 9, "model_info": info}], "py"))
     answer = tokens(0.1, token(12, logprob=math.log(0.25), top_logprobs=TOP))
     made = measures(told, generate(0.0, temperature=temperature, top_logprobs=3), answer)
     found, stream = made.distribution(0), made.state.streams[0]

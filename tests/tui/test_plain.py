@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lmtool.trace.events import Drop, Event, Frame, Open, Parsed, Remark, Vocab
+from lmtool.trace.content import JsonText
+from lmtool.trace.events import Drop, Event, Frame, Open, Remark, Vocab
 from lmtool.trace.filter import parse
 from lmtool.tui.plain import PlainLines, Sentences
 from tests.trace.conftest import generate, token, tokens
@@ -55,7 +56,7 @@ def test_sentences_at_the_end_of_a_stream() -> None:
 
 def test_streams_that_do_not_end_well() -> None:
     """Failures, losses and what still runs are told for what they are."""
-    failed = Frame(0.3, "<", 1, Parsed("TOKEN", [{"stream_id": 1, "error": "too long"}], "py"))
+    failed = Frame(0.3, "<", 1, JsonText("TOKEN", [{"stream_id": 1, "error": "too long"}], "py"))
     assert said(Sentences, (generate(0.1), failed))[0].startswith("Stream 1/1, GENERATE, failed: too long. 0 tokens.")
     assert "was cut off" in said(Sentences, (generate(0.1), Drop(0.5, 1)))[0]
     assert said(Sentences, (generate(0.1),)) == ["Stream 1/1, GENERATE, has not ended. 0 tokens."]

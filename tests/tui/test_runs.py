@@ -1,79 +1,144 @@
-"""Text as it can be drawn: harmless, and as wide as it says."""
+"""What is drawn, and how it looks."""
 
 from __future__ import annotations
+
+from dataclasses import fields
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from lmtool.logprobs.heat import COLORS, STREAM_COLORS
 from lmtool.tui.runs import Run, cut, cut_left, fitted, length, pad, visible, width
+from lmtool.tui.styles import ASCII, TO_ASCII, UNICODE, Styles
 
 texts = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from(list("日🙂é a\u200d\ufe0f")), max_size=12)
 
 
-@given(texts)
-def test_what_is_shown_cannot_steer_a_terminal(text: str) -> None:
-    """No control character is left, whatever a model writes."""
-    for shown in (visible(text), visible(text, blanks=True)):
-        assert not any(ord(c) < 32 or 127 <= ord(c) < 160 for c in shown)
-        assert "\u202e" not in shown
+THEME = {"foreground": "#e0e0e0", "accent": "#fea62b", "text-error": "#d17e92", "surface-lighten-2": "#3e3e3e"}
 
 
-@pytest.mark.parametrize(
-    ("text", "shown", "with_blanks"),
-    [
-        ("a b", "a b", "a·b"),
-        ("\x07", "⟨07⟩", "⟨07⟩"),
-        ("\x1b[31mred", "⟨1b⟩[31mred", "⟨1b⟩[31mred"),
-        ("\n\t", "⏎→", "⏎→"),
-        ("\u202eabc", "⟨202e⟩abc", "⟨202e⟩abc"),
-        ("日本🙂", "日本🙂", "日本🙂"),
-        ("👨\u200d👩", "👨\u200d👩", "👨\u200d👩"),
-        ("[b]x[/b]", "[b]x[/b]", "[b]x[/b]"),
-        ("", "", ""),
-    ],
-)
-def test_signs(text: str, shown: str, with_blanks: str) -> None:
-    """Controls by their number, line feeds and tabs by a sign, blanks on request; everything else as it is."""
-    assert (visible(text), visible(text, blanks=True)) == (shown, with_blanks)
+class TestRuns:
+    """Text as it can be drawn: harmless, and as wide as it says."""
+
+    @given(texts)
+    def test_what_is_shown_cannot_steer_a_terminal(self, text: str) -> None:
+        """No control character is left, whatever a model writes."""
+        for shown in (visible(text), visible(text, blanks=True)):
+            assert not any(ord(c) < 32 or 127 <= ord(c) < 160 for c in shown)
+            assert "\u202e" not in shown
+
+    @pytest.mark.parametrize(
+        ("text", "shown", "with_blanks"),
+        [
+            ("a b", "a b", "a·b"),
+            ("\x07", "⟨07⟩", "⟨07⟩"),
+            ("\x1b[31mred", "⟨1b⟩[31mred", "⟨1b⟩[31mred"),
+            ("\n\t", "⏎→", "⏎→"),
+            ("\u202eabc", "⟨202e⟩abc", "⟨202e⟩abc"),
+            ("日本🙂", "日本🙂", "日本🙂"),
+            ("👨\u200d👩", "👨\u200d👩", "👨\u200d👩"),
+            ("[b]x[/b]", "[b]x[/b]", "[b]x[/b]"),
+            ("", "", ""),
+        ],
+    )
+    def test_signs(self, text: str, shown: str, with_blanks: str) -> None:
+        """Controls by their number, line feeds and tabs by a sign, blanks on request; everything else as it is."""
+        assert (visible(text), visible(text, blanks=True)) == (shown, with_blanks)
+
+    @given(texts)
+    def test_width_is_that_of_the_terminal(self, text: str) -> None:
+        """What is drawn takes as many columns as the library that draws it thinks."""
+        assert width(visible(text)) == cell_len(visible(text))
+
+    @given(texts, st.integers(0, 12))
+    def test_cutting(self, text: str, columns: int) -> None:
+        """What is cut fits, and says that it was cut; what fits is left alone."""
+        text = visible(text)
+        for made, sign in ((cut(text, columns), str.endswith), (cut_left(text, columns), str.startswith)):
+            assert width(made) <= columns
+            if width(text) <= columns:
+                assert made == text
+            elif columns:
+                assert sign(made, "…")
+        for padded in (pad(text, columns), pad(text, columns, right=True)):
+            assert width(padded) == columns
+
+    @given(st.lists(texts, max_size=4), st.integers(1, 12))
+    def test_fitting_a_line(self, parts: list[str], columns: int) -> None:
+        """A line never takes more than it may; nothing is lost without a sign."""
+        line = [Run(visible(part), str(i), i) for i, part in enumerate(parts)]
+        made = fitted(line, columns)
+        assert length(made) <= columns
+        if length(line) <= columns:
+            assert "".join(run.text for run in made).rstrip() == "".join(run.text for run in line).rstrip()
+        else:
+            assert made[-1].text.rstrip().endswith("…")
+        assert [run.style for run in made] == [str(i) for i in range(len(made))]
+
+    def test_long_texts(self) -> None:
+        """A line of ten thousand characters is shown as any other."""
+        text = visible("日" * 10_000 + "\x1b")
+        assert width(text) == 20_004
+        assert width(cut(text, 79)) <= 79
 
 
-@given(texts)
-def test_width_is_that_of_the_terminal(text: str) -> None:
-    """What is drawn takes as many columns as the library that draws it thinks."""
-    assert width(visible(text)) == cell_len(visible(text))
+class TestStyles:
+    """Names of styles."""
+
+    @pytest.mark.parametrize("palette", list(COLORS))
+    @pytest.mark.parametrize("sixteen", [False, True])
+    def test_steps_look_different(self, palette: str, sixteen: bool) -> None:
+        """Every step of the heat has colours, every stream too; with 256 colours no two steps are alike."""
+        styles = Styles()
+        styles.change(THEME, palette, sixteen=sixteen)
+        steps = [styles.of(f"heat{i}") for i in range(8)]
+        assert all(step.bgcolor is not None and step.color is not None for step in steps)
+        assert sixteen or len({str(step) for step in steps}) == 8
+        assert all(styles.of(f"stream{i}").color is not None for i in range(len(STREAM_COLORS)))
+
+    def test_without_colours_there_are_attributes_only(self) -> None:
+        """The heat is dim, plain, bold, bold and underlined; nothing has a colour."""
+        styles = Styles()
+        styles.change(THEME, "blue-orange", color=False)
+        assert styles.of("heat0").dim
+        assert styles.of("heat7").bold
+        assert styles.of("heat7").underline
+        for name in ("heat0", "heat7", "accent", "error", "stream3", "cursor", "bar"):
+            assert styles.of(name).color is None
+            assert styles.of(name).bgcolor is None
+
+    def test_names_add_up(self) -> None:
+        """Later names win; unknown ones change nothing; a change of looks is noticed."""
+        styles = Styles()
+        styles.change(THEME, "blue-orange")
+        assert styles.of("heat3 bold").bold
+        assert styles.of("heat3 bold").bgcolor == styles.of("heat3").bgcolor
+        assert not styles.of("no such name")
+        before = styles.version
+        styles.change(THEME, "green-red")
+        assert styles.version > before
+
+    def test_themes_with_the_terminals_own_colours(self) -> None:
+        """`ansi_…` names are understood; a transparent one falls back."""
+        styles = Styles()
+        styles.change(
+            {"accent": "ansi_green", "foreground": "ansi_default", "surface-lighten-2": "transparent"}, "blue-orange"
+        )
+        assert styles.of("accent").color is not None
+        assert styles.of("accent").color.name == "green"
+        assert styles.of("dim").dim
+        assert styles.of("cursor").bgcolor is not None
 
 
-@given(texts, st.integers(0, 12))
-def test_cutting(text: str, columns: int) -> None:
-    """What is cut fits, and says that it was cut; what fits is left alone."""
-    text = visible(text)
-    for made, sign in ((cut(text, columns), str.endswith), (cut_left(text, columns), str.startswith)):
-        assert width(made) <= columns
-        if width(text) <= columns:
-            assert made == text
-        elif columns:
-            assert sign(made, "…")
-    for padded in (pad(text, columns), pad(text, columns, right=True)):
-        assert width(padded) == columns
+class TestGlyphs:
+    """The signs that are drawn."""
 
-
-@given(st.lists(texts, max_size=4), st.integers(1, 12))
-def test_fitting_a_line(parts: list[str], columns: int) -> None:
-    """A line never takes more than it may; nothing is lost without a sign."""
-    line = [Run(visible(part), str(i), i) for i, part in enumerate(parts)]
-    made = fitted(line, columns)
-    assert length(made) <= columns
-    if length(line) <= columns:
-        assert "".join(run.text for run in made).rstrip() == "".join(run.text for run in line).rstrip()
-    else:
-        assert made[-1].text.rstrip().endswith("…")
-    assert [run.style for run in made] == [str(i) for i in range(len(made))]
-
-
-def test_long_texts() -> None:
-    """A line of ten thousand characters is shown as any other."""
-    text = visible("日" * 10_000 + "\x1b")
-    assert width(text) == 20_004
-    assert width(cut(text, 79)) <= 79
+    def test_each_takes_one_column_and_has_a_plain_twin(self) -> None:
+        """Both sets have the same signs of the same width; the plain ones are ASCII."""
+        for field in fields(UNICODE):
+            fancy, plain = getattr(UNICODE, field.name), getattr(ASCII, field.name)
+            assert cell_len(fancy) == len(fancy) == len(plain)
+            assert plain.isascii()
+        assert all(chr(plain).isascii() for plain in TO_ASCII.values())

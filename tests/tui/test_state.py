@@ -11,23 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmtool.lmtp.frames import TokenEntry
-from lmtool.trace.events import (
-    Blob,
-    Close,
-    Drop,
-    End,
-    Frame,
-    Open,
-    Parsed,
-    Remark,
-    Vocab,
-)
+from lmtool.trace.content import JsonText
+from lmtool.trace.events import Blob, Close, Drop, End, Frame, Open, Remark, Vocab
 from lmtool.trace.header import Header
 from lmtool.trace.scanning import TokenLine
 from lmtool.tui.state import State
 from tests.trace.conftest import generate, token, tokens
 from tests.trace.strategies import events as any_event
-from tests.tui.folding import fed
+from tests.tui.states import fed
 
 if TYPE_CHECKING:
     from array import array
@@ -39,7 +30,8 @@ def columns(state: State) -> tuple[object, ...]:
     """Everything in a state that two folds of the same events must agree on."""
     tokens_, frames = state.tokens, state.frames
     streams = [
-        (s.label, s.kind, s.began, s.frame, s.rows.tolist(), s.ended, s.finish_reason, s.error) for s in state.streams
+        (s.label, s.kind, s.started_at, s.frame, s.rows.tolist(), s.ended, s.finish_reason, s.error)
+        for s in state.streams
     ]
     logs: list[array[int] | array[float]] = [
         tokens_.streams,
@@ -56,7 +48,7 @@ def columns(state: State) -> tuple[object, ...]:
         [tokens_.logprob(row) for row in rows],
         frames.directions.tolist(),
         frames.first_tokens.tolist(),
-        [state.token_text(row) for row in rows],
+        [state.texts.of_row(row) for row in rows],
         [(mark.time, mark.text) for mark in state.marks],
         (state.connections, state.complete, state.model, state.vocab_size),
     )
@@ -75,7 +67,9 @@ talk = st.lists(
         st.builds(lambda stream: generate(0.0, stream), ids),
         st.builds(lambda ones: tokens(0.0, *ones), st.lists(entries, max_size=3)),
         st.builds(lambda ones: tokens(0.0, *ones, connection=2), st.lists(entries, max_size=3)),
-        st.builds(lambda stream: Frame(0.0, "<", 1, Parsed("MSG", [{"stream_id": stream, "error": "no"}], "py")), ids),
+        st.builds(
+            lambda stream: Frame(0.0, "<", 1, JsonText("MSG", [{"stream_id": stream, "error": "no"}], "py")), ids
+        ),
         st.just(Vocab(0.0, 0, {1: "a", 2: b"\xf0\x9f"})),
         st.just(Close(0.0, 1, "client")),
         st.just(Open(0.0, 1)),
@@ -158,48 +152,43 @@ def test_streams_of_two_requests() -> None:
     assert state.find("9/9") is None
 
 
-def test_an_id_again() -> None:
-    """A request may name the id of a stream that has ended: it is another stream with the same label."""
-    end = {"finish_reason": "stop"}
-    state = fed(generate(0.0), tokens(0.1, token(1) | end), generate(0.2), tokens(0.3, token(2) | end))
-    assert [[state.tokens.ids[row] for row in stream.rows] for stream in state.streams] == [[1], [2]]
-    assert state.find("1/1") is state.streams[1]
+END = {"finish_reason": "stop"}
+
+
+@pytest.mark.parametrize(
+    ("events", "ids"),
+    [
+        ((generate(0.0), tokens(0.1, token(1) | END), generate(0.2), tokens(0.3, token(2) | END)), [[1], [2]]),
+        ((generate(0.0), generate(0.1), tokens(0.2, token(5) | END), tokens(0.3, token(6) | END)), [[5], [6]]),
+        (
+            (
+                *(generate(0.0), generate(0.1), tokens(0.2, token(5) | END, token(6)), generate(0.3)),
+                *(tokens(0.4, token(7)), tokens(0.5, token(8) | END, token(9))),
+            ),
+            [[5], [6, 7, 8], [9]],
+        ),
+    ],
+    ids=["after its end", "queued by the server", "three requests"],
+)
+def test_an_id_again(events: tuple[Event, ...], ids: list[list[int]]) -> None:
+    """Requests of one id are streams of one label, each from the end of the one before it, also within a frame."""
+    state = fed(*events)
+    assert [[state.tokens.ids[row] for row in stream.rows] for stream in state.streams] == ids
+    assert state.find("1/1") is state.streams[-1]
 
 
 def test_an_id_that_runs() -> None:
     """LMTP, STR-5: the request is refused by a MSG error, and the stream that runs goes on."""
-    refusal = Frame(0.2, "<", 1, Parsed("MSG", [{"stream_id": 1, "error": "it runs"}], "py"))
+    refusal = Frame(0.2, "<", 1, JsonText("MSG", [{"stream_id": 1, "error": "it runs"}], "py"))
     state = fed(generate(0.0), generate(0.1), refusal, tokens(0.3, token(5)))
     first, second = state.streams
     assert (len(first.rows), first.ended) == (1, None)
     assert (len(second.rows), second.ended, second.error) == (0, 0.2, "it runs")
 
 
-def test_an_id_that_runs_without_a_refusal() -> None:
-    """Where a server queues the second request instead, it gets the id when the first one has ended."""
-    end = {"finish_reason": "stop"}
-    state = fed(generate(0.0), generate(0.1), tokens(0.2, token(5) | end), tokens(0.3, token(6) | end))
-    assert [[state.tokens.ids[row] for row in stream.rows] for stream in state.streams] == [[5], [6]]
-    assert [stream.ended for stream in state.streams] == [0.2, 0.3]
-
-
-def test_an_id_that_three_requests_name() -> None:
-    """Each one waits for the end of the one before it, also where an end and a beginning come in one frame."""
-    end = {"finish_reason": "stop"}
-    state = fed(
-        generate(0.0),
-        generate(0.1),
-        tokens(0.2, token(5) | end, token(6)),
-        generate(0.3),
-        tokens(0.4, token(7)),
-        tokens(0.5, token(8) | end, token(9)),
-    )
-    assert [[state.tokens.ids[row] for row in stream.rows] for stream in state.streams] == [[5], [6, 7, 8], [9]]
-
-
 def test_a_request_that_fails() -> None:
     """LMTP, ERR-6: a MSG error that bears the id of a stream ends it."""
-    state = fed(generate(0.0), Frame(0.2, "<", 1, Parsed("MSG", [{"stream_id": 1, "error": "no"}], "py")))
+    state = fed(generate(0.0), Frame(0.2, "<", 1, JsonText("MSG", [{"stream_id": 1, "error": "no"}], "py")))
     assert (state.streams[0].ended, state.streams[0].error) == (0.2, "no")
 
 
@@ -225,7 +214,7 @@ def test_a_connection_that_ends(end: Event) -> None:
 def test_tokens_of_no_request() -> None:
     """A recording may begin in the middle: tokens that nobody asked for get a stream."""
     state = fed(tokens(0.1, token(5, 7), token(6, 7)))
-    assert [(s.label, s.kind, len(s.rows), s.began) for s in state.streams] == [("1/7", "GEN", 2, 0.1)]
+    assert [(s.label, s.kind, len(s.rows), s.started_at) for s in state.streams] == [("1/7", "GEN", 2, 0.1)]
 
 
 def test_tokens_after_the_end() -> None:
@@ -237,7 +226,7 @@ def test_tokens_after_the_end() -> None:
 def test_a_score() -> None:
     """The tokens of a SCORE are those of the given text; their number is known from the request."""
     payload = {"model": "m", "prompt": [5, 6], "scored": [7, 8, 9], "stream_id": 1}
-    state = fed(Frame(0.0, ">", 1, Parsed("SCORE", payload, "py")), tokens(0.1, token(7), token(8)))
+    state = fed(Frame(0.0, ">", 1, JsonText("SCORE", payload, "py")), tokens(0.1, token(7), token(8)))
     stream = state.streams[0]
     assert (stream.kind, stream.prompt, stream.max_tokens, len(stream.rows)) == ("SCORE", (5, 6), 3, 2)
 
@@ -265,8 +254,8 @@ def test_characters_split_over_tokens() -> None:
     vocab = Vocab(0.0, 0, {1: b"\xf0\x9f", 2: b"\x99\x82", 3: "日"})
     state = fed(vocab, generate(0.0), tokens(0.1, token(3), token(1), token(2), token(1)))
     stream = state.streams[0]
-    assert [state.shown(stream, i) for i in range(4)] == ["日", "", "🙂", ""]
-    assert [state.token_text(i) for i in range(2)] == ["日", "⟨f0 9f⟩"]
+    assert [state.texts.text_at(stream, i) for i in range(4)] == ["日", "", "🙂", ""]
+    assert [state.texts.of_row(i) for i in range(2)] == ["日", "⟨f0 9f⟩"]
     state.feed([tokens(0.2, {"stream_id": 1, "finish_reason": "stop"})])
     assert state.text(stream) == "日🙂\ufffd"
 
@@ -275,7 +264,7 @@ def test_what_the_model_is() -> None:
     """Header, MODEL_INFO and requests tell the model's name, the first two the size of its vocabulary."""
     assert State(Header(model={"name": "gpt2", "vocab_size": 50257})).vocab_size == 50257
     state = fed(
-        Frame(0.0, "<", 1, Parsed("MSG", [{"stream_id": 1, "model_info": {"model": "x", "vocab_size": 9}}], "py"))
+        Frame(0.0, "<", 1, JsonText("MSG", [{"stream_id": 1, "model_info": {"model": "x", "vocab_size": 9}}], "py"))
     )
     assert (state.model, state.vocab_size) == ("x", 9)
     assert fed(generate(0.0)).model == "m"
@@ -296,17 +285,6 @@ def test_a_bias_kept_as_a_blob() -> None:
     assert [(s.biased, s.ruled_out) for s in state.streams] == [(3, 2), (3, 2)]
 
 
-def test_constraints() -> None:
-    """What holds a stream is known from its request, in LMTP's words and in OpenAI's."""
-    state = fed(
-        generate(0.0, 1, constraint={"regex": "a+"}),
-        generate(0.0, 2, constraint=None),
-        generate(0.0, 3, response_format={"type": "json_schema"}),
-        generate(0.0, 4, response_format={"type": "text"}),
-    )
-    assert [s.constraint for s in state.streams] == ["regex", None, "json_schema", None]
-
-
 def test_speed() -> None:
     """50,000 tokens a second over 64 streams: below 4 us of CPU a token, here with a margin for a busy machine."""
     state = State()
@@ -324,7 +302,7 @@ def test_memory() -> None:
     """A token takes 24 bytes of columns, and a frame 29."""
     state = State()
     lines = [TokenLine(i / 1000, "<", 1, "TOKEN", [TokenEntry(s, 5, -1.0) for s in range(8)]) for i in range(500)]
-    state.take(range(500), lines)
+    state.add_tokens(range(500), lines)
     size = sum(
         len(getattr(state.tokens, name)) * getattr(state.tokens, name).itemsize for name in state.tokens.__slots__
     )

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmtool.trace.events import Vocab
+from lmtool.tui.columns import NO_ID, TokenLog
 from lmtool.tui.state import State
 from lmtool.tui.texts import Texts
-from lmtool.tui.tokens import NO_ID, TokenLog
 from tests.trace.conftest import generate, token, tokens
 
 
@@ -46,9 +46,9 @@ def test_tokens_without_text() -> None:
     """On its own such a token, as eos is, is told by its id; in the text of a stream it is nothing."""
     state = State()
     state.feed([Vocab(0.0, 0, {1: "a", 2: "", 3: b""}), generate(0.0), tokens(0.1, token(1), token(2), token(3))])
-    assert [state.token_text(row) for row in range(3)] == ["a", "⟨#2⟩", "⟨#3⟩"]
+    assert [state.texts.of_row(row) for row in range(3)] == ["a", "⟨#2⟩", "⟨#3⟩"]
     state.feed([tokens(0.2, token(9, text=""))])
-    assert state.token_text(3) == "⟨#9⟩"
+    assert state.texts.of_row(3) == "⟨#9⟩"
     assert state.text(state.streams[0]) == "a"
 
 
@@ -82,5 +82,5 @@ def test_given_texts() -> None:
     state = State()
     state.feed([Vocab(0.0, 0, {1: "one"}), generate(0.0), tokens(0.1, token(1, text="ONE"), token(2, text="TWO"))])
     assert state.text(state.streams[0]) == "oneTWO"
-    assert [state.token_text(row) for row in range(2)] == ["one", "TWO"]
-    assert state.text_of(2) == "⟨#2⟩"
+    assert [state.texts.of_row(row) for row in range(2)] == ["one", "TWO"]
+    assert state.texts.of_id(2) == "⟨#2⟩"

@@ -9,20 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmtool.trace.filter import parse
-from lmtool.tui.lines import Spool
+from lmtool.tui.event_store import EventStore
 from lmtool.tui.view import SPEEDS, THRESHOLDS, VIEWS, View
 from tests.trace.conftest import generate, token, tokens
 from tests.tui.scripted import conversation
 
 
-def watching(*, live: bool = True) -> tuple[View, Spool]:
+def watching(*, live: bool = True) -> tuple[View, EventStore]:
     """A view of two streams: tokens 0 2 4 5 6 7 of the first, 1 3 8 of the second."""
-    spool = Spool()
+    spool = EventStore()
     spool.feed(conversation())
     return View(spool.state, spool, live=live), spool
 
 
-def more(spool: Spool, time: float, count: int = 1) -> None:
+def more(spool: EventStore, time: float, count: int = 1) -> None:
     """Tokens come for the second stream."""
     spool.feed([tokens(time, *[token(7, 2)] * count)])
 
@@ -30,10 +30,10 @@ def more(spool: Spool, time: float, count: int = 1) -> None:
 def test_it_follows_what_comes() -> None:
     """Without a moment the view is at the end, and the cursor goes along."""
     view, spool = watching()
-    assert (view.seen, view.time, view.token, view.row) == (9, 0.9, 7, None)
+    assert (view.token_count, view.time, view.token, view.row) == (9, 0.9, 7, None)
     view.choose_stream(1)
     more(spool, 1.0, 2)
-    assert (view.seen, view.time, view.token, view.held_back) == (11, 1.0, 10, 0)
+    assert (view.token_count, view.time, view.token, view.hidden_count) == (11, 1.0, 10, 0)
 
 
 def test_pause_keeps_recording() -> None:
@@ -41,9 +41,9 @@ def test_pause_keeps_recording() -> None:
     view, spool = watching()
     view.pause()
     more(spool, 1.0, 3)
-    assert (view.paused, view.seen, view.held_back, view.time) == (True, 9, 3, 0.9)
+    assert (view.paused, view.token_count, view.hidden_count, view.time) == (True, 9, 3, 0.9)
     view.pause()
-    assert (view.paused, view.seen, view.held_back) == (False, 12, 0)
+    assert (view.paused, view.token_count, view.hidden_count) == (False, 12, 0)
 
 
 def test_a_file_plays() -> None:
@@ -53,7 +53,7 @@ def test_a_file_plays() -> None:
     assert (view.moment, view.paused) == (0.0, False)
     view.tick(0.4)
     assert view.time == pytest.approx(0.4)
-    assert view.seen == 2
+    assert view.token_count == 2
     view.faster(1)
     view.tick(0.05)
     assert view.speed == 2.0
@@ -64,7 +64,7 @@ def test_a_file_plays() -> None:
     assert view.time == pytest.approx(0.5)
     view.pause()
     view.tick(5)
-    assert (view.moment, view.seen) == (None, 9)
+    assert (view.moment, view.token_count) == (None, 9)
 
 
 def test_speeds_have_ends() -> None:
@@ -81,11 +81,11 @@ def test_seeking() -> None:
     view, _ = watching()
     view.choose_token(7)
     view.seek(0.55)
-    assert (view.seen, view.row, view.paused) == (4, None, True)
+    assert (view.token_count, view.row, view.paused) == (4, None, True)
     view.step_time(-0.1)
-    assert view.seen == 2
+    assert view.token_count == 2
     view.step_time(-9)
-    assert (view.time, view.seen, view.token) == (0.0, 0, None)
+    assert (view.time, view.token_count, view.token) == (0.0, 0, None)
     view.step_time(99)
     assert (view.moment, view.paused) == (None, False)
 
@@ -144,17 +144,17 @@ def test_rows_of_the_interleaved_view() -> None:
     view.choose_token(4)
     view.move_row(-1)
     assert (view.row, view.stream) == (3, 1)
-    view.first()
+    view.choose_token(view.token_rows()[0])
     assert view.row == 0
-    assert view.new == 8
+    assert view.new_below == 8
     view.end()
-    assert (view.row, view.new) == (None, 0)
+    assert (view.row, view.new_below) == (None, 0)
 
 
 def test_surprising_tokens() -> None:
     """The keys n and N find tokens above the threshold in the stream under the cursor, and say when there is none."""
     view, _ = watching()
-    view.first()
+    view.choose_token(view.token_rows()[0])
     assert view.surprising(1)
     assert view.row == 2
     assert not view.surprising(1)
@@ -177,7 +177,7 @@ def test_the_least_likely_token() -> None:
     view.seek(0.45)
     assert view.least_likely()
     assert view.row == 0
-    spool = Spool()
+    spool = EventStore()
     spool.feed([generate(0.0), tokens(0.1, token(1) | {"logprob": None})])
     assert not View(spool.state, spool).least_likely()
 
@@ -187,32 +187,32 @@ def test_one_stream_only() -> None:
     view, _ = watching()
     view.choose_stream(1)
     view.follow_stream()
-    assert list(view.shown()) == [1, 3, 8]
+    assert list(view.token_rows()) == [1, 3, 8]
     view.set_filter(parse("p<.5"))
-    assert list(view.shown()) == [8]
+    assert list(view.token_rows()) == [8]
     view.follow_stream()
-    assert list(view.shown()) == [2, 8]
+    assert list(view.token_rows()) == [2, 8]
     view.set_filter(parse("  "))
-    assert list(view.shown()) == list(range(9))
+    assert list(view.token_rows()) == list(range(9))
 
 
 def test_filtered_tokens_while_more_come() -> None:
     """New tokens are filtered as they come; a moment hides later ones."""
     view, spool = watching()
     view.set_filter(parse("tok:7"))
-    assert list(view.shown()) == [0, 1]
+    assert list(view.token_rows()) == [0, 1]
     more(spool, 1.0, 2)
-    assert list(view.shown()) == [0, 1, 9, 10]
+    assert list(view.token_rows()) == [0, 1, 9, 10]
     view.seek(0.95)
-    assert list(view.shown()) == [0, 1]
-    assert not view.look_on()
+    assert list(view.token_rows()) == [0, 1]
+    assert not view.filter_more()
 
 
 def test_bars() -> None:
     """The cursor among alternatives stays among them, and begins anew at another token."""
     view, _ = watching()
     view.choose_token(2)
-    assert [i for i, _ in view.alternatives(2)] == [13, 9, 8]
+    assert [i for i, _ in view.measures.alternatives(2)] == [13, 9, 8]
     view.move_bar(5)
     assert view.bar == 2
     view.move_bar(-9)
@@ -220,20 +220,20 @@ def test_bars() -> None:
     view.move_bar(1)
     view.move_token(1)
     assert view.bar == 0
-    assert (str(view.rank(2)), view.name(2), view.position(2)) == ("3", 8, 1)
+    assert (str(view.measures.rank(2)), view.measures.name(2), view.position(2)) == ("3", 8, 1)
 
 
 def test_frames_and_their_tokens() -> None:
     """The frame of the token under the cursor is the one under the cursor, and the other way."""
     view, _ = watching()
     view.choose_token(4)
-    assert view.frame_now == view.state.tokens.frames[4]
+    assert view.current_frame == view.state.tokens.frames[4]
     view.choose_frame(view.state.tokens.frames[2])
     assert (view.row, view.stream) == (2, 0)
     view.move_frame(-1)
     assert (view.frame, view.row) == (view.state.tokens.frames[0], 0)
     view.move_frame(-99)
-    assert (view.frame, view.frame_now) == (0, 0)
+    assert (view.frame, view.current_frame) == (0, 0)
     view.move_frame(99)
     assert view.frame == len(view.state.frames) - 1
 
@@ -243,7 +243,7 @@ def test_looks() -> None:
     view, _ = watching()
     seen = set()
     for _ in range(6):
-        seen.add((view.heat, view.measure(2) is None, view.style(2)[:4]))
+        seen.add((view.heat, view.measures.heat(2, view.heat) is None, view.style(2)[:4]))
         view.next_heat()
     assert view.heat == "prob"
     assert seen == {
@@ -253,25 +253,25 @@ def test_looks() -> None:
     for _ in VIEWS:
         view.next_mode()
     assert view.mode == VIEWS[0]
-    assert view.gap(2) == pytest.approx(100)
-    assert (view.entropy(2) or (math.inf, 0))[0] > 0
+    assert view.measures.gap(2) == pytest.approx(100)
+    assert (view.measures.entropy(2) or (math.inf, 0))[0] > 0
 
 
 def test_marks() -> None:
     """Moments of one's own and marks of the trace are gone to in order, round and round."""
     view, _ = watching()
     view.seek(0.3)
-    view.mark_place()
-    view.mark_place()
-    assert view.places == [0.3]
-    assert [view.next_place(), view.next_place(), view.next_place()] == [0.55, 0.3, 0.55]
+    view.mark_moment()
+    view.mark_moment()
+    assert view.time_marks == [0.3]
+    assert [view.next_mark(), view.next_mark(), view.next_mark()] == [0.55, 0.3, 0.55]
     view.mark_stream()
     view.choose_stream(1)
     view.mark_stream()
-    assert view.marked == [0, 1]
+    assert view.stream_marks == [0, 1]
     view.mark_stream()
-    assert view.marked == [0]
-    assert View(Spool().state).next_place() is None
+    assert view.stream_marks == [0]
+    assert View(EventStore().state).next_mark() is None
 
 
 KEYS = st.sampled_from([
@@ -279,10 +279,10 @@ KEYS = st.sampled_from([
     ("step_frame", (1,)), ("step_frame", (-1,)),
     ("faster", (1,)), ("move_stream", (1,)), ("move_stream", (-1,)), ("follow_stream", ()), ("mark_stream", ()),
     ("move_token", (1,)), ("move_token", (-1,)), ("move_row", (2,)), ("move_row", (-1,)), ("surprising", (1,)),
-    ("surprising", (-1,)), ("least_likely", ()), ("first", ()), ("end", ()), ("move_bar", (1,)), ("move_frame", (1,)),
+    ("surprising", (-1,)), ("least_likely", ()), ("end", ()), ("move_bar", (1,)), ("move_frame", (1,)),
     ("move_frame", (-2,)), ("next_heat", ()), ("next_mode", ()), ("next_threshold", ()),
-    ("mark_place", ()),
-    ("next_place", ()), ("tick", (0.3,)), ("look_on", ()), ("set_filter", (parse("p<.5 | err"),)),
+    ("mark_moment", ()),
+    ("next_mark", ()), ("tick", (0.3,)), ("filter_more", ()), ("set_filter", (parse("p<.5 | err"),)),
     ("set_filter", (None,)),
 ])  # fmt: skip
 
@@ -292,17 +292,17 @@ def test_any_keys_in_any_order(keys: list[tuple[str, tuple[object, ...]]], empty
     """Whatever is pressed, with or without tokens, cursors stay on what is seen."""
     view, spool = watching(live=live)
     if empty:
-        spool = Spool()
+        spool = EventStore()
         view = View(spool.state, spool, live=live)
     for i, (name, arguments) in enumerate(keys):
         getattr(view, name)(*arguments)
         if i % 5 == 4:
             more(spool, 1.0 + i)
-        seen = view.seen
+        seen = view.token_count
         assert view.token is None or view.token < seen
-        assert list(view.shown()) == sorted(row for row in view.shown() if row < seen)
-        assert view.new <= len(view.shown())
-        assert view.frame_now is None or view.frame_now < len(view.state.frames)
-        assert view.held_back >= 0
+        assert list(view.token_rows()) == sorted(row for row in view.token_rows() if row < seen)
+        assert view.new_below <= len(view.token_rows())
+        assert view.current_frame is None or view.current_frame < len(view.state.frames)
+        assert view.hidden_count >= 0
         if view.token is not None:
             view.style(view.token)

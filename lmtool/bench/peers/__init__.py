@@ -1,1 +1,1 @@
-"""Engines to be measured, each in a process of its own: a worker, and one `Peer` a module."""
+"""The engines under test, each in a process of its own: the worker program, and a `Peer` for each engine."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ ROWS, SIZE = 256, 2048
 
 
 class Peer:
-    """The kernels that everything is compared with; they run with the threads that the engines get."""
+    """The reference kernels, on as many threads as the engines."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         """settings: `threads`."""
@@ -24,15 +25,15 @@ class Peer:
         self._read = torch.ones(READ_BYTES // 4)
 
     def about(self) -> dict[str, Any]:
-        """Nothing beyond torch's version."""
+        """Torch's version."""
         import torch
 
         return {"versions": {"torch": str(torch.__version__)}}
 
     def bandwidth(self, seconds: float) -> dict[str, Any]:
-        """`bytes_per_s` of a sum over 512 MB, the median of as many as fit; the calibration kernel of a round."""
-        taken = _times(self._read.sum, seconds)
-        return {"bytes_per_s": READ_BYTES / taken}
+        """`bytes_per_s` of a sum over 512 MB, the median over this time; the calibration kernel of a round."""
+        duration = _median_time(self._read.sum, seconds)
+        return {"bytes_per_s": READ_BYTES / duration}
 
     def product(self, dtype: str, seconds: float) -> dict[str, Any]:
         """`flop_per_s` of the fastest product known here for a dtype; 2 per multiply and add."""
@@ -44,20 +45,21 @@ class Peer:
         else:
             inputs, weight = (torch.ones(n, SIZE, dtype=getattr(torch, dtype)) for n in (ROWS, SIZE))
             ways = [lambda: torch.nn.functional.linear(inputs, weight)]
-            if dtype in {"float32", "bfloat16"} and hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
-                packed = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS)  # noqa: SLF001  # as the engine does
-                ways.append(lambda: torch.ops.mkldnn._linear_pointwise(inputs, packed, None, "none", [], ""))  # noqa: SLF001
-        fastest = min(_times(way, seconds / len(ways)) for way in ways)
+            if dtype in {"float32", "bfloat16"}:
+                with contextlib.suppress(AttributeError, RuntimeError):  # another torch, a processor without the format
+                    packed = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS)  # noqa: SLF001  # as the engine does
+                    ways.append(lambda: torch.ops.mkldnn._linear_pointwise(inputs, packed, None, "none", [], ""))  # noqa: SLF001
+        fastest = min(_median_time(way, seconds / len(ways)) for way in ways)
         return {"flop_per_s": 2 * ROWS * SIZE * SIZE / fastest}
 
 
-def _times(work: Callable[[], Any], seconds: float) -> float:
-    """The median time of a call, over this many seconds and three calls at least, one more to warm up."""
+def _median_time(work: Callable[[], Any], seconds: float) -> float:
+    """Median duration of a call, over `seconds` and at least three calls; one more to warm up."""
     work()
-    taken: list[float] = []
+    durations: list[float] = []
     end = time.perf_counter() + seconds
-    while len(taken) < 3 or time.perf_counter() < end:
-        began = time.perf_counter()
+    while len(durations) < 3 or time.perf_counter() < end:
+        start = time.perf_counter()
         work()
-        taken.append(time.perf_counter() - began)
-    return sorted(taken)[len(taken) // 2]
+        durations.append(time.perf_counter() - start)
+    return sorted(durations)[len(durations) // 2]

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Peer:
-    """A CTranslate2 generator. Its model speaks tokens as texts; ids are their places in the vocabulary."""
+    """A CTranslate2 generator. It takes tokens as texts; ids are their positions in the vocabulary."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         """settings: `model` (folder), `work` (where the conversion goes), `dtype`, `threads`.

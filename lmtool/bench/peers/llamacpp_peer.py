@@ -1,23 +1,28 @@
-"""llama.cpp through llama-cpp-python's plain bindings: one context, a sequence a stream, all logits of the batch."""
+"""llama.cpp through llama-cpp-python's plain bindings, and the GGUF files that it reads."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TYPES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16", "int8": "Q8_0"}
+"""Our names of dtypes to GGUF's."""
 
 
 class Peer:
-    """A llama.cpp context with room for all streams."""
+    """One llama.cpp context, with a sequence for each stream and all logits of the batch."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         """settings: `model` (folder or GGUF file), `work`, `dtype`, `threads`, `streams`, `tokens`.
 
-        A folder is written as GGUF into `work` once a dtype. Raises RuntimeError when llama.cpp refuses the model.
+        A folder is converted to GGUF in `work`, once for each dtype. Raises RuntimeError when llama.cpp cannot load it.
         """
         import llama_cpp
         import numpy as np
-
-        from lmtool.bench.peers.gguf_file import write_gguf
 
         self._np, self._c = np, llama_cpp
         self._dtype = settings["dtype"]
@@ -82,3 +87,86 @@ class Peer:
         size = (self._vocab_size,)
         rows = (self._c.llama_get_logits_ith(self._context, index) for index in last)
         return [int(self._np.ctypeslib.as_array(row, shape=size).argmax()) for row in rows]
+
+
+def write_gguf(folder: Path, path: Path, dtype: str) -> None:
+    """Write the model of a folder as GGUF, matrices in `dtype`, without a vocabulary: llama.cpp gets ids only.
+
+    Raises ValueError for another family or dtype. Needs the packages gguf and safetensors.
+    """
+    import gguf
+
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    family = config["model_type"]
+    if family not in {"llama", "gpt2"} or dtype not in TYPES:
+        raise ValueError(f"{family} in {dtype} cannot be written as GGUF here; known: llama and gpt2 in {list(TYPES)}")
+    matrix_type = gguf.GGMLQuantizationType[TYPES[dtype]]
+    writer = gguf.GGUFWriter(str(path), family)
+    (_describe_llama if family == "llama" else _describe_gpt2)(writer, config)
+    writer.add_tokenizer_model("none")
+    blocks = config["num_hidden_layers" if family == "llama" else "n_layer"]
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[family.upper()], blocks)
+    for name, data in _tensors(folder):
+        named = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if named is None:
+            raise ValueError(f"{name} has no name in GGUF")
+        kind, shaped = gguf.GGMLQuantizationType.F32, _shaped(name, data, config)
+        if shaped.ndim == 2 and not name.endswith("wpe.weight"):
+            kind = matrix_type
+        writer.add_tensor(named, gguf.quants.quantize(shaped, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _tensors(folder: Path) -> Iterator[tuple[str, Any]]:
+    """Names and float32 numpy arrays."""
+    from safetensors import safe_open
+
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="np") as stream:
+            for name in stream.keys():  # noqa: SIM118  # no mapping
+                if not name.endswith((".attn.bias", ".attn.masked_bias")):
+                    yield name, stream.get_tensor(name).astype("float32")
+
+
+def _shaped(name: str, data: Any, config: dict[str, Any]) -> Any:
+    """Rows in the order in which llama.cpp rotates them (pairs side by side); GPT-2's matrices as [out, in]."""
+    if name.endswith("q_proj.weight"):
+        return _interleaved(data, config["num_attention_heads"])
+    if name.endswith("k_proj.weight"):
+        return _interleaved(data, config.get("num_key_value_heads") or config["num_attention_heads"])
+    if ".c_" in name and data.ndim == 2:
+        return data.T.copy()
+    return data
+
+
+def _interleaved(data: Any, heads: int) -> Any:
+    rows = data.shape[0]
+    return data.reshape(heads, 2, rows // heads // 2, -1).swapaxes(1, 2).reshape(rows, -1)
+
+
+def _describe_llama(writer: Any, config: dict[str, Any]) -> None:
+    heads = config["num_attention_heads"]
+    rope = config.get("rope_parameters") or {"rope_theta": config.get("rope_theta", 10000.0)}
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(config.get("num_key_value_heads") or heads)
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_dimension_count(config.get("head_dim") or config["hidden_size"] // heads)
+    writer.add_rope_freq_base(rope["rope_theta"])
+    writer.add_vocab_size(config["vocab_size"])
+
+
+def _describe_gpt2(writer: Any, config: dict[str, Any]) -> None:
+    writer.add_context_length(config["n_positions"])
+    writer.add_embedding_length(config["n_embd"])
+    writer.add_block_count(config["n_layer"])
+    writer.add_feed_forward_length(config.get("n_inner") or 4 * config["n_embd"])
+    writer.add_head_count(config["n_head"])
+    writer.add_layer_norm_eps(config["layer_norm_epsilon"])
+    writer.add_vocab_size(config["vocab_size"])

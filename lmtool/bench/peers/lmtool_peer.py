@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 class Peer:
-    """One engine, driven from an event loop as a server drives it."""
+    """Our engine, driven from an event loop as a server drives it."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         """settings: `model` (folder), `dtype`, `threads`, `streams` (most at once)."""
-        from lmtool.engine.backends import load_engine
+        from lmtool.engine.engine_loader import load_engine
 
         self._engine = load_engine(settings["model"], _config(settings))
         self._loop = asyncio.new_event_loop()
 
     def about(self) -> dict[str, Any]:
-        """Versions, dtype, what computes it, and size."""
+        """Versions, dtype, kernels and size."""
         info = self._engine.info_now
         return {
             "versions": dict(info.versions),
@@ -64,7 +64,7 @@ class Peer:
         return ids
 
     def close(self) -> None:
-        """Stop the engine and give everything back."""
+        """Stop the engine and free everything."""
         self._engine.close()
         self._loop.close()
 
@@ -74,10 +74,10 @@ def _config(settings: dict[str, Any]) -> EngineConfig:
     from lmtool.engine.config import EngineConfig
     from lmtool.errors import UsageError
 
-    wanted = {"threads": settings["threads"], "max_streams": settings["streams"], "dtype": settings["dtype"]}
-    wanted["speculation"] = False  # a random model repeats itself as no text does: that would be no contest
+    arguments = {"threads": settings["threads"], "max_streams": settings["streams"], "dtype": settings["dtype"]}
+    arguments["speculation"] = False  # random models repeat themselves far more than text does: not a fair contest
     if settings["dtype"] == "int8":
         if "quantize" not in {field.name for field in fields(EngineConfig)}:
             raise UsageError("this engine has no int8", "leave lmtool:int8 out")
-        wanted |= {"dtype": "auto", "quantize": "int8"}
-    return EngineConfig(**wanted)
+        arguments |= {"dtype": "auto", "quantize": "int8"}
+    return EngineConfig(**arguments)

@@ -1,4 +1,4 @@
-"""Checkpoints with random weights, made on the spot; and the folder of a model on the hub."""
+"""Makes checkpoints with random weights, and downloads models of the hub."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
     "gpt2": {},
 }
-"""What `random:NAME` can name; `gpt2` is the smallest of that family, 124 million weights."""
+"""The models of `random:NAME`; `gpt2` is the smallest of its family, 124 million weights."""
 
 
 class Peer:
     """Makes folders in transformers' layout."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        """settings: nothing that is used."""
+        """settings: ignored."""
 
     def about(self) -> dict[str, Any]:
-        """The transformers that makes them."""
+        """Transformers' version."""
         import transformers
 
         return {"versions": {"transformers": transformers.__version__}}
 
     def make(self, name: str, folder: str, seed: int) -> dict[str, Any]:
-        """Write a model of random float32 weights, and a tokenizer that has a word for each id."""
+        """Write a model of random float32 weights, and a tokenizer with a word for each id."""
         import torch
         import transformers
 
@@ -68,12 +68,12 @@ class Peer:
         """The folder of a hub model, downloaded where it is not in the cache."""
         from huggingface_hub import snapshot_download
 
-        wanted = ["*.json", "*.safetensors", "*.txt", "*.model"]
-        return {"folder": str(Path(snapshot_download(name, allow_patterns=wanted)))}
+        patterns = ["*.json", "*.safetensors", "*.txt", "*.model"]
+        return {"folder": str(Path(snapshot_download(name, allow_patterns=patterns)))}
 
 
 def _save_tokenizer(size: int, folder: str) -> None:
-    """`<pad> <s> </s> w3 w4 ...`: engines that want a vocabulary find one."""
+    """`<pad> <s> </s> w3 w4 ...`: for engines that need a vocabulary."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

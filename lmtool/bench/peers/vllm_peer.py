@@ -1,4 +1,4 @@
-"""vLLM's engine core in this very process, so that its CPU time can be told."""
+"""vLLM's engine core in this process, so that its CPU time can be measured."""
 
 from __future__ import annotations
 
@@ -38,6 +38,6 @@ class Peer:
         from vllm import SamplingParams
 
         greedy = SamplingParams(temperature=0.0, max_tokens=output, ignore_eos=True, detokenize=False)
-        asked = [{"prompt_token_ids": prompt} for prompt in prompts]
-        results = self._model.generate(asked, greedy, use_tqdm=False)
+        requests = [{"prompt_token_ids": prompt} for prompt in prompts]
+        results = self._model.generate(requests, greedy, use_tqdm=False)
         return [list(result.outputs[0].token_ids) for result in results]

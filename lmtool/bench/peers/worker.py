@@ -1,6 +1,6 @@
-"""The program that runs one engine in the environment of its own: requests come as JSON lines, so do the answers.
+"""The program that runs one engine in its own environment: calls and answers are JSON lines.
 
-It needs the standard library and that engine only, so that a foreign Python can run it (`lmtool.bench.worker`).
+It needs the standard library and that engine only, so that a foreign Python can run it (`bench.peer_process`).
 """
 
 from __future__ import annotations
@@ -17,65 +17,66 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 MODULES = {
-    "lmtool": "lmtool_peer",
-    "transformers": "transformers_peer",
-    "transformers-cb": "batching_peer",
-    "llamacpp": "llamacpp_peer",
-    "ctranslate2": "ctranslate2_peer",
-    "vllm": "vllm_peer",
-    "ceiling": "ceiling_peer",
-    "maker": "maker_peer",
+    "lmtool": ("lmtool_peer", "Peer"),
+    "transformers": ("transformers_peer", "Peer"),
+    "transformers-cb": ("transformers_peer", "BatchingPeer"),
+    "llamacpp": ("llamacpp_peer", "Peer"),
+    "ctranslate2": ("ctranslate2_peer", "Peer"),
+    "vllm": ("vllm_peer", "Peer"),
+    "ceiling": ("ceiling_peer", "Peer"),
+    "maker": ("maker_peer", "Peer"),
 }
-"""Name of a peer to its module beside this one."""
+"""Name of a peer to its module in this package, and its class."""
 
 
 class Peer(Protocol):
     """One engine with one model."""
 
     def about(self) -> dict[str, Any]:
-        """What it is: `versions` at least."""
+        """A description: `versions` at least."""
 
     def generate(self, prompts: list[list[int]], output: int) -> list[list[int]]:
-        """Continue all prompts at once, greedily, `output` tokens each, eos ids being nothing special."""
+        """Continue all prompts at once, greedily, `output` tokens each, ignoring eos."""
 
 
 def main(words: list[str]) -> None:
-    """Serve requests on stdin until it ends. words: the peer's name, its settings as JSON."""
+    """Serve calls from stdin until its end. words: the peer's name, its settings as JSON."""
     name, settings = words[0], json.loads(words[1])
-    wire = _wire()
+    wire = _answer_stream()
     if settings.get("cpus"):
         os.sched_setaffinity(0, settings["cpus"])
-    began = time.perf_counter()
+    start = time.perf_counter()
     try:
-        peer = importlib.import_module(f"lmtool.bench.peers.{MODULES[name]}").Peer(settings)
-    except Exception as problem:  # noqa: BLE001  # whatever it is, the program that started this one tells it
-        _say(wire, _failure(problem))
+        module, kind = MODULES[name]
+        peer = getattr(importlib.import_module(f"lmtool.bench.peers.{module}"), kind)(settings)
+    except Exception as problem:  # noqa: BLE001  # whatever it is, the program that started this one reports it
+        _send(wire, _failure(problem))
         return
-    _say(wire, {**peer.about(), "load_s": time.perf_counter() - began})
+    _send(wire, {**peer.about(), "load_s": time.perf_counter() - start})
     for line in sys.stdin:
         try:
-            answer = answer_to(peer, json.loads(line))
+            answer = call(peer, *json.loads(line))
         except Exception as problem:  # noqa: BLE001  # as above
             answer = _failure(problem)
-        _say(wire, answer)
+        _send(wire, answer)
     if hasattr(peer, "close"):
         peer.close()
 
 
-def answer_to(peer: Any, request: dict[str, Any]) -> dict[str, Any]:
-    """Do what is asked: `timed` runs, or the call of one of the peer's own methods."""
-    if request["do"] == "timed":
-        return timed(peer, request["first"], request["then"], request["output"])
-    if request["do"] == "greedy":
-        return {"ids": peer.generate(request["prompts"], request["output"])}
-    result: dict[str, Any] = getattr(peer, request["do"])(**request.get("with", {}))
+def call(peer: Any, method: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Call `timed`, `greedy`, or one of the peer's own methods."""
+    if method == "timed":
+        return timed(peer, **arguments)
+    if method == "greedy":
+        return {"ids": peer.generate(**arguments)}
+    result: dict[str, Any] = getattr(peer, method)(**arguments)
     return result
 
 
 def timed(peer: Peer, first: list[list[int]], then: list[list[int]], output: int) -> dict[str, Any]:
-    """Wall and CPU seconds of the prompts alone (one token each) and of a whole run, which uses other prompts.
+    """Wall and CPU seconds of the prompts alone (one token each), and of a whole run on other prompts.
 
-    Other prompts of the same lengths, because an engine may remember. Decoding takes the difference.
+    Others of the same lengths, because an engine may cache prefixes. Decoding takes the difference.
     """
     prefill, _ = _measured(lambda: peer.generate(first, 1))
     total, ids = _measured(lambda: peer.generate(then, output))
@@ -85,7 +86,7 @@ def timed(peer: Peer, first: list[list[int]], then: list[list[int]], output: int
         "total_s": total[0],
         "total_cpu_s": total[1],
         "lengths": [len(own) for own in ids],
-        "rss_bytes": _resident(),
+        "rss_bytes": peak_memory(),
     }
 
 
@@ -95,8 +96,8 @@ def _measured(work: Callable[[], list[list[int]]]) -> tuple[tuple[float, float],
     return (time.perf_counter() - wall, time.process_time() - cpu), result
 
 
-def _resident() -> int:
-    """Most memory this process has held, in bytes."""
+def peak_memory() -> int:
+    """Peak memory of this process, in bytes."""
     import resource
 
     unit = 1 if sys.platform == "darwin" else 1024
@@ -107,14 +108,14 @@ def _failure(problem: Exception) -> dict[str, Any]:
     return {"error": f"{type(problem).__name__}: {problem}"}
 
 
-def _wire() -> TextIO:
-    """Stdout for answers alone: whatever libraries print goes to stderr."""
+def _answer_stream() -> TextIO:
+    """Stdout, for answers only: whatever libraries print goes to stderr."""
     wire = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return wire
 
 
-def _say(wire: TextIO, answer: dict[str, Any]) -> None:
+def _send(wire: TextIO, answer: dict[str, Any]) -> None:
     wire.write(json.dumps(answer) + "\n")
     wire.flush()
 

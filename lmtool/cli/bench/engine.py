@@ -1,4 +1,4 @@
-"""`lmtool bench engine`: our engine beside its peers on the same weights, as ratios within each round."""
+"""`lmtool bench engine`: our engine beside other engines on the same weights, as ratios within each round."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Annotated, Literal
 
 import typer
 
-from lmtool.cli.bench.reporting import Compare, JsonOnly, Save, Tolerance
-from lmtool.cli.invocation import Common
+from lmtool.cli.bench.reporting import Report, parse_numbers
+from lmtool.cli.common_options import Common
+from lmtool.option import option
 
-WHAT = "What is measured"
+PANEL = "Measurement"
 
 
 async def engine(
@@ -25,65 +26,47 @@ async def engine(
             show_default=False,
         ),
     ] = None,
-    peer: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="transformers, transformers-cb, llamacpp, ctranslate2, vllm, or none; NAME:DTYPE=PYTHON (repeatable).",
-            show_default="whatever is installed",
-            rich_help_panel=WHAT,
-        ),
-    ] = None,
-    dtype: Annotated[
-        Literal["auto", "float32", "bfloat16", "float16", "int8"],
-        typer.Option(
-            help="Of everybody's weights, where --peer says no other; auto: as serve has them.", rich_help_panel=WHAT
-        ),
-    ] = "auto",
-    batch: Annotated[str, typer.Option(metavar="N,N", help="Streams at once.", rich_help_panel=WHAT)] = "1,8,32",
-    prompt_len: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens.", rich_help_panel=WHAT)] = 16,
-    output_len: Annotated[int, typer.Option(min=2, metavar="N", help="Tokens.", rich_help_panel=WHAT)] = 33,
-    rounds: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Undisturbed visits of everybody.", rich_help_panel=WHAT)
-    ] = 5,
-    threads: Annotated[
-        int, typer.Option(min=1, metavar="N", help="CPU threads of each engine.", rich_help_panel=WHAT)
-    ] = 1,
-    cpus: Annotated[
-        str | None, typer.Option(metavar="N,N", help="Confine every engine to these processors.", rich_help_panel=WHAT)
-    ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of prompts and random weights.", rich_help_panel=WHAT)] = 0,
-    patience: Annotated[
-        float, typer.Option("--timeout", min=1, metavar="S", help="Longest load or run.", rich_help_panel=WHAT)
-    ] = 600.0,
-    json_only: JsonOnly = False,
-    save: Save = None,
-    compare: Compare = None,
-    tolerance: Tolerance = 0.1,
+    *,
+    peer: list[str] | None = option(
+        None,
+        "transformers, transformers-cb, llamacpp, ctranslate2, vllm, or none; NAME:DTYPE=PYTHON (repeatable).",
+        PANEL,
+        shown_default="whatever is installed",
+        metavar="NAME",
+    ),
+    dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = option(
+        "auto", "Number format of all weights, unless --peer names another; auto: that of serve.", PANEL
+    ),
+    batch: str = option("1,8,32", "Streams at once.", PANEL, metavar="N,N"),
+    prompt_len: int = option(16, "Tokens.", PANEL, metavar="N", minimum=1),
+    output_len: int = option(33, "Tokens.", PANEL, metavar="N", minimum=2),
+    rounds: int = option(5, "Valid rounds of all engines.", PANEL, metavar="N", minimum=1),
+    threads: int = option(1, "CPU threads of each engine.", PANEL, metavar="N", minimum=1),
+    cpus: str | None = option(None, "Confine every engine to these processors.", PANEL, metavar="N,N"),
+    seed: int = option(0, "Of prompts and random weights.", PANEL, metavar="N"),
+    patience: float = option(600.0, "Longest load or run.", PANEL, flag="--timeout", metavar="S", minimum=1),
+    report: Report,
 ) -> None:
-    """Measure our engine, as it is served, beside its peers: same weights, rotated rounds, ratios with their spread.
+    """Measure our engine, as it is served, beside others: same weights, rotated rounds, ratios with their spread.
 
-    A peer counts only if its greedy ids are those of transformers in float32, up to near ties. A round counts only if
-    a calibration kernel is as fast after it as before. Numbers of processors begin with 0.
+    A peer is valid only if its greedy ids are those of transformers in float32, up to near ties; a round only if a
+    calibration kernel is as fast after it as before. Processors are numbered from 0.
     """
     from lmtool.bench.contestants import contestants
-    from lmtool.bench.engine_card import engine_card
-    from lmtool.bench.engine_report import EngineBench, as_outcome
+    from lmtool.bench.engine_report import EngineBench, as_outcome, engine_card
     from lmtool.bench.engine_run import run
-    from lmtool.cli.bench.reporting import earlier, finish, numbers
-    from lmtool.cli.output import Output
-    from lmtool.cli.wiring import need_serve_packages
+    from lmtool.serving.composition import need_serve_packages
 
-    out = Output.of(common)
+    out = common.output()
     need_serve_packages()
-    before = earlier(compare, "engine")
-    taking_part, missing = contestants(peer or (), dtype)
+    before = report.before("engine")
+    participants, missing = contestants(peer or (), dtype)
     for sentence in missing:
         out.note(sentence)
     bench = EngineBench(
         model=_source(model),
-        contestants=tuple(taking_part),
-        batch=numbers(batch, "--batch"),
+        contestants=tuple(participants),
+        batch=parse_numbers(batch, "--batch"),
         prompt_len=prompt_len,
         output_len=output_len,
         rounds=rounds,
@@ -92,50 +75,42 @@ async def engine(
         seed=seed,
         timeout=patience,
     )
-    with _ended_in_order():
-        report = await run(bench, out.note)
-    finish(
-        out,
-        lambda columns: engine_card(report, columns),
-        as_outcome(report),
-        before,
-        json_only=json_only,
-        save=save,
-        tolerance=tolerance,
-    )
+    with _cancel_on_sigterm():
+        measured = await run(bench, out.note)
+    report.finish(out, lambda columns: engine_card(measured, columns), as_outcome(measured), before)
 
 
 @contextlib.contextmanager
-def _ended_in_order() -> Iterator[None]:
-    """Let SIGTERM end what runs inside as Ctrl-C does: workers are ended, converted models deleted."""
+def _cancel_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM cancel the block as Ctrl-C does: peers are ended, converted models deleted."""
     import asyncio
     import signal
 
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
-    told: list[int] = []
+    received: list[int] = []
 
     def end() -> None:
-        told.append(signal.SIGTERM)
+        received.append(signal.SIGTERM)
         task.cancel()
 
     loop.add_signal_handler(signal.SIGTERM, end)
     try:
         yield
     except asyncio.CancelledError:
-        if told:
-            raise typer.Exit(128 + told[0]) from None
+        if received:
+            raise typer.Exit(128 + received[0]) from None
         raise
     finally:
         loop.remove_signal_handler(signal.SIGTERM)
 
 
 def _source(model: str | None) -> str:
-    """What to load. Raises `UsageError` for a random model that is not known, `ModelLoadError` for no model at all."""
+    """The model to load. Raises `UsageError` for an unknown random model, `ModelLoadError` for no model at all."""
     from lmtool.bench.engine_run import RANDOM
     from lmtool.bench.peers.maker_peer import SHAPES
-    from lmtool.cli.wiring import served
     from lmtool.errors import UsageError
+    from lmtool.serving.model_names import served
 
     if model is None or not model.startswith(RANDOM):
         return served(model).source

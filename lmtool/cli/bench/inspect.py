@@ -1,56 +1,43 @@
-"""`lmtool bench inspect`: whether the inspector keeps up, and how it feels meanwhile."""
+"""`lmtool bench inspect`: whether the inspector keeps up with a load, and how fast it reacts to keys."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
 
-import typer
-
-from lmtool.cli.bench.reporting import Compare, JsonOnly, Save, Tolerance
-from lmtool.cli.invocation import Common
+from lmtool.cli.bench.reporting import Report
+from lmtool.cli.common_options import Common
+from lmtool.option import option
 
 LOAD = "Load"
 
 
+@dataclass(frozen=True, slots=True)
+class LooserReport(Report):
+    """Times of keys vary more than those of engines."""
+
+    tolerance: float = option(0.3, "How much worse still passes.", "Outcome", metavar="SHARE", minimum=0)
+
+
 def inspect(
     common: Common,
-    rate: Annotated[
-        float, typer.Option(min=64, metavar="N", help="Tokens a second that are offered.", rich_help_panel=LOAD)
-    ] = 50_000.0,
-    streams: Annotated[
-        int, typer.Option(min=1, max=1000, metavar="N", help="That they belong to.", rich_help_panel=LOAD)
-    ] = 64,
-    seconds: Annotated[float, typer.Option(min=0.5, metavar="S", help="How long.", rich_help_panel=LOAD)] = 10.0,
-    tokens: Annotated[
-        int, typer.Option(min=64, metavar="N", help="In the trace that is opened.", rich_help_panel=LOAD)
-    ] = 1_000_000,
-    size: Annotated[str, typer.Option(metavar="WxH", help="Of the terminal.", rich_help_panel=LOAD)] = "160x45",
-    seed: Annotated[int, typer.Option(metavar="N", help="Of the tokens.", rich_help_panel=LOAD)] = 0,
-    json_only: JsonOnly = False,
-    save: Save = None,
-    compare: Compare = None,
-    tolerance: Tolerance = 0.3,
+    *,
+    rate: float = option(50_000.0, "Tokens a second.", LOAD, metavar="N", minimum=64),
+    streams: int = option(64, "Streams of these tokens.", LOAD, metavar="N", minimum=1, maximum=1000),
+    seconds: float = option(10.0, "Duration.", LOAD, metavar="S", minimum=0.5),
+    tokens: int = option(1_000_000, "Tokens of the trace.", LOAD, metavar="N", minimum=64),
+    size: str = option("160x45", "Size of the terminal.", LOAD, metavar="WxH"),
+    seed: int = option(0, "Seed of the tokens.", LOAD, metavar="N"),
+    report: LooserReport,
 ) -> None:
-    """Show the inspector many streams in a real pseudo-terminal, then a long trace; time its keys, count its CPU.
+    """Run the inspector in a pseudo-terminal, on many live streams, then on a long trace; time its keys and its CPU.
 
-    Key times are those from the press to the end of what the key does.
+    A key's time is from the press to the end of its action.
     """
-    from lmtool.bench.inspect_card import inspect_card
-    from lmtool.bench.inspect_run import InspectBench, as_outcome, run
-    from lmtool.cli.bench.reporting import earlier, finish
-    from lmtool.cli.output import Output
-    from lmtool.tui.snapshot import size_of
+    from lmtool.bench.inspect_run import InspectBench, as_outcome, inspect_card, run
+    from lmtool.tui.headless import size_of
 
-    out = Output.of(common)
-    before = earlier(compare, "inspect")
+    out = common.output()
+    before = report.before("inspect")
     columns, rows = size_of(size)
-    report = run(InspectBench(rate, streams, seconds, tokens, columns, rows, seed), out.note)
-    finish(
-        out,
-        lambda width: inspect_card(report, width),
-        as_outcome(report),
-        before,
-        json_only=json_only,
-        save=save,
-        tolerance=tolerance,
-    )
+    measured = run(InspectBench(rate, streams, seconds, tokens, columns, rows, seed), out.note)
+    report.finish(out, lambda width: inspect_card(measured, width), as_outcome(measured), before)

@@ -1,39 +1,33 @@
-"""How a benchmark ends: its card, what `--compare` found, `--save`, and one JSON line last."""
+"""The end of a benchmark: its card, the comparison of `--compare`, `--save`, and one JSON line last."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from lmtool.cli.output import Output
+from lmtool.option import option
+from lmtool.terminal import Output
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from rich.console import RenderableType
 
     from lmtool.bench.result import Metric
 
-_END = "Outcome"
-JsonOnly = Annotated[bool, typer.Option("--json", help="Print the JSON line only.", rich_help_panel=_END)]
-Save = Annotated[Path | None, typer.Option(metavar="FILE", help="Keep the outcome there.", rich_help_panel=_END)]
-Compare = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Status 1 when worse than this outcome.", rich_help_panel=_END)
-]
-Tolerance = Annotated[
-    float, typer.Option(min=0, metavar="SHARE", help="How much worse still passes.", rich_help_panel=_END)
-]
-
-NO_END = 120
-"""Columns where no terminal says how many it has."""
+_PANEL = "Outcome"
+DEFAULT_COLUMNS = 120
+"""Where there is no terminal."""
 
 
-def numbers(text: str, name: str) -> tuple[int, ...]:
+def parse_numbers(text: str, name: str) -> tuple[int, ...]:
     """`1,8,32` as numbers. Raises `UsageError` that names the option."""
     from lmtool.errors import UsageError
 
@@ -43,55 +37,54 @@ def numbers(text: str, name: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(int(part) for part in parts))
 
 
-def earlier(compare: Path | None, kind: str) -> dict[str, Metric]:
-    """What to compare with; read before anything is measured. Raises `FileError`."""
-    from lmtool.bench.result import read
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What to do with a benchmark's outcome."""
 
-    return read(compare, kind) if compare is not None else {}
+    json_only: bool = option(False, "Print the JSON line only.", _PANEL, flag="--json")
+    save: Path | None = option(None, "Save the outcome as JSON.", _PANEL, metavar="FILE")
+    compare: Path | None = option(None, "Status 1 when worse than this outcome.", _PANEL, metavar="FILE")
+    tolerance: float = option(0.1, "How much worse still passes.", _PANEL, metavar="SHARE", minimum=0)
 
+    def before(self, kind: str) -> Mapping[str, Metric]:
+        """Metrics to compare with: read before anything is measured. Raises `FileError` for no outcome of this kind."""
+        from lmtool.bench.result import read
 
-def finish(
-    out: Output,
-    card: Callable[[int], RenderableType],
-    result: Mapping[str, Any],
-    before: Mapping[str, Metric],
-    *,
-    json_only: bool,
-    save: Path | None,
-    tolerance: float,
-) -> None:
-    """Print and keep a benchmark's outcome. Ends with status 1 when it is worse than before beyond the tolerance."""
-    from lmtool.bench.result import Metric, changes
-    from lmtool.bench.result import save as keep
+        return {} if self.compare is None else read(self.compare, kind)
 
-    if save is not None:
-        keep(save, result)
-    now = {name: Metric(entry["value"], entry["better"]) for name, entry in result["metrics"].items()}
-    compared = changes(before, now, tolerance)
-    if not json_only:
-        show(out, card)
-        for change in compared:
-            sign = "worse" if change.worse else "as good"
-            out.line(f"{sign}: {change.name} {change.before:.4g} → {change.now:.4g}")
-    told = dict(result)
-    if before:
-        told["compared"] = [
-            {"name": one.name, "before": one.before, "now": one.now, "worse": one.worse} for one in compared
-        ]
-    out.line(json.dumps(told, ensure_ascii=False))
-    if before and not compared:
+    def finish(
+        self,
+        out: Output,
+        card: Callable[[int], RenderableType],
+        result: Mapping[str, Any],
+        before: Mapping[str, Metric],
+    ) -> None:
+        """Print and save the outcome. Exits with status 1 when it is worse than before beyond the tolerance."""
+        from lmtool.bench.result import Metric, changes
+        from lmtool.bench.result import save as write
         from lmtool.errors import UsageError
 
-        raise UsageError("the two runs have no number in common", "compare with a run of the same settings")
-    if any(one.worse for one in compared):
-        raise typer.Exit(1)
+        if self.save is not None:
+            write(self.save, result)
+        now = {name: Metric(entry["value"], entry["better"]) for name, entry in result["metrics"].items()}
+        compared = changes(before, now, self.tolerance)
+        if not self.json_only:
+            _print_card(out, card)
+            for change in compared:
+                sign = "worse" if change.worse else "as good"
+                out.line(f"{sign}: {change.name} {change.before:.4g} → {change.now:.4g}")
+        rows = [{"name": one.name, "before": one.before, "now": one.now, "worse": one.worse} for one in compared]
+        out.line(json.dumps({**result, "compared": rows} if before else result, ensure_ascii=False))
+        if before and not compared:
+            raise UsageError("the two runs have no figure in common", "compare with a run of the same settings")
+        if any(one.worse for one in compared):
+            raise typer.Exit(1)
 
 
-def show(out: Output, card: Callable[[int], RenderableType]) -> None:
-    """Print a card as wide as the terminal is."""
+def _print_card(out: Output, card: Callable[[int], RenderableType]) -> None:
     from rich.console import Console
 
-    columns = shutil.get_terminal_size((NO_END, 24)).columns
+    columns = shutil.get_terminal_size((DEFAULT_COLUMNS, 24)).columns
     console = Console(
         file=sys.stdout, width=columns, no_color=not out.color, force_terminal=out.color, highlight=False, emoji=False
     )

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from lmtool.cli.invocation import Common
-from lmtool.cli.trace.files import Force, tell_ending, text_output, write_trace
+from lmtool.cli.common_options import Common
+from lmtool.cli.trace.files import FORCE, text_output, warn_if_incomplete, write_trace
+from lmtool.option import option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lmtool.cli.output import Output
+    from lmtool.terminal import Output
 
 Target = Literal["asciicast", "csv", "har", "lines", "markdown", "trace"]
 
@@ -21,19 +22,16 @@ Target = Literal["asciicast", "csv", "har", "lines", "markdown", "trace"]
 def convert(
     common: Common,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A trace; for --to trace a trace or a > and < log.")],
-    to: Annotated[Target, typer.Option("--to", help="What to write; trace reads a log, or packs and unpacks.")] = "csv",
-    output: Annotated[
-        Path | None, typer.Option("--output", "-O", metavar="FILE", help="Where to write.", show_default="stdout")
-    ] = None,
-    force: Force = False,
+    to: Target = option("csv", "What to write; trace reads a log, or packs and unpacks."),
+    output: Path | None = option(None, "Where to write.", short="-O", shown_default="stdout", metavar="FILE"),
+    force: bool = FORCE,
 ) -> None:
     """Write a trace as CSV, Markdown, asciicast, HAR or wire log, or make a trace of a wire log."""
-    from lmtool.cli.output import Output
     from lmtool.errors import UsageError
-    from lmtool.trace.exports import FORMATS
+    from lmtool.trace.formats import FORMATS
     from lmtool.trace.reader import TraceReader
 
-    out = Output.of(common)
+    out = common.output()
     if to == "trace":
         if output is None:
             raise UsageError("a trace needs a file to be written into", "add -O FILE")
@@ -41,25 +39,25 @@ def convert(
         return
     reader = TraceReader(file)
     with text_output(output, force=force) as target:
-        for piece in FORMATS[to](reader.header, (event for _, event in reader.located(whole=True))):
+        for piece in FORMATS[to](reader.header, (event for _, event in reader.with_offsets(whole=True))):
             target.write(piece)
-    tell_ending(out, reader)
+    warn_if_incomplete(out, reader)
 
 
 def _to_trace(out: Output, file: Path, output: Path, *, force: bool) -> None:
     from lmtool.trace.events import End
+    from lmtool.trace.formats import from_wire_log
     from lmtool.trace.header import Header
     from lmtool.trace.reader import TraceReader
-    from lmtool.trace.wire_logs import events_of
 
     if _is_trace(file):
         reader = TraceReader(file)
         events = (event for event in reader if not isinstance(event, End))
         count = write_trace(output, reader.header, events, force=force, sources=[file])
-        tell_ending(out, reader)
+        warn_if_incomplete(out, reader)
     else:
         header = Header(by="lmtool", title=file.stem, transport={"kind": "websocket"}, times="numbered")
-        count = write_trace(output, header, events_of(_lines(file), header.json), force=force, sources=[file])
+        count = write_trace(output, header, from_wire_log(_lines(file), header.json), force=force, sources=[file])
     out.note(f"{output} has {count} events")
 
 

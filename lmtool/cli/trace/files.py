@@ -1,4 +1,4 @@
-"""What the `trace` commands share: opening traces, writing new ones, telling how a file ends."""
+"""What the `trace` commands share: reading traces, writing new ones, warning of incomplete ones."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lmtool.option import option
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lmtool.cli.output import Output
+    from lmtool.terminal import Output
     from lmtool.trace.events import Event
     from lmtool.trace.exchanges import Exchange
     from lmtool.trace.header import Header
@@ -21,38 +23,34 @@ if TYPE_CHECKING:
 
 TraceFile = Annotated[Path, typer.Argument(metavar="FILE", help="A trace: NAME.lmtp.jsonl, or packed with gzip.")]
 NewFile = Annotated[Path, typer.Option("--output", "-O", metavar="FILE", help="The trace to write; .gz packs it.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")]
+FORCE = option(False, "Replace the file if it exists.")
 
 
-def tell_ending(out: Output, reader: TraceReader) -> None:
+def warn_if_incomplete(out: Output, reader: TraceReader) -> None:
     """Warn when a trace that was read to its end is not complete."""
     if reader.ending is not None and reader.ending.state != "complete":
         out.warn(f"{reader.path} is {reader.ending.state}: {reader.ending.reason}")
 
 
-def read_exchanges(out: Output, path: Path) -> list[Exchange]:
-    """The requests of a trace, each with its answer; warns when the trace is not complete. Raises `FileError`."""
-    from lmtool.trace.exchanges import exchanges
-    from lmtool.trace.reader import TraceReader
-
-    reader = TraceReader(path)
-    found = exchanges(event for _, event in reader.located(whole=True))
-    tell_ending(out, reader)
-    return found
-
-
-def read_whole(out: Output, path: Path) -> tuple[Header, list[Event]]:
+def read_events(out: Output, path: Path) -> tuple[Header, list[Event]]:
     """Header and events of a trace, large values in their places; warns when it is not complete. Raises `FileError`."""
     from lmtool.trace.reader import TraceReader
 
     reader = TraceReader(path)
-    events = [event for _, event in reader.located(whole=True)]
-    tell_ending(out, reader)
+    events = [event for _, event in reader.with_offsets(whole=True)]
+    warn_if_incomplete(out, reader)
     return reader.header, events
 
 
+def read_exchanges(out: Output, path: Path) -> list[Exchange]:
+    """The requests of a trace, each with its answer; warns when the trace is not complete. Raises `FileError`."""
+    from lmtool.trace.exchanges import exchanges
+
+    return exchanges(read_events(out, path)[1])
+
+
 def write_trace(path: Path, header: Header, events: Iterable[Event], *, force: bool, sources: Iterable[Path]) -> int:
-    """Write a trace of these events; return how many there were. Raises `FileError`."""
+    """Write a trace of these events; return their number. Raises `FileError`."""
     from lmtool.errors import FileError, UsageError
     from lmtool.trace.writer import TraceWriter
 

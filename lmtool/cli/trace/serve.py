@@ -7,52 +7,38 @@ from typing import Annotated, Literal
 
 import typer
 
-from lmtool.cli.invocation import Common
-from lmtool.cli.serving.access import AllowHost, AllowOrigin, NoAuth
+from lmtool.cli.common_options import Common
 from lmtool.cli.trace.files import read_exchanges
+from lmtool.option import option
+from lmtool.serving.config import AccessConfig, ListenConfig
 
 
 async def serve(
     common: Common,
+    access: AccessConfig,
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Traces whose requests can be answered.")],
-    host: Annotated[str, typer.Option(help="Interface to listen on; 0.0.0.0 is every one.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="0 takes a free one.")] = 8080,
-    match: Annotated[
-        Literal["exact", "prompt", "order"],
-        typer.Option("--match", help="All fields, only model and prompt, or the n-th answer for the n-th request."),
-    ] = "exact",
-    ignore: Annotated[
-        list[str] | None, typer.Option("--ignore", metavar="FIELD", help="A field that may differ; repeatable.")
-    ] = None,
-    on_miss: Annotated[
-        Literal["error", "nearest", "close", "hang", "forward"],
-        typer.Option("--on-miss", help="What a request gets that is not recorded."),
-    ] = "error",
-    to: Annotated[
-        str | None, typer.Option("--to", metavar="URL", help="The real server, for --on-miss forward.")
-    ] = None,
-    speed: Annotated[str, typer.Option("--speed", metavar="N|max", help="Times as fast as recorded.")] = "1",
-    max_gap: Annotated[
-        float | None, typer.Option("--max-gap", metavar="S", min=0, help="Longest wait inside an answer.")
-    ] = None,
-    chaos: Annotated[
-        str,
-        typer.Option("--chaos", metavar="LIST", help="Trouble: batch, delay, fields, commands, cut; all."),
-    ] = "",
-    seed: Annotated[int, typer.Option("--seed", help="Of the trouble: the same seed, the same trouble.")] = 0,
-    reuse: Annotated[bool, typer.Option("--reuse", help="Answer equal requests again when all are used.")] = False,
-    allow_origin: AllowOrigin = None,
-    allow_host: AllowHost = None,
-    no_auth: NoAuth = False,
+    host: str = option("127.0.0.1", "Interface to listen on; 0.0.0.0 is every one."),
+    port: int = option(8080, "0 takes a free one.", short="-p", minimum=0, maximum=65535),
+    match: Literal["exact", "prompt", "order"] = option(
+        "exact", "All fields, only model and prompt, or the n-th answer for the n-th request."
+    ),
+    ignore: list[str] | None = option(None, "A field that may differ; repeatable.", metavar="FIELD"),
+    on_miss: Literal["error", "nearest", "close", "hang", "forward"] = option(
+        "error", "What a request gets that is not recorded."
+    ),
+    to: str | None = option(None, "The real server, for --on-miss forward.", metavar="URL"),
+    speed: str = option("1", "Times as fast as recorded.", metavar="N|max"),
+    max_gap: float | None = option(None, "Longest wait inside an answer.", metavar="S", minimum=0),
+    chaos: str = option("", "Trouble: batch, delay, fields, commands, cut; all.", metavar="LIST"),
+    seed: int = option(0, "Of the trouble: the same seed, the same trouble."),
+    reuse: bool = option(False, "Answer equal requests again when all are used."),
 ) -> None:
     """Answer requests as they were answered when they were recorded: a mock server for tests of clients.
 
     --api-key is asked for, and shown to the server of --to unless its URL has another, ws://user:KEY@HOST:PORT/.
     """
-    from lmtool.cli.output import Output
-    from lmtool.cli.serving import interrupts, listening
-    from lmtool.cli.serving.access import AccessConfig
     from lmtool.errors import UsageError
+    from lmtool.serving import interrupts, listening
     from lmtool.trace.chaos import Chaos
     from lmtool.trace.chaos import parse as parse_chaos
     from lmtool.trace.matching import Matcher
@@ -61,21 +47,22 @@ async def serve(
 
     if (to is None) == (on_miss == "forward"):
         raise UsageError("--on-miss forward and --to URL belong together", "give both, or neither")
-    out, pace, trouble = Output.of(common), Pace(speed_of(speed), max_gap), Chaos(parse_chaos(chaos), seed)
+    out, pace, trouble = common.output(), Pace(parse_speed(speed), max_gap), Chaos(parse_chaos(chaos), seed)
     recorded = [exchange for file in files for exchange in read_exchanges(out, file)]
     matcher = Matcher(recorded, match, ignore=ignore or (), reuse=reuse)
     target = None if to is None else parse_target(to, common.api_key)
-    place = listening.ListenConfig(host, port)
-    door = AccessConfig(common.api_key, tuple(allow_origin or ()), tuple(allow_host or ()), no_auth)
-    policy = door.policy(place)
+    place = ListenConfig(host, port)
+    policy = access.policy(place, common.api_key)
     for sentence in policy.warnings(public=place.public):
         out.warn(sentence)
     player = Player(matcher, pace, "error" if on_miss == "forward" else on_miss, out.warn, trouble, target, policy)
     sockets = listening.bind(place)
     await player.listen(sockets)
-    out.note(f"answering {len(recorded)} recorded requests at {listening.url(place, sockets)}    Ctrl-C ends it", "")
-    with interrupts.watch() as asked:
-        await asked.first.wait()
+    with interrupts.watch() as interrupt:
+        out.note(
+            f"answering {len(recorded)} recorded requests at {listening.url(place, sockets)}    Ctrl-C ends it", ""
+        )
+        await interrupt.first.wait()
     await player.close()
     unused = len(matcher.unused)
     out.note(
@@ -83,8 +70,8 @@ async def serve(
     )
 
 
-def speed_of(text: str) -> float | None:
-    """How many times as fast as recorded; None for `max`. Raises `UsageError`."""
+def parse_speed(text: str) -> float | None:
+    """A factor on the recorded speed; None for `max`. Raises `UsageError`."""
     from lmtool.errors import UsageError
 
     if text == "max":

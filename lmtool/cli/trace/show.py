@@ -2,46 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from lmtool.cli.invocation import Common
-from lmtool.cli.trace.files import TraceFile, tell_ending
+from lmtool.cli.common_options import Common
+from lmtool.cli.trace.files import TraceFile, warn_if_incomplete
+from lmtool.option import option
 
 
 def show(
     common: Common,
     file: TraceFile,
-    connection: Annotated[
-        int | None, typer.Option("--connection", "-c", metavar="N", help="Only this connection.", show_default=False)
-    ] = None,
-    filter: Annotated[  # noqa: A002 - names the variable and the setting as well
-        str,
-        typer.Option(
-            "--filter",
-            metavar="EXPR",
-            help='Only these: sid:3 p<.1 rank>3 gap>50ms err "text" /re/ | ! ( ).',
-            show_default=False,
-        ),
-    ] = "",
-    jsonl: Annotated[bool, typer.Option("--jsonl", help="One JSON object a token or other event.")] = False,
+    connection: int | None = option(None, "Only this connection.", short="-c", metavar="N"),
+    filter: str = option("", 'Only these: sid:3 p<.1 rank>3 gap>50ms err "text" /re/ | ! ( ).', metavar="EXPR"),  # noqa: A002 - names the setting
+    jsonl: bool = option(False, "One JSON object a token or other event."),
 ) -> None:
     """Print a trace: one line for each token and each other event."""
     import msgspec
 
-    from lmtool.cli.output import Output
     from lmtool.errors import UsageError
     from lmtool.trace.answers import Answers
     from lmtool.trace.description import describe, objects
     from lmtool.trace.filter import parse
     from lmtool.trace.reader import TraceReader
     from lmtool.trace.stream_events import stream_of
-    from lmtool.tui.sieve import load_selection
+    from lmtool.tui.token_filter import load_selection
 
     if jsonl and filter:
         raise UsageError("--filter selects lines for people, --jsonl prints every event", "filter the objects with jq")
-    out = Output.of(common)
+    out = common.output()
     chosen = parse(filter) if filter else None
     reader = TraceReader(file)
     header = reader.header
@@ -55,10 +41,10 @@ def show(
                 for one in objects(event) if shown else ():
                     out.line(msgspec.json.encode(one).decode())
                 continue
-            for line in describe(event, answers, None if selection is None else selection.wants):
+            for line in describe(event, answers, None if selection is None else selection.passes):
                 if shown:
                     printed = True
                     out.line(line)
     if chosen is not None and not printed:
         out.note_nothing_passed(chosen.source)
-    tell_ending(out, reader)
+    warn_if_incomplete(out, reader)

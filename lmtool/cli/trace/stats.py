@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from lmtool.cli.invocation import Common
-from lmtool.cli.trace.files import TraceFile, tell_ending
+from lmtool.cli.common_options import Common
+from lmtool.cli.trace.files import TraceFile, warn_if_incomplete
+from lmtool.option import option
 
 if TYPE_CHECKING:
-    from lmtool.cli.output import Output
+    from lmtool.terminal import Output
 
 _SHOWN = 40
 
@@ -18,35 +17,34 @@ _SHOWN = 40
 def stats(
     common: Common,
     file: TraceFile,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: bool = option(False, "One JSON object.", flag="--json"),
 ) -> None:
     """Print how many tokens, how fast, and how each stream ended."""
     import json
 
-    from lmtool.cli.output import Output
     from lmtool.trace.reader import TraceReader
+    from lmtool.trace.scanning import Scan
     from lmtool.trace.statistics import TraceFigures
 
-    out = Output.of(common)
+    out = common.output()
     reader, figures = TraceReader(file), TraceFigures()
-    for event in reader:
-        figures.add(event)
+    figures.read(Scan(reader))
     assert reader.ending is not None
-    found = {"file": str(file), "state": reader.ending.state, **figures.as_json()}
+    report = {"file": str(file), "state": reader.ending.state, **figures.as_json()}
     if as_json:
-        out.line(json.dumps(found))
+        out.line(json.dumps(report))
     else:
-        _print(out, found)
-    tell_ending(out, reader)
+        _print(out, report)
+    warn_if_incomplete(out, reader)
 
 
-def _print(out: Output, found: dict[str, Any]) -> None:
+def _print(out: Output, figures: dict[str, Any]) -> None:
     out.line(
-        f"{found['duration_s']:.3f} s · {found['connections']} connections · {found['requests']} requests · "
-        f"{found['tokens']} tokens · {found['client_frames']} > {found['server_frames']} < frames"
+        f"{figures['duration_s']:.3f} s · {figures['connections']} connections · {figures['requests']} requests · "
+        f"{figures['tokens']} tokens · {figures['client_frames']} > {figures['server_frames']} < frames"
     )
-    out.line(f"gap p50 {_figure(found['gap_p50_ms'])} ms · p99 {_figure(found['gap_p99_ms'])} ms")
-    listed = found["listed"]
+    out.line(f"gap p50 {_figure(figures['gap_p50_ms'])} ms · p99 {_figure(figures['gap_p99_ms'])} ms")
+    listed = figures["listed"]
     row = "{:<8} {:<24} {:>7} {:>7} {:>9} {:>8} {:>8} {:>8}  {}".format
     if listed:
         out.line(row("stream", "request", "prompt", "tokens", "ttft ms", "tok/s", "gap p99", "ppl", "end"))

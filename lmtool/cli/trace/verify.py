@@ -2,135 +2,131 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from lmtool.cli.invocation import Common
+from lmtool.cli.common_options import Common
+from lmtool.option import option
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
-    from lmtool.cli.output import Output
-    from lmtool.cli.trace.verifying import Plan
-    from lmtool.trace.verification import Case, Known, Outcome
+    from lmtool.terminal import Output
+    from lmtool.trace.verification import Plan, RecordingOutcome, Server
 
 
 async def verify(
     common: Common,
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Traces, and folders that hold some.")],
-    to: Annotated[
-        list[str] | None, typer.Option("--to", metavar="URL", help="A server to send recordings to; repeatable.")
-    ] = None,
-    serve: Annotated[
-        list[str] | None,
-        typer.Option("--serve", metavar="MODEL", help="Serve this model here and send them to it; repeatable."),
-    ] = None,
-    only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="GLOB", help="NAME, or NAME[drive]; repeatable.")
-    ] = None,
-    listing: Annotated[bool, typer.Option("--list", help="Name the checks, do none.")] = False,
-    level: Annotated[
-        Literal["shape", "ids", "numbers", "time"] | None,
-        typer.Option("--level", help="How much must be equal.", show_default="as each recording says, or numbers"),
-    ] = None,
-    known_failing: Annotated[
-        Path | None,
-        typer.Option("--known-failing", metavar="FILE", help="Checks that must fail: PATTERN  # reason, one a line."),
-    ] = None,
-    known_flaky: Annotated[
-        Path | None, typer.Option("--known-flaky", metavar="FILE", help="Checks that may fail, in the same form.")
-    ] = None,
-    update: Annotated[
-        bool, typer.Option("--update", help="Replace recordings that the server no longer agrees with; not in CI.")
-    ] = False,
-    report: Annotated[
-        Path | None,
-        typer.Option("--report", metavar="FOLDER", help="Write junit.xml, report.json and report.md there."),
-    ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", metavar="N", min=1, help="Checks at once.")] = 1,
-    patience: Annotated[
-        float, typer.Option("--timeout", metavar="S", min=0, help="Longest wait for what does not come.")
-    ] = 60.0,
+    to: list[str] | None = option(None, "A server to send recordings to; repeatable.", metavar="URL"),
+    serve: list[str] | None = option(None, "Serve this model here and send them to it; repeatable.", metavar="MODEL"),
+    only: list[str] | None = option(None, "NAME, or NAME[drive]; repeatable.", metavar="GLOB"),
+    listing: bool = option(False, "Name the checks, do none.", flag="--list"),
+    level: Literal["shape", "ids", "numbers", "time"] | None = option(
+        None, "How much must be equal.", shown_default="as each recording says, or numbers"
+    ),
+    known_failing: Path | None = option(None, "Checks that must fail: PATTERN  # reason, one a line.", metavar="FILE"),
+    known_flaky: Path | None = option(None, "Checks that may fail, in the same form.", metavar="FILE"),
+    update: bool = option(False, "Replace recordings that the server no longer agrees with; not in CI."),
+    report: Path | None = option(None, "Write junit.xml, report.json and report.md there.", metavar="FOLDER"),
+    jobs: int = option(1, "Checks at once.", short="-j", metavar="N", minimum=1),
+    timeout_s: float = option(60.0, "Longest wait for an answer.", flag="--timeout", metavar="S", minimum=0),
 ) -> None:
     """Check each recording twice: played to our client by the mock server, and sent to a real server.
 
-    Status 1 where a check does not hold; then what came is kept beside the report.
+    Status 1 where a check does not hold; then the replay is kept beside the report.
     """
-    import contextlib
-
-    from lmtool.cli.output import Output
-    from lmtool.cli.trace import verifying
     from lmtool.errors import UsageError
-    from lmtool.trace.verification import Known, select
+    from lmtool.trace import verification
+    from lmtool.trace.outcomes import KnownFailures
 
-    out, found = Output.of(common), verifying.find(paths)
-    chosen = select(_cases(found), only or ())
+    out, recordings = common.output(), verification.find(paths)
+    cases = verification.select(list(recordings), only or ())
     if listing:
-        for case in chosen:
+        for case in cases:
             out.line(case.id)
         return
     if update and os.environ.get("CI"):
         raise UsageError("--update is refused in CI: recordings are replaced by people, who look at what changed")
-    known = Known(_read_list(known_failing), _read_list(known_flaky))
+    known = KnownFailures.read(known_failing, known_flaky)
     async with contextlib.AsyncExitStack() as servers:
-        under_test = [await verifying.ask(url, common.api_key) for url in to or ()]
-        under_test += [await servers.enter_async_context(verifying.started(model)) for model in serve or ()]
-        plan = verifying.Plan(tuple(under_test), known, level, patience, report or Path("report"), update)
-        cases = [(case, found[case.name]) for case in chosen]
-        outcomes = await verifying.run(plan, cases, jobs, lambda one: _tell(out, one))
-    _finish(out, outcomes, plan, known, written=report is not None)
+        under_test = [await running_server(url, common.api_key) for url in to or ()]
+        under_test += [await servers.enter_async_context(local_server(model)) for model in serve or ()]
+        plan = verification.Plan(tuple(under_test), known, level, timeout_s, report or Path("report"), update)
+        located = [(case, recordings[case.name]) for case in cases]
+        outcomes = await verification.run(plan, located, jobs, lambda one: _show(out, one))
+    _finish(out, outcomes, plan, written=report is not None)
 
 
-def _cases(found: dict[str, Path]) -> list[Case]:
-    from lmtool.trace.verification import DIRECTIONS, Case
+def _show(out: Output, outcome: RecordingOutcome) -> None:
+    for line in outcome.lines:
+        out.line(line)
+    if outcome.trace:
+        out.line(f"    lmtool inspect {outcome.recorded} {outcome.trace}")
+        out.line(f"    lmtool trace diff {outcome.recorded} {outcome.trace}")
 
-    return [Case(name, direction) for name in found for direction in DIRECTIONS]
 
-
-def _read_list(file: Path | None) -> tuple[tuple[str, str], ...]:
+def _finish(out: Output, outcomes: Sequence[RecordingOutcome], plan: Plan, *, written: bool) -> None:
     from lmtool.errors import FileError
-    from lmtool.trace.verification import read_list
-
-    if file is None:
-        return ()
-    try:
-        return read_list(file.read_text(encoding="utf-8").splitlines())
-    except (OSError, UnicodeError) as error:
-        raise FileError(f"cannot read {file}: {error}") from None
-
-
-def _tell(out: Output, outcome: Outcome) -> None:
-    reason = f"  ({outcome.reason})" if outcome.reason else ""
-    out.line(f"{outcome.judgement:<13} {outcome.case.id}{reason}")
-    if outcome.judgement in ("pass", "skipped"):
-        return
-    findings = outcome.findings
-    for finding in findings[:10]:
-        out.line(f"    {finding}")
-    if len(findings) > 10:
-        out.line(f"    ... and {len(findings) - 10} more")
-    if outcome.actual:
-        out.line(f"    lmtool inspect {outcome.recorded} {outcome.actual}")
-        out.line(f"    lmtool trace diff {outcome.recorded} {outcome.actual}")
-
-
-def _finish(out: Output, outcomes: Sequence[Outcome], plan: Plan, known: Known, *, written: bool) -> None:
-    from lmtool.errors import FileError
-    from lmtool.trace.reports import REPORTS, summary
+    from lmtool.trace.outcomes import unmatched
+    from lmtool.trace.verification import REPORTS, summary
 
     if written:
         try:
             plan.report.mkdir(parents=True, exist_ok=True)
-            for name, make in REPORTS.items():
-                (plan.report / name).write_text(make(outcomes), encoding="utf-8")
+            for name, write in REPORTS.items():
+                (plan.report / name).write_text(write(outcomes), encoding="utf-8")
         except OSError as error:
             raise FileError(f"cannot write into {plan.report}: {error.strerror}") from None
     out.note(summary(outcomes), "")
-    for pattern, _ in known.failing:
-        if not any(one.case.matches(pattern) for one in outcomes):
-            out.warn(f"known-failing names {pattern}, which is no check here")
-    if any(one.failed for one in outcomes):
+    for pattern in unmatched(plan.known.failing, [one.case for one in outcomes]):
+        out.warn(f"known-failing names {pattern}, which is no check here")
+    if any(one.bad for one in outcomes):
         raise typer.Exit(1)
+
+
+async def running_server(url: str, api_key: str | None) -> Server:
+    """A running server. Raises `ConnectError`, `ServerError`, `TimeLimitError`."""
+    from lmtool.errors import ConnectError
+    from lmtool.lmtp.client import LmtpClient
+    from lmtool.trace.proxy import parse_target
+    from lmtool.trace.verification import Server
+
+    target = parse_target(url, api_key)
+    if target.url.startswith("http"):
+        return Server(target, None)
+    async with LmtpClient(url, api_key=api_key) as client:
+        try:
+            models = await client.models(timeout=30.0)
+        except ConnectError:
+            return Server(target, None)  # it is there: LMQL's drops a connection over a question without a name
+        return Server(target, models[0].name if len(models) == 1 else None)
+
+
+@contextlib.asynccontextmanager
+async def local_server(model: str) -> AsyncIterator[Server]:
+    """A server of this model in this process, in float32 on the CPU as for recordings. Raises `ModelLoadError`."""
+    from lmtool.engine.config import EngineConfig
+    from lmtool.serving.composition import need_serve_packages
+    from lmtool.serving.config import ListenConfig, ModelsConfig, ServiceConfig
+    from lmtool.serving.listening import bind, url
+    from lmtool.serving.model_names import threads_for
+    from lmtool.serving.service import Service
+    from lmtool.trace.proxy import parse_target
+    from lmtool.trace.verification import Server
+
+    need_serve_packages()
+    engine = EngineConfig(device="cpu", dtype="float32", threads=threads_for(model))
+    models = ModelsConfig(model)
+    service, place = Service(ServiceConfig(models, engine)), ListenConfig(port=0)
+    try:
+        sockets = bind(place)
+        service.listen(sockets)
+        await service.ready(lambda _progress: None)
+        yield Server(parse_target(url(place, sockets)), models.main)
+    finally:
+        await service.close()

@@ -5,6 +5,7 @@ Letters: T tokens of the batch, H query heads, KV key heads, D head size, I inne
 
 from __future__ import annotations
 
+from collections import UserDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,13 +15,17 @@ from torch.nn.functional import pad
 
 from lmtool.engine.cpu.library import CGroup, CLayer, CModel, CStep, address
 from lmtool.engine.cpu.products import PackedProduct, interleaved, multiply, pack
+from lmtool.engine.decoder_weights import take_weights
 from lmtool.engine.model_runner import ModelRunner
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from lmtool.engine.attention import BlockAttention
     from lmtool.engine.batch import Batch
-    from lmtool.engine.cpu.decoder import Affine, Decoder, LayerWeights
     from lmtool.engine.cpu.library import Kernels
+    from lmtool.engine.decoder_config import DecoderConfig
+    from lmtool.engine.decoder_weights import Affine, LayerWeights
     from lmtool.engine.kv_cache import KVCache
 
 
@@ -29,7 +34,7 @@ _CPU = torch.device("cpu")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CompiledLayer:
-    """One decoder layer: what keeps its memory alive."""
+    """One decoder layer; keeps its memory alive."""
 
     products: tuple[PackedProduct, PackedProduct, PackedProduct, PackedProduct]
     """Queries with keys and values; output; up, with its gates; down."""
@@ -38,51 +43,60 @@ class CompiledLayer:
     window: int | None
 
 
-class CompiledModel:
+class CompiledForward:
     """A `Forward` in float32, weights stored as `dtype`, which inputs of products may be rounded to.
 
-    A row's bits are the same in any batch, alone as well, and however its stream is cut into steps. Its cache is read
-    by nobody else: keys lie across their blocks, [D, BLOCK_TOKENS] each.
+    A row's bits are the same in any batch, alone as well, and however its stream is cut into steps. No other pass can
+    read its cache: keys are transposed within their blocks, [D, BLOCK_TOKENS] each.
     """
 
     def __init__(
-        self, kernels: Kernels, decoder: Decoder, frequencies: Tensor | None, context: int, dtype: torch.dtype
+        self,
+        kernels: Kernels,
+        config: DecoderConfig,
+        weights: dict[str, Tensor],
+        frequencies: Tensor | None,
+        context: int,
+        dtype: torch.dtype,
     ) -> None:
-        """Take the weights out of the decoder, layer by layer.
+        """Take the weights out of `weights`, layer by layer.
 
         frequencies: [D / 2] float32, radians a position; None where positions have embeddings. context: positions of
-        the longest stream. dtype: float32, bfloat16, or int8.
+        the longest stream. dtype: float32, bfloat16, or int8, see `hardware.kernel_dtype`.
         """
-        shape = decoder.shape
+        tracked = _TrackedWeights(weights)
+        decoder = take_weights(config, tracked)
+        layers = _page_out_behind(kernels, decoder.layers, tracked)
         self._kernels = kernels
-        self._shape = shape
+        self._config = config
         self._positions = None if decoder.position_embedding is None else decoder.position_embedding.float().clone()
         tied = decoder.head is None
         self._head = pack(kernels, decoder.embedding if decoder.head is None else decoder.head, None, dtype)
         self._embedding = None if tied and dtype != torch.int8 else decoder.embedding.clone()
         self._norm = [None if part is None else part.float().clone() for part in decoder.norm]
         self.layers = [
-            _compiled(kernels, layer, window, dtype)
-            for layer, window in zip(decoder.layers, shape.windows, strict=True)
+            _compiled(kernels, layer, window, dtype) for layer, window in zip(layers, config.windows, strict=True)
         ]
         self._inner = self.layers[0].products[3].inputs
         angles = None if frequencies is None else torch.outer(torch.arange(context).float(), frequencies)
         self._cos = None if angles is None else angles.cos()
         self._sin = None if angles is None else angles.sin()
         self._model = CModel(
-            **{name: getattr(shape, name) for name in ("heads", "kv_heads", "head_dim", "hidden", "centred", "gated")},
+            **{name: getattr(config, name) for name in ("heads", "kv_heads", "head_dim", "hidden")},
+            centred=config.is_gpt2,
+            gated=not config.is_gpt2,
             inner=self._inner,
             cos=address(self._cos),
             sin=address(self._sin),
-            eps=shape.eps,
-            scaling=shape.head_dim**-0.5,
+            eps=config.eps,
+            scaling=config.head_dim**-0.5,
         )
         self._structures = (CLayer * len(self.layers))(*(_structure(layer) for layer in self.layers))
         self._cache: KVCache | None = None
-        self._room = _Room(self, 0)
+        self._buffers = _Buffers(self, 0)
 
     def runner(self, cache: KVCache, chunk_tokens: int) -> ModelRunner:
-        """What runs steps through this pass."""
+        """A runner of steps through this pass."""
         return ModelRunner(
             self,
             cache,
@@ -91,7 +105,7 @@ class CompiledModel:
             1,
             free_cuts=True,
             kernels=self._kernels.name,
-            doubling_position=self._shape.doubling_position,
+            doubling_position=self._config.doubling_position,
         )
 
     def logits(self, batch: Batch, attention: BlockAttention) -> Tensor:
@@ -100,12 +114,11 @@ class CompiledModel:
             self._bind(attention.cache)
         self._kernels.use_threads(torch.get_num_threads())
         tokens = batch.input_ids.shape[1]
-        if tokens > self._room.tokens:
-            self._room = _Room(self, tokens)
-        room = self._room
-        hidden = room.hidden[:tokens]
+        if tokens > self._buffers.tokens:
+            self._buffers = _Buffers(self, tokens)
+        hidden = self._buffers.hidden[:tokens]
         hidden.copy_(self._embedded(batch))
-        self._kernels.layers(self._model, self._structures, len(self.layers), room.step(batch))
+        self._kernels.layers(self._model, self._structures, len(self.layers), self._buffers.step(batch))
         if not batch.logits:
             return hidden.new_empty(0, 0)
         rows = hidden if len(batch.logit_rows) == tokens == batch.logits else hidden.index_select(0, batch.logit_rows)
@@ -120,17 +133,8 @@ class CompiledModel:
     def _normed(self, rows: Tensor) -> Tensor:
         out = torch.empty_like(rows)
         scale, bias = self._norm
-        shape = self._shape
-        self._kernels.norm(
-            address(rows),
-            address(scale),
-            address(bias),
-            len(rows),
-            shape.hidden,
-            shape.centred,
-            shape.eps,
-            address(out),
-        )
+        size, centred, eps = self._config.hidden, self._config.is_gpt2, self._config.eps
+        self._kernels.norm(address(rows), address(scale), address(bias), len(rows), size, centred, eps, address(out))
         return out
 
     def _bind(self, cache: KVCache) -> None:
@@ -144,15 +148,15 @@ class CompiledModel:
     @property
     def sizes(self) -> tuple[int, int, int, int]:
         """Numbers for a token: hidden state, queries with keys and values, attention's output, inner ones."""
-        shape = self._shape
-        qkv = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
-        return shape.hidden, qkv, shape.heads * shape.head_dim, self._inner
+        config = self._config
+        qkv = (config.heads + 2 * config.kv_heads) * config.head_dim
+        return config.hidden, qkv, config.heads * config.head_dim, self._inner
 
 
-class _Room:
-    """Memory for the steps of up to so many tokens, used again at each."""
+class _Buffers:
+    """Memory for steps of up to `tokens` tokens, reused at each."""
 
-    def __init__(self, model: CompiledModel, tokens: int) -> None:
+    def __init__(self, model: CompiledForward, tokens: int) -> None:
         self.tokens = tokens
         hidden, qkv, attended, inner = model.sizes
         self.hidden = torch.empty(tokens, hidden)
@@ -164,7 +168,7 @@ class _Room:
         self._steps = torch.empty(tokens)
 
     def step(self, batch: Batch) -> CStep:
-        """What C needs to know about a batch, which must outlive it."""
+        """The batch as a C structure, which the batch must outlive."""
         groups = (CGroup * len(batch.groups))(
             *(
                 CGroup(
@@ -227,3 +231,31 @@ def _structure(layer: CompiledLayer) -> CLayer:
         down=down,
         window=layer.window or 0,
     )
+
+
+class _TrackedWeights(UserDict[str, Tensor]):
+    """Weights, with the memory of those that were taken out."""
+
+    def __init__(self, weights: dict[str, Tensor]) -> None:
+        super().__init__()
+        self.data = weights
+        self.places: list[tuple[int, int]] = []
+        """Address and bytes."""
+
+    def __delitem__(self, name: str) -> None:
+        self.places.append((self.data[name].data_ptr(), self.data[name].nbytes))
+        super().__delitem__(name)
+
+
+def _page_out_behind(
+    library: Kernels, layers: Iterator[LayerWeights], tracked: _TrackedWeights
+) -> Iterator[LayerWeights]:
+    """Each layer in turn; its weights in the checkpoint file leave memory before the next one.
+
+    Else the whole checkpoint file would be in memory beside the packed weights.
+    """
+    for layer in layers:
+        yield layer
+        for place, size in tracked.places:
+            library.page_out(place, size)
+        tracked.places.clear()

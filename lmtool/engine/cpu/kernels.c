@@ -1,4 +1,4 @@
-/* The decoder layers of the lean forward pass on CPU, over plain arrays.
+/* The decoder layers of the compiled forward pass on CPU, over plain arrays.
 
    Letters: T tokens of the batch, H query heads, KV key heads, G = H / KV, D head size, K inputs and N outputs of a
    matrix product.
@@ -8,7 +8,7 @@
    one walk over its own stream's positions. So a stream's bits do not depend on its neighbours, not even on there
    being any.
 
-   Compiled at load for the processor at hand, see compiler.py. Integers are int64 throughout, as in torch. */
+   Compiled at load for the processor at hand, see library.py. Integers are int64 throughout, as in torch. */
 
 #include <string.h>
 #include <sys/mman.h>
@@ -100,7 +100,7 @@ static void advise(void *at, int64_t size, uintptr_t page, int advice) {
     if (from < to) madvise((void *)from, to - from, advice);
 }
 
-/* Memory that is read from one end to the other again and again: large pages spare the processor look-ups. */
+/* Memory that is read from end to end again and again: large pages save address translations. */
 void prefer_large_pages(void *at, int64_t size) {
 #if defined(MADV_HUGEPAGE)
     advise(at, size, 1 << 21, MADV_HUGEPAGE);
@@ -109,8 +109,8 @@ void prefer_large_pages(void *at, int64_t size) {
 #endif
 }
 
-/* Memory that is not read any more: what lies in a file as well need not stay. It keeps its content. */
-void let_go(void *at, int64_t size) {
+/* Memory that is not read any more: pages of a mapped file need not stay. It keeps its content. */
+void page_out(void *at, int64_t size) {
 #if defined(MADV_PAGEOUT)
     advise(at, size, 1 << 12, MADV_PAGEOUT);
 #else
@@ -191,7 +191,7 @@ INLINE vec accumulated(const int kind, vec total, vec x, vec w) {
 #else
     (void)kind;
 #endif
-    return total + x * w;
+    return fused(x, w, total);
 }
 
 /* Rows of a group, [size, rows], with weights [size, WIDTH], added to their results [rows, WIDTH]. */
@@ -535,7 +535,8 @@ INLINE void score(const int rows, const float *packed, const float *keys, int64_
     for (int64_t i = 0; i < size; i += 2) { /* two chains of sums: a chain alone would wait for itself */
         UNROLL for (int k = 0; k < 2; k++) UNROLL for (int p = 0; p < PARTS; p++) {
             vec key = load(keys + (i + k) * BLOCK + p * LANES);
-            UNROLL for (int r = 0; r < rows; r++) total[r][p][k] += packed[(i + k) * QUERIES + r] * key;
+            UNROLL for (int r = 0; r < rows; r++)
+                total[r][p][k] = fused(fill(packed[(i + k) * QUERIES + r]), key, total[r][p][k]);
         }
     }
     UNROLL for (int r = 0; r < rows; r++) UNROLL for (int p = 0; p < PARTS; p++)
@@ -567,7 +568,7 @@ INLINE void weigh(const Model *m, int64_t window, int64_t position, int64_t star
         total += own;
     }
     *keep = *most == top ? 1.0f : *most == -INFINITY ? 0.0f : exponential(fill(*most - top))[0];
-    *weight = *weight * *keep + total;
+    *weight = fused(*weight, fill(*keep), total);
     *most = top;
 }
 
@@ -580,13 +581,15 @@ INLINE void mix(const int rows, const Look *look, const float *const *values, in
         UNROLL for (int r = 0; r < rows; r++) total[r] = load(look->out[r] + i) * keep[r];
         for (int block = 0; block < blocks; block++) for (int j = 0; j < BLOCK; j++) {
             vec value = load(values[block] + j * size + i);
-            UNROLL for (int r = 0; r < rows; r++) total[r] += shares[r][block * BLOCK + j] * value;
+            UNROLL for (int r = 0; r < rows; r++)
+                total[r] = fused(fill(shares[r][block * BLOCK + j]), value, total[r]);
         }
         UNROLL for (int r = 0; r < rows; r++) store(look->out[r] + i, total[r]);
     }
     for (; i < size; i++) for (int r = 0; r < rows; r++) {
         float total = look->out[r][i] * keep[r];
-        for (int j = 0; j < blocks * BLOCK; j++) total += shares[r][j] * values[j / BLOCK][j % BLOCK * size + i];
+        for (int j = 0; j < blocks * BLOCK; j++)
+            total = fused(fill(shares[r][j]), fill(values[j / BLOCK][j % BLOCK * size + i]), fill(total))[0];
         look->out[r][i] = total;
     }
 }

@@ -1,25 +1,41 @@
-"""The C kernels as Python calls them: structures and signatures."""
+"""The C kernels: compiled for this processor with the machine's own compiler, cached, and called from Python."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
 from ctypes import POINTER, Structure, c_char_p, c_float, c_int64, c_void_p
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lmtool.engine.cpu.compiler import ADVICE, compiled
 from lmtool.errors import ResourceError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from torch import Tensor
 
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("kernels.c", "sampling.c"))
+_HEADER = Path(__file__).with_name("vectors.h")
+
+COMPILE_SECONDS = 120
+"""Timeout of the compiler; it takes some three."""
+
+ADVICE = ("install gcc or clang, or name a C compiler with CC",)
+"""Hints of the error where there are no kernels."""
+
+_NATIVE = ("-march=native", "-mcpu=native")
+"""Flags for all instructions of this processor: gcc and clang on x86, clang on ARM."""
+
 FLOAT32, BFLOAT16, INT8 = range(3)
-"""What weights are stored as."""
+"""Formats of stored weights."""
 
 STORE, ADD, GATED, GELU = range(4)
-"""What becomes of a product: it is stored, added, goes through SiLU gates, or through the tanh-GELU."""
+"""Epilogues of a product: it is stored, added, goes through SiLU gates, or through the tanh-GELU."""
 
 
 class CProduct(Structure):
@@ -107,22 +123,22 @@ class Kernels:
         """Whether bfloat16 weights stand two by two and are multiplied so, by inputs rounded to bfloat16; else weights
         are widened and inputs are float32."""
         self.instructions: str = _function(library, "instructions", returns=c_char_p)().decode()
-        """Which ones of the processor are used, such as `AVX512-BF16`."""
+        """The processor's that are used, such as `AVX512-BF16`."""
         self.name = f"C kernels ({self.instructions})"
-        """What computes, as `ModelInfo.kernels` tells it."""
+        """For `ModelInfo.kernels`."""
         step, layer, model = POINTER(CStep), POINTER(CLayer), POINTER(CModel)
         self.use_threads = _function(library, "use_threads", c_int64)
         self.prefer_large_pages = _function(library, "prefer_large_pages", c_void_p, c_int64)
-        self.let_go = _function(library, "let_go", c_void_p, c_int64)
+        self.page_out = _function(library, "page_out", c_void_p, c_int64)
         self.layers = _function(library, "layers", model, layer, c_int64, step)
         norm = (c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_float, c_void_p)
         self.norm = _function(library, "norm", *norm)
         product = (POINTER(CProduct), c_void_p, c_int64, c_int64, c_void_p, c_int64, c_void_p, c_void_p)
         self.product = _function(library, "product", *product)
-        self.forbid = _function(library, "forbid", c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64)
-        self.draw = _function(library, "draw", c_void_p, c_int64, c_void_p, c_int64)
-        self.widest_draw: int = _function(library, "widest_draw", returns=c_int64)()
-        """Ids in the widest rows that `draw` takes."""
+        self.apply_masks = _function(library, "apply_masks", c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64)
+        self.sample = _function(library, "sample", c_void_p, c_int64, c_void_p, c_int64)
+        self.max_vocabulary: int = _function(library, "max_vocabulary", returns=c_int64)()
+        """Ids in the widest rows that `sample` takes."""
 
 
 def _function(
@@ -133,35 +149,35 @@ def _function(
     return function  # type: ignore[no-any-return]  # getattr of a library is Any
 
 
-class _Process:
-    """What holds for this process."""
-
-    wanted = True
-    """Whether `kernels` may give any."""
+_enabled = True
+"""Whether `kernels` may return any."""
 
 
 def use_kernels(choice: str) -> None:
-    """Decide what `kernels` gives in this process from now on. choice: see `EngineConfig.kernels`.
+    """Enable or disable the kernels for this process. choice: see `EngineConfig.kernels`.
 
     Raises `ResourceError` where they are required and there are none.
     """
-    _Process.wanted = choice != "none"
-    found = find_kernels() if choice == "required" else None
-    if isinstance(found, ResourceError):
-        raise ResourceError(f"--kernels required: {found.message}", *found.hints, "or compute without:  --kernels none")
+    global _enabled
+    _enabled = choice != "none"
+    library = find_kernels() if choice == "required" else None
+    if isinstance(library, ResourceError):
+        raise ResourceError(
+            f"--kernels required: {library.message}", *library.hints, "or compute without:  --kernels none"
+        )
 
 
 def kernels() -> Kernels | None:
-    """The kernels for this processor; None where there are none, or none are wanted."""
-    found = find_kernels() if _Process.wanted else None
-    return found if isinstance(found, Kernels) else None
+    """The kernels for this processor; None where there are none, or they are disabled."""
+    library = find_kernels() if _enabled else None
+    return library if isinstance(library, Kernels) else None
 
 
 @functools.cache
 def find_kernels() -> Kernels | ResourceError:
     """The kernels for this processor, or the reason why there are none."""
     try:
-        return Kernels(compiled())
+        return Kernels(compile_kernels())
     except ResourceError as problem:
         return problem
     except (OSError, AttributeError) as problem:
@@ -169,6 +185,76 @@ def find_kernels() -> Kernels | ResourceError:
 
 
 def address(tensor: Tensor | None) -> int | None:
-    """Where a contiguous tensor's numbers lie."""
+    """The address of a contiguous tensor's numbers."""
     assert tensor is None or tensor.is_contiguous()
     return None if tensor is None else tensor.data_ptr()
+
+
+def compile_kernels(folder: Path | None = None) -> Path:
+    """The library for this processor, compiled now or earlier. Raises `ResourceError` with the reason if it cannot be.
+
+    folder: where libraries are cached; None: below the user's cache folder. Needs a C compiler: the one that the
+    environment variable CC names, else cc, gcc or clang.
+    """
+    compiler = find_compiler() if os.name == "posix" else None
+    if compiler is None:
+        raise ResourceError("no C compiler found (CC, cc, gcc, clang)", *ADVICE)
+    try:
+        folder = folder or cache_folder()
+        library = folder / f"kernels-{_key(compiler)}.so"
+        if not library.exists():
+            _compile(compiler, library)
+    except (OSError, RuntimeError, subprocess.SubprocessError) as problem:  # RuntimeError: no home folder
+        raise ResourceError(f"C kernels cannot be compiled here: {problem}", *ADVICE) from None
+    return library
+
+
+def find_compiler() -> str | None:
+    """The path of a C compiler; None if there is none."""
+    named = os.environ.get("CC")
+    names = (named,) if named else ("cc", "gcc", "clang")
+    return next((path for name in names if (path := shutil.which(name))), None)
+
+
+def cache_folder() -> Path:
+    """The user's own folder for libraries. Raises PermissionError where others could put one there."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    folder = (Path(base) if base else Path.home() / ".cache") / "lmtool"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.stat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise PermissionError(f"{folder} can be written by others")
+    return folder
+
+
+def _key(compiler: str) -> str:
+    """A hash of what the library depends on: source, compiler and processor."""
+    parts = [source.read_bytes() for source in (*SOURCES, _HEADER)]
+    status = Path(compiler).stat()  # a newer one of that name may know more of the processor
+    parts += [os.fsencode(os.path.realpath(compiler)), b"%d %d" % (status.st_size, status.st_mtime_ns)]
+    parts += [platform.machine().encode()]
+    processor = Path("/proc/cpuinfo")
+    if processor.exists():
+        lines = processor.read_bytes().splitlines()
+        parts += next(([line] for line in lines if line.startswith((b"flags", b"Features"))), [])
+        parts += next(([line] for line in lines if line.startswith(b"model name")), [])
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:24]
+
+
+def _compile(compiler: str, library: Path) -> None:
+    """Write the library, whole or not at all. Raises `subprocess.SubprocessError` or OSError."""
+    with tempfile.TemporaryDirectory(dir=library.parent) as work:
+        output = Path(work) / library.name
+        for native in _NATIVE:
+            command = [compiler, "-O2", "-std=gnu11", native, "-fopenmp", "-shared", "-fPIC", *map(str, SOURCES)]
+            process = subprocess.run(  # noqa: S603  # the arguments are ours, the compiler the user's
+                [*command, "-o", str(output), "-lm"],
+                capture_output=True,
+                text=True,
+                timeout=COMPILE_SECONDS,
+                check=False,
+            )
+            if process.returncode == 0:
+                output.replace(library)
+                return
+    raise subprocess.SubprocessError((process.stderr.strip().splitlines() or ["no message"])[0])

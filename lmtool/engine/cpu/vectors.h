@@ -2,6 +2,11 @@
 
 #include <math.h>
 #include <stdint.h>
+#if defined(__FMA__) || defined(__AVX512F__)
+#include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
 
 #if defined(__AVX512F__)
 #define LANES 16
@@ -27,6 +32,22 @@ extern int team __attribute__((visibility("hidden")));
 INLINE vec load(const float *at) { return *(const loose *)at; }
 INLINE void store(float *at, vec value) { *(loose *)at = value; }
 INLINE vec fill(float value) { return value - (vec){0}; }
+
+/* a * b + c, rounded once where the processor can. Compilers decide that loop by loop, so that one with fewer rows may
+   give other bits: GCC does not do it for AMD processors where each turn waits for the one before. */
+INLINE vec fused(vec a, vec b, vec c) {
+#if defined(__AVX512F__)
+    return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__) && LANES == 8
+    return (vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__FMA__)
+    return (vec)_mm_fmadd_ps((__m128)a, (__m128)b, (__m128)c);
+#elif defined(__ARM_NEON) && defined(__ARM_FEATURE_FMA)
+    return (vec)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+    return a * b + c;
+#endif
+}
 INLINE vec choose(ivec mask, vec yes, vec no) { return (vec)(((ivec)yes & mask) | ((ivec)no & ~mask)); }
 INLINE vec highest(vec a, vec b) { return choose(a > b, a, b); }
 INLINE vec lowest(vec a, vec b) { return choose(a < b, a, b); }

@@ -1,7 +1,7 @@
-"""Decode steps as CUDA graphs: one recorded pass for each of a few batch sizes, over tensors that stay in place.
+"""Decode steps as CUDA graphs: one captured pass for each of a few batch sizes, over tensors that stay in place.
 
-A step of N rows runs the smallest recorded batch that holds them; rows of padding have text length 0 and store nothing.
-On CPU, for tests, a "graph" is the pass itself; the recording has not run on a GPU yet.
+A step of N rows runs the smallest captured batch that holds them; rows of padding have text length 0 and store nothing.
+On CPU, for tests, a "graph" is the pass itself; the capture has not run on a GPU yet.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from lmtool.engine.cuda.step_rows import Place, Singles, StepRows, slot
 from lmtool.engine.kv_cache import BLOCK_TOKENS
 
 if TYPE_CHECKING:
-    from lmtool.engine.cuda.backends import Backend
-    from lmtool.engine.cuda.paged_cache import PagedCache
+    from lmtool.engine.cuda.attention_backends import AttentionBackend
+    from lmtool.engine.kv_cache import PagedCache
     from lmtool.engine.model_runner import Forward
 
 _logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ _logger = logging.getLogger(__name__)
 Replay: TypeAlias = Callable[[], None]
 
 _WARM_RUNS = 2
-"""Passes before one is recorded: kernels are compiled and libraries set up by then."""
+"""Passes before the capture: kernels are compiled and libraries set up by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,16 @@ class _Graph:
 
 
 class DecodeGraphs:
-    """The recorded passes of one model, and the tensors that they read."""
+    """The captured passes of one model, and the tensors that they read."""
 
-    def __init__(self, forward: Forward, cache: PagedCache, backend: Backend, most_rows: int, context: int) -> None:
-        """most_rows: rows of the largest batch to record. context: positions of the longest text."""
+    def __init__(
+        self, forward: Forward, cache: PagedCache, backend: AttentionBackend, max_rows: int, context: int
+    ) -> None:
+        """max_rows: rows of the largest batch to capture. context: positions of the longest text."""
         self._forward = forward
         self._cache = cache
         self._backend = backend
-        self._sizes = batch_sizes(most_rows)
+        self._sizes = batch_sizes(max_rows)
         self._graphs: dict[int, _Graph] = {}
         device = cache.device
         self._device = device
@@ -59,27 +61,27 @@ class DecodeGraphs:
         """Ids, positions, slots and text lengths."""
         self._table_host = torch.zeros(rows, width, dtype=torch.int32, pin_memory=pinned)
         self._table = torch.zeros(rows, width, dtype=torch.int32, device=device)
-        self._known: list[list[int]] = [[] for _ in range(rows)]
-        """What each row of the table holds."""
+        self._table_rows: list[list[int]] = [[] for _ in range(rows)]
+        """Blocks in each row of the table."""
         self._copied = torch.cuda.Event() if pinned else None
 
     @property
-    def most_rows(self) -> int:
-        """Rows of the largest recorded batch; 0 before `record`."""
+    def max_rows(self) -> int:
+        """Rows of the largest captured batch; 0 before `capture`."""
         return max(self._graphs, default=0)
 
-    def record(self) -> None:
-        """Record all batch sizes, the largest first, so that the others share its memory."""
+    def capture(self) -> None:
+        """Capture all batch sizes, the largest first, so that the others share its memory."""
         self._tokens.zero_()
         self._tokens[2] = -1
         pool = torch.cuda.graph_pool_handle() if self._device.type == "cuda" else None
         for rows in reversed(self._sizes):
             logits: list[Tensor] = []
-            self._graphs[rows] = _Graph(_recorded(self._pass(rows, logits), self._device, pool), logits)
-        _logger.info("recorded decode steps of %s rows", ", ".join(map(str, self._sizes)))
+            self._graphs[rows] = _Graph(_captured(self._pass(rows, logits), self._device, pool), logits)
+        _logger.info("captured decode steps of %s rows", ", ".join(map(str, self._sizes)))
 
     def run(self, rows: list[Place], ids: Tensor | None = None) -> Tensor:
-        """Logits [N, V] float32 of N positions, at most `most_rows`, once the device is there.
+        """Logits [N, V] float32 of N positions, at most `max_rows`, once the device is there.
 
         ids: [N] int64 on the device, in place of the rows' own.
         """
@@ -111,7 +113,7 @@ class DecodeGraphs:
         return run
 
     def _fill(self, rows: list[Place]) -> None:
-        """Put a step's numbers where the recorded passes read them."""
+        """Put a step's numbers where the captured passes read them."""
         if self._copied is not None:
             # Else the last step's copies might still read what is written now. They wait at most for the step before
             # that one, whose outcome was read before this one is begun: they are done, or about to be.
@@ -121,12 +123,12 @@ class DecodeGraphs:
         host[2] = -1
         host[:, : len(rows)] = np.array([(row.token, row.position, slot(row), row.position + 1) for row in rows]).T
         self._tokens.copy_(self._tokens_host, non_blocking=True)
-        changed = [index for index, row in enumerate(rows) if self._known[index] != row.sequence.blocks]
+        changed = [index for index, row in enumerate(rows) if self._table_rows[index] != row.sequence.blocks]
         table = self._table_host.numpy()
         for index in changed:
             blocks = rows[index].sequence.blocks
             table[index, : len(blocks)] = blocks
-            self._known[index] = list(blocks)
+            self._table_rows[index] = list(blocks)
         if changed:
             own = slice(changed[0], changed[-1] + 1)
             self._table[own].copy_(self._table_host[own], non_blocking=True)
@@ -134,14 +136,14 @@ class DecodeGraphs:
             self._copied.record()
 
 
-def batch_sizes(most: int) -> list[int]:
-    """1, 2, 4, then multiples of 8, up to the first that is at least `most`."""
-    sizes = (1, 2, 4, *range(8, most + 8, 8))
-    return [size for size, smaller in zip(sizes, (0, *sizes), strict=False) if smaller < most]
+def batch_sizes(largest: int) -> list[int]:
+    """1, 2, 4, then multiples of 8, up to the first that is at least `largest`."""
+    sizes = (1, 2, 4, *range(8, largest + 8, 8))
+    return [size for size, smaller in zip(sizes, (0, *sizes), strict=False) if smaller < largest]
 
 
-def _recorded(run: Replay, device: torch.device, pool: Any) -> Replay:  # noqa: ANN401  # torch's own kind of handle
-    """What repeats the kernels of `run` without its Python; `run` itself on CPU."""
+def _captured(run: Replay, device: torch.device, pool: Any) -> Replay:  # noqa: ANN401  # torch's own handle
+    """Replays the kernels of `run` without its Python; `run` itself on CPU."""
     if device.type != "cuda":
         run()
         return run

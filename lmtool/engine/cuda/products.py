@@ -26,8 +26,8 @@ FIXED_ROWS = 128
 """Rows of every product in `--deterministic`: reading the weights takes longer than this many rows' arithmetic."""
 
 
-def settle() -> None:
-    """Have cuBLAS give the same bits in each run. Call before the first product on the GPU."""
+def make_cublas_deterministic() -> None:
+    """Make cuBLAS give the same bits in each run. Call before the first product on the GPU."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False

@@ -1,4 +1,4 @@
-"""Runs steps on a GPU: recorded passes for decode, a plain pass otherwise, smaller steps where memory runs out.
+"""Runs steps on a GPU: CUDA graphs for decode, a plain pass otherwise, smaller steps where memory runs out.
 
 Has run in Triton's interpreter only.
 """
@@ -13,9 +13,9 @@ import torch
 
 from lmtool.engine.cuda.graphs import DecodeGraphs
 from lmtool.engine.cuda.paged_attention import PagedAttention
-from lmtool.engine.cuda.paged_cache import PagedCache
-from lmtool.engine.cuda.step_rows import Place, build, single_rows, to_device
-from lmtool.engine.kv_cache import BLOCK_TOKENS
+from lmtool.engine.cuda.step_rows import Place, build, single_rows
+from lmtool.engine.device_transfer import to_device
+from lmtool.engine.kv_cache import BLOCK_TOKENS, PagedCache
 from lmtool.engine.model_runner import ModelRunner
 from lmtool.engine.plan import Plan, Span
 from lmtool.engine.sequence import Sequence
@@ -23,7 +23,7 @@ from lmtool.engine.sequence import Sequence
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from lmtool.engine.cuda.backends import Backend
+    from lmtool.engine.cuda.attention_backends import AttentionBackend
 
 _logger = logging.getLogger(__name__)
 
@@ -32,36 +32,36 @@ _logger = logging.getLogger(__name__)
 class CudaRunner(ModelRunner):
     """A `ModelRunner` over pages; its cache is a `PagedCache`."""
 
-    backend: Backend
+    backend: AttentionBackend
     deterministic: bool = False
     """Whether a row must have the same bits in any batch."""
     graphs: DecodeGraphs | None = None
-    """None where steps are not recorded."""
+    """None where there are no CUDA graphs."""
 
-    def ready(self, max_streams: int, context: int) -> CudaRunner:
-        """The runner with decode steps of up to so many streams recorded; without, where a model cannot be recorded.
+    def prepared(self, max_streams: int, context: int) -> CudaRunner:
+        """The runner with CUDA graphs for up to `max_streams` streams; without, where a model cannot be captured.
 
         context: positions of the longest text.
         """
         assert isinstance(self.cache, PagedCache)
         graphs = DecodeGraphs(self.forward, self.cache, self.backend, max_streams, context)
-        recorded = replace(self, graphs=graphs)
+        captured = replace(self, graphs=graphs)
         try:
-            graphs.record()
-            error, allowed = _difference(self, recorded)
+            graphs.capture()
+            error, allowed = _difference(self, captured)
         except (RuntimeError, torch.OutOfMemoryError) as problem:
-            _logger.warning("decode steps are not recorded as CUDA graphs, and slower for it: %s", problem)
+            _logger.warning("decode steps run without CUDA graphs, and slower: %s", problem)
             torch.cuda.empty_cache()
             return self
         if error <= allowed:
-            return recorded
-        _logger.warning("recorded decode steps are off by %.3g, where %.2g is allowed: not used", error, allowed)
+            return captured
+        _logger.warning("CUDA graphs are off by %.3g, where %.2g is allowed: not used", error, allowed)
         return self
 
     @property
-    def most_ahead(self) -> int:
-        """See `ModelRunner.most_ahead`. Recorded steps alone: others keep the host as busy as the device."""
-        return 0 if self.graphs is None else self.graphs.most_rows
+    def max_ahead_rows(self) -> int:
+        """See `ModelRunner.max_ahead_rows`. CUDA graphs alone: other steps keep the host as busy as the device."""
+        return 0 if self.graphs is None else self.graphs.max_rows
 
     def run_ahead(self, plan: Plan, ids: Tensor) -> Tensor:
         """See `ModelRunner.run_ahead`."""
@@ -89,7 +89,7 @@ class CudaRunner(ModelRunner):
     def _run(self, plan: Plan) -> Tensor:
         rows = single_rows(plan)
         self._clear(plan)
-        if rows and self.graphs is not None and len(rows) <= self.graphs.most_rows:
+        if rows and self.graphs is not None and len(rows) <= self.graphs.max_rows:
             return self.graphs.run(rows)
         assert isinstance(self.cache, PagedCache)
         batch, step = build(plan, self.device)
@@ -97,21 +97,21 @@ class CudaRunner(ModelRunner):
         return self.forward.logits(batch, attention)[: batch.logits].float()
 
     def _clear(self, plan: Plan) -> None:
-        """Clear the blocks handed out for a step, where attention looks behind a text's end."""
+        """Clear the blocks handed out for a step, where attention reads behind a text's end."""
         if plan.fresh_blocks and not self.backend.own:
             self.cache.clear(to_device(plan.fresh_blocks, torch.int64, self.device))
 
 
-def _difference(plain: CudaRunner, recorded: CudaRunner) -> tuple[float, float]:
-    """How far the logits of a recorded step of two texts are from those of a plain one, and how far they may be."""
+def _difference(plain: CudaRunner, captured: CudaRunner) -> tuple[float, float]:
+    """How far the logits of a captured step of two texts are from those of a plain one, and the tolerance."""
     assert isinstance(plain.cache, PagedCache)
     texts = [Sequence(number, [number, 1, 2], 2, max_length=9, blocks=[number]) for number in (1, 2)]
     plain.run(Plan([Span(text, 0, 2) for text in texts]))
     step = Plan([Span(text, 2, 1) for text in texts])
-    ours, theirs = recorded.run(step), plain.run(step)
-    tolerance = 1e-4 if plain.cache.dtype == torch.float32 else 4e-2
+    ours, theirs = captured.run(step), plain.run(step)
+    relative = 1e-4 if plain.cache.dtype == torch.float32 else 4e-2
     error = (ours - theirs).abs().nan_to_num(nan=torch.inf).max()
-    return float(error), tolerance * max(float(theirs.abs().max()), 1e-2)
+    return float(error), relative * max(float(theirs.abs().max()), 1e-2)
 
 
 def _halves(plan: Plan) -> tuple[Plan, Plan] | None:

@@ -3,7 +3,7 @@
 Letters: T tokens of the batch, N texts.
 
 Generated positions come first in the batch, each as one row of its own, whether it was just sampled or is computed
-again; parts of prompts follow. So a position goes through the same kernel whenever it is computed.
+again; parts of prompts follow. So a position always goes through the same kernel.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from lmtool.engine.batch import Batch
+from lmtool.engine.device_transfer import to_device
 from lmtool.engine.kv_cache import BLOCK_TOKENS
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class StepRows:
-    """How the rows of a batch look at pages."""
+    """Which pages the rows of a batch attend to."""
 
     slots: Tensor
     """[T] int64, where each token's keys and values go; negative for a row of padding."""
@@ -76,8 +77,10 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    sequence: Sequence
+class Part:
+    """Consecutive positions of a text, in the pages of these blocks."""
+
+    blocks: list[int]
     start: int
     end: int
 
@@ -95,7 +98,7 @@ def build(plan: Plan, device: torch.device) -> tuple[Batch, StepRows]:
     cuts = [min(max(span.sequence.chunked_length, span.start), span.end) for span in plan.spans]
     spans = list(zip(plan.spans, cuts, strict=True))
     singles = [place for span, cut in spans for place in _places(span, cut, span.end)]
-    parts = [_Part(span.sequence, span.start, cut) for span, cut in spans if cut > span.start]
+    parts = [Part(span.sequence.blocks, span.start, cut) for span, cut in spans if cut > span.start]
     places = singles + [place for span, cut in spans for place in _places(span, span.start, cut)]
     rows = _logit_rows(plan.spans, cuts, len(singles))
     tokens = len(places)
@@ -119,7 +122,7 @@ def build(plan: Plan, device: torch.device) -> tuple[Batch, StepRows]:
         logits=len(rows),
         fresh_blocks=slots[:0],
     )
-    return batch, StepRows(slots, _singles(singles, device), _parts(parts, len(singles), device))
+    return batch, StepRows(slots, _singles(singles, device), build_parts(parts, len(singles), device))
 
 
 def _places(span: Span, start: int, end: int) -> list[Place]:
@@ -130,12 +133,6 @@ def _places(span: Span, start: int, end: int) -> list[Place]:
 def slot(place: Place) -> int:
     """Where a position's keys and values go."""
     return place.sequence.blocks[place.position // BLOCK_TOKENS] * BLOCK_TOKENS + place.position % BLOCK_TOKENS
-
-
-def to_device(values: Many[float] | np.ndarray | Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The values as a tensor on the device; on a GPU through pinned memory, without waiting for it."""
-    host = torch.as_tensor(values, dtype=dtype)
-    return host if device.type == "cpu" else host.pin_memory().to(device, non_blocking=True)
 
 
 def _logit_rows(spans: Many[Span], cuts: Many[int], singles: int) -> list[int]:
@@ -157,7 +154,8 @@ def _singles(places: Many[Place], device: torch.device) -> Singles | None:
     return Singles(_table([place.sequence.blocks for place in places], device), to_device(lengths, torch.int32, device))
 
 
-def _parts(parts: Many[_Part], first: int, device: torch.device) -> Parts | None:
+def build_parts(parts: Many[Part], first: int, device: torch.device) -> Parts | None:
+    """The tensors of parts that begin at row `first` of the batch; None without any."""
     if not parts:
         return None
     bounds, tiles = [0], []
@@ -168,7 +166,7 @@ def _parts(parts: Many[_Part], first: int, device: torch.device) -> Parts | None
         bounds.append(bounds[-1] + part.end - part.start)
     return Parts(
         first=first,
-        table=_table([part.sequence.blocks for part in parts], device),
+        table=_table([part.blocks for part in parts], device),
         lengths=to_device([part.end for part in parts], torch.int32, device),
         bounds=to_device(bounds, torch.int32, device),
         longest=max(part.end - part.start for part in parts),

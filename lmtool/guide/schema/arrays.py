@@ -51,7 +51,7 @@ def _few_values(items: Schema, document: Document) -> list[object]:
 
 def write_contains(node: dict[str, object], document: Document) -> list[Schema]:
     """Take `contains` out of a node: the item stands at one of the first places."""
-    [wanted] = schemas([node.pop("contains")], "contains")
+    [contained] = schemas([node.pop("contains")], "contains")
     least, most = node.pop("minContains", 1), node.pop("maxContains", None)
     if least == 0 and most is None:
         return []
@@ -68,7 +68,7 @@ def write_contains(node: dict[str, object], document: Document) -> list[Schema]:
     ways: list[Schema] = [
         {
             "type": "array",
-            "prefixItems": [items] * at + [all_of([items, wanted])],
+            "prefixItems": [items] * at + [all_of([items, contained])],
             "items": items,
             "minItems": max(at + 1, at_least),
         }

@@ -25,7 +25,7 @@ class UnsupportedError(Exception):
 
 
 class Document:
-    """A whole schema: resolves its references, counts the work, keeps what was narrowed."""
+    """A whole schema: resolves its references, counts the work, collects warnings."""
 
     def __init__(self, root: Schema) -> None:
         self.root = root
@@ -108,11 +108,8 @@ def types_of(schema: Schema) -> frozenset[str] | None:
         return frozenset({kind})
     if isinstance(kind, list):
         return frozenset(str(entry) for entry in kind)
-    if "const" in schema:
-        return frozenset({type_name(schema["const"])})
-    if isinstance(values := schema.get("enum"), list):
-        return frozenset(map(type_name, values))
-    return None
+    values = listed_values(schema)
+    return None if values is None else frozenset(map(type_name, values))
 
 
 def may_be(schema: Schema, kind: str) -> bool:
@@ -154,6 +151,26 @@ def named_schemas(value: object, keyword: str) -> dict[str, Schema]:
     return value
 
 
+def subschemas(node: Mapping[str, object], *keywords: str) -> list[Schema]:
+    """Return the schemas that stand under some keywords of a node: a single one, a list, or by name."""
+    found: list[object] = []
+    for keyword in keywords:
+        value = node.get(keyword)
+        if keyword in _MAPS:
+            value = list(value.values()) if isinstance(value, dict) else None
+        found += value if isinstance(value, list) else [value]
+    return [schema for schema in found if isinstance(schema, bool | dict)]
+
+
+_MAPS = frozenset({"properties", "patternProperties", "dependentSchemas", "dependencies"})
+
+
+def listed_values(schema: Mapping[str, object]) -> list[object] | None:
+    """Return the values that `const` or `enum` lists; None without either."""
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    return values if isinstance(values, list) else None
+
+
 def names(value: object, keyword: str) -> list[str]:
     """Return a keyword's list of property names. Raises `UnsupportedError` when it is none."""
     if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
@@ -164,15 +181,15 @@ def names(value: object, keyword: str) -> list[str]:
 def all_of(parts: Iterable[Schema]) -> Schema:
     """Return the schema of what all parts allow."""
     joined: dict[str, object] = {}
-    left: list[Schema] = []
+    others: list[Schema] = []
     for part in parts:
         if part is False:
             return False
         if isinstance(part, dict) and not _merge(joined, part):
-            left.append(part)
-    if not left:
+            others.append(part)
+    if not others:
         return joined or True
-    return {"allOf": [joined, *left] if joined else left} if len(left) > 1 or joined else left[0]
+    return {"allOf": [joined, *others] if joined else others} if len(others) > 1 or joined else others[0]
 
 
 def _merge(joined: dict[str, object], part: dict[str, object]) -> bool:

@@ -12,6 +12,7 @@ from lmtool.guide.schema.document import (
     UnsupportedError,
     all_of,
     any_of,
+    listed_values,
     may_be,
     named_schemas,
     names,
@@ -104,8 +105,8 @@ def _type(schema: dict[str, object], context: Schema, document: Document, _: int
 
 
 def _values(schema: dict[str, object], context: Schema, _: Document, __: int) -> Ways:
-    values = schema["enum"] if "enum" in schema else [schema["const"]]
-    if not isinstance(values, list):
+    values = listed_values(schema)
+    if values is None:
         raise UnsupportedError("enum", "is no array")
     by_type: dict[str, list[object]] = {}
     for value in values:

@@ -11,6 +11,7 @@ from lmtool.guide.schema.document import (
     Schema,
     UnsupportedError,
     any_of,
+    listed_values,
     named_schemas,
     names,
     schemas,
@@ -32,14 +33,14 @@ def write_property_names(node: dict[str, object], document: Document) -> list[Sc
         return []
     patterned = _names_pattern(allowed)
     if isinstance(patterned, list):
-        return _only_named(node, patterned)
+        return _allow_only(node, patterned)
     if "patternProperties" in node:
         raise UnsupportedError("propertyNames", "beside patternProperties is not supported")
     properties = named_schemas(node.get("properties", {}), "properties")
     if properties:
         node["properties"] = {name: _if_matched(patterned, name, properties[name]) for name in properties}
-    held = node.pop("additionalProperties", True)
-    further: dict[str, object] = {} if held is False else {"patternProperties": {patterned: held}}
+    others = node.pop("additionalProperties", True)
+    further: dict[str, object] = {} if others is False else {"patternProperties": {patterned: others}}
     node |= {**further, "additionalProperties": False}
     return []
 
@@ -56,8 +57,7 @@ def _names_pattern(allowed: dict[str, object]) -> str | list[str]:
     """Return the pattern of the names, or all of them."""
     keywords = significant(allowed) - {"type"}
     if keywords in ({"enum"}, {"const"}):
-        values = allowed["enum"] if "enum" in allowed else [allowed["const"]]
-        return [value for value in values if isinstance(value, str)] if isinstance(values, list) else []
+        return [value for value in listed_values(allowed) or () if isinstance(value, str)]
     if keywords == {"pattern"}:
         return str(allowed["pattern"])
     if keywords <= {"minLength", "maxLength"}:
@@ -65,12 +65,12 @@ def _names_pattern(allowed: dict[str, object]) -> str | list[str]:
     raise UnsupportedError("propertyNames", f"with {', '.join(sorted(keywords))} is not supported")
 
 
-def _only_named(node: dict[str, object], allowed: list[str]) -> list[Schema]:
+def _allow_only(node: dict[str, object], allowed: list[str]) -> list[Schema]:
     if "patternProperties" in node:
         raise UnsupportedError("propertyNames", "beside patternProperties is not supported")
     properties = named_schemas(node.get("properties", {}), "properties")
-    held = node.pop("additionalProperties", True)
-    node["properties"] = {name: properties.get(name, held) for name in allowed}
+    others = node.pop("additionalProperties", True)
+    node["properties"] = {name: properties.get(name, others) for name in allowed}
     node["additionalProperties"] = False
     return []
 

@@ -6,13 +6,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lmtool.guide.name_patterns import has_too_few_names, is_endless
-from lmtool.guide.schema.document import Document, Schema, UnsupportedError, types_of
+from lmtool.guide.schema.document import Document, Schema, UnsupportedError, subschemas, types_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_IN_PLACE = ("allOf", "anyOf", "oneOf")
-_BESIDE = ("not", "if", "then", "else")
+_IN_PLACE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies")
+"""Keywords whose schemas are about the same value."""
+_MEMBERS = (
+    "items", "prefixItems", "additionalItems", "contains", "properties", "patternProperties", "additionalProperties",
+)  # fmt: skip
+"""Keywords whose schemas are about the value's members."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,7 @@ LISTED = OpenNames()
 
 
 def open_names(schema: Schema) -> OpenNames:
-    """Look for objects with open names in all that a schema allows; where that is not certain, there are some."""
+    """Search a schema for objects with open names; where that is not certain, there are some."""
     walk = _Walk(Document(schema))
     try:
         walk.visit(schema)
@@ -42,7 +46,7 @@ def open_names(schema: Schema) -> OpenNames:
 
 
 class _Walk:
-    """Through the places of a document that are about a value of their own."""
+    """A walk through all places of a document that are about a value of their own."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
@@ -60,9 +64,11 @@ class _Walk:
             self._visited.add(id(node))
             self.open = self.open or not self._shut(node, "object") or not self._shut(node, "array")
             for part in self._parts(node):
-                self.may_run_out = self.may_run_out or not all(map(is_endless, _patterns(part)))
+                patterns = part.get("patternProperties")
+                if isinstance(patterns, dict):
+                    self.may_run_out = self.may_run_out or not all(map(is_endless, patterns))
                 self.too_few = self.too_few or has_too_few_names(part)
-                waiting += _within(part)
+                waiting += subschemas(part, *_MEMBERS)
 
     def _shut(self, node: Schema, kind: str, depth: int = 0) -> bool:
         """Whether no value of a kind matches a node that could have members it says nothing of."""
@@ -76,23 +82,21 @@ class _Walk:
             return True
         if "$ref" in node and self._shut(self._document.resolve(node["$ref"]), kind, depth + 1):
             return True
-        if any(self._shut(part, kind, depth + 1) for part in _list(node, "allOf")):
+        if any(self._shut(part, kind, depth + 1) for part in subschemas(node, "allOf")):
             return True
-        choices = [_list(node, keyword) for keyword in ("anyOf", "oneOf")]
+        choices = [subschemas(node, keyword) for keyword in ("anyOf", "oneOf")]
         return any(ways and all(self._shut(way, kind, depth + 1) for way in ways) for ways in choices)
 
     def _parts(self, node: Schema) -> Iterator[dict[str, object]]:
         """A node and all that is about the same value."""
-        waiting, seen = [node], set[int]()
+        waiting, visited = [node], set[int]()
         while waiting:
             part = waiting.pop()
-            if isinstance(part, bool) or id(part) in seen:
+            if isinstance(part, bool) or id(part) in visited:
                 continue
-            seen.add(id(part))
+            visited.add(id(part))
             yield part
-            waiting += [inner for keyword in _IN_PLACE for inner in _list(part, keyword)]
-            waiting += [inner for keyword in _BESIDE for inner in _one(part, keyword)]
-            waiting += [inner for keyword in ("dependentSchemas", "dependencies") for inner in _map(part, keyword)]
+            waiting += subschemas(part, *_IN_PLACE)
             if "$ref" in part:
                 waiting.append(self._document.resolve(part["$ref"]))
 
@@ -101,34 +105,3 @@ def _closed(node: dict[str, object], kind: str) -> bool:
     if kind == "array":
         return "items" in node or node.get("maxItems") == 0
     return node.get("additionalProperties") is False and not node.get("patternProperties")
-
-
-def _within(part: dict[str, object]) -> list[Schema]:
-    """The schemas of a value's members."""
-    single = [
-        inner for keyword in ("items", "additionalItems", "additionalProperties") for inner in _one(part, keyword)
-    ]
-    several = [inner for keyword in ("items", "prefixItems") for inner in _list(part, keyword)]
-    named = [inner for keyword in ("properties", "patternProperties") for inner in _map(part, keyword)]
-    contained = _one(part, "contains")
-    return [*single, *several, *named, *contained]
-
-
-def _patterns(node: dict[str, object]) -> list[str]:
-    patterns = node.get("patternProperties")
-    return list(patterns) if isinstance(patterns, dict) else []
-
-
-def _one(node: dict[str, object], keyword: str) -> list[Schema]:
-    value = node.get(keyword)
-    return [value] if isinstance(value, bool | dict) else []
-
-
-def _list(node: dict[str, object], keyword: str) -> list[Schema]:
-    value = node.get(keyword)
-    return [entry for entry in value if isinstance(entry, bool | dict)] if isinstance(value, list) else []
-
-
-def _map(node: dict[str, object], keyword: str) -> list[Schema]:
-    value = node.get(keyword)
-    return [entry for entry in value.values() if isinstance(entry, bool | dict)] if isinstance(value, dict) else []

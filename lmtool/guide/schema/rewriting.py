@@ -1,4 +1,4 @@
-"""Walks through a JSON Schema and writes each keyword that the automata library lacks by those that it has."""
+"""Rewrites a JSON Schema: each keyword that the library lacks in terms of those that it has."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from lmtool.guide.schema.arrays import write_contains, write_unique_items
-from lmtool.guide.schema.branches import write_dependencies, write_if, write_not, write_one_of
+from lmtool.guide.schema.combinators import write_dependencies, write_if, write_not, write_one_of
 from lmtool.guide.schema.document import ASSERTIONS, Document, Schema
-from lmtool.guide.schema.formats import HELD, write_format
 from lmtool.guide.schema.objects import write_property_counts, write_property_names
+from lmtool.guide.schema.strings import SUPPORTED_FORMATS, write_format
 from lmtool.guide.schema.values import allowed_values
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _TOGETHER = (
     {"properties", "patternProperties", "additionalProperties"},
     {"items", "prefixItems", "additionalItems"},
 )
-"""Keywords that mean something else with one another than each for itself."""
+"""Keywords whose meaning depends on one another."""
 
 _WRITERS: tuple[tuple[frozenset[str], Callable[[dict[str, object], Document], list[Schema]]], ...] = (
     (frozenset({"dependencies", "dependentRequired", "dependentSchemas"}), write_dependencies),
@@ -35,7 +35,7 @@ _WRITERS: tuple[tuple[frozenset[str], Callable[[dict[str, object], Document], li
     (frozenset({"uniqueItems"}), write_unique_items),
     (frozenset({"contains"}), write_contains),
 )
-"""Keywords, and what takes them out of a node and returns what must hold beside it instead."""
+"""Keywords, and the function that takes them out of a node and returns the schemas that must hold instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +66,12 @@ def _rewrite(schema: Schema, document: Document) -> Schema:
     node = {name: value for name, value in schema.items() if name not in {"then", "else"} or "if" in schema}
     if (values := allowed_values(node, document)) is not None:
         return _listed(node, values, document)
-    held = _format(node, document)
+    required = _format(node, document)
     for keywords, write in _WRITERS:
         if node.keys() & keywords:
-            held += write(node, document)
+            required += write(node, document)
     written = _inside(node, document)
-    parts = [_rewrite(part, document) for part in held if part not in (True, {})]
+    parts = [_rewrite(part, document) for part in required if part not in (True, {})]
     return _joined(written, parts)
 
 
@@ -122,12 +122,10 @@ def _rewrite_any(value: object, document: Document) -> object:
 
 def _format(node: dict[str, object], document: Document) -> list[Schema]:
     name = node.get("format")
-    if name is None or (isinstance(name, str) and name in HELD):
+    if name is None or (isinstance(name, str) and name in SUPPORTED_FORMATS):
         return []
-    pattern, told = write_format(name)
+    pattern, warning = write_format(name)
     del node["format"]
-    if told is not None:
-        document.narrow(told)
-    if pattern is None:
-        return []
-    return [{"pattern": pattern}]
+    if warning is not None:
+        document.narrow(warning)
+    return [] if pattern is None else [{"pattern": pattern}]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from lmtool.guide.check import UncheckedError, valid_values
-from lmtool.guide.schema.document import MAX_NODES, significant
+from lmtool.guide.json_validation import UncheckedError, valid_values
+from lmtool.guide.schema.document import MAX_NODES, listed_values, significant
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,8 +20,8 @@ def allowed_values(node: Mapping[str, object], document: Document) -> list[objec
     It is not beside references, which lead out of the node, nor beside `format`, which is no more than an annotation to
     validators.
     """
-    listed = [node["const"]] if "const" in node else node.get("enum")
-    if not isinstance(listed, list):
+    listed = listed_values(node)
+    if listed is None:
         return None
     keywords = significant(node) - {"const" if "const" in node else "enum"}
     if not keywords:

@@ -3,77 +3,78 @@
 from __future__ import annotations
 
 import contextlib
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from starlette.responses import JSONResponse, Response
-
-from lmtool.http_api.anthropic import errors
-from lmtool.http_api.anthropic.events import Message
-from lmtool.http_api.anthropic.requests import read
-from lmtool.http_api.generation import Generation, Served
-from lmtool.http_api.http import asked, server_sent, unless_gone
+from lmtool.http_api.anthropic.replies import Message
+from lmtool.http_api.anthropic.requests import MessagesRequest, read
+from lmtool.http_api.generation import prepare
+from lmtool.http_api.http import Endpoint, EventStream, json_response, unless_gone
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator
 
     from starlette.requests import Request
+    from starlette.responses import Response
 
     from lmtool.http_api.errors import ApiError
-    from lmtool.prompt_limits import LimitsByModel
+    from lmtool.http_api.generation import Generation
+    from lmtool.http_api.http import Event
+    from lmtool.http_api.models import Models
 
 
 class MessagesRoutes:
     """Answers `/messages`."""
 
-    def __init__(
-        self, served: Callable[[str | None], Awaitable[Served]], limits: Callable[[], LimitsByModel] = dict
-    ) -> None:
-        """served: the model of a name; raises `UnknownModelError`. limits: of the models' prompts."""
-        self._served = served
-        self._limits = limits
+    def __init__(self, models: Models) -> None:
+        self._models = models
 
-    def handlers(self) -> list[tuple[str, str, Callable[[Request], Any]]]:
-        """Method, path and handler each."""
-        return [("POST", "/messages", self._create), ("POST", "/messages/count_tokens", self._count)]
+    def endpoints(self) -> list[Endpoint]:
+        """The routes."""
+        return [
+            Endpoint("POST", "/messages", self._create, MessagesRequest),
+            Endpoint("POST", "/messages/count_tokens", self._count, MessagesRequest),
+        ]
 
     @staticmethod
     def refusal(error: ApiError) -> Response:
         """The answer to a request that cannot be served."""
-        return JSONResponse(errors.body(error), errors.status(error))
+        return json_response(error.anthropic_body, error.anthropic_status)
 
     async def _create(self, request: Request) -> Response:
-        generation = await self._generation(await asked(request, read, self._limits()))
+        """Continue a conversation (Anthropic's Messages API)."""
+        generation = await prepare(self._models, await self._models.read(request, read), count=True)
         call, served = generation.call, generation.served
         message = Message(generation.answers[0], call, served.info.model, served.info.eos_token_ids)
         if call.stream:
-            return await server_sent(_events(generation, message), named=True, failed=errors.body, end="")
-        return await unless_gone(request, _whole(generation, message))
+            return await EventStream(_events(generation, message), named=True, failed=_failed, end=b"").start(
+                request.receive
+            )
+        return await unless_gone(request.receive, _whole(generation, message))
 
     async def _count(self, request: Request) -> Response:
-        generation = await self._generation(await asked(request, partial(read, counting=True), self._limits()))
-        generation.served.spelt()
-        return JSONResponse({"input_tokens": generation.prompt_tokens})
-
-    async def _generation(self, call: Any) -> Generation:  # noqa: ANN401  # a requests.Call
-        generation = Generation(await self._served(call.model), call)
-        await generation.start(count=True)
-        return generation
+        """Count the input tokens of a conversation."""
+        call = await self._models.read(request, read, counting=True)
+        generation = await prepare(self._models, call, count=True)
+        generation.served.need_tokenizer()
+        return json_response({"input_tokens": generation.prompt_tokens})
 
 
 async def _whole(generation: Generation, message: Message) -> Response:
     await generation.finish()
-    return JSONResponse(message.whole(generation.used))
+    return json_response(message.whole(generation.used))
 
 
-async def _events(generation: Generation, message: Message) -> AsyncGenerator[dict[str, Any], None]:
-    started = False
-    async with contextlib.aclosing(generation.deltas()) as deltas:
-        async for _, _, added in deltas:
-            if not started:
-                yield message.start(generation.prompt_tokens)
-            started = True
-            for event in message.add(added):
-                yield event
-    for event in message.end(generation.usage()):
-        yield event
+async def _events(generation: Generation, message: Message) -> AsyncGenerator[list[Event], None]:
+    events = [message.start(generation.prompt_tokens)]
+    async with contextlib.aclosing(generation.steps()) as steps:
+        async for outputs in steps:
+            for output in outputs:
+                events += message.add(generation.add(output)[1])
+            if events:
+                yield events
+            events = []
+    yield [*message.end(generation.usage())]
+
+
+def _failed(error: ApiError) -> Event:
+    return error.anthropic_body

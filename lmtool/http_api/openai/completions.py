@@ -5,20 +5,21 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from lmtool.http_api.replies import Pieces, chat_logprobs, prompt_logprobs, text_logprobs, usage_object
+from lmtool.http_api.openai.replies import chat_logprobs, prompt_logprobs, text_logprobs, usage_object
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from lmtool.http_api.answers import Answer
     from lmtool.http_api.generation import Generation
-    from lmtool.http_api.replies import Reply
+    from lmtool.http_api.http import Event
+    from lmtool.http_api.openai.replies import Reply
     from lmtool.types import TokenOutput
 
 
 async def whole(generation: Generation, reply: Reply) -> dict[str, Any]:
     """The answer in one piece. Raises `ApiError`."""
-    call, pieces = generation.call, generation.served.spelling
+    call, tokenizer = generation.call, generation.served.tokenizer
     echoes = []
     if call.echo:
         echoes = [await generation.scored(prompt, call.logprobs) for prompt in call.prompts]
@@ -30,13 +31,13 @@ async def whole(generation: Generation, reply: Reply) -> dict[str, Any]:
         if call.echo:
             text, scored = echoes[at // call.n]
             answer.text, answer.outputs = text + answer.text, [*scored, *answer.outputs]
-    told = reply.whole(generation.answers, generation.used, pieces)
+    reply_object = reply.whole(generation.answers, generation.used, tokenizer)
     if shown and reply.route == "chat":
-        told["prompt_logprobs"] = shown[0]
+        reply_object["prompt_logprobs"] = shown[0]
     elif shown:
-        for at, choice in enumerate(told["choices"]):
+        for at, choice in enumerate(reply_object["choices"]):
             choice["prompt_logprobs"] = shown[at // call.n]
-    return told
+    return reply_object
 
 
 async def _shown(generation: Generation, at: int) -> list[dict[str, Any] | None]:
@@ -44,46 +45,56 @@ async def _shown(generation: Generation, at: int) -> list[dict[str, Any] | None]
     wanted = generation.call.prompt_logprobs
     assert wanted is not None
     _, scored = await generation.scored(generation.prompts[at], wanted)
-    return prompt_logprobs(scored, generation.served.spelt(), wanted)
+    return prompt_logprobs(scored, generation.served.need_tokenizer(), wanted)
 
 
-async def events(generation: Generation, reply: Reply) -> AsyncGenerator[dict[str, Any], None]:
-    """The pieces of a streamed answer. Raises `ApiError`."""
+async def events(generation: Generation, reply: Reply) -> AsyncGenerator[list[Event], None]:
+    """The chunks of a streamed answer, those of one step together. Raises `ApiError`."""
     call = generation.call
-    tellers = [_Logprobs(generation, reply, answer) for answer in generation.answers]
+    logprobs = [_Logprobs(generation, reply, answer) for answer in generation.answers]
     if call.echo:
         for at, answer in enumerate(generation.answers):
             text, scored = await generation.scored(call.prompts[at // call.n], call.logprobs)
-            yield reply.echo(answer.index, text, tellers[at].told(scored))
-    begun: set[int] = set()
-    async with contextlib.aclosing(generation.deltas()) as deltas:
-        async for answer, output, added in deltas:
-            if reply.route == "chat" and answer.index not in begun:
-                begun.add(answer.index)
-                yield reply.start(answer.index)
-            told = tellers[answer.index].told([output] if output.token is not None else [])
-            for piece in reply.pieces(answer, added, told):
-                yield piece | {"usage": usage_object(generation.usage())} if call.continuous_usage else piece
+            yield [reply.echo(answer.index, text, logprobs[at].of(scored))]
+    started: set[int] = set()
+    async with contextlib.aclosing(generation.steps()) as steps:
+        async for outputs in steps:
+            chunks: list[Event] = []
+            for output in outputs:
+                answer, deltas = generation.add(output)
+                if reply.route == "chat" and answer.index not in started:
+                    started.add(answer.index)
+                    chunks.append(reply.start(answer.index))
+                added = reply.chunks(answer, deltas, logprobs[answer.index].of([output]))
+                if call.continuous_usage:
+                    for chunk in added:
+                        chunk["usage"] = usage_object(generation.usage())
+                chunks += added
+            if chunks:
+                yield chunks
     if call.include_usage:
-        yield reply.usage(generation.usage())
+        yield [reply.usage(generation.usage())]
 
 
 class _Logprobs:
-    """The logprobs of one streamed answer, where they are wanted."""
+    """The logprobs of one streamed answer, where requested."""
 
     def __init__(self, generation: Generation, reply: Reply, answer: Answer) -> None:
         self._wanted = generation.call.logprobs
-        self._pieces: Pieces | None = generation.served.spelling
+        self._tokenizer = generation.served.tokenizer
         self._chat = reply.route == "chat"
         self._answer = answer
         self._offset = 0
 
-    def told(self, outputs: list[TokenOutput]) -> dict[str, Any] | None:
-        """Of these tokens, in the route's form; None where none are wanted, or there are none."""
-        if self._wanted is None or self._pieces is None or not outputs:
+    def of(self, outputs: list[TokenOutput]) -> dict[str, Any] | None:
+        """Logprobs of these tokens in the route's JSON shape, or None if not requested."""
+        if self._wanted is None or self._tokenizer is None:
+            return None
+        outputs = [output for output in outputs if output.token is not None]
+        if not outputs:
             return None
         if self._chat:
-            return chat_logprobs(outputs, self._pieces, self._wanted)
-        told = text_logprobs(outputs, self._pieces, self._wanted, self._offset)
-        self._offset += sum(len(token) for token in told["tokens"])
-        return told
+            return chat_logprobs(outputs, self._tokenizer, self._wanted)
+        logprobs = text_logprobs(outputs, self._tokenizer, self._wanted, self._offset)
+        self._offset += sum(len(token) for token in logprobs["tokens"])
+        return logprobs

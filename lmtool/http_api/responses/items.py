@@ -4,62 +4,76 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from lmtool.http_api.conversation import MOST_MESSAGES, joined
-from lmtool.http_api.members import Members
+import msgspec
+from msgspec import Meta
+
+from lmtool.http_api.decoding import Fields
+from lmtool.http_api.openai.chat import text_of
 from lmtool.types import ChatMessage, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _TEXTS = ("input_text", "output_text", "text")
+Content = str | list[Any]
 
 
-def turns_of(members: Members, items: Sequence[dict[str, Any]]) -> tuple[ChatMessage, ...]:
+class _Item(Fields, tag_field="type"):
+    """An item of a conversation."""
+
+    id: str | None = None
+    status: Any = None
+
+
+class MessageItem(_Item, tag="message", kw_only=True):
+    """What somebody says."""
+
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Content
+    phase: Any = None
+
+
+class FunctionCallItem(_Item, tag="function_call", kw_only=True):
+    """A call of a tool."""
+
+    call_id: str
+    name: Annotated[str, Meta(min_length=1, description="the name of a tool")]
+    arguments: str | None = None
+
+
+class FunctionCallOutputItem(_Item, tag="function_call_output", kw_only=True):
+    """What a tool answered."""
+
+    output: Content
+    call_id: str | None = None
+
+
+class ReasoningItem(msgspec.Struct, tag_field="type", tag="reasoning"):
+    """What another model thought, which no template here reads."""
+
+
+Item = MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem
+
+
+def turns_of(items: Sequence[Item]) -> tuple[ChatMessage, ...]:
     """The turns that these items make; calls belong to the assistant's turn before them. Raises `ApiError`."""
-    if len(items) > MOST_MESSAGES:
-        raise members.wrong("input", items, f"at most {MOST_MESSAGES} items")
     turns: list[ChatMessage] = []
     for at, item in enumerate(items):
-        own = Members(item, f"input[{at}].")
-        kind = own.text("type") or "message"
-        own.take("id"), own.take("status")
-        if kind == "reasoning":
-            continue  # what another model thought
-        turn = _turn(own, kind)
-        if turn.tool_calls and turns and turns[-1].role == "assistant":
-            turns[-1] = replace(turns[-1], tool_calls=turns[-1].tool_calls + turn.tool_calls)
-        else:
-            turns.append(turn)
-        own.end()
+        if isinstance(item, MessageItem):
+            role = "system" if item.role == "developer" else item.role
+            turns.append(ChatMessage(role, text_of(item.content, _TEXTS, f"input[{at}].content")))
+        elif isinstance(item, FunctionCallItem):
+            call = ToolCall(item.call_id, item.name, item.arguments or "{}")
+            if turns and turns[-1].role == "assistant":
+                turns[-1] = replace(turns[-1], tool_calls=(*turns[-1].tool_calls, call))
+            else:
+                turns.append(ChatMessage("assistant", "", (call,)))
+        elif isinstance(item, FunctionCallOutputItem):
+            text = text_of(item.output, _TEXTS, f"input[{at}].output")
+            turns.append(ChatMessage("tool", text, tool_call_id=item.call_id))
     return tuple(turns)
-
-
-def _turn(own: Members, kind: str) -> ChatMessage:
-    if kind == "message":
-        role = own.text("role")
-        if role not in ("user", "assistant", "system", "developer"):
-            raise own.wrong("role", role, "user, assistant, system or developer")
-        own.take("phase")
-        return ChatMessage("system" if role == "developer" else role, _text(own, "content"))
-    if kind == "function_call":
-        call_id, name, arguments = own.text("call_id"), own.text("name"), own.text("arguments")
-        if not name or call_id is None:
-            raise own.wrong("name", name, "the name of a tool, beside call_id and arguments")
-        return ChatMessage("assistant", "", (ToolCall(call_id, name, arguments or "{}"),))
-    if kind == "function_call_output":
-        return ChatMessage("tool", _text(own, "output"), tool_call_id=own.text("call_id"))
-    raise own.wrong("type", kind, "message, function_call or function_call_output")
-
-
-def _text(own: Members, member: str) -> str:
-    value = own.take(member)
-    if isinstance(value, list):
-        return joined(own, value, _TEXTS, member)
-    if not isinstance(value, str):
-        raise own.wrong(member, value, "a text, or a list of text parts")
-    return value
 
 
 def part(text: str, logprobs: list[Any] | None = None) -> dict[str, Any]:

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from msgspec import Meta
 
 from lmtool.http_api import requests
-from lmtool.http_api.errors import ApiError
-from lmtool.http_api.members import MOST_MEMBER_BYTES, Members
-from lmtool.http_api.responses.items import turns_of
-from lmtool.http_api.tools.definitions import MOST_TOOLS, read_choice, read_tool
-from lmtool.types import ChatMessage, SamplingParams
+from lmtool.http_api.decoding import MAX_TOKENS, Count, Fields, Positive, check_range, check_size, decode, refuse, wrong
+from lmtool.http_api.openai.requests import StreamOptions
+from lmtool.http_api.responses.items import Item, turns_of
+from lmtool.http_api.tools.definitions import MAX_TOOLS, Function, choose_tools
+from lmtool.types import ChatMessage, ChatPrompt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lmtool.prompt_limits import PromptLimits
-    from lmtool.types import Constraint
+    from lmtool.types import Constraint, SamplingParams
 
 _LOGPROBS = "message.output_text.logprobs"
-_INCLUDE = frozenset({_LOGPROBS, "reasoning.encrypted_content"})
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ResponsesCall:
     """One request."""
 
     call: requests.Call
@@ -33,7 +34,7 @@ class Ask:
     items: str
     """What this request added, as it was sent: JSON, which a million parts make no slower to hand on."""
     store: bool
-    told: Mapping[str, Any]
+    repeated: Mapping[str, Any]
     """Members of the request that its answer repeats."""
     previous: str | None = None
     """The id of the answer that this one goes on from."""
@@ -47,108 +48,140 @@ class Ask:
         """Raise `ContextOverflowError` for a conversation that cannot fit."""
         self.call.check(limits)
 
-    def behind(self, turns: tuple[ChatMessage, ...]) -> Ask:
+    def behind(self, turns: tuple[ChatMessage, ...]) -> ResponsesCall:
         """The request as it is once its conversation goes on from these turns."""
         [prompt] = self.call.prompts
-        system = len(prompt) - len(self.turns)
-        call = replace(self.call, prompts=((*prompt[:system], *turns, *self.turns),))
-        return replace(self, call=call, turns=(*turns, *self.turns))
+        assert isinstance(prompt, ChatPrompt)
+        system = prompt.messages[: len(prompt.messages) - len(self.turns)]
+        prompt = replace(prompt, messages=(*system, *turns, *self.turns))
+        return replace(self, call=replace(self.call, prompts=(prompt,)), turns=(*turns, *self.turns))
 
 
-def read(body: Mapping[str, object], most_logprobs: int = requests.MOST_LOGPROBS) -> Ask:
-    """Read a request. Raises `ApiError`. What it goes on from is not looked for, see `Ask.behind`."""
-    members = Members(body)
-    model, items = members.text("model"), _items(members)
-    previous, instructions = members.text("previous_response_id"), members.text("instructions")
-    turns = turns_of(members, items)
+class TextFormat(Fields):
+    """The form of a text; a schema stands in it without an object of its own, unlike in chat completions."""
+
+    type: Literal["text", "json_object", "json_schema", "structural_tag"]
+    name: str | None = None
+    description: str | None = None
+    schema: Any = None
+    strict: bool | None = None
+    format: Any = None
+    structures: Any = None
+    triggers: Any = None
+
+    def constraint(self) -> dict[str, object] | None:
+        """The form as `constraint.constraint_from` reads it; None for any text."""
+        schema = requests.JsonSchemaFormat(schema=self.schema, strict=self.strict)
+        parts = {"format": self.format, "structures": self.structures, "triggers": self.triggers}
+        return requests.ResponseFormat(type=self.type, json_schema=schema, **parts).constraint()
+
+
+class TextOptions(Fields):
+    """What the text must be like."""
+
+    format: TextFormat | None = None
+    verbosity: str | None = None
+
+
+class ResponsesTool(Function, kw_only=True):
+    """A tool as the Responses API has it."""
+
+    type: Annotated[Literal["function"], Meta(description="function; others run at OpenAI only")]
+
+
+_Disabled = Annotated[Literal["disabled"], Meta(description="disabled: what does not fit into the context is refused")]
+
+
+class ResponsesRequest(requests.SamplingFields, kw_only=True):
+    """A request to `/v1/responses`. Some fields are known only to be refused, or because clients send them by habit."""
+
+    input: str | Annotated[list[Item], Meta(min_length=1, max_length=requests.MAX_MESSAGES)]
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    max_output_tokens: Positive | None = None
+    include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = None
+    top_logprobs: Count | None = None
+    tools: Annotated[list[ResponsesTool], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    text: TextOptions | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    truncation: _Disabled | None = None
+    reasoning: dict[str, Any] | None = None
+    background: bool | None = None
+    conversation: Any = None
+    prompt: Any = None
+    max_tool_calls: Any = None
+
+
+def read(body: Mapping[str, Any], max_logprobs: int = requests.MAX_LOGPROBS) -> ResponsesCall:
+    """The call of a request. Raises `ApiError`. What it goes on from is not looked for, see `Ask.behind`."""
+    items = _items(body.get("input"))
+    request = decode(ResponsesRequest, {**body, "input": items} if isinstance(items, list) else body)
     for name in ("background", "conversation", "prompt", "max_tool_calls"):
-        if members.take(name):
-            raise ApiError(400, f"{name} is not supported here; send the conversation as input", param=name)
-    sampling, logprobs = _sampling(members, most_logprobs)
-    tools = [_tool(given) for given in members.objects("tools", MOST_TOOLS, most_bytes=MOST_MEMBER_BYTES)]
-    choice, parallel = body.get("tool_choice"), body.get("parallel_tool_calls")
-    members.check_size("tool_choice", choice)
-    use = read_choice(members, tools)
-    form, constraint = _form(members)
-    stream, keep = members.flag("stream"), members.flag("store", default=True)
-    _ignored(members)
-    told = {
-        "instructions": instructions,
-        "max_output_tokens": None if sampling.max_tokens == requests.MOST_TOKENS else sampling.max_tokens,
-        "metadata": members.mapping("metadata"),
-        "parallel_tool_calls": parallel is not False,
-        "previous_response_id": previous,
-        "store": keep,
+        if getattr(request, name):
+            refuse(name, f"{name} is not supported here; send the conversation as input")
+    if (request.reasoning or {}).get("effort") not in {None, "none", "minimal"}:
+        raise wrong("reasoning", request.reasoning, "nothing: the models here do not reason apart from their answer")
+    check_range("top_logprobs", request.top_logprobs, 0, max_logprobs)
+    for name in ("tools", "metadata"):
+        check_size(name, body.get(name))
+    assert not isinstance(request.input, str), "it was made an item"
+    turns, tools = turns_of(request.input), [tool.tool() for tool in request.tools or ()]
+    use = choose_tools(tools, request.tool_choice, parallel=request.parallel_tool_calls)
+    wanted = _LOGPROBS in (request.include or ()) or request.top_logprobs
+    logprobs = (request.top_logprobs or 0) if wanted else None
+    sampling = request.sampling(request.max_output_tokens or MAX_TOKENS, logprobs)
+    system = () if request.instructions is None else (ChatMessage("system", request.instructions),)
+    call = requests.Call(
+        request.model,
+        (ChatPrompt((*system, *turns)),),
+        sampling,
+        stream=request.stream or False,
+        logprobs=logprobs,
+        constraint=_constraint(request.text),
+    )
+    return ResponsesCall(
+        requests.with_tools(call, use),
+        turns,
+        json.dumps(items),
+        request.store is not False,
+        _repeated(request, body, sampling, logprobs),
+        request.previous_response_id,
+    )
+
+
+def _items(given: object) -> object:
+    """The items of a request's input, each with its type."""
+    if isinstance(given, str):
+        return [{"type": "message", "role": "user", "content": given}]
+    if not isinstance(given, list):
+        return given
+    return [{**item, "type": item.get("type") or "message"} if isinstance(item, dict) else item for item in given]
+
+
+def _repeated(
+    request: ResponsesRequest, body: Mapping[str, Any], sampling: SamplingParams, logprobs: int | None
+) -> dict[str, Any]:
+    """Fields of a request that its answer repeats."""
+    return {
+        "instructions": request.instructions,
+        "max_output_tokens": request.max_output_tokens,
+        "metadata": request.metadata or {},
+        "parallel_tool_calls": request.parallel_tool_calls is not False,
+        "previous_response_id": request.previous_response_id,
+        "store": request.store is not False,
         "temperature": sampling.temperature,
-        "text": {"format": form},
-        "tool_choice": choice or "auto",
+        "text": {"format": (body.get("text") or {}).get("format") or {"type": "text"}},
+        "tool_choice": request.tool_choice or "auto",
         "tools": body.get("tools") or [],
         "top_logprobs": logprobs or 0,
         "top_p": sampling.top_p,
-        "user": members.text("user"),
+        "user": request.user,
     }
-    system = () if instructions is None else (ChatMessage("system", instructions),)
-    call = requests.Call(model, ((*system, *turns),), sampling, stream=stream, logprobs=logprobs, constraint=constraint)
-    members.end()
-    return Ask(replace(call, **requests.held_by_tools(call, use)), turns, json.dumps(items), keep, told, previous)
 
 
-def _items(members: Members) -> list[dict[str, Any]]:
-    given = members.take("input")
-    if isinstance(given, str):
-        return [{"type": "message", "role": "user", "content": given}]
-    if not isinstance(given, list) or not given or not all(isinstance(item, dict) for item in given):
-        raise members.wrong("input", given, "a text, or a list of items")
-    return given
-
-
-def _sampling(members: Members, most_logprobs: int) -> tuple[SamplingParams, int | None]:
-    """The sampling parameters, and how many alternatives are wanted beside each token: None for no logprobs."""
-    include = members.take("include") or []
-    if not isinstance(include, list) or not _INCLUDE.issuperset(one for one in include if isinstance(one, str)):
-        raise members.wrong("include", include, f"a list of {_LOGPROBS}; nothing else is known here")
-    top = members.integer("top_logprobs", 0, most_logprobs)
-    wanted = (top or 0) if _LOGPROBS in include or top else None
-    limit = members.integer("max_output_tokens", 1, requests.MOST_TOKENS)
-    return requests.sampling_of(members, requests.MOST_TOKENS if limit is None else limit, wanted), wanted
-
-
-def _ignored(members: Members) -> None:
-    """Read what asks for nothing that an answer here could lack."""
-    truncation = members.text("truncation")
-    if truncation not in {None, "disabled"}:
-        raise members.wrong("truncation", truncation, "disabled: what does not fit into the context is refused")
-    reasoning = members.mapping("reasoning")
-    if reasoning.get("effort") not in {None, "none", "minimal"}:
-        raise members.wrong("reasoning", reasoning, "nothing: the models here do not reason apart from their answer")
-    if (options := members.inner("stream_options")) is not None:
-        options.flag("include_obfuscation")
-        options.end()
-
-
-def _tool(given: Members) -> Any:  # noqa: ANN401  # a Tool
-    kind = given.text("type")
-    if kind != "function":
-        raise given.wrong("type", kind, "function; others run at OpenAI only")
-    return read_tool(given)
-
-
-def _form(members: Members) -> tuple[dict[str, Any], Constraint | None]:
-    """The form of the text, as it is repeated, and the constraint to it."""
-    text = members.inner("text")
-    if text is None:
-        return {"type": "text"}, None
-    text.text("verbosity")
-    given = text.mapping("format")
-    text.end()
-    chat_form = given
-    if given.get("type") == "json_schema":  # what chat completions keep in an object of its own
-        named = {name: value for name, value in given.items() if name != "type"}
-        chat_form = {"type": "json_schema", "json_schema": named}
-    try:
-        return given or {"type": "text"}, requests.constraint_of(Members({"response_format": chat_form or None}))
-    except ApiError as error:
-        for chat in ("response_format.json_schema", "response_format"):
-            error.message = error.message.replace(chat, "text.format")
-            error.param = (error.param or "").replace(chat, "text.format")
-        raise
+def _constraint(text: TextOptions | None) -> Constraint | None:
+    form = None if text is None or text.format is None else text.format.constraint()
+    return requests.one_constraint({"text.format": form})

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
     from lmtool.types import ChatMessage
 
-MOST_RESPONSES = 1000
-MOST_BYTES = 64 << 20
+MAX_RESPONSES = 1000
+MAX_BYTES = 64 << 20
 """Of their JSON and their conversations together."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredResponse:
     """One answer."""
 
     response: Mapping[str, Any]
@@ -32,45 +32,47 @@ class Kept:
     @property
     def size(self) -> int:
         """Estimated bytes."""
-        said = sum(len(turn.content) + sum(len(call.arguments) for call in turn.tool_calls) for turn in self.turns)
-        return said + len(self.items) + len(json.dumps(self.response, default=dict))
+        characters = sum(
+            len(turn.content) + sum(len(call.arguments) for call in turn.tool_calls) for turn in self.turns
+        )
+        return characters + len(self.items) + len(json.dumps(self.response, default=dict))
 
 
 class Store:
     """Answers by id; the one unused longest makes room."""
 
-    def __init__(self, most: int = MOST_RESPONSES, most_bytes: int = MOST_BYTES) -> None:
-        self._kept: OrderedDict[str, tuple[Kept, int]] = OrderedDict()
+    def __init__(self, most: int = MAX_RESPONSES, max_bytes: int = MAX_BYTES) -> None:
+        self._responses: OrderedDict[str, tuple[StoredResponse, int]] = OrderedDict()
         self._most = most
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._bytes = 0
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._responses)
 
-    def put(self, kept: Kept) -> None:
+    def put(self, stored: StoredResponse) -> None:
         """Keep an answer, if it is not larger than everything together may be."""
-        size = kept.size
-        self._kept[kept.response["id"]] = (kept, size)
+        size = stored.size
+        self._responses[stored.response["id"]] = (stored, size)
         self._bytes += size
-        while self._kept and (len(self._kept) > self._most or self._bytes > self._most_bytes):
-            _, (_, freed) = self._kept.popitem(last=False)
+        while self._responses and (len(self._responses) > self._most or self._bytes > self._max_bytes):
+            _, (_, freed) = self._responses.popitem(last=False)
             self._bytes -= freed
 
-    def get(self, number: str) -> Kept:
+    def get(self, number: str) -> StoredResponse:
         """The answer of this id. Raises `ApiError` 404."""
         try:
-            kept, _ = self._kept[number]
-            self._kept.move_to_end(number)
+            stored, _ = self._responses[number]
+            self._responses.move_to_end(number)
         except KeyError:
             raise _unknown(number) from None
-        return kept
+        return stored
 
     def delete(self, number: str) -> None:
         """Forget it. Raises `ApiError` 404."""
-        if number not in self._kept:
+        if number not in self._responses:
             raise _unknown(number)
-        _, size = self._kept.pop(number)
+        _, size = self._responses.pop(number)
         self._bytes -= size
 
 

@@ -101,15 +101,15 @@ class CallReader:
         if self._expected == "key" and not self._text and character != '"':
             self.failed = True
             return ""
-        said = ""
+        arguments = ""
         if belongs := self._value.take(character):
             self._text += character
-            said = self._streamed(character)
+            arguments = self._streamed(character)
         if self._value.ended:
-            said += self._ended()
+            arguments += self._ended()
             if not belongs:
                 self._between(character)
-        return said
+        return arguments
 
     def _streamed(self, character: str) -> str:
         """A character of the arguments, as soon as it may be shown: behind the name, and not the text of a text."""

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+from msgspec import Meta
 
 from lmtool import constraint as constraints
 from lmtool.errors import ConstraintError
 from lmtool.http_api import errors
+from lmtool.http_api.decoding import Fields, check_size, wrong
 from lmtool.http_api.errors import ApiError
-from lmtool.http_api.members import MOST_MEMBER_BYTES
 from lmtool.http_api.tools.schema import calls_schema, closed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lmtool.http_api.members import Members
     from lmtool.types import Constraint
 
 Mode: TypeAlias = Literal["none", "auto", "required", "named"]
 
-MOST_TOOLS = 128
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+MAX_TOOLS = 128
+ToolName = Annotated[
+    str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}(?!\n)$", description="1 to 64 of the characters A-Z a-z 0-9 _ - .")
+]
 _NO_PARAMETERS: Mapping[str, object] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
@@ -35,7 +37,7 @@ class Tool:
     parameters: Mapping[str, Any] | None = None
     """JSON Schema of its arguments; None: it has none."""
     strict: bool = False
-    """Whether a schema with something that cannot be held is refused."""
+    """Whether a schema that cannot be enforced in full is refused."""
 
     @property
     def schema(self) -> Mapping[str, Any]:
@@ -46,7 +48,7 @@ class Tool:
         return schema if "type" in schema else {"type": "object", **schema}
 
     @property
-    def shown(self) -> dict[str, object]:
+    def template_entry(self) -> dict[str, object]:
         """The tool as chat templates read it."""
         described = {} if self.description is None else {"description": self.description}
         function = {"name": self.name, **described, "parameters": dict(self.parameters or _NO_PARAMETERS)}
@@ -78,9 +80,9 @@ class ToolUse:
         try:
             return constraints.json_schema(schema, where="tools", strict=strict)
         except ConstraintError as error:
-            raise errors.of(error, "tools") from error
+            raise errors.from_error(error, "tools") from error
 
-    def held(self, opening: str, closing: str) -> Constraint | None:
+    def structural_tag(self, opening: str, closing: str) -> Constraint | None:
         """What an answer must match that may be free text: calls between marks as their tools' schemas say.
 
         None where no tool is strict. Raises `ApiError`.
@@ -98,7 +100,7 @@ class ToolUse:
         try:
             return constraints.structural_tag({"structures": structures, "triggers": [opening]}, where="tools")
         except ConstraintError as error:
-            raise errors.of(error, "tools") from error
+            raise errors.from_error(error, "tools") from error
 
 
 def tool_use(tools: Sequence[Tool], mode: Mode, name: str | None, *, parallel: bool) -> ToolUse | None:
@@ -122,70 +124,63 @@ def tool_use(tools: Sequence[Tool], mode: Mode, name: str | None, *, parallel: b
 
 def check_tools(tools: Sequence[Tool]) -> None:
     """Raise `ApiError` for too many tools, or two of one name."""
-    if len(tools) > MOST_TOOLS:
-        raise ApiError(400, f"there are {len(tools)} tools; expected at most {MOST_TOOLS}", param="tools")
+    if len(tools) > MAX_TOOLS:
+        raise ApiError(400, f"there are {len(tools)} tools; expected at most {MAX_TOOLS}", param="tools")
     names = [tool.name for tool in tools]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ApiError(400, f"two tools are called {twice!r}; expected names of their own", param="tools")
 
 
-def chat_tools(members: Members) -> ToolUse | None:
-    """Read `tools`, `tool_choice` and `parallel_tool_calls` as chat completions have them. Raises `ApiError`."""
-    tools = []
-    for given in members.objects("tools", MOST_TOOLS, most_bytes=MOST_MEMBER_BYTES):
-        kind = given.text("type") or "function"
-        if kind != "function":
-            raise given.wrong("type", kind, "function; others run at OpenAI only")
-        function = given.inner("function")
-        if function is None:
-            raise given.wrong("function", None, "an object with name and parameters")
-        tools.append(read_tool(function))
-        given.end()
-    return read_choice(members, tools)
+class Function(Fields):
+    """What a tool is called, and with what."""
+
+    name: ToolName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+    def tool(self) -> Tool:
+        """The tool."""
+        return Tool(self.name, self.description, self.parameters, self.strict or False)
 
 
-def read_tool(members: Members, parameters: str = "parameters") -> Tool:
-    """Read one function, all of its members. parameters: what the schema of its arguments is called."""
-    name = members.text("name")
-    if name is None or not _NAME.fullmatch(name):
-        raise members.wrong("name", name, "1 to 64 of the characters A-Z a-z 0-9 _ - .")
-    schema = members.take(parameters)
-    if schema is not None and not isinstance(schema, dict):
-        raise members.wrong(parameters, schema, "a JSON Schema: an object")
-    tool = Tool(name, members.text("description"), schema, members.flag("strict"))
-    members.end()
-    return tool
+class FunctionTool(Fields):
+    """A tool as chat completions have it."""
+
+    function: Function
+    type: Annotated[Literal["function"], Meta(description="function; others run at OpenAI only")] | None = None
+
+    def tool(self) -> Tool:
+        """The tool."""
+        return self.function.tool()
 
 
-def read_choice(members: Members, tools: Sequence[Tool]) -> ToolUse | None:
-    """Read `tool_choice` and `parallel_tool_calls`. Raises `ApiError`."""
-    parallel = members.flag("parallel_tool_calls", default=True)
-    given = members.take("tool_choice")
-    if given is None or given == "auto":
-        return tool_use(tools, "auto", None, parallel=parallel)
-    if given == "none":
-        return tool_use(tools, "none", None, parallel=parallel)
-    if given in ("required", "any"):
-        return tool_use(tools, "required", None, parallel=parallel)
-    if isinstance(given, dict) and given.get("type") == "function":
-        function = given.get("function", given)  # chat completions nest the name, responses do not
+def choose_tools(tools: Sequence[Tool], choice: object, *, parallel: bool | None) -> ToolUse | None:
+    """What `tools`, `tool_choice` and `parallel_tool_calls` of OpenAI's APIs come to. Raises `ApiError`."""
+    parallel = parallel is not False
+    check_size("tool_choice", choice)
+    if choice is None or choice in ("auto", "none", "required", "any"):
+        mode: Mode = "required" if choice == "any" else choice or "auto"  # type: ignore[assignment] # as just seen
+        return tool_use(tools, mode, None, parallel=parallel)
+    if isinstance(choice, dict) and choice.get("type") == "function":
+        function = choice.get("function", choice)  # chat completions nest the name, responses do not
         if isinstance(function, dict) and isinstance(name := function.get("name"), str):
             return tool_use(tools, "named", name, parallel=parallel)
-    if isinstance(given, dict) and given.get("type") == "allowed_tools":
-        return _allowed(members, given, tools, parallel=parallel)
-    raise members.wrong("tool_choice", given, "none, auto, required, or an object that names a function")
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        return _allowed(choice, tools, parallel=parallel)
+    raise wrong("tool_choice", choice, "none, auto, required, or an object that names a function")
 
 
-def _allowed(members: Members, given: Mapping[str, Any], tools: Sequence[Tool], *, parallel: bool) -> ToolUse | None:
+def _allowed(given: Mapping[str, Any], tools: Sequence[Tool], *, parallel: bool) -> ToolUse | None:
     """Only some of the tools, one of which may or must be called."""
     inner = given.get("allowed_tools", given)
     listed = inner.get("tools") if isinstance(inner, dict) else None
     if not isinstance(listed, list) or inner.get("mode") not in {"auto", "required"}:
-        raise members.wrong("tool_choice", given, "allowed_tools with mode (auto, required) and tools")
+        raise wrong("tool_choice", given, "allowed_tools with mode (auto, required) and tools")
     entries = [entry.get("function", entry) for entry in listed if isinstance(entry, dict)]
     names = {entry.get("name") for entry in entries if isinstance(entry, dict)}
-    kept = [tool for tool in tools if tool.name in names]
-    if len(kept) != len(listed):
+    allowed = [tool for tool in tools if tool.name in names]
+    if len(allowed) != len(listed):
         raise ApiError(400, "tool_choice allows tools that are not among tools", param="tool_choice")
-    return tool_use(kept, inner["mode"], None, parallel=parallel)
+    return tool_use(allowed, inner["mode"], None, parallel=parallel)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-class Named:
+class NamedToolReader:
     """The whole answer is the arguments of one tool: what a constraint to its schema makes."""
 
     def __init__(self, name: str) -> None:
@@ -78,7 +78,7 @@ class Calls:
         return [] if self._named else [Delta(self._seen)]
 
 
-class Listed:
+class CallListReader:
     """`[{"name": ..., "parameters": {...}}, ...]` and nothing else: what a constraint makes where a call must be."""
 
     def __init__(self) -> None:
@@ -102,67 +102,66 @@ class Listed:
         return self._calls.finish()
 
 
-class Marked:
+class TextBefore:
+    """Reads text up to a mark; what may be the beginning of the mark is held back, and blanks before it."""
+
+    def __init__(self, mark: str) -> None:
+        self._mark = mark
+        self.held = ""
+
+    def push(self, text: str) -> tuple[list[Delta], str | None]:
+        """Text that is certain, and what is behind the mark, None before it has come."""
+        before, mark, behind = (self.held + text).partition(self._mark)
+        said = before[: len(before) - _overlap(before, self._mark)].rstrip()
+        self.held = "" if mark else before[len(said) :]
+        said = before.rstrip() if mark else said  # blanks before a call say nothing
+        return [Delta(said)] if said else [], behind if mark else None
+
+
+class HermesReader:
     """Text with calls between two marks (Hermes, Qwen): `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`."""
 
     opening, closing = "<tool_call>", "</tool_call>"
 
     def __init__(self) -> None:
+        self._text = TextBefore(self.opening)
         self._calls = Calls()
-        self._held = ""
-        self._closes = False
+        self._behind: str | None = None
+        """Behind a call, until something else than blanks and the closing mark has come."""
 
     def push(self, text: str) -> Sequence[Delta]:
         """What is certain: text that cannot be the beginning of a mark, and calls."""
         deltas: list[Delta] = []
-        self._held += text
-        while self._held:
-            before = self._held
-            deltas += self._step()
-            if self._held == before:
-                break
+        while text:
+            if self._calls.reading():
+                added = self._calls.push(text)
+                deltas += added
+                text = self._calls.rest
+                if not self._calls.reading() and not any(delta.text for delta in added):
+                    self._behind = ""
+            elif self._behind is not None:
+                text = self._close((self._behind + text).lstrip())
+            else:
+                said, behind = self._text.push(text)
+                deltas += said
+                text = behind or ""
+                if behind is not None:
+                    self._calls.begin(self.opening)
         return deltas
 
-    def _step(self) -> list[Delta]:
-        if self._calls.reading():
-            text, self._held = self._held, ""
-            deltas = self._calls.push(text)
-            if not self._calls.reading():
-                self._held, self._closes = self._calls.rest, not any(delta.text for delta in deltas)
-            return deltas
-        if self._closes:
-            return self._close()
-        return self._outside()
-
-    def _close(self) -> list[Delta]:
-        """Behind a call: blanks and the closing mark say nothing."""
-        self._held = self._held.lstrip()
-        if self._held.startswith(self.closing):
-            self._held, self._closes = self._held[len(self.closing) :], False
-        elif self._held and not self.closing.startswith(self._held):
-            self._closes = False
-        return []
-
-    def _outside(self) -> list[Delta]:
-        before, mark, behind = self._held.partition(self.opening)
-        if mark:
-            self._calls.begin(mark)
-            self._held = behind
-            said = before.rstrip()  # blanks before a call say nothing
-        else:
-            said = before[: len(before) - _overlap(before, self.opening)].rstrip()
-            self._held = before[len(said) :]
-        return [Delta(said)] if said else []
+    def _close(self, text: str) -> str:
+        """Behind a call: blanks and the closing mark say nothing. Returns what is behind them."""
+        certain = not self.closing.startswith(text)
+        self._behind = None if certain or text == self.closing else text
+        return text.removeprefix(self.closing) if certain else ""
 
     def finish(self) -> Sequence[Delta]:
         """A call cut off, or text held back; blanks at the end of an answer with calls say nothing."""
-        deltas = self._calls.finish()
-        held, self._held = self._held, ""
-        silent = self._closes or (self._calls.any and not held.strip())
-        return [*deltas, Delta(held)] if held and not silent else deltas
+        deltas, held = self._calls.finish(), self._text.held
+        return [*deltas, Delta(held)] if held and (held.strip() or not self._calls.any) else deltas
 
 
-class Bare:
+class Llama3Reader:
     """The answer is a call, or several with `;` between, or it is text (Llama 3): `{"name": ..., "parameters": {}}`."""
 
     tag = "<|python_tag|>"
@@ -205,54 +204,32 @@ class Bare:
         return self._calls.finish() or ([Delta(self._start)] if self._start else [])
 
 
-class Announced:
+class MistralReader:
     """Text, and behind a mark only calls (Mistral): `[TOOL_CALLS][{...}, ...]` or `[TOOL_CALLS]name[ARGS]{...}`."""
 
     mark = "[TOOL_CALLS]"
 
     def __init__(self) -> None:
-        self._before: Marked | None = _UpTo(self.mark)
+        self._before: TextBefore | None = TextBefore(self.mark)
         self._behind: Reader | None = None
 
     def push(self, text: str) -> Sequence[Delta]:
         """Text up to the mark; calls behind it."""
-        if self._behind is not None:
-            return self._behind.push(text)
-        assert isinstance(self._before, _UpTo)
-        deltas, rest = self._before.until(text)
-        if rest is None:
-            return deltas
-        rest = rest.lstrip()
-        if not rest:
-            return deltas
-        self._behind = Listed() if rest[0] in "[{" else _NameFirst(self.mark)
-        return [*deltas, *self._behind.push(rest)]
+        deltas: list[Delta] = []
+        if self._before is not None:
+            deltas, behind = self._before.push(text)
+            if behind is None:
+                return deltas
+            self._before, text = None, behind
+        if self._behind is None and (text := text.lstrip()):
+            self._behind = CallListReader() if text[0] in "[{" else _NameFirst(self.mark)
+        return [*deltas, *self._behind.push(text)] if self._behind is not None else deltas
 
     def finish(self) -> Sequence[Delta]:
         """What was held back."""
-        if self._behind is not None:
-            return self._behind.finish()
-        assert self._before is not None
-        return self._before.finish()
-
-
-class _UpTo(Marked):
-    """The text before a mark."""
-
-    def __init__(self, mark: str) -> None:
-        super().__init__()
-        self.opening = mark
-        self._found = False
-
-    def until(self, text: str) -> tuple[list[Delta], str | None]:
-        """Text that is certain, and what is behind the mark, once it was seen."""
-        if self._found:
-            return [], text
-        self._held += text
-        deltas = self._outside()
-        self._found = self._calls.reading()
-        behind, self._held = (self._held, "") if self._found else (None, self._held)
-        return deltas, behind
+        if self._before is not None:
+            return [Delta(self._before.held)] if self._before.held else []
+        return [Delta(self.mark)] if self._behind is None else self._behind.finish()
 
 
 class _NameFirst:
@@ -293,7 +270,7 @@ def _overlap(text: str, mark: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class ToolCallParser:
     """One way in which models write calls."""
 
     name: str
@@ -304,27 +281,13 @@ class Form:
     """How long the ids of calls must be for its templates; None: any length."""
 
 
-FORMS = {
+TOOL_CALL_PARSERS = {
     form.name: form
     for form in (
-        Form("none", Plain),
-        Form("hermes", Marked, (Marked.opening, Marked.closing)),
-        Form("llama3_json", Bare, (Bare.tag,)),
-        Form("mistral", Announced, (Announced.mark, "[ARGS]", "[CALL_ID]"), id_length=9),
+        ToolCallParser("none", Plain),
+        ToolCallParser("hermes", HermesReader, (HermesReader.opening, HermesReader.closing)),
+        ToolCallParser("llama3_json", Llama3Reader, (Llama3Reader.tag,)),
+        ToolCallParser("mistral", MistralReader, (MistralReader.mark, "[ARGS]", "[CALL_ID]"), id_length=9),
     )
 }
 """By the names that vLLM gives them."""
-
-
-def form_of(template: str | None) -> Form:
-    """The form that a chat template teaches; `none` where it knows no tools, or writes them in a way unknown here."""
-    source = template or ""
-    if "tools" not in source:
-        return FORMS["none"]
-    if Marked.opening in source:
-        return FORMS["none" if "<function=" in source else "hermes"]
-    if "[TOOL_CALLS]" in source:
-        return FORMS["mistral"]
-    if Bare.tag in source or ('"parameters"' in source and "ipython" in source):
-        return FORMS["llama3_json"]
-    return FORMS["none"]

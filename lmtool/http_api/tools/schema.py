@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-MOST_CALLS = 64
+MAX_CALLS = 64
 """In one answer that must call something."""
 _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 """Keywords whose value has schemas under names of the client's."""
@@ -27,7 +27,7 @@ def calls_schema(tools: Sequence[tuple[str, Mapping[str, Any]]], *, parallel: bo
     return {
         "type": "array",
         "minItems": 1,
-        "maxItems": MOST_CALLS if parallel else 1,
+        "maxItems": MAX_CALLS if parallel else 1,
         "items": calls[0] if len(calls) == 1 else {"anyOf": calls},
         "$defs": _arguments(tools),
     }
@@ -58,7 +58,7 @@ def _arguments(tools: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]
 
 
 def closed(schema: Mapping[str, Any]) -> Any:  # noqa: ANN401  # any JSON
-    """The schema with `additionalProperties` false where an object's properties are told and it says nothing of others.
+    """The schema with `additionalProperties` false where an object lists its properties and does not mention others.
 
     What it allows, the given one allows, too; a model is not led to make up arguments. A schema with keywords that look
     at an object from several sides stays as it is: closed, its parts might exclude each other.

@@ -5,29 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lmtool.logprobs.distribution import bits, format_probability, probability
-from lmtool.tui import heat, numbers
-from lmtool.tui.heat import STREAM_COLORS
+from lmtool.logprobs import heat, numbers
+from lmtool.logprobs.distribution import bits, probability
+from lmtool.logprobs.heat import STREAM_COLORS
+from lmtool.logprobs.numbers import format_probability
 from lmtool.tui.runs import Run, cut, cut_left, fitted, length, visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lmtool.tui.glyphs import Glyphs
     from lmtool.tui.runs import Line
+    from lmtool.tui.styles import Glyphs
     from lmtool.tui.view import View
 
 RECENT = 2.0
 """Seconds that the rate of tokens is taken over."""
 SHORT = 10.0
-"""Seconds under which milliseconds are told."""
+"""Seconds under which milliseconds are shown."""
 COUNTED = 2000
 """Streams that the header counts, the latest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What the header says beside the view's own facts."""
+    """What the header says of the source."""
 
     title: str
     """The source, such as `proxy :8081→:8080`."""
@@ -60,13 +61,13 @@ def _life(view: View, status: Status, glyphs: Glyphs, *, wide: bool) -> Line:
         return [Run(f" {glyphs.over} {status.word}", "error")]
     if not view.paused:
         return [Run(f" {glyphs.live} {status.word}", "live")]
-    held = f" +{numbers.count(view.held_back)}" if view.live and view.held_back else ""
-    return [Run(f" {glyphs.paused} PAUSED{held}{' held back' if held and wide else ''}", "accent")]
+    hidden = f" +{numbers.count(view.hidden_count)}" if view.live and view.hidden_count else ""
+    return [Run(f" {glyphs.paused} PAUSED{hidden}{' held back' if hidden and wide else ''}", "accent")]
 
 
 def _counts(view: View, glyphs: Glyphs) -> Line:
-    seen, now = view.seen, view.time
-    phases = [stream.phase(now, seen) for stream in view.state.streams[-COUNTED:] if stream.began <= now]
+    tokens, now = view.token_count, view.time
+    phases = [stream.phase(now, tokens) for stream in view.state.streams[-COUNTED:] if stream.started_at <= now]
     running = sum(p in ("running", "waiting") for p in phases)
     bad = sum(p in ("error", "unfinished") for p in phases)
     done = len(phases) - running - bad
@@ -74,7 +75,7 @@ def _counts(view: View, glyphs: Glyphs) -> Line:
     line += [Run(f" {bad}{glyphs.error}", "error" if bad else "dim")]
     span = min(RECENT, now)
     if running and span > 0:
-        line.append(Run(f"  {numbers.figure((seen - view.state.tokens_at(now - span)) / span)} tok/s", "title"))
+        line.append(Run(f"  {numbers.figure((tokens - view.state.tokens_at(now - span)) / span)} tok/s", "title"))
     return line
 
 
@@ -95,7 +96,7 @@ def tabs(names: Sequence[str], chosen: int, beyond: str, columns: int) -> Line:
     return [*line, Run(" " * (room - length(line))), Run(beyond, "dim")]
 
 
-def parting(view: View, glyphs: Glyphs, columns: int) -> Line:
+def text_rule(view: View, glyphs: Glyphs, columns: int) -> Line:
     """The line between interleaved tokens and the text of a stream."""
     stream = view.current
     if stream is None:
@@ -114,7 +115,7 @@ def peek(view: View, glyphs: Glyphs, columns: int) -> Line:
     line: Line = [Run(" "), Run(view.measures.quote_token(row), view.style(row) or "bold")]
     line.append(Run(f" id {token}" if token >= 0 else "", "dim"))
     if logprob is not None:
-        rank = view.rank(row)
+        rank = view.measures.rank(row)
         line.append(Run(f"  p {format_probability(probability(logprob))} {bits(logprob):.1f}b"))
         line.append(Run("" if rank is None else f" rank {rank}"))
     if others := view.measures.alternatives_text(row, 4):
@@ -124,7 +125,7 @@ def peek(view: View, glyphs: Glyphs, columns: int) -> Line:
 
 def legend(view: View, glyphs: Glyphs, columns: int, *, attributes: bool = False) -> Line:
     """The heat's steps, and how much is new below."""
-    new = view.new
+    new = view.new_below
     tail = f" {numbers.count(new)} new {glyphs.down} (G)" if new else ""
     steps = heat.legend(view.heat)
     name = f" {view.heat} "
@@ -140,12 +141,12 @@ def legend(view: View, glyphs: Glyphs, columns: int, *, attributes: bool = False
 def _steps(labels: list[str], room: int, *, attributes: bool) -> Line:
     """As much of the scale as there is room for: every step, then every other one, then both ends and the middle."""
     gap = 1 if attributes else 0  # without colours only blanks part the steps
-    for wanted in (f" {'{}'} ", "{}"):
-        line = [Run(wanted.format(label), f"heat{step}") for step, label in enumerate(labels)]
+    for form in (" {} ", "{}"):
+        line = [Run(form.format(label), f"heat{step}") for step, label in enumerate(labels)]
         if length(line) + gap * len(line) <= room:
             return [part for run in line for part in ((run, Run(" " * gap)) if gap else (run,))]
-    kept = (0, 3, 7) if room >= 16 else (0, 7)
-    line = [Run(label if step in kept else " ", f"heat{step}") for step, label in enumerate(labels)]
+    labelled = (0, 3, 7) if room >= 16 else (0, 7)
+    line = [Run(label if step in labelled else " ", f"heat{step}") for step, label in enumerate(labels)]
     return [part for run in line for part in ((run, Run(" ")) if gap and run.text != " " else (run,))]
 
 
@@ -157,7 +158,7 @@ def timeline(view: View, glyphs: Glyphs, columns: int) -> Line:
     room = max(4, columns - len(left) - len(right) - len(speed))
     share = view.time / end if end else 1.0
     knob = min(room - 1, round(share * (room - 1)))
-    places = [*view.places, *(mark.time for mark in view.state.marks if mark.time <= end)]
+    places = [*view.time_marks, *(mark.time for mark in view.state.marks if mark.time <= end)]
     marks = {round(place / end * (room - 1)) for place in places if end}
     line: Line = [Run(left, "dim")]
     for i in range(room):
@@ -170,10 +171,6 @@ def timeline(view: View, glyphs: Glyphs, columns: int) -> Line:
 def too_small(columns: int, rows: int, least: tuple[int, int], width: int) -> list[Line]:
     """A sentence in the middle of a screen that is too small for anything else."""
     words = [f"{columns}x{rows} is too small:", f"{least[0]}x{least[1]} shows a pane", "everything goes on", "q quits"]
-    kept = words[: max(1, rows)]
-    top = max(0, (rows - len(kept)) // 2)
-    lines: list[Line] = [[] for _ in range(top)]
-    for word in kept:
-        shown = cut(word, width)
-        lines.append([Run(" " * ((width - len(shown)) // 2)), Run(shown)])
-    return lines
+    texts = [cut(word, width) for word in words[: max(1, rows)]]
+    above: list[Line] = [[] for _ in range(max(0, (rows - len(texts)) // 2))]
+    return above + [[Run(" " * ((width - len(text)) // 2)), Run(text)] for text in texts]

@@ -1,22 +1,22 @@
-"""Two streams side by side, the place where they part in the middle."""
+"""Two streams side by side, with the place where they part in sight."""
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING
 
-from lmtool.logprobs.distribution import format_probability, probability
-from lmtool.tui import numbers
-from lmtool.tui.compare import compare
-from lmtool.tui.documents.flow import flow
+from lmtool.logprobs import numbers
+from lmtool.logprobs.distribution import probability
+from lmtool.logprobs.numbers import format_probability
+from lmtool.tui.alignment import compare
+from lmtool.tui.documents.document import Document
+from lmtool.tui.documents.list import broken
 from lmtool.tui.documents.text import TextDocument
-from lmtool.tui.runs import Run, cut, length, visible, width
+from lmtool.tui.runs import Run, cut, flow, length, visible, width
 
 if TYPE_CHECKING:
-    from lmtool.tui.alignment import Side
-    from lmtool.tui.compare import Comparison
-    from lmtool.tui.glyphs import Glyphs
+    from lmtool.tui.alignment import Comparison, Side
     from lmtool.tui.runs import Line
+    from lmtool.tui.styles import Glyphs
 
 LONGEST = 24
 """Cells for what a side goes on with: over HTTP a whole answer may be one piece of text."""
@@ -24,7 +24,7 @@ SPARK = 32
 """Divergences that are drawn, the last ones."""
 
 
-class ComparisonDocument:
+class ComparisonDocument(Document):
     """Verdict first, then both texts; tokens that both have are plain, from the parting on each has its colours."""
 
     def __init__(self, a: Side, b: Side, glyphs: Glyphs) -> None:
@@ -36,7 +36,7 @@ class ComparisonDocument:
         """What they have in common: paragraphs of phrases."""
         self._columns = 0
         self._head: list[Line] = []
-        """The verdict in so many columns."""
+        """The verdict in these columns."""
 
     def height(self, columns: int) -> int:
         """Verdict, headings, and the longer text."""
@@ -45,25 +45,14 @@ class ComparisonDocument:
         texts = zip(self._texts, self._sides, strict=True)
         return self.heads + max(text.lines(side.stream, each) for text, side in texts)
 
-    @property
-    def heads(self) -> int:
-        """Lines at the top that stay in sight: the verdict and whose texts these are."""
-        return len(self._head) + 1
-
     def anchor(self, columns: int) -> int | None:
         """The line where the streams part; the first one where they do not."""
         self._fit(columns)
-        found = self.result.alignment
-        for side, text, place in zip(self._sides, self._texts, found.places, strict=True):
-            if found.parted and 0 < place < len(side.rows):
+        alignment = self.result.alignment
+        for side, text, place in zip(self._sides, self._texts, alignment.places, strict=True):
+            if alignment.parts and 0 < place < len(side.rows):
                 return self.heads + text.line_at(side.stream, place, self._each(columns))
         return 0
-
-    def click(self, target: int) -> None:
-        """Nothing to choose."""
-
-    def move(self, rows: int) -> None:
-        """Nothing to move."""
 
     def _fit(self, columns: int) -> None:
         """Lay the verdict out."""
@@ -72,6 +61,7 @@ class ComparisonDocument:
         self._columns, room = columns, max(1, columns - 1)
         parts = ([piece for phrase in part for piece in _wrapped(phrase, room)] for part in self._verdict)
         self._head = [[Run(" "), *line] for part in parts for line in flow(part, room)]
+        self.heads = len(self._head) + 1
 
     def _each(self, columns: int) -> int:
         return max(4, columns // 2 - 1)
@@ -107,12 +97,12 @@ class ComparisonDocument:
 
     def _phrases(self) -> list[Line]:
         result, (a, b) = self.result, self._sides
-        found = result.alignment
-        same = f"same {_counted(found.same, 'token')}"
-        if found.characters is not None:
-            same = f"same {_counted(found.characters, 'character')}, {_counted(found.same, 'token')} cut alike"
-        if not found.parted:
-            left = [len(side.rows) - place for side, place in zip((a, b), found.places, strict=True)]
+        alignment = result.alignment
+        same = f"same {_counted(alignment.same, 'token')}"
+        if alignment.characters is not None:
+            same = f"same {_counted(alignment.characters, 'character')}, {_counted(alignment.same, 'token')} cut alike"
+        if not alignment.parts:
+            left = [len(side.rows) - place for side, place in zip((a, b), alignment.places, strict=True)]
             tail = "and nothing more" if left[0] == left[1] else f"then {'A' if left[0] < left[1] else 'B'} ends"
             lines: list[Line] = [[Run(f"{same}, {tail}", "title")]]
         else:
@@ -122,14 +112,14 @@ class ComparisonDocument:
             ours, theirs = (side.view.position(row) for side, row in zip((a, b), result.worst_at, strict=True))
             where = f"#{ours}" if ours == theirs else f"A #{ours}, B #{theirs}"
             lines.append([Run(f"their logprobs differ by at most {result.worst:.4f} nats, at {where}", "dim")])
-        known = [value for value in result.divergences if value is not None]
-        if known:
-            top = max([*known, 1e-6])
+        divergences = [value for value in result.divergences if value is not None]
+        if divergences:
+            top = max([*divergences, 1e-6])
             spark = "".join(
                 " " if value is None else self._glyphs.spark[min(7, int(value / top * 8))]
                 for value in result.divergences[-SPARK:]
             )
-            least = f"least KL of B from A by the alternatives of both: up to {_nats(max(known))} nats"
+            least = f"least KL of B from A by the alternatives of both: up to {_nats(max(divergences))} nats"
             lines.append([Run(least, "dim"), Run(spark, "spark")])
         return lines
 
@@ -139,14 +129,14 @@ class ComparisonDocument:
         for i, (side, place) in enumerate(zip(self._sides, result.alignment.places, strict=True)):
             name, logprob = result.alignment.names[i], result.candidates[i]
             p = "" if logprob is None else f" {format_probability(probability(logprob))}"
-            given = place < 0
-            if not given:
+            in_prompt = place < 0
+            if not in_prompt:
                 text = side.view.measures.quote_token(side.rows[place])
             elif isinstance(name, int):
                 text = side.view.measures.quote(name)
             else:
                 text = "other text"
-            inside = f" (in its prompt{f';{p} in {chr(66 - i)}' if p else ''})" if given else p
+            inside = f" (in its prompt{f';{p} in {chr(66 - i)}' if p else ''})" if in_prompt else p
             line.append(Run(f"{'AB'[i]} {cut(text, LONGEST)}{inside}"))
         if result.near_tie:
             margin = min(abs(m) for m in result.margins if m is not None)
@@ -158,7 +148,7 @@ def _wrapped(phrase: Run, columns: int) -> list[Run]:
     """A phrase in pieces that fit, cut between words."""
     if width(phrase.text) <= columns or phrase.style == "spark":
         return [phrase]
-    return [Run(text, phrase.style) for text in textwrap.wrap(phrase.text, columns)]
+    return [run._replace(text=run.text.rstrip()) for line in broken([phrase], columns) for run in line]
 
 
 def _counted(number: int, what: str) -> str:

@@ -6,32 +6,32 @@ import math
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from lmtool.logprobs.distribution import bits, format_probability, probabilities, probability
-from lmtool.tui import numbers
-from lmtool.tui.documents.flow import flow
-from lmtool.tui.runs import Run, fitted, pad, visible, width
+from lmtool.logprobs import numbers
+from lmtool.logprobs.distribution import bits, probabilities, probability
+from lmtool.logprobs.numbers import format_probability
+from lmtool.tui.documents.document import ViewDocument
+from lmtool.tui.runs import Run, fitted, flow, pad, visible, width
 
 if TYPE_CHECKING:
-    from lmtool.tui.glyphs import Glyphs
     from lmtool.tui.runs import Line
     from lmtool.tui.streams import Stream
+    from lmtool.tui.styles import Glyphs
     from lmtool.tui.view import View
 
 BYTES = 12
 """Bytes of a token that are shown."""
 
 
-class DetailDocument:
-    """Facts, then a bar for each alternative, then the rest; a click on a bar chooses it."""
+class DetailDocument(ViewDocument):
+    """Figures, then a bar for each alternative, then the rest; a click on a bar chooses it."""
 
     def __init__(self, view: View, glyphs: Glyphs) -> None:
-        self._view = view
-        self._glyphs = glyphs
+        super().__init__(view, glyphs)
         self._lines: list[Line] = []
         self._bars_at = 0
 
     def height(self, columns: int) -> int:
-        """Lines there are now; they are made here, and `line` gives them out."""
+        """Lines there are now, made here for `line`."""
         row = self._view.token
         if row is None:
             self._lines = [*self._request(columns), [Run("no token yet", "dim")]]
@@ -42,9 +42,8 @@ class DetailDocument:
         self._lines = [fitted(line, columns) for line in lines]
         return len(self._lines)
 
-    def anchor(self, columns: int) -> int | None:
+    def anchor(self, columns: int) -> int | None:  # noqa: ARG002 - lines were broken by `height`
         """The bar under the cursor."""
-        del columns
         return self._bars_at + self._view.bar if self._view.bar else 0
 
     def click(self, target: int) -> None:
@@ -55,9 +54,8 @@ class DetailDocument:
         """To another bar."""
         self._view.move_bar(rows)
 
-    def line(self, y: int, columns: int) -> Line:
+    def line(self, y: int, columns: int) -> Line:  # noqa: ARG002 - as above
         """One line."""
-        del columns
         return self._lines[y] if y < len(self._lines) else []
 
     def _facts(self, row: int, columns: int) -> list[Line]:
@@ -71,11 +69,11 @@ class DetailDocument:
             ],
             columns,
         )
-        if isinstance(view.state.piece(token), bytes):
+        if isinstance(view.state.texts.piece(token), bytes):
             lines.append(self._pieces(row))
         if logprob is None:
             return [*lines, [Run(self._no_logprob(row), "dim")]]
-        rank, mode = view.rank(row), view.state.stream_of(row).logprobs_mode
+        rank, mode = view.measures.rank(row), view.state.stream_of(row).logprobs_mode
         phrases = [
             Run(f"p {format_probability(probability(logprob))}"),
             Run(f"logprob {logprob:.3f}{'' if mode is None else f' {mode}'}"),
@@ -93,44 +91,44 @@ class DetailDocument:
     def _pieces(self, row: int) -> Line:
         """The bytes of the character that a token takes part in."""
         state = self._view.state
-        stream = state.streams[state.tokens.streams[row]]
+        stream = state.stream_of(row)
         place = bisect_left(stream.rows, row)
         end = place
-        while end < len(stream.rows) - 1 and not state.shown(stream, end) and end - place < 4:
+        while end < len(stream.rows) - 1 and not state.texts.text_at(stream, end) and end - place < 4:
             end += 1
         begin = place
-        while begin > 0 and not state.shown(stream, begin - 1) and place - begin < 4:
+        while begin > 0 and not state.texts.text_at(stream, begin - 1) and place - begin < 4:
             begin -= 1
-        parts = " ".join(state.text_of(state.tokens.ids[stream.rows[i]]) for i in range(begin, end + 1))
-        return [Run(f"{parts} {self._glyphs.arrow} {visible(state.shown(stream, end)) or 'not whole yet'}")]
+        parts = " ".join(state.texts.of_id(state.tokens.ids[stream.rows[i]]) for i in range(begin, end + 1))
+        return [Run(f"{parts} {self._glyphs.arrow} {visible(state.texts.text_at(stream, end)) or 'not whole yet'}")]
 
     def _entropy(self, row: int, columns: int) -> list[Line]:
         view = self._view
-        found, bounds = view.distribution(row), view.entropy(row)
-        if not found.is_normalised:
+        distribution, bounds = view.measures.distribution(row), view.measures.entropy(row)
+        if not distribution.is_normalised:
             return [[Run("not normalised by the server", "error")]]
-        if bounds is None or found.mass is None or not found.top:
+        if bounds is None or distribution.mass is None or not distribution.top:
             return []
         low, high = bounds
-        shown = f"{low:.1f}" if high - low < 0.1 else f"{low:.1f}…{high:.1f}"
-        mass = format_probability(found.mass)
-        return flow([Run(f"entropy {shown} bits"), Run(f"top-{len(found.top)} mass {mass}")], columns)
+        text = f"{low:.1f}" if high - low < 0.1 else f"{low:.1f}…{high:.1f}"
+        mass = format_probability(distribution.mass)
+        return flow([Run(f"entropy {text} bits"), Run(f"top-{len(distribution.top)} mass {mass}")], columns)
 
     def _bars(self, row: int, columns: int) -> list[Line]:
-        """A bar for each alternative, probability, and how much they make together as long as none is left out."""
+        """A bar for each alternative, probability, and their sum as long as none is left out."""
         view, glyphs = self._view, self._glyphs
-        top = view.alternatives(row)
+        top = view.measures.alternatives(row)
         if not top:
             return [[Run("no alternatives were sent", "dim")]]
-        found, name = probabilities(p for _, p in top), view.name(row)
-        whole = len(view.distribution(row).top)
+        ps, name = probabilities(p for _, p in top), view.measures.name(row)
+        whole = len(view.measures.distribution(row).top)
         texts = [view.measures.quote(one) for one, _ in top]
         wide = min(max(len("other"), *map(width, texts)), max(8, columns // 3))
         room = max(3, columns - wide - 15)
         lines: list[Line] = []
-        for i, ((one, _), p) in enumerate(zip(top, found, strict=True)):
+        for i, ((one, _), p) in enumerate(zip(top, ps, strict=True)):
             here, chosen = i == view.bar, one == name
-            total = format_probability(min(1.0, math.fsum(found[: i + 1]))) if i < whole else ""
+            total = format_probability(min(1.0, math.fsum(ps[: i + 1]))) if i < whole else ""
             lines.append(
                 [
                     Run(glyphs.cursor if here else " ", "accent", i),
@@ -142,7 +140,7 @@ class DetailDocument:
                     Run(glyphs.chosen if chosen else " ", "accent", i),
                 ]
             )
-        return [*lines, *self._other(1.0 - math.fsum(found), wide, room)]
+        return [*lines, *self._other(1.0 - math.fsum(ps), wide, room)]
 
     def _other(self, rest: float, wide: int, room: int) -> list[Line]:
         """A bar for all tokens that were not sent."""
@@ -164,9 +162,9 @@ class DetailDocument:
     def _arrival(self, row: int, columns: int) -> list[Line]:
         view, state = self._view, self._view.state
         frame = state.tokens.frames[row]
-        stream = state.streams[state.tokens.streams[row]]
-        gap = view.gap(row)
-        since = state.frames.times[frame] - stream.began
+        stream = state.stream_of(row)
+        gap = view.measures.gap(row)
+        since = state.frames.times[frame] - stream.started_at
         after = (
             f"{numbers.milliseconds(since)} after the request"
             if gap is None
@@ -184,14 +182,14 @@ class DetailDocument:
         )
 
     def _request(self, columns: int) -> list[Line]:
-        """What holds the stream: its bias and its constraint."""
+        """What the request rules out: its bias and its constraint."""
         view = self._view
         stream, row = view.current, view.token
         if stream is None:
             return []
         phrases: list[Run] = []
         if stream.constraint:
-            phrases.append(Run(f"held by {visible(stream.constraint)}", "accent"))
+            phrases.append(Run(f"constrained by {visible(stream.constraint)}", "accent"))
         if stream.biased:
             phrases.append(Run(f"{_ids(stream.biased)} biased", "accent"))
         if stream.ruled_out:
@@ -202,8 +200,8 @@ class DetailDocument:
         return lines + ([[Run(visible(stream.error), "error")]] if stream.error else [])
 
     def _is_forced(self, row: int, stream: Stream) -> bool:
-        """Whether no other token could come: alternatives were asked for, and there is none."""
-        alone = len(self._view.alternatives(row)) == 1 and (stream.top_logprobs or 0) > 1
+        """Whether no other token was possible: alternatives were requested, and there is none."""
+        alone = len(self._view.measures.alternatives(row)) == 1 and (stream.top_logprobs or 0) > 1
         return alone and self._view.state.tokens.logprob(row) == 0
 
 

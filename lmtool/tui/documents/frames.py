@@ -7,37 +7,36 @@ from typing import TYPE_CHECKING
 
 from lmtool.errors import LmtoolError
 from lmtool.trace.events import Close, Drop, Frame, Open, Piece, Remark, Request, Response
-from lmtool.tui.frames import ARROWS, OTHER, OUT
+from lmtool.tui.columns import ARROWS, OTHER, OUT
+from lmtool.tui.documents.document import ViewDocument
 from lmtool.tui.runs import Run, fitted, visible
 
 if TYPE_CHECKING:
     from lmtool.trace.events import Event
-    from lmtool.tui.glyphs import Glyphs
     from lmtool.tui.runs import Line
+    from lmtool.tui.styles import Glyphs
     from lmtool.tui.view import View
 
 LONGEST = 500
 """Characters of a frame that are drawn on its line."""
 
 
-class FramesDocument:
+class FramesDocument(ViewDocument):
     """Newest last; the frame of the token under the cursor is marked."""
 
     def __init__(self, view: View, glyphs: Glyphs) -> None:
-        self._view = view
-        self._glyphs = glyphs
+        super().__init__(view, glyphs)
         self._texts: dict[int, str] = {}
 
-    def height(self, columns: int) -> int:
-        """Frames that are seen."""
-        del columns
+    def height(self, columns: int) -> int:  # noqa: ARG002 - no line is broken
+        """Frames up to the moment."""
         return max(1, self._view.state.frames.until(self._view.time))
 
     def anchor(self, columns: int) -> int | None:
         """The frame under the cursor, or the last one."""
         if self._view.frame is None and self._view.row is None:
             return self.height(columns) - 1
-        return self._view.frame_now
+        return self._view.current_frame
 
     def click(self, target: int) -> None:
         """Put the cursor on this frame and its first token."""
@@ -52,7 +51,7 @@ class FramesDocument:
         frames = self._view.state.frames
         if y >= frames.until(self._view.time):
             return [Run(" nothing went over the wire yet", "dim")] if y == 0 else []
-        here = y == self._view.frame_now
+        here = y == self._view.current_frame
         direction = frames.directions[y]
         style = {OUT: "out", OTHER: "dim"}.get(direction, "")
         lead = self._glyphs.cursor if here else " "

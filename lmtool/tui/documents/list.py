@@ -1,16 +1,17 @@
-"""Lines that are known beforehand, long ones broken; lines with a target can be chosen."""
+"""A list of lines, long ones broken; lines with a target can be chosen."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lmtool.tui.runs import Run, visible, width
+from lmtool.tui.documents.document import Document
+from lmtool.tui.runs import Run, split, visible, width
 
 if TYPE_CHECKING:
     from lmtool.tui.runs import Line
 
 
-class ListDocument:
+class ListDocument(Document):
     """Shows lines; with a cursor sign, those that have a target can be walked through."""
 
     def __init__(self, lines: list[Line], *, cursor: str = "") -> None:
@@ -21,18 +22,18 @@ class ListDocument:
         self._choices = [i for i, target in enumerate(self._targets) if target is not None]
         here = [i for i in self._choices if any("cursor" in run.style for run in lines[i])]
         self._place = self._choices.index(here[0]) if here else 0
-        self._made: tuple[int, int] | None = None
+        self._broken_for: tuple[int, int] | None = None
         self._broken: list[tuple[int, Line]] = []
 
     @property
-    def chosen(self) -> int | None:
+    def chosen(self) -> int | None:  # type: ignore[override] # moves with the cursor
         """The target under the cursor."""
         return self._targets[self._choices[self._place]] if self._choices else None
 
     def height(self, columns: int) -> int:
         """Lines after breaking."""
-        if self._made != (columns, self._place):
-            self._made = (columns, self._place)
+        if self._broken_for != (columns, self._place):
+            self._broken_for = (columns, self._place)
             self._broken = [(i, part) for i, line in enumerate(self._lines) for part in self._parts(i, line, columns)]
         return len(self._broken)
 
@@ -71,27 +72,18 @@ def text_document(text: str) -> ListDocument:
 
 
 def broken(line: Line, columns: int) -> list[Line]:
-    """A line as lines of at most so many columns."""
+    """A line as lines of at most this many columns, words whole where that is possible."""
     parts: list[Line] = [[]]
     used = 0
     for run in line:
         text = run.text
         while used + width(text) > columns:
-            part, text = _split(text, columns - used, at_least=0 if used else 1)
-            parts[-1].append(run._replace(text=part))
+            fits = split(text, columns - used, at_least=0 if used else 1)[0]
+            place = fits.rfind(" ") + 1 or len(fits)  # words stay whole where there is one to break at
+            parts[-1].append(run._replace(text=text[:place]))
+            text = text[place:]
             parts.append([])
             used = 0
         parts[-1].append(run._replace(text=text))
         used += width(text)
     return parts
-
-
-def _split(text: str, columns: int, at_least: int) -> tuple[str, str]:
-    used = 0
-    for i, character in enumerate(text):
-        used += width(character)
-        if used > columns and i >= at_least:
-            blank = text.rfind(" ", 0, i) + 1  # words stay whole where there is one to break at
-            place = blank or i
-            return text[:place], text[place:]
-    return text, ""

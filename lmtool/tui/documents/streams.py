@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lmtool.tui import numbers
+from lmtool.logprobs import numbers
+from lmtool.logprobs.heat import STREAM_COLORS
+from lmtool.tui.documents.document import ViewDocument
 from lmtool.tui.documents.list import broken
-from lmtool.tui.heat import STREAM_COLORS
-from lmtool.tui.requests import parameters
+from lmtool.tui.request_summary import parameters
 from lmtool.tui.runs import Run, fitted, pad, visible
 from lmtool.tui.streams import timing_of
 
@@ -15,41 +16,38 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lmtool.trace.stream_events import Phase
-    from lmtool.tui.glyphs import Glyphs
     from lmtool.tui.runs import Line
     from lmtool.tui.streams import Stream, Timing
+    from lmtool.tui.styles import Glyphs
     from lmtool.tui.view import View
 
 _STATE_STYLES = {"running": "ok", "error": "error", "unfinished": "error", "waiting": "dim"}
 
 
 STANDING = 0.25
-"""Seconds for which the figures of a stream that runs are not taken anew."""
+"""Seconds for which the figures of a running stream stand."""
 STATE = 14
-"""Columns that are kept for a stream's state; an error takes what is left of the line."""
+"""Columns for a stream's state; an error takes what is left of the line."""
 
 
-class StreamsDocument:
-    """One line a stream, the heading first. Columns go as the pane gets narrow: first the prompt, then the times."""
+class StreamsDocument(ViewDocument):
+    """One line a stream, the heading first. A narrow pane has fewer columns: first the prompt goes, then the times."""
+
+    heads = 1
 
     def __init__(self, view: View, glyphs: Glyphs, advice: Callable[[], str] = str) -> None:
         """advice: what can be done while there is no stream at all."""
-        self._view = view
-        self._glyphs = glyphs
+        super().__init__(view, glyphs)
         self._advice = advice
         self._timings: dict[int, tuple[float, Timing]] = {}
-        """Of streams that run, by index, with the moment at which they were taken."""
-
-    heads = 1
-    """Lines at the top that stay in sight."""
+        """Figures by index of the stream, and the moment that they are of."""
 
     def height(self, columns: int) -> int:
         """Streams and their heading; or that there are none, and what to do."""
         return 1 + (len(self._view.streams()) or len(self._nothing(columns)))
 
-    def anchor(self, columns: int) -> int | None:
+    def anchor(self, columns: int) -> int | None:  # noqa: ARG002 - no line is broken
         """The cursor's line."""
-        del columns
         listed = [stream.index for stream in self._view.streams()]
         return 1 + listed.index(self._view.stream) if self._view.stream in listed else None
 
@@ -74,20 +72,18 @@ class StreamsDocument:
 
     def _nothing(self, columns: int) -> list[Line]:
         if self._view.filter is not None:
-            told = "no stream for this filter (esc clears it)"
+            text = "no stream for this filter (esc clears it)"
         else:
-            told = ": ".join(filter(None, ("no stream yet", "" if self._view.state.streams else self._advice())))
-        return [[Run("  "), *line] for line in broken([Run(visible(told), "dim")], max(1, columns - 2))]
+            text = ": ".join(filter(None, ("no stream yet", "" if self._view.state.streams else self._advice())))
+        return [[Run("  "), *line] for line in broken([Run(visible(text), "dim")], max(1, columns - 2))]
 
     def _stream(self, stream: Stream, shape: _Shape, columns: int) -> Line:
         view, glyphs = self._view, self._glyphs
-        seen = view.seen
-        count = stream.count(seen)
-        phase = stream.phase(view.time, seen)
+        count, phase = stream.count(view.token_count), stream.phase(view.time, view.token_count)
         here = stream.index == view.stream
         row = "cursor" if here else ""
         color = f"stream{stream.index % len(STREAM_COLORS)}"
-        lead = glyphs.cursor if here else ("=" if stream.index in view.marked else " ")
+        lead = glyphs.cursor if here else ("=" if stream.index in view.stream_marks else " ")
         cells = shape.cells(view, stream, count, self._timing(stream, count, phase), whole=phase != "error")
         return fitted(
             [
@@ -100,14 +96,14 @@ class StreamsDocument:
         )
 
     def _timing(self, stream: Stream, count: int, phase: Phase) -> Timing:
-        """Figures of a stream. While one watches it run, they stand long enough to be read."""
+        """Figures of a stream. While it runs, they stand long enough to be read."""
         view = self._view
-        told = self._timings.get(stream.index) if view.live and view.moment is None and phase == "running" else None
-        if told is None or not 0 <= view.time - told[0] < STANDING:
-            told = self._timings[stream.index] = (
-                view.time, timing_of(stream, count, view.state.tokens, view.state.frames)
-            )  # fmt: skip
-        return told[1]
+        runs_now = view.live and view.moment is None and phase == "running"
+        moment, timing = self._timings.get(stream.index, (0.0, None)) if runs_now else (0.0, None)
+        if timing is None or not 0 <= view.time - moment < STANDING:
+            timing = timing_of(stream, count, view.state.tokens, view.state.frames)
+            self._timings[stream.index] = view.time, timing
+        return timing
 
     def _phase(self, stream: Stream, phase: Phase) -> str:
         glyphs = self._glyphs
@@ -129,14 +125,8 @@ class _Shape:
         self._prompt = min(48, room - (self._params + 1 if self._params else 0) - 1)
 
     def _fixed(self) -> list[int]:
-        return [
-            6,
-            5,
-            9,
-            *([6] if self._figures else []),
-            *([7, 7, 6] if self._times else []),
-            *([12] if self._last else []),
-        ]
+        figures, times, last = [6] * self._figures, [7, 7, 6] * self._times, [12] * self._last
+        return [6, 5, 9, *figures, *times, *last]
 
     def heading(self) -> str:
         """The names of the columns."""
@@ -144,7 +134,7 @@ class _Shape:
         return f"   {self._join(names)}state"
 
     def cells(self, view: View, stream: Stream, count: int, timing: Timing, *, whole: bool) -> str:
-        """What is known of a stream, up to its state. whole: with its last token; an error needs the room."""
+        """Figures of a stream, up to its state. whole: with its last token; an error needs the room."""
         most = "" if stream.max_tokens is None else f"/{stream.max_tokens}"
         prompt = " ".join(view.state.prompt_text(stream).split())
         return self._join(

@@ -3,29 +3,94 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from lmtool.tui.documents.layout import Layout
-from lmtool.tui.heat import STREAM_COLORS
-from lmtool.tui.runs import Run, cut, length, visible
+from lmtool.logprobs.heat import STREAM_COLORS
+from lmtool.tui.documents.document import ViewDocument
+from lmtool.tui.runs import Run, cut, length, split, visible, width
 
 if TYPE_CHECKING:
-    from lmtool.tui.glyphs import Glyphs
     from lmtool.tui.runs import Line
+    from lmtool.tui.state import State
     from lmtool.tui.streams import Stream
+    from lmtool.tui.styles import Glyphs
     from lmtool.tui.view import View
 
 NARROWEST = 26
 """Columns of a stream in the split view."""
 
 
-class TextDocument:
+class Part(NamedTuple):
+    """A token, or a part of it, on a line."""
+
+    position: int
+    """Of the token in its stream; -1: of the prompt."""
+    text: str
+
+
+class Layout:
+    """Lines of parts. A token that does not fit goes to the next line whole, unless it is wider than a line."""
+
+    def __init__(self, state: State, stream: Stream, columns: int, *, blanks: bool = False) -> None:
+        """Begin with the prompt. columns: at least 2."""
+        self._state = state
+        self._stream = stream
+        self.columns = max(2, columns)
+        self.blanks = blanks
+        self.corrections = state.texts.corrections
+        """Of the texts that are laid out; after another one they are no longer what tokens mean."""
+        self.lines: list[list[Part]] = [[]]
+        self.line_of: list[int] = []
+        """For each token the line that it begins on."""
+        self._used = 0
+        prompt = state.prompt_text(stream)
+        if prompt:
+            self._put(-1, prompt)
+
+    def extend(self, count: int) -> None:
+        """Lay out the first `count` tokens."""
+        while len(self.line_of) < count:
+            position = len(self.line_of)
+            text = self._state.texts.text_at(self._stream, position)
+            first = visible(text.partition("\n")[0], blanks=self.blanks)
+            if self._used and self._used + width(first) > self.columns and width(first) <= self.columns:
+                self._break()
+            self.line_of.append(len(self.lines) - 1)
+            self._put(position, text)
+
+    def _put(self, position: int, text: str) -> None:
+        if not text:
+            self.lines[-1].append(Part(position, ""))
+        pieces = text.split("\n")
+        for i, piece in enumerate(pieces):
+            shown = visible(piece, blanks=self.blanks)
+            if i < len(pieces) - 1 and (self.blanks or not shown):
+                shown += "⏎" if self.blanks else ""
+            self._piece(position, shown)
+            if i < len(pieces) - 1:
+                self._break()
+
+    def _piece(self, position: int, text: str) -> None:
+        while text:
+            left = self.columns - self._used
+            part, text = split(text, left) if width(text) > left else (text, "")
+            if part:
+                self.lines[-1].append(Part(position, part))
+                self._used += width(part)
+            if text:
+                self._break()
+
+    def _break(self) -> None:
+        self.lines.append([])
+        self._used = 0
+
+
+class TextDocument(ViewDocument):
     """The stream under the cursor: prompt, then tokens; the cursor's token stands between signs and needs no colour."""
 
     def __init__(self, view: View, glyphs: Glyphs, *, cursor: bool = True) -> None:
         """cursor: whether its token is shown as such."""
-        self._view = view
-        self._glyphs = glyphs
+        super().__init__(view, glyphs)
         self._cursor = cursor
         self._layouts: dict[int, Layout] = {}
 
@@ -35,7 +100,7 @@ class TextDocument:
         return 1 if stream is None else self.lines(stream, columns)
 
     def lines(self, stream: Stream, columns: int) -> int:
-        """Lines of a stream's text up to the moment that is seen."""
+        """Lines of a stream's text up to the moment."""
         layout, count = self._layout(stream, columns)
         if count == len(layout.line_of):
             return len(layout.lines)
@@ -43,14 +108,14 @@ class TextDocument:
 
     def _layout(self, stream: Stream, columns: int) -> tuple[Layout, int]:
         # Two columns less: the signs around the cursor's token.
-        wanted, blanks = max(2, columns - 2), self._view.invisible
+        room, blanks = max(2, columns - 2), self._view.show_blanks
         layout = self._layouts.get(stream.index)
-        asked = wanted, blanks, self._view.state.texts.corrections
-        if layout is None or (layout.columns, layout.blanks, layout.corrections) != asked:
+        shape = room, blanks, self._view.state.texts.corrections
+        if layout is None or (layout.columns, layout.blanks, layout.corrections) != shape:
             if len(self._layouts) > 16:
                 self._layouts.clear()
-            layout = self._layouts[stream.index] = Layout(self._view.state, stream, wanted, blanks=blanks)
-        count = stream.count(self._view.seen)
+            layout = self._layouts[stream.index] = Layout(self._view.state, stream, room, blanks=blanks)
+        count = stream.count(self._view.token_count)
         layout.extend(count)
         return layout, count
 
@@ -73,12 +138,8 @@ class TextDocument:
         layout, _ = self._layout(stream, columns)
         return layout.line_of[position]
 
-    def click(self, target: int) -> None:
-        """Put the cursor on this token."""
-        self._view.choose_token(target)
-
     def move(self, rows: int) -> None:
-        """To the token as many lines down."""
+        """The cursor to the token this many lines down."""
         stream = self._view.current
         row = self._view.token
         if stream is None or row is None:
@@ -92,7 +153,7 @@ class TextDocument:
             self._view.end()
             return
         position = bisect_left(layout.line_of, max(0, there))
-        if position < stream.count(self._view.seen):
+        if position < stream.count(self._view.token_count):
             self._view.choose_token(stream.rows[position])
         else:
             self._view.end()
@@ -120,37 +181,27 @@ class TextDocument:
         return line
 
 
-class SplitDocument:
+class SplitDocument(ViewDocument):
     """Up to as many streams as there is room for, side by side, each at its own end."""
 
     def __init__(self, view: View, glyphs: Glyphs, rows: int = 10) -> None:
-        self._view = view
-        self._glyphs = glyphs
+        super().__init__(view, glyphs)
         self._text = TextDocument(view, glyphs)
         self.rows = rows
-        """Lines that can be seen; set by the pane."""
+        """Lines of the pane, which sets it."""
 
     def streams(self, columns: int) -> list[Stream]:
-        """Those shown: marked ones, the one under the cursor, then the latest."""
+        """Streams that are shown: marked ones, the one under the cursor, then the latest."""
         most = max(1, columns // NARROWEST)
         listed = {stream.index: stream for stream in self._view.streams()}
-        wanted = [*self._view.marked, self._view.stream, *reversed(listed)]
-        chosen = [listed[i] for i in dict.fromkeys(wanted) if i in listed][:most]
-        return sorted(chosen, key=lambda stream: stream.index)
+        first = [*self._view.stream_marks, self._view.stream, *reversed(listed)]
+        streams = [listed[i] for i in dict.fromkeys(first) if i in listed][:most]
+        return sorted(streams, key=lambda stream: stream.index)
 
     def height(self, columns: int) -> int:
-        """As many lines as can be seen."""
+        """As many lines as the pane has."""
         del columns
         return max(2, self.rows)
-
-    def anchor(self, columns: int) -> int | None:
-        """Everything is seen."""
-        del columns
-        return None
-
-    def click(self, target: int) -> None:
-        """Put the cursor on this token."""
-        self._view.choose_token(target)
 
     def move(self, rows: int) -> None:
         """To another stream."""
@@ -169,10 +220,10 @@ class SplitDocument:
         return line
 
     def _heading(self, stream: Stream, columns: int) -> Line:
-        count = stream.count(self._view.seen)
+        count = stream.count(self._view.token_count)
         here = self._glyphs.cursor if stream.index == self._view.stream else " "
         color = f"stream{stream.index % len(STREAM_COLORS)}"
-        phase = stream.phase(self._view.time, self._view.seen)
+        phase = stream.phase(self._view.time, self._view.token_count)
         return [Run(cut(f"{here}{visible(stream.label)} {count} tok {phase}", columns), f"{color} title")]
 
     def _part(self, stream: Stream, y: int, columns: int) -> Line:

@@ -1,50 +1,41 @@
-"""When tokens came: a line of gaps between frames, and its figures."""
+"""When tokens arrived: a line of gaps between frames, and its figures."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lmtool.tui import numbers
-from lmtool.tui.documents.flow import flow
-from lmtool.tui.runs import Run, fitted, visible
+from lmtool.logprobs import numbers
+from lmtool.tui.documents.document import ViewDocument
+from lmtool.tui.runs import Run, fitted, flow, visible
 from lmtool.tui.streams import timing_of, timing_of_all
 
 if TYPE_CHECKING:
-    from lmtool.tui.glyphs import Glyphs
     from lmtool.tui.runs import Line
     from lmtool.tui.streams import Timing
+    from lmtool.tui.styles import Glyphs
     from lmtool.tui.view import View
 
 
-class TimeDocument:
+class TimeDocument(ViewDocument):
     """The stream under the cursor, then all of them. Tokens of one frame arrived together: no gap between them."""
 
     def __init__(self, view: View, glyphs: Glyphs) -> None:
-        self._view = view
-        self._glyphs = glyphs
+        super().__init__(view, glyphs)
         self._lines: list[Line] = []
 
     def height(self, columns: int) -> int:
-        """Lines there are now; they are made here, and `line` gives them out."""
+        """Lines there are now, made here for `line`."""
         view = self._view
-        seen, state = view.seen, view.state
+        tokens, state = view.token_count, view.state
         lines: list[Line] = []
         stream = view.current
         if stream is not None:
-            timing = timing_of(stream, stream.count(seen), state.tokens, state.frames)
+            timing = timing_of(stream, stream.count(tokens), state.tokens, state.frames)
             lines += self._part(f"stream {visible(stream.label)}", timing, columns)
         if len(state.streams) > 1 or stream is None:
-            lines += self._part("all streams", timing_of_all(seen, state.tokens, state.frames), columns)
+            lines += self._part("all streams", timing_of_all(tokens, state.tokens, state.frames), columns)
         self._lines = lines
         return len(lines)
-
-    def anchor(self, columns: int) -> int | None:
-        """Nothing must be seen more than the rest."""
-        del columns
-        return None
-
-    def click(self, target: int) -> None:
-        """Nothing to choose."""
 
     def move(self, rows: int) -> None:
         """To another stream."""
@@ -55,16 +46,18 @@ class TimeDocument:
         return fitted(self._lines[y], columns) if y < len(self._lines) else []
 
     def _part(self, name: str, timing: Timing, columns: int) -> list[Line]:
-        told = "" if timing.per_frame is None else f"{timing.per_frame:.1f} tokens/frame"
+        per_frame = "" if timing.per_frame is None else f"{timing.per_frame:.1f} tokens/frame"
         first = "" if timing.ttft is None else f"ttft {numbers.milliseconds(timing.ttft)}"
         if not timing.gaps:
-            return flow([Run(name, "title"), Run("no gaps between frames yet", "dim"), Run(first), Run(told)], columns)
+            return flow(
+                [Run(name, "title"), Run("no gaps between frames yet", "dim"), Run(first), Run(per_frame)], columns
+            )
         figures = [*percentiles(timing), Run(f"max {numbers.milliseconds(max(timing.gaps))}")]
         stalls = len(timing.stalls)
         more = [
             Run(first, "dim"),
             Run(f"{numbers.figure(timing.rate)} tok/s", "dim"),
-            Run(told, "dim"),
+            Run(per_frame, "dim"),
             Run(f"{stalls} stall{'' if stalls == 1 else 's'}", "error" if stalls else "dim"),
         ]
         return [
@@ -97,7 +90,7 @@ def spark_line(view: View, glyphs: Glyphs, columns: int) -> Line:
     stream = view.current
     if stream is None:
         return []
-    timing = timing_of(stream, stream.count(view.seen), view.state.tokens, view.state.frames)
+    timing = timing_of(stream, stream.count(view.token_count), view.state.tokens, view.state.frames)
     if not timing.gaps:
         return [Run(" no gaps between frames yet", "dim")]
     figures = "  ".join(run.text for run in percentiles(timing)[::2])

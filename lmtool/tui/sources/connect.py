@@ -7,29 +7,25 @@ import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lmtool.tui.sources.asking import Asking
-from lmtool.tui.sources.intake import Intake
+from lmtool.tui.sources.event_pipeline import EventPipeline
+from lmtool.tui.sources.requests import RequestSource
+from lmtool.tui.sources.source import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Sequence
 
     from lmtool.lmtp.endpoint import Endpoint
     from lmtool.text.tokenizer import TextTokenizer
-    from lmtool.trace.events import Event
-    from lmtool.tui.sources.source import Feed, Recorded, TextToScore
+    from lmtool.tui.sources.event_pipeline import Feed
     from lmtool.types import GenerateRequest, ModelInfo
 
 
-class ConnectSource:
+class ConnectSource(Source):
     """One connection to an LMTP server; a `Source`. Make it inside a running event loop."""
-
-    live = True
-    cannot_ask = ""
 
     def __init__(
         self,
-        endpoint: str | Endpoint,
+        endpoint: str | Endpoint | None,
         warn: Callable[[str], None],
         *,
         find_tokenizer: Callable[[ModelInfo], TextTokenizer | None],
@@ -37,65 +33,44 @@ class ConnectSource:
         prompts: Sequence[GenerateRequest] = (),
         stay: bool = True,
     ) -> None:
-        """Remember the server. Raises `UsageError`.
+        """Remember the server, None where it is `connect_to` later. Raises `UsageError`.
 
-        prompts: sent together at once. stay: whether `run` goes on after they have been answered. The rest: `Asking`.
+        prompts: sent together at once. stay: whether `run` goes on after they have been answered. The rest:
+        `RequestSource`.
         """
-        self._intake = Intake(warn, at="client")
-        self._asking = Asking(
-            endpoint, self._intake, itertools.count(1).__next__, model=model, find_tokenizer=find_tokenizer
-        )
+        super().__init__(EventPipeline(warn, at="client"))
+        self._find_tokenizer = find_tokenizer
+        self._model = model
         self._prompts = prompts
         self._stay = stay
-        self.title = f"connect {self._asking.where}"
+        self.title = "demo"
+        if endpoint is not None:
+            self.title = f"connect {self.connect_to(endpoint).where}"
 
-    @property
-    def generate(self) -> Callable[[GenerateRequest], Awaitable[str]] | None:
-        """Send a request."""
-        return self._asking.generate
-
-    @property
-    def score(self) -> Callable[[TextToScore], Awaitable[str]] | None:
-        """Have a text scored."""
-        return self._asking.score
-
-    def cancel(self, label: str) -> None:
-        """End a stream."""
-        self._asking.cancel(label)
+    def connect_to(self, endpoint: str | Endpoint) -> RequestSource:
+        """Send requests there. Raises `UsageError`."""
+        numbers = itertools.count(1)
+        self._requests = RequestSource(
+            endpoint, self._pipeline, numbers.__next__, model=self._model, find_tokenizer=self._find_tokenizer
+        )
+        return self._requests
 
     async def run(self, feed: Feed) -> None:
-        """Connect, send the prompts, feed what comes. Raises `ConnectError` when the server is not there or goes."""
-        self._intake.feed_to(feed)
-        link = await self._asking.connect()
+        """Connect, send the prompts, feed what arrives. Raises `ConnectError` when the server is not there or goes."""
+        requests = self._requests
+        assert requests is not None
+        self._pipeline.feed_to(feed)
+        link = await requests.connect()
         prompts, self._prompts = self._prompts, ()  # once, also when a server that was lost is back
         for request in prompts:
             sampling = replace(request.sampling, seed=None) if link.plain else request.sampling  # LMQL's has no seeds
-            await self._asking.generate(replace(request, sampling=sampling))
+            await requests.generate(replace(request, sampling=sampling))
         if self._stay:
-            await self._asking.gone()
-        gone = asyncio.create_task(self._asking.gone())
-        answered = asyncio.create_task(self._asking.until_ended())
-        done, left = await asyncio.wait({gone, answered}, return_when=asyncio.FIRST_COMPLETED)
+            await requests.until_lost()
+        lost, answered = asyncio.create_task(requests.until_lost()), asyncio.create_task(requests.until_ended())
+        done, left = await asyncio.wait({lost, answered}, return_when=asyncio.FIRST_COMPLETED)
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-        if gone in done:
-            gone.result()
-
-    def start_recording(self, path: Path, history: Sequence[Event] = ()) -> None:
-        """Record from now on. Raises `FileError`, `UsageError`."""
-        self._intake.start_recording(path, history)
-
-    async def stop_recording(self) -> Recorded | None:
-        """End the recording."""
-        return await self._intake.stop_recording()
-
-    @property
-    def recorded(self) -> Recorded | None:
-        """What is recorded so far."""
-        return self._intake.recorded
-
-    async def close(self) -> None:
-        """Close the connection and the recording."""
-        await self._asking.close()
-        await self._intake.stop_recording()
+        if lost in done:
+            lost.result()

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+import asyncio
+import random
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lmtool.sampling_parameters import PROMPT_MAX_TOKENS
 from lmtool.trace.events import Remark
 from lmtool.tui.sources.connect import ConnectSource
-from lmtool.types import GenerateRequest, SamplingParams
+from lmtool.tui.sources.requests import parse_prompt
+from lmtool.types import SamplingParams
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
     from contextlib import AbstractAsyncContextManager
-    from pathlib import Path
 
+    from lmtool.interfaces import Sink, StreamHandle, TokenModel
     from lmtool.text.tokenizer import TextTokenizer
-    from lmtool.trace.events import Event
-    from lmtool.tui.sources.source import Feed, Recorded, TextToScore
-    from lmtool.types import ModelInfo
+    from lmtool.tui.sources.event_pipeline import Feed
+    from lmtool.types import GenerateRequest, LoadProgress, ModelInfo, ScoreRequest, TokenOutput
 
 PROMPTS = (
     "Tell me a story about a fox.",
@@ -26,27 +29,25 @@ PROMPTS = (
     "What is the capital of France?",
     "Tell me a story about a robot.",
 )
-SAMPLING = SamplingParams(max_tokens=160, temperature=0.9, top_logprobs=8, seed=1)
+SAMPLING = SamplingParams(max_tokens=PROMPT_MAX_TOKENS, temperature=0.9, top_logprobs=8, seed=1)
+"""Of typed prompts, where the command line says nothing else."""
+
+PACE = 24.0
+"""Tokens a second that a stream of the demo gets: as many as eyes can follow."""
 
 
-def racing(prompts: Sequence[str] = PROMPTS, sampling: SamplingParams = SAMPLING) -> list[GenerateRequest]:
-    """The requests of a race: each prompt with a seed of its own."""
-    return [
-        GenerateRequest(0, prompt, replace(sampling, seed=None if sampling.seed is None else sampling.seed + lane))
-        for lane, prompt in enumerate(prompts)
-    ]
+def racing(lines: Sequence[str] = PROMPTS, sampling: SamplingParams = SAMPLING) -> list[GenerateRequest]:
+    """The requests of a race: typed prompts, each with a seed of its own. Raises `UsageError`."""
+    seeds = [None if sampling.seed is None else sampling.seed + lane for lane in range(len(lines))]
+    return [parse_prompt(line, replace(sampling, seed=seed)) for line, seed in zip(lines, seeds, strict=True)]
 
 
-class DemoSource:
-    """A server of its own, and four prompts; a `Source`. Make it inside a running event loop."""
-
-    live = True
-    cannot_ask = ""
-    title = "demo"
+class DemoSource(ConnectSource):
+    """A server of its own, and prompts; a `Source`. Make it inside a running event loop."""
 
     def __init__(
         self,
-        serving: Callable[[Callable[[str], None]], AbstractAsyncContextManager[str]],
+        server: Callable[[Callable[[str], None]], AbstractAsyncContextManager[str]],
         warn: Callable[[str], None],
         *,
         find_tokenizer: Callable[[ModelInfo], TextTokenizer | None],
@@ -55,68 +56,154 @@ class DemoSource:
     ) -> None:
         """Start nothing yet.
 
-        serving: makes the server; told a function that takes sentences on how far it is; gives its URL. prompts: the
-        race. stay: whether `run` goes on after they have been answered.
+        server: starts one; is given a function for sentences on its progress; yields its URL. prompts: the race. stay:
+        whether `run` goes on after they have been answered.
         """
-        self._serving = serving
-        self._warn = warn
-        self._find_tokenizer = find_tokenizer
-        self._prompts = prompts
-        self._stay = stay
+        super().__init__(None, warn, find_tokenizer=find_tokenizer, prompts=prompts, stay=stay)
+        self._server = server
         self._stack = AsyncExitStack()
-        self._connected: ConnectSource | None = None
-        self._record: Path | None = None
-
-    @property
-    def generate(self) -> Callable[[GenerateRequest], Awaitable[str]] | None:
-        """Send a request, once the model is there."""
-        return None if self._connected is None else self._connected.generate
-
-    @property
-    def score(self) -> Callable[[TextToScore], Awaitable[str]] | None:
-        """Have a text scored."""
-        return None if self._connected is None else self._connected.score
-
-    def cancel(self, label: str) -> None:
-        """End a stream."""
-        if self._connected is not None:
-            self._connected.cancel(label)
 
     async def run(self, feed: Feed) -> None:
         """Load the model, let the prompts race, stay for further ones."""
-        if self._connected is not None:
-            await self._connected.run(feed)
-            return
-        feed([Remark(0.0, "note", 0, "no server answers at the default address: the embedded model is loaded here")])
-        url = await self._stack.enter_async_context(
-            self._serving(lambda sentence: feed([Remark(0.0, "note", 0, sentence)]))
-        )
-        self._connected = ConnectSource(
-            url, self._warn, find_tokenizer=self._find_tokenizer, prompts=self._prompts, stay=self._stay
-        )
-        if self._record is not None:
-            self._connected.start_recording(self._record)
-        await self._connected.run(feed)
+        if self._requests is None:
 
-    def start_recording(self, path: Path, history: Sequence[Event] = ()) -> None:
-        """Record from now on, or from when the model is there. Raises `FileError`, `UsageError`."""
-        if self._connected is None:
-            self._record = path
-        else:
-            self._connected.start_recording(path, history)
+            def note(sentence: str) -> None:
+                feed([Remark(0.0, "note", 0, sentence)])
 
-    async def stop_recording(self) -> Recorded | None:
-        """End the recording."""
-        self._record = None
-        return None if self._connected is None else await self._connected.stop_recording()
-
-    @property
-    def recorded(self) -> Recorded | None:
-        """What is recorded so far."""
-        return None if self._connected is None else self._connected.recorded
+            note("no server answers at the default address: the embedded model is loaded here")
+            self.connect_to(await self._stack.enter_async_context(self._server(note)))
+        await super().run(feed)
 
     async def close(self) -> None:
-        """End the streams, the server, the recording."""
-        if self._connected is not None:
-            await self._connected.close()
+        """End the streams, the recording, the server."""
+        await super().close()
         await self._stack.aclose()
+
+
+@asynccontextmanager
+async def demo_server(note: Callable[[str], None], pace: float = PACE) -> AsyncIterator[str]:
+    """Serve the embedded model; its URL, once it answers. note: gets sentences on the way.
+
+    Raises `ResourceError` where the packages are missing that serving needs.
+    """
+    from starlette.applications import Starlette
+
+    from lmtool.access.policy import AccessPolicy
+    from lmtool.engine.config import EngineConfig
+    from lmtool.lmtp.config import ServerConfig
+    from lmtool.lmtp.connection import Plugs
+    from lmtool.lmtp.server import LmtpServer
+    from lmtool.serving.composition import need_serve_packages
+    from lmtool.serving.config import ListenConfig, ModelsConfig, ServiceConfig
+    from lmtool.serving.listening import bind, url
+    from lmtool.serving.model_names import threads_for
+    from lmtool.serving.service import Service, http_server
+
+    need_serve_packages()
+    service = Service(ServiceConfig(ModelsConfig(), EngineConfig(threads=threads_for(None))))
+    listen = ListenConfig(port=0)
+    sockets = bind(listen)
+
+    server = LmtpServer(Plugs(PacedModel(service.model, pace)))
+    carried = http_server(Starlette(routes=server.routes()), AccessPolicy(), ServerConfig())
+    serving: asyncio.Task[None] | None = None
+    try:
+        await service.ready(loading_notes(note))
+        serving = asyncio.create_task(carried.serve(sockets))
+        yield url(listen, sockets)
+    finally:
+        await server.drain(0)
+        carried.should_exit = True
+        if serving is not None:
+            await serving
+        await service.close()
+
+
+def loading_notes(note: Callable[[str], None]) -> Callable[[LoadProgress], None]:
+    """Reports each phase of loading once, as a sentence."""
+    last = ""
+
+    def progress(now: LoadProgress) -> None:
+        nonlocal last
+        sentence = f"{now.model}: {now.phase}"
+        if sentence != last:
+            last = sentence
+            note(sentence)
+
+    return progress
+
+
+class PacedModel:
+    """A `TokenModel` over another one, slowed down to a pace that eyes can follow; no two streams quite the same."""
+
+    def __init__(self, model: TokenModel, tokens_per_second: float, seed: int = 0) -> None:
+        """Slow `model` down. seed: of the differences between streams."""
+        self._model = model
+        self._interval = 1 / tokens_per_second
+        self._random = random.Random(seed)  # noqa: S311 - a pace is no secret
+
+    def submit(self, request: GenerateRequest | ScoreRequest, sink: Sink) -> StreamHandle:
+        """Start a stream; see `TokenModel`."""
+        stream = _PacedStream(sink, self._interval * self._random.uniform(0.7, 1.5))
+        stream.handle = self._model.submit(request, stream.put)
+        return stream
+
+    async def info(self, model: str | None = None) -> ModelInfo:
+        """What is served."""
+        return await self._model.info(model)
+
+
+class _PacedStream:
+    """One stream: outputs are passed on at its pace, and the model waits meanwhile."""
+
+    def __init__(self, sink: Sink, interval: float) -> None:
+        self._sink = sink
+        self._interval = interval
+        self._loop = asyncio.get_running_loop()
+        self._queue: list[TokenOutput] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._paused = False
+        self.handle: StreamHandle | None = None
+
+    def put(self, outputs: Sequence[TokenOutput]) -> None:
+        """Queue outputs of the model."""
+        self._queue += outputs
+        if self._timer is None and not self._paused:
+            self._pass_on()
+        elif self.handle is not None:
+            self.handle.pause()
+
+    def _pass_on(self) -> None:
+        self._timer = None
+        if self._paused or not self._queue:
+            return
+        output = self._queue.pop(0)
+        if not output.last:
+            self._timer = self._loop.call_later(self._interval, self._pass_on)
+        if not self._queue and self.handle is not None:
+            self.handle.resume()
+        self._sink([output])
+
+    def cancel(self) -> None:
+        """End the stream; queued outputs are dropped."""
+        self._queue.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self.handle is not None:
+            self.handle.resume()
+            self.handle.cancel()
+
+    def pause(self) -> None:
+        """Pass nothing on."""
+        self._paused = True
+        if self.handle is not None:
+            self.handle.pause()
+
+    def resume(self) -> None:
+        """Go on."""
+        self._paused = False
+        if self._timer is None:
+            self._pass_on()
+        elif self.handle is not None:
+            self.handle.resume()

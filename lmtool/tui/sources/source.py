@@ -1,63 +1,46 @@
-"""The plug between what is watched and the inspector."""
+"""What the inspector watches: live connections or a file."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
-
-from lmtool.trace.events import Event
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
-    from lmtool.types import GenerateRequest, Prompt
-
-Feed: TypeAlias = Callable[[Sequence[Event]], None]
-"""Takes events in order of time; called in the event loop, in batches; must not block or raise."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """What a recording holds so far."""
-
-    path: Path
-    events: int
-    tokens: int
-    size_bytes: int
-    """On the disk, the last tenth of a second left out."""
-    failed: str = ""
-    """Why it was given up, such as a full disk; empty while it goes on."""
+    from lmtool.trace.events import Event
+    from lmtool.tui.sources.event_pipeline import EventPipeline, Feed, RecordingStatus
+    from lmtool.tui.sources.requests import RequestSource, TextToScore
+    from lmtool.types import GenerateRequest
 
 
-@dataclass(frozen=True, slots=True)
-class TextToScore:
-    """Given text: ids that are known, and text between them that is still to be tokenized."""
+class Source:
+    """Base of whatever feeds the inspector, through a pipeline that records; requests go where there is a server.
 
-    prompt: Prompt
-    before: tuple[int, ...]
-    text: str
-    """Continues what is before it; empty where all ids are known."""
-    after: tuple[int, ...] = ()
-    whole: str = ""
-    """All of it as text: what is sent instead where the tokenizer is not here."""
-    model: str | None = None
-
-
-class Source(Protocol):
-    """Whatever feeds the inspector: live connections or a file.
-
-    `run` is awaited once, and again when a request found the server back after it raised; everything else may be called
+    `run` is awaited once, and again when a request reached the server after it raised; everything else may be called
     while it runs and afterwards. `close` comes last.
     """
 
-    @property
-    def title(self) -> str:
-        """What is watched, in a few words, such as `proxy :8081→:8080`."""
+    live = True
+    """Whether time goes on by itself; a file is played."""
+    title = ""
+    """What is watched, in a few words, such as `proxy :8081→:8080`."""
+    no_requests = ""
+    """Why `generate` is None and what to do about it; empty where it is not."""
+
+    def __init__(self, pipeline: EventPipeline) -> None:
+        self._pipeline = pipeline
+        self._requests: RequestSource | None = None
+        """Those of the inspector's own."""
+
+    async def run(self, feed: Feed) -> None:
+        """Feed what happens, until it is over. Raises `LmtoolError` when the remote cannot be reached or has gone."""
+        raise NotImplementedError
 
     @property
-    def live(self) -> bool:
-        """Whether time goes on by itself; a file is played."""
+    def advice(self) -> str:
+        """How other programs start a stream, such as where to point a client; empty where they do not."""
+        return ""
 
     @property
     def generate(self) -> Callable[[GenerateRequest], Awaitable[str]] | None:
@@ -66,42 +49,36 @@ class Source(Protocol):
         A text prompt is what a person typed: it becomes the ids that the model's chat template makes of it, where
         tokenizer or server know one. The request's `stream_id` does not matter. Raises `LmtoolError`.
         """
+        return None if self._requests is None else self._requests.generate
 
     @property
     def score(self) -> Callable[[TextToScore], Awaitable[str]] | None:
-        """Have given text scored, and the likeliest tokens beside it told; otherwise as `generate`."""
-
-    @property
-    def cannot_ask(self) -> str:
-        """Why `generate` is None and what to do about it; empty where it is not."""
+        """Have a text scored, with the likeliest tokens beside it; otherwise as `generate`."""
+        return None if self._requests is None else self._requests.score
 
     def cancel(self, label: str) -> None:
         """End a stream of the inspector's own; others are left alone."""
-
-    async def run(self, feed: Feed) -> None:
-        """Feed what happens, until it is over. Raises `LmtoolError` when the remote cannot be reached or has gone."""
+        if self._requests is not None:
+            self._requests.cancel(label)
 
     def start_recording(self, path: Path, history: Sequence[Event] = ()) -> None:
-        """Write what comes from now on as a trace. Raises `FileError`, `UsageError`.
+        """Write everything from now on as a trace. Raises `FileError`, `UsageError`.
 
         history: what was fed of streams that still run, which comes first; the trace begins with the first of it.
         """
+        self._pipeline.start_recording(path, history)
 
-    async def stop_recording(self) -> Recorded | None:
-        """End the recording in good order; what it holds, None where there was none."""
+    async def stop_recording(self) -> RecordingStatus | None:
+        """End the recording in good order; what it has, None where there was none."""
+        return await self._pipeline.stop_recording()
 
     @property
-    def recorded(self) -> Recorded | None:
-        """What the recording holds so far; None where nothing is recorded."""
+    def recording(self) -> RecordingStatus | None:
+        """How far the recording is; None where nothing is recorded."""
+        return self._pipeline.recording
 
     async def close(self) -> None:
         """End everything, the recording as well. Harmless when repeated."""
-
-
-@runtime_checkable
-class Waiting(Protocol):
-    """A `Source` whose streams are asked for by others."""
-
-    @property
-    def advice(self) -> str:
-        """What makes a stream come, such as where to point a client; empty where that is not known."""
+        if self._requests is not None:
+            await self._requests.close()
+        await self._pipeline.stop_recording()

@@ -19,6 +19,14 @@ def test_card_and_json(lmtool: Run) -> None:
     outcome = json.loads(last)
     assert outcome["settings"]["streams"] == 4
     assert outcome["file"]["tokens"] == 400
+    live, file = outcome["live"], outcome["file"]
+    assert live["shown_per_s"] > 250
+    assert 0 < live["key_ms_p50"] <= live["key_ms_p95"] <= live["key_ms_max"]
+    assert file["rss_mb"] > 10
+    assert outcome["metrics"]["live: key_ms p95"] == {"value": live["key_ms_p95"], "better": "lower"}
+    assert outcome["metrics"]["live: shown_per_s"] == {"value": live["shown_per_s"], "better": "higher"}
+    assert outcome["metrics"]["file: open_s"] == {"value": file["open_s"], "better": "lower"}
+    assert len(outcome["metrics"]) == 10
 
 
 def test_a_size_that_is_none(lmtool: Run) -> None:

@@ -1,4 +1,4 @@
-"""How a benchmark ends."""
+"""The end of a benchmark: card, JSON line, comparison."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ import typer
 from rich.text import Text
 
 from lmtool.bench.result import Metric, outcome
-from lmtool.cli.bench.reporting import earlier, finish, numbers
-from lmtool.cli.output import Output
+from lmtool.cli.bench.reporting import Report, parse_numbers
 from lmtool.errors import FileError, UsageError
+from lmtool.terminal import Output
 
+RESULT = outcome("serve", {}, {"speed": Metric(50.0, "higher")})
 OUT = Output(color=False, note_color=False, terminal=False)
 
 
 def end(before: dict[str, Metric], capsys: pytest.CaptureFixture[str], **more: Any) -> list[str]:
-    result = outcome("serve", {}, {"speed": Metric(50.0, "higher")})
-    options = {"json_only": False, "save": None, "tolerance": 0.1, **more}
-    finish(OUT, lambda _columns: Text("the card"), result, before, **options)
+    Report(**more).finish(OUT, lambda _columns: Text("the card"), RESULT, before)
     return capsys.readouterr().out.splitlines()
 
 
@@ -51,20 +50,20 @@ def test_as_good_is_status_0(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_runs_that_cannot_be_compared(capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing in common is a mistake, not a success."""
-    with pytest.raises(UsageError, match="no number in common"):
+    with pytest.raises(UsageError, match="no figure in common"):
         end({"other": Metric(1.0, "lower")}, capsys)
 
 
 def test_the_earlier_outcome_is_read_before_anything_is_measured(tmp_path: Path) -> None:
     """A missing file costs no time."""
-    assert earlier(None, "serve") == {}
+    assert Report().before("serve") == {}
     with pytest.raises(FileError):
-        earlier(tmp_path / "none.json", "serve")
+        Report(compare=tmp_path / "none.json").before("serve")
 
 
 def test_lists_of_numbers() -> None:
     """Each once, in order; refused with the option's name."""
-    assert numbers("1, 8,8,32", "--batch") == (1, 8, 32)
+    assert parse_numbers("1, 8,8,32", "--batch") == (1, 8, 32)
     for text in ("", "0", "1,", "a", "-1", "1.5"):
         with pytest.raises(UsageError, match="--batch"):
-            numbers(text, "--batch")
+            parse_numbers(text, "--batch")

@@ -20,11 +20,11 @@ def test_a_real_server(lmtool: Run, served: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert [line.split("  ")[0] for line in lines if " at once" in line][:2] == ["1 at once", "4 at once"]
-    told = json.loads(lines[-1])
-    assert told == json.loads((tmp_path / "kept.json").read_text())
-    assert [result["completed"] for result in told["results"]] == [4, 4]
-    assert all({"ttft_ms", "tpot_ms", "itl_ms", "e2el_ms"} <= set(result) for result in told["results"])
-    assert {"p50", "p90", "p99"} == set(told["results"][0]["ttft_ms"])
+    outcome = json.loads(lines[-1])
+    assert outcome == json.loads((tmp_path / "kept.json").read_text())
+    assert [result["completed"] for result in outcome["results"]] == [4, 4]
+    assert all({"ttft_ms", "tpot_ms", "itl_ms", "e2el_ms"} <= set(result) for result in outcome["results"])
+    assert {"p50", "p90", "p99"} == set(outcome["results"][0]["ttft_ms"])
     again = lmtool("bench", "serve", served, *SHORT, "--json", "--compare", "kept.json", "--tolerance", "1000")
     assert again.returncode == 0, again.stderr
     assert len(json.loads(again.stdout)["compared"]) > 8
@@ -43,17 +43,17 @@ def test_scoring_and_open_loop(lmtool: Run, served: str) -> None:
     assert json.loads(opened.stdout)["results"][0]["load"] == "200 a second"
 
 
-def test_streams_held_to_a_schema(lmtool: Run, embedded: str) -> None:
+def test_constrained_streams(lmtool: Run, embedded: str) -> None:
     """S7 compares a model with itself, and waits for the first tokens of schemas that are new to it."""
     done = lmtool("bench", "serve", embedded, "--scenario", "S7", "--concurrency", "2", "--output-len", "20")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert told["results"][0]["output_tokens"] == 2 * 20 * 5
-    assert set(told["metrics"]) >= {"2 held to a schema: held_over_free", "2 held to a schema: output_throughput"}
-    assert "times the tokens a second of free ones" in " ".join(done.stdout.split())
+    outcome = json.loads(done.stdout.splitlines()[-1])
+    assert outcome["results"][0]["output_tokens"] == 2 * 20 * 5
+    assert set(outcome["metrics"]) >= {"2 with a schema: constrained_over_free", "2 with a schema: output_throughput"}
+    assert "times the tokens a second of free streams" in " ".join(done.stdout.split())
 
 
-def test_held_streams_over_http(lmtool: Run, embedded: str) -> None:
+def test_constrained_streams_over_http(lmtool: Run, embedded: str) -> None:
     """The same of any server that knows `structured_outputs`: the streams that are held say JSON of the schema."""
     url = embedded.replace("ws://", "http://") + "v1"
     words = ("--scenario", "S7", "--concurrency", "2", "--output-len", "20", "--vocab-size", "1000", "--json")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lmtool.trace.exports import FORMATS
+from lmtool.trace.formats import FORMATS
 from lmtool.trace.reader import TraceReader
 from tests.cli.trace_runner import CONVERSATION, trace
 

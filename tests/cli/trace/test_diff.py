@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from lmtool.trace.comparison import Comparison
+from lmtool.trace.diff import Finding
 from tests.cli.trace_runner import trace
 
 HEAD = '{"lmtp_trace": 1}\n[0, ">", 1, "GENERATE", {"model": "m", "prompt": [1], "stream_id": 1}]\n'
@@ -37,3 +39,14 @@ def test_what_differs_is_told_with_status_1(tmp_path: Path) -> None:
     assert trace("diff", *both, "--tol-logprob", "0.2").exit_code == 0
     found = json.loads(trace("diff", *both, "--json").stdout)
     assert (found["verdict"], found["findings"][0]["token"]) == ("fail", 0)
+
+
+def test_a_comparison_as_text_and_json() -> None:
+    """The verdict and the request on one line, each finding on one below; or one JSON object."""
+    one = Comparison("1/1", "GENERATE", (Finding("fail", "ids", "1/1", 2, "expected token 7, got 8"),))
+    assert str(one).split("\n") == [
+        "fail       1/1     GENERATE",
+        "    fail (ids) stream 1/1 token 2: expected token 7, got 8",
+    ]
+    finding = {"verdict": "fail", "level": "ids", "token": 2, "message": "expected token 7, got 8"}
+    assert json.loads(one.as_json()) == {"stream": "1/1", "kind": "GENERATE", "verdict": "fail", "findings": [finding]}

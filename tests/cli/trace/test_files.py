@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from lmtool.cli.output import Output
-from lmtool.cli.trace.files import tell_ending, text_output, write_trace
+from lmtool.cli.trace.files import text_output, warn_if_incomplete, write_trace
 from lmtool.errors import FileError, UsageError
+from lmtool.terminal import Output
 from lmtool.trace.events import Remark
 from lmtool.trace.header import Header
 from lmtool.trace.reader import TraceReader
@@ -23,7 +23,7 @@ def test_written_traces_are_complete(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert write_trace(path, Header(), [Remark(1, "mark", 0, "x")] * 3, force=False, sources=[]) == 3
     reader = TraceReader(path)
     assert len(list(reader)) == 4
-    tell_ending(OUT, reader)
+    warn_if_incomplete(OUT, reader)
     assert capsys.readouterr().err == ""
 
 
@@ -32,7 +32,7 @@ def test_cut_traces_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     (tmp_path / "a").write_text(CONVERSATION)
     reader = TraceReader(tmp_path / "a")
     list(reader)
-    tell_ending(OUT, reader)
+    warn_if_incomplete(OUT, reader)
     assert "is cut: there is no end record" in capsys.readouterr().err
 
 

@@ -9,6 +9,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from lmtool.cli.trace.verify import running_server
+from lmtool.errors import ConnectError
 from tests.cli.trace_runner import trace
 from tests.conftest import ROOT
 
@@ -126,3 +128,21 @@ def test_a_bad_file_keeps_no_other_from_being_checked(folder: Path, tmp_path: Pa
 def test_a_path_that_is_not_there(tmp_path: Path) -> None:
     """Nothing can be checked: status 7."""
     assert trace("verify", tmp_path / "none").exit_code == 7
+
+
+async def test_a_running_server(served: str) -> None:
+    """A server is asked for its model; one of HTTP is not."""
+    assert (await running_server(served, None)).model == "stories260K"
+    assert (await running_server("http://127.0.0.1:9/v1", None)).model is None
+    with pytest.raises(ConnectError):
+        await running_server("ws://127.0.0.1:9/", None)
+
+
+def test_serve_here(lmtool, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """`--serve MODEL` serves the model for the checks, in float32 on the CPU."""
+    recording = ROOT / "recordings/one_greedy_stream.lmtp.jsonl"
+    done = lmtool("trace", "verify", str(recording), "--serve", str(ROOT / "tests/data/stories260K"))
+    assert (done.returncode, done.stdout.split()) == (
+        0,
+        ["pass", "one_greedy_stream[mock]", "pass", "one_greedy_stream[drive]"],
+    ), done.stderr

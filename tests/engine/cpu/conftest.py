@@ -7,8 +7,7 @@ import platform
 
 import pytest
 
-from lmtool.engine.cpu.compiler import compiled, find_compiler
-from lmtool.engine.cpu.library import Kernels, find_kernels
+from lmtool.engine.cpu.library import Kernels, compile_kernels, find_compiler, find_kernels
 
 BUILDS = {"this processor": "", "without AVX512-BF16": "-mno-avx512bf16", "without AVX512": "-mno-avx512f"}
 """Name to what the compiler is told in addition."""
@@ -31,7 +30,7 @@ def each_build(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     compiler.chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CC", os.fspath(compiler))
-        lesser = Kernels(compiled(folder))
+        lesser = Kernels(compile_kernels(folder))
     if lesser.instructions == own.instructions:
         pytest.skip(f"this processor has nothing beyond {own.instructions}")
     lesser.use_threads(1)

@@ -6,17 +6,19 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from lmtool.engine.attention import BlockAttention
 from lmtool.engine.batch import build
-from lmtool.engine.cpu.decoder import gpt2_shape, llama_shape, take_gpt2, take_llama
-from lmtool.engine.cpu.forward import CompiledModel
+from lmtool.engine.config import EngineConfig
+from lmtool.engine.cpu.forward import CompiledForward
+from lmtool.engine.decoder_config import decoder_config
+from lmtool.engine.engine_loader import load_engine
 from lmtool.engine.kv_cache import KVCache
-from lmtool.engine.lean_config import lean_config
 from lmtool.engine.plan import Plan, Span
 from lmtool.engine.sequence import Sequence
+from lmtool.errors import ResourceError
 
 CPU = torch.device("cpu")
 LENGTH = 45
@@ -35,15 +37,14 @@ def scored(kernels, reference):
     def run(architecture, pieces, dtype=torch.float32):
         model = reference(architecture)
         raw, weights = model.config.to_dict(), dict(model.named_parameters())
-        shape = gpt2_shape(raw) or llama_shape(lean_config(raw), type(model).__name__)
+        config = decoder_config(raw)
         rotary = dict(model.named_buffers()).get("model.rotary_emb.inv_freq")
         with torch.inference_mode():
-            decoder = (take_gpt2 if shape.centred else take_llama)(shape, weights)
-            forward = CompiledModel(kernels, decoder, rotary, 64, dtype)
-            cache = KVCache([(layer, shape.layer_shape) for layer in forward.layers], 4, torch.float32, CPU)
+            forward = CompiledForward(kernels, config, weights, rotary, 64, dtype)
+            cache = KVCache([(layer, config.layer_shape) for layer in forward.layers], 4, torch.float32, CPU)
             cache.clear(torch.arange(5))
             ids = list(range(3, 4 + LENGTH))
-            sequence = Sequence(1, ids, prompt_length=1, max_length=len(ids), scored=True)
+            sequence = Sequence(1, ids, prompt_length=1, max_length=len(ids), scoring=True)
             sequence.blocks = [2, 4, 1]
             parts, start = [], 0
             for piece in pieces:
@@ -81,6 +82,7 @@ def test_bfloat16(architecture, pieces, scored):
     architecture=st.sampled_from(["llama", "mistral", "gpt2"]),
     dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.int8]),
 )
+@example(cuts=set(range(1, LENGTH)), architecture="gpt2", dtype=torch.float32)  # a key head with one query
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_same_bits_however_it_is_cut(cuts, architecture, dtype, scored):
     """Which positions a step computes changes no number."""
@@ -96,3 +98,26 @@ def test_int8(architecture, scored):
     similarity = torch.cosine_similarity(ours, theirs)
     assert float(similarity.mean()) > 0.995
     assert float(similarity.min()) > 0.97
+
+
+def test_a_quantized_engine_says_so(kernels, engine_of):
+    """The information about the model names the number format of its weights."""
+    engine = engine_of("gpt2", quantize="int8")
+    assert type(engine._runner.forward) is CompiledForward
+    assert engine.info_now.dtype == "int8"
+
+
+def test_what_cannot_be_quantized(checkpoint):
+    """Says what it takes."""
+    with pytest.raises(ResourceError, match="--quantize int8"):
+        load_engine(str(checkpoint("gemma")), EngineConfig(threads=1, quantize="int8"))
+
+
+def test_what_is_let_go_keeps_its_content(kernels, tmp_path):
+    """Memory of a file and memory of our own may leave, and is there again when it is read."""
+    path = tmp_path / "weights"
+    path.write_bytes(bytes(range(256)) * 4096)
+    for tensor in (torch.from_file(str(path), size=1 << 20, dtype=torch.uint8), torch.full((1 << 20,), 7.0)):
+        before = tensor.clone()
+        kernels.page_out(tensor.data_ptr(), tensor.nbytes)
+        assert torch.equal(tensor, before)

@@ -1,15 +1,26 @@
-"""The C kernels compute what torch computes."""
+"""The C kernels: compiled, cached, chosen."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 
 import pytest
 import torch
 from torch.nn.functional import layer_norm, rms_norm
 
 from lmtool.engine.cpu import library
-from lmtool.engine.cpu.library import CLayer, CModel, CProduct, CStep, Kernels, address
+from lmtool.engine.cpu.library import (
+    CLayer,
+    CModel,
+    CProduct,
+    CStep,
+    Kernels,
+    address,
+    cache_folder,
+    compile_kernels,
+    find_compiler,
+)
 from lmtool.errors import ResourceError
 from tests.engine.conftest import no_compiler
 
@@ -52,7 +63,7 @@ class TestChoice:
     def test_a_library_that_cannot_be_loaded(self, tmp_path, monkeypatch):
         """Then there are none, and the reason is known."""
         (tmp_path / "broken.so").write_text("no library")
-        monkeypatch.setattr(library, "compiled", lambda: tmp_path / "broken.so")
+        monkeypatch.setattr(library, "compile_kernels", lambda: tmp_path / "broken.so")
         library.find_kernels.cache_clear()
         assert library.kernels() is None
         assert "cannot be loaded" in library.find_kernels().message
@@ -70,3 +81,56 @@ def test_strided_tensors_have_no_address():
     with pytest.raises(AssertionError):
         address(torch.zeros(4, 4).t())
     assert address(None) is None
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="no C compiler here")
+def test_compiled_once(tmp_path):
+    """The second call takes the library of the first; nothing else is left behind."""
+    library = compile_kernels(tmp_path)
+    written = library.stat().st_mtime_ns
+    assert compile_kernels(tmp_path) == library
+    assert library.stat().st_mtime_ns == written
+    assert list(tmp_path.iterdir()) == [library]
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="no C compiler here")
+def test_another_compiler_of_that_name(tmp_path, monkeypatch):
+    """It may know more of the processor than the one before it: its library is another."""
+    compiler = tmp_path / "cc"
+    compiler.write_text(f'#!/bin/sh\nexec {find_compiler()} "$@"\n', encoding="ascii")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
+    before = compile_kernels(tmp_path)
+    compiler.write_text(compiler.read_text(encoding="ascii") + "# newer\n", encoding="ascii")
+    assert compile_kernels(tmp_path) != before
+
+
+def test_no_compiler(tmp_path, monkeypatch):
+    """Without a compiler there is no library, and the error says what to install."""
+    monkeypatch.setenv("CC", str(tmp_path / "none"))
+    with pytest.raises(ResourceError, match="no C compiler found") as caught:
+        compile_kernels(tmp_path)
+    assert "gcc" in caught.value.hints[0]
+
+
+def test_a_compiler_that_fails(tmp_path, monkeypatch):
+    """What it says is told; there is no library, and nothing half-done is left behind."""
+    broken = tmp_path / "cc"
+    broken.write_text("#!/bin/sh\necho out of order >&2\nexit 1\n", encoding="ascii")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CC", str(broken))
+    with pytest.raises(ResourceError, match="out of order"):
+        compile_kernels(tmp_path)
+    assert list(tmp_path.iterdir()) == [broken]
+
+
+def test_a_folder_of_everybody(tmp_path, monkeypatch):
+    """A library from a folder where others can write is not trusted."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = cache_folder()
+    assert folder.stat().st_uid == os.getuid()
+    folder.chmod(0o777)
+    with pytest.raises(PermissionError, match="written by others"):
+        cache_folder()
+    with pytest.raises(ResourceError, match="written by others"):
+        compile_kernels()

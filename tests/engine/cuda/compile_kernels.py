@@ -12,15 +12,12 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver, jit
 
-from lmtool.engine.cuda.kernels.add_norm import add_norm
 from lmtool.engine.cuda.kernels.decode_attention import decode_attention
+from lmtool.engine.cuda.kernels.elementwise import add_norm, silu_mul
 from lmtool.engine.cuda.kernels.fixed_matmul import fixed_matmul
-from lmtool.engine.cuda.kernels.forbid import forbid
-from lmtool.engine.cuda.kernels.kv_write import kv_write
-from lmtool.engine.cuda.kernels.logsumexp import logsumexp
+from lmtool.engine.cuda.kernels.kv_write import kv_write, rotate_and_store
+from lmtool.engine.cuda.kernels.logits import apply_masks, logsumexp
 from lmtool.engine.cuda.kernels.prefill_attention import prefill_attention
-from lmtool.engine.cuda.kernels.rotary import rotate_and_store
-from lmtool.engine.cuda.kernels.silu_mul import silu_mul
 
 
 class Hopper:
@@ -83,7 +80,7 @@ def main():
     attention(8, torch.bfloat16, None, None)
     logits = torch.empty(3, 1000)
     logsumexp(logits)
-    forbid(logits, torch.zeros(1, dtype=torch.int64), torch.zeros(1, 32, dtype=torch.int32))
+    apply_masks(logits, torch.zeros(1, dtype=torch.int64), torch.zeros(1, 32, dtype=torch.int32))
     sys.stdout.writelines(f"{name} {size}\n" for name, size in shared.items())
 
 

@@ -15,16 +15,17 @@ import pytest
 import torch
 import transformers
 
-from lmtool.engine import transformers_attention
-from lmtool.engine.cuda import backends
-from lmtool.engine.cuda.load import lean_model, paged_runner
-from lmtool.engine.cuda.paged_cache import PagedCache
+from lmtool.engine import transformers_forward
+from lmtool.engine.config import EngineConfig
+from lmtool.engine.cuda import attention_backends as backends
+from lmtool.engine.decoder_config import decoder_config
 from lmtool.engine.engine import Engine
-from lmtool.engine.lean_config import lean_config
+from lmtool.engine.kv_cache import PagedCache
 from lmtool.engine.model_runner import ModelRunner
 from lmtool.engine.plan import Limits
 from lmtool.engine.selfcheck import Reference, record_layers, reference_logits
 from lmtool.engine.transformers_forward import TransformersForward
+from lmtool.engine.transformers_loader import fused_llama, paged_runner
 from lmtool.types import ModelInfo
 from tests.engine.conftest import save_model
 
@@ -99,7 +100,7 @@ def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def runner_of(checkpoint, device) -> Callable[..., tuple[CudaRunner, Reference, PreTrainedModel]]:
-    """A runner over pages for a small model of the given architecture, as `load_checked` would make it on a GPU.
+    """A runner over pages for a small model of the given architecture, as `load_transformers` would make it on a GPU.
 
     In Triton's interpreter it lies on the CPU, where "recorded" steps are plain ones.
     """
@@ -108,7 +109,7 @@ def runner_of(checkpoint, device) -> Callable[..., tuple[CudaRunner, Reference, 
 
 def make_runner(checkpoint, device, architecture="llama", *, blocks=64, deterministic=False):
     """See `runner_of`: the runner, transformers' own logits, and the model's configuration."""
-    transformers_attention.register()
+    transformers_forward.register()
     name = str(checkpoint(architecture))
     model = transformers.AutoModelForCausalLM.from_pretrained(name, attn_implementation="eager").to(device)
     with torch.inference_mode():
@@ -117,11 +118,11 @@ def make_runner(checkpoint, device, architecture="llama", *, blocks=64, determin
         cache = PagedCache([(layer.layer, layer.shape) for layer in layers], blocks, model.dtype, device)
         plain = ModelRunner(TransformersForward(model), cache, device, 16, 1)
         runner = paged_runner(plain, layers, model.dtype, deterministic=deterministic)
-        shape = lean_config(model.config.to_dict())
-        if shape is not None:
+        shape = decoder_config(model.config.to_dict())
+        if shape is not None and not shape.is_gpt2:
             frequencies = model.get_submodule("model.rotary_emb").get_buffer("inv_freq")
             weights = {name: parameter.data for name, parameter in model.named_parameters()}
-            forward = lean_model(runner, shape, weights, frequencies, CONTEXT)
+            forward = fused_llama(runner, shape, weights, frequencies, CONTEXT)
             assert forward is not None
             cache.rename(forward.layers)
             runner = replace(runner, forward=forward)
@@ -137,7 +138,7 @@ def engine_on(runner_of) -> Iterator[Callable[..., Engine]]:
         runner, *_ = runner_of(architecture, blocks=blocks, deterministic=deterministic)
         if recorded:
             with torch.inference_mode():
-                runner = runner.ready(streams, CONTEXT)
+                runner = runner.prepared(streams, CONTEXT)
             assert runner.graphs is not None
         limits = Limits(max_streams=streams, max_batch_tokens=64, chunk_tokens=16, block_tokens=16, max_scored_rows=512)
         info = ModelInfo(
@@ -149,7 +150,8 @@ def engine_on(runner_of) -> Iterator[Callable[..., Engine]]:
             bos_token_id=1,
             eos_token_ids=(2,),
         )
-        engine = Engine(runner, limits, blocks, info, **settings)
+        config = EngineConfig(**{"speculation": False, "step_ahead": False, **settings})
+        engine = Engine(runner, limits, blocks, info, config)
         engine.start()
         made.append(engine)
         return engine

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lmtool.engine.backends import load_engine
 from lmtool.engine.config import EngineConfig
 from lmtool.engine.engine import Engine
+from lmtool.engine.engine_loader import load_engine
 from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
 from tests.engine.guiding import StepCompiler, steps
 
@@ -74,7 +74,7 @@ async def test_preempted_streams_go_on(engine_on, engine_of, run, random_ids):
 async def test_masks_hold(engine_on, run, random_ids):
     """A constrained stream draws only what its mask allows, its neighbours what they like."""
     engine = engine_on("small")
-    engine.guide_by(StepCompiler(eos=2))
+    engine.set_guide_compiler(StepCompiler(eos=2))
     held = GenerateRequest(1, random_ids(4, seed=1), GREEDY, constraint=steps("7,8;9,40,41"))
     outputs = await run(engine, held, GenerateRequest(2, random_ids(4, seed=1), GREEDY))
     first, second, end = (output.token for output in outputs[1])

@@ -27,7 +27,7 @@ def test_a_row_that_changes_hands(runner_of):
 
     runner, *_ = runner_of("small")
     with torch.inference_mode():
-        recorded = runner.ready(2, 256)
+        recorded = runner.prepared(2, 256)
         first = Sequence(1, list(range(3, 20)), prompt_length=15, max_length=90, blocks=[5])
         second = Sequence(2, list(range(40, 72)), prompt_length=30, max_length=90, blocks=[6, 2])
         plans = [Plan([Span(first, 0, 15)]), Plan([Span(second, 0, 31)])]
@@ -52,7 +52,7 @@ def test_ids_that_only_the_device_knows(runner_of):
 
     runner, *_ = runner_of("small")
     with torch.inference_mode():
-        graphs = runner.ready(4, 256).graphs
+        graphs = runner.prepared(4, 256).graphs
         texts = [Sequence(number, [3, 4, 5], 3, max_length=90, blocks=[number]) for number in (1, 2, 3)]
         runner.run(Plan([Span(text, 0, 3) for text in texts]))
         known = graphs.run([Place(text, 10 + text.number, 3) for text in texts])

@@ -7,9 +7,9 @@ import torch
 
 from lmtool.engine.attention import AttentionCall, BlockAttention
 from lmtool.engine.batch import build as build_plain
-from lmtool.engine.cuda import backends, step_rows
-from lmtool.engine.cuda.paged_cache import PagedCache
-from lmtool.engine.kv_cache import LayerShape
+from lmtool.engine.cuda import attention_backends as backends
+from lmtool.engine.cuda import step_rows
+from lmtool.engine.kv_cache import LayerShape, PagedCache
 from lmtool.engine.plan import Plan, Span
 from lmtool.engine.sequence import Sequence
 
@@ -21,8 +21,8 @@ def test_equals_gathered_attention(device):
     from lmtool.engine.cuda.paged_attention import PagedAttention
 
     layer, shape = object(), LayerShape(2, 16, 16)
-    case = backends.Case(4, 2, 16, 16, backends.Asked(0.25))
-    backend = backends.choose([case], torch.float32, device, deterministic=True)
+    case = backends.AttentionCase(4, 2, 16, 16, backends.AttentionParams(0.25))
+    backend = backends.choose_backend([case], torch.float32, device, deterministic=True)
     running = Sequence(1, list(range(20)), prompt_length=5, max_length=50, blocks=[3, 1])
     starting = Sequence(2, list(range(40)), prompt_length=40, max_length=50, blocks=[2, 5, 4])
     plan = Plan([Span(starting, 0, 32), Span(running, 19, 1)])
@@ -32,7 +32,7 @@ def test_equals_gathered_attention(device):
 
     def cache():
         made = PagedCache([(layer, shape)], 5, torch.float32, device)
-        for own, given in zip(made.pages(layer), pages, strict=True):
+        for own, given in zip(made.memory(layer), pages, strict=True):
             own.copy_(given)
         return made
 

@@ -40,7 +40,7 @@ def test_recorded_steps_equal_plain_ones(runner_of, architecture):
     """Recorded steps, padded to a batch size, give what plain steps give."""
     runner, _, _ = runner_of(architecture)
     with torch.inference_mode():
-        recorded = runner.ready(4, 256)
+        recorded = runner.prepared(4, 256)
         sequences = decoding(runner, (2, 17, 33))
         for count in (1, 3, 2):
             plan = Plan([Span(sequence, sequence.computed, 1) for sequence in sequences[:count]])
@@ -51,7 +51,7 @@ def test_drafts_are_recorded_steps_too(runner_of):
     """Guessed positions run as rows of their own, in the order of the texts."""
     runner, _, _ = runner_of("small")
     with torch.inference_mode():
-        recorded = runner.ready(4, 256)
+        recorded = runner.prepared(4, 256)
         first, second = decoding(runner, (5, 9))
         first.draft = [11, 12]
         plan = Plan([Span(first, first.computed, 3), Span(second, second.computed, 1)])
@@ -79,7 +79,7 @@ def test_out_of_memory_makes_smaller_steps(runner_of):
     """A step that does not fit is computed in parts, with the same logits."""
     runner, _, _ = runner_of("small")
     tokens = [3 + position % 90 for position in range(34)]
-    scored = Sequence(0, tokens, prompt_length=1, max_length=34, scored=True, blocks=[1, 2, 3])
+    scored = Sequence(0, tokens, prompt_length=1, max_length=34, scoring=True, blocks=[1, 2, 3])
     prompt = Sequence(1, tokens[5:10], prompt_length=5, max_length=60, blocks=[4])
     plan = Plan([Span(scored, 0, 33), Span(prompt, 0, 5)], fresh_blocks=[1, 2, 3, 4])
     with torch.inference_mode():
@@ -106,7 +106,7 @@ def test_wrong_recordings_are_not_used(runner_of, monkeypatch, caplog):
     right = DecodeGraphs.run
     monkeypatch.setattr(DecodeGraphs, "run", lambda self, rows: right(self, rows) + 1)
     with torch.inference_mode():
-        assert runner.ready(2, 256).graphs is None
+        assert runner.prepared(2, 256).graphs is None
     assert "recorded decode steps are off by 1" in caplog.text
 
 
@@ -114,17 +114,17 @@ def test_a_model_that_cannot_be_recorded_runs_without(runner_of, caplog):
     """Where recording fails, the steps are computed one by one, and the log says so."""
     runner, _, _ = runner_of("small")
     with torch.inference_mode():
-        assert replace(runner, forward=Scarce(runner.forward, 2)).ready(8, 256).graphs is None
-    assert "not recorded as CUDA graphs" in caplog.text
+        assert replace(runner, forward=Scarce(runner.forward, 2)).prepared(8, 256).graphs is None
+    assert "run without CUDA graphs" in caplog.text
 
 
 def test_a_step_ahead(runner_of):
     """A step whose ids lie on the device gives what it gives once they are known; without recordings there is none."""
     runner, _, _ = runner_of("small")
-    assert runner.most_ahead == 0
+    assert runner.max_ahead_rows == 0
     with torch.inference_mode():
-        recorded = runner.ready(4, 256)
-        assert recorded.most_ahead == 4
+        recorded = runner.prepared(4, 256)
+        assert recorded.max_ahead_rows == 4
         sequences = decoding(runner, (2, 17, 33))
         recorded.run(Plan([Span(sequence, sequence.computed, 1) for sequence in sequences]))
         plan = Plan([Span(sequence, len(sequence.tokens), 1) for sequence in sequences[::-1]])
@@ -138,10 +138,10 @@ def test_a_step_ahead_clears_its_blocks(runner_of):
     """Where attention looks behind a text's end, blocks handed out for a step ahead are cleared like any other's."""
     runner, _, _ = runner_of("small")
     with torch.inference_mode():
-        foreign = replace(runner, backend=replace(runner.backend, part_name="another"))
-        recorded = foreign.ready(2, 256)
+        foreign = replace(runner, backend=replace(runner.backend, prefill_name="another"))
+        recorded = foreign.prepared(2, 256)
         (sequence,) = decoding(runner, (17,))
-        keys, _ = runner.cache.pages(runner.forward.layers[0])
+        keys, _ = runner.cache.memory(runner.forward.layers[0])
         keys[30] = 5.0
         plan = Plan([Span(sequence, 17, 1)], fresh_blocks=[30])
         recorded.run_ahead(plan, torch.tensor([21], device=runner.device))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lmtool.engine.cuda.step_rows import QUERY_TILE, build, single_rows, to_device
+from lmtool.engine.cuda.step_rows import QUERY_TILE, build, single_rows
 from lmtool.engine.plan import Plan, Span
 from lmtool.engine.sequence import Sequence
 
@@ -22,7 +22,7 @@ def plan():
     starting = sequence(1, 40, 40, [3, 4, 5])
     running = sequence(2, 20, 5, [7, 8])
     again = sequence(3, 18, 15, [9, 10])
-    scored = sequence(4, 6, 2, [11], scored=True)
+    scored = sequence(4, 6, 2, [11], scoring=True)
     return Plan([Span(starting, 16, 24), Span(running, 19, 1), Span(again, 13, 5), Span(scored, 0, 5)])
 
 
@@ -72,8 +72,3 @@ def test_single_rows():
     assert [(row.token, row.position) for row in rows] == [(219, 19), (317, 17), (41, 18), (42, 19)]
     assert single_rows(plan()) is None
     assert single_rows(Plan([Span(sequence(1, 20, 20, [1, 2]), 19, 1)])) is None
-
-
-def test_to_device():
-    """Plain ints become a tensor of the kind asked for."""
-    assert to_device([1, 2], torch.int32, CPU).dtype == torch.int32

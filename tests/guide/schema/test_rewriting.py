@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lmtool.errors import LmtoolError
+from lmtool.guide.llguidance import ConstraintBackend
 from lmtool.guide.schema.document import UnsupportedError
 from lmtool.guide.schema.rewriting import rewrite
-from lmtool.guide.templates import Templates
-from tests.guide.following import accepts, compact, schema_template
+from tests.guide.following import accepts, compact, compiled_schema
 
 NAMES = ["a", "b", "c"]
 VALUES: list[Any] = [None, True, False, 0, 1, 2, 1.5, "", "x", "xy", [], [1], ["x", "x"], {}, {"a": 1}, {"b": "x"}]
@@ -73,14 +73,14 @@ def nodes(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 @given(st.recursive(LEAVES, nodes, max_leaves=5))
 @settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_nothing_invalid_is_allowed(templates: Templates, schema: Any) -> None:
+def test_nothing_invalid_is_allowed(backend: ConstraintBackend, schema: Any) -> None:
     """What is allowed is valid for jsonschema; where nothing was narrowed, what is valid is allowed too."""
-    template = schema_template(templates, schema)
-    if isinstance(template, LmtoolError):
+    compiled = compiled_schema(backend, schema)
+    if isinstance(compiled, LmtoolError):
         return
     judge = jsonschema.Draft202012Validator(_whole(schema))
     for value in VALUES:
-        if accepts(templates, template, compact(value)):
+        if accepts(backend, compiled, compact(value)):
             assert judge.is_valid(value), value
 
 
@@ -151,12 +151,12 @@ def _whole(schema: Any) -> Any:
         ),
     ],
 )
-def test_rewritten_exactly(templates: Templates, schema: Any, allowed: list[Any], refused: list[Any]) -> None:
+def test_rewritten_exactly(backend: ConstraintBackend, schema: Any, allowed: list[Any], refused: list[Any]) -> None:
     """What the library lacks is held all the same, neither more nor less."""
-    template = schema_template(templates, schema)
-    assert not isinstance(template, LmtoolError), template
-    assert [value for value in allowed if not accepts(templates, template, compact(value))] == []
-    assert [value for value in refused if accepts(templates, template, compact(value))] == []
+    compiled = compiled_schema(backend, schema)
+    assert not isinstance(compiled, LmtoolError), compiled
+    assert [value for value in allowed if not accepts(backend, compiled, compact(value))] == []
+    assert [value for value in refused if accepts(backend, compiled, compact(value))] == []
 
 
 @pytest.mark.parametrize(

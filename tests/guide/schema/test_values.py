@@ -7,11 +7,11 @@ from typing import Any
 import jsonschema
 import pytest
 
+from lmtool.guide.llguidance import CompiledConstraint, ConstraintBackend
 from lmtool.guide.schema.document import MAX_NODES, Document, UnsupportedError
 from lmtool.guide.schema.rewriting import rewrite
 from lmtool.guide.schema.values import allowed_values
-from lmtool.guide.templates import Template, Templates
-from tests.guide.following import accepts, compact, schema_template
+from tests.guide.following import accepts, compact, compiled_schema
 
 VALUES: list[Any] = [{"a": 1, "b": "x"}, {"a": "x"}, [1, 1], [1, 2], "ab", "b", 3, 4.5, None, True, {}, []]
 BESIDE: list[dict[str, Any]] = [
@@ -29,7 +29,7 @@ BESIDE: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("beside", BESIDE)
-def test_each_value_is_judged(templates: Templates, beside: dict[str, Any]) -> None:
+def test_each_value_is_judged(backend: ConstraintBackend, beside: dict[str, Any]) -> None:
     """Those that another validator finds valid, and no others, by every keyword; the stream may write just these."""
     judge = jsonschema.Draft202012Validator(beside)
     valid = [value for value in VALUES if judge.is_valid(value)]
@@ -37,9 +37,9 @@ def test_each_value_is_judged(templates: Templates, beside: dict[str, Any]) -> N
     if "const" not in beside:
         assert 0 < len(valid) < len(VALUES)
         assert rewrite(schema).schema == {"title": "kept", "enum": valid}
-    made = schema_template(templates, schema)
-    assert isinstance(made, Template)
-    assert [value for value in VALUES if accepts(templates, made, compact(value))] == valid
+    made = compiled_schema(backend, schema)
+    assert isinstance(made, CompiledConstraint)
+    assert [value for value in VALUES if accepts(backend, made, compact(value))] == valid
     assert made.warnings == ()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from lmtool.http_api.anthropic.requests import read
 from lmtool.http_api.errors import ApiError
-from lmtool.types import ChatMessage, ToolCall
+from lmtool.types import ChatMessage, ChatPrompt, ToolCall
 
 HELLO = [{"role": "user", "content": "Hi"}]
 TOOL = {"name": "f", "description": "d", "input_schema": {"type": "object"}, "cache_control": {"type": "ephemeral"}}
@@ -41,7 +41,7 @@ def test_the_conversation() -> None:
             },
         ],
     )
-    assert call.prompts[0] == (
+    assert call.prompts[0].messages == (
         ChatMessage("system", "brief"),
         ChatMessage("user", "Hi"),
         ChatMessage("assistant", "See.", (ToolCall("1", "f", '{"a": 1}'),)),
@@ -53,7 +53,7 @@ def test_the_conversation() -> None:
 def test_an_answer_that_has_begun() -> None:
     """A last turn of the assistant is gone on from."""
     call = asked(messages=[*HELLO, {"role": "assistant", "content": "The"}])
-    assert (call.prompts[0], call.prefill) == ((ChatMessage("user", "Hi"),), "The")
+    assert call.prompts == (ChatPrompt((ChatMessage("user", "Hi"),), prefill="The"),)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_parameters() -> None:
     [
         ({"max_tokens": None}, "max_tokens"),
         ({"messages": []}, "messages"),
-        ({"messages": [{"role": "system", "content": "x"}]}, "messages[0]"),
+        ({"messages": [{"role": "system", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "messages[0].content"),
         ({"temperature": 2}, "temperature"),
@@ -102,4 +102,4 @@ def test_what_is_wrong_is_named(more: dict[str, Any], param: str) -> None:
 
 def test_to_count_needs_no_limit() -> None:
     """`count_tokens` generates nothing."""
-    assert read({"messages": HELLO}, counting=True).prompts[0] == (ChatMessage("user", "Hi"),)
+    assert read({"messages": HELLO}, counting=True).prompts[0] == ChatPrompt((ChatMessage("user", "Hi"),))

@@ -58,6 +58,7 @@ def test_usage_all_along() -> None:
     events = asked(SayingModel("xy"), "/v1/completions", body)
     assert [event["usage"]["completion_tokens"] for event in events] == [1, 2, 3, 3]
     assert {event["usage"]["prompt_tokens"] for event in events} == {3}
+    assert [choice["logprobs"] for event in events for choice in event["choices"]] == [None] * 3, "nobody asked"
 
 
 def test_echo_streamed() -> None:

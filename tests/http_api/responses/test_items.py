@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from lmtool.http_api.errors import ApiError
-from lmtool.http_api.members import Members
-from lmtool.http_api.responses.items import fresh, function_call, message, part, turns_of
+from lmtool.http_api.responses.items import fresh, function_call, message, part
+from lmtool.http_api.responses.requests import read as read_request
 from lmtool.types import ChatMessage, ToolCall
 
 
 def read(*items: dict[str, Any]) -> tuple[ChatMessage, ...]:
-    return turns_of(Members({}), items)
+    return read_request({"input": list(items)}).turns
 
 
 def test_turns() -> None:
@@ -43,7 +43,7 @@ def test_turns() -> None:
         ({"role": "user", "content": 1}, "input[0].content"),
         ({"role": "user", "content": [{"type": "input_image"}]}, "input[0].content"),
         ({"type": "item_reference", "id": "x"}, "input[0].type"),
-        ({"type": "function_call", "arguments": "{}"}, "input[0].name"),
+        ({"type": "function_call", "call_id": "1", "arguments": "{}"}, "input[0].name"),
         ({"role": "user", "content": "a", "contents": 1}, "input[0].contents"),
     ],
 )

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from lmtool.http_api.errors import ApiError
-from lmtool.http_api.responses.requests import Ask, read
-from lmtool.types import ChatMessage
+from lmtool.http_api.responses.requests import ResponsesCall, read
+from lmtool.types import ChatMessage, ChatPrompt
 
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
 FORM = {"type": "json_schema", "name": "x", "strict": True, "schema": {"type": "object"}}
 
 
-def asked(body: dict[str, Any]) -> Ask:
+def asked(body: dict[str, Any]) -> ResponsesCall:
     return read(body)
 
 
@@ -25,9 +25,9 @@ def test_the_conversation() -> None:
     assert alone.previous == "resp_1"
     assert alone.turns == (ChatMessage("user", "c"),)
     ask = alone.behind(said)
-    assert ask.call.prompts == ((ChatMessage("system", "i"), *said, ChatMessage("user", "c")),)
+    assert ask.call.prompts == (ChatPrompt((ChatMessage("system", "i"), *said, ChatMessage("user", "c"))),)
     assert ask.turns == (*said, ChatMessage("user", "c"))
-    assert ask.told["previous_response_id"] == "resp_1"
+    assert ask.repeated["previous_response_id"] == "resp_1"
 
 
 def test_tools_and_form() -> None:
@@ -35,6 +35,7 @@ def test_tools_and_form() -> None:
     ask = asked({"input": "c", "tools": [TOOL], "tool_choice": {"type": "function", "name": "f"}})
     assert ask.call.tools is not None
     assert ask.call.tools.mode == "named"
+    assert (ask.repeated["tools"], asked({"input": "c"}).repeated["tools"]) == ([TOOL], [])
     held = asked({"input": "c", "text": {"format": FORM}}).call.constraint
     assert held is not None
     assert (held.text, held.strict) == ('{"type":"object"}', True)
@@ -56,7 +57,7 @@ def test_what_changes_nothing_is_taken() -> None:
         }
     )
     assert (ask.call.logprobs, ask.store, ask.call.sampling.max_tokens) == (2, False, 5)
-    assert ask.told["metadata"] == {"a": "b"}
+    assert ask.repeated["metadata"] == {"a": "b"}
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,7 @@ def test_what_changes_nothing_is_taken() -> None:
         ({"input": "a", "background": True}, "background"),
         ({"input": "a", "truncation": "auto"}, "truncation"),
         ({"input": "a", "reasoning": {"effort": "high"}}, "reasoning"),
-        ({"input": "a", "include": ["file_search_call.results"]}, "include"),
+        ({"input": "a", "include": ["file_search_call.results"]}, "include[0]"),
         ({"input": "a", "tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"input": "a", "text": {"formt": {}}}, "text.formt"),
         ({"input": "a", "text": {"format": {"type": "xml"}}}, "text.format.type"),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from lmtool.http_api.errors import ApiError
-from lmtool.http_api.responses.store import Kept, Store
+from lmtool.http_api.responses.store import Store, StoredResponse
 from lmtool.types import ChatMessage
 
 
-def kept(number: str, text: str = "") -> Kept:
-    return Kept({"id": number}, (ChatMessage("user", text),), ())
+def kept(number: str, text: str = "") -> StoredResponse:
+    return StoredResponse({"id": number}, (ChatMessage("user", text),), ())
 
 
 def test_it_is_bounded_in_number() -> None:
@@ -29,7 +29,7 @@ def test_it_is_bounded_in_number() -> None:
 
 def test_it_is_bounded_in_bytes() -> None:
     """Also by what conversations hold; one that is too large alone is not kept."""
-    store = Store(most_bytes=500)
+    store = Store(max_bytes=500)
     store.put(kept("a", "x" * 300))
     store.put(kept("b", "x" * 300))
     assert len(store) == 1
@@ -39,7 +39,7 @@ def test_it_is_bounded_in_bytes() -> None:
 
 def test_it_forgets() -> None:
     """Once; and there is room again."""
-    store = Store(most_bytes=400)
+    store = Store(max_bytes=400)
     store.put(kept("a", "x" * 300))
     store.delete("a")
     store.put(kept("b", "x" * 300))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmtool.http_api.tools.call_reader import CallReader, Value
+from lmtool.http_api.tools.call_reader import CallReader
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
@@ -65,12 +65,3 @@ def test_arguments_come_as_they_are_written() -> None:
     assert reader.push('{"name": "f", "arguments": {"a"')[0] == '{"a"'
     assert reader.push(": 1")[0] == ": 1"
     assert reader.push("}}") == ("}", "")
-
-
-def test_where_a_value_ends() -> None:
-    """Braces in texts are no braces; a number ends where something else begins."""
-    value = Value()
-    assert [value.take(character) for character in '{"}\\"":1}x'] == [True] * 9 + [False]
-    number = Value()
-    assert [number.take(character) for character in "12,"] == [True, True, False]
-    assert number.ended

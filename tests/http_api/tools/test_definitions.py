@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from lmtool.http_api.errors import ApiError
-from lmtool.http_api.members import Members
-from lmtool.http_api.tools.definitions import MOST_TOOLS, ToolUse, chat_tools
+from lmtool.http_api.openai.requests import chat
+from lmtool.http_api.tools.definitions import MAX_TOOLS, ToolUse
 
 
 def tool(name: str = "f", **more: Any) -> dict[str, Any]:
@@ -17,10 +17,7 @@ def tool(name: str = "f", **more: Any) -> dict[str, Any]:
 
 
 def used(tools: list[dict[str, Any]], **more: Any) -> ToolUse | None:
-    members = Members({"tools": tools, **more})
-    found = chat_tools(members)
-    members.end()
-    return found
+    return chat({"messages": [{"role": "user", "content": "Hi"}], "tools": tools, **more}).tools
 
 
 def test_the_choice() -> None:
@@ -61,20 +58,20 @@ def test_calls_that_may_be_made_are_held_too() -> None:
     schema = {"properties": {"a": {"type": "integer"}}}
     use = used([tool(parameters=schema, strict=True), tool("g", parameters=schema)])
     assert use is not None
-    constraint = use.held("<c>", "</c>")
+    constraint = use.structural_tag("<c>", "</c>")
     assert constraint is not None
     first, second = json.loads(constraint.text)["structures"]
     assert first["begin"] == '<c>\n{"name": "f", "arguments": '
     assert first["schema"]["additionalProperties"] is False
     assert second["schema"] == {"type": "object"}
-    assert used([tool()]).held("<c>", "</c>") is None  # type: ignore[union-attr]
+    assert used([tool()]).structural_tag("<c>", "</c>") is None  # type: ignore[union-attr]
 
 
 def test_what_the_template_is_shown() -> None:
     """The tool as it was given; one without parameters has none."""
     use = used([tool(description="d"), tool("g", parameters={"type": "object"})])
     assert use is not None
-    shown = [one.shown["function"] for one in use.tools]
+    shown = [one.template_entry["function"] for one in use.tools]
     assert shown[0] == {
         "name": "f",
         "description": "d",
@@ -94,7 +91,7 @@ def test_what_the_template_is_shown() -> None:
         ({"tools": [tool("f", parameters=1)]}, "tools[0].function.parameters"),
         ({"tools": [tool("f", paramters={})]}, "tools[0].function.paramters"),
         ({"tools": [tool("f"), tool("f")]}, "tools"),
-        ({"tools": [tool(str(number)) for number in range(MOST_TOOLS + 1)]}, "tools"),
+        ({"tools": [tool(str(number)) for number in range(MAX_TOOLS + 1)]}, "tools"),
         ({"tools": [tool("f")], "tool_choice": "maybe"}, "tool_choice"),
         ({"tools": [tool("f")], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
         ({"tools": [tool("f")], "tool_choice": {"type": "allowed_tools", "tools": []}}, "tool_choice"),
@@ -104,12 +101,6 @@ def test_what_the_template_is_shown() -> None:
 )
 def test_what_is_wrong_is_named(body: dict[str, Any], param: str) -> None:
     """400, and the member to blame."""
-
-    def constraint() -> None:
-        use = chat_tools(Members(body))
-        assert use is not None
-        use.constraint()
-
     with pytest.raises(ApiError) as raised:
-        constraint()
+        used(**{"tools": [], **body})
     assert (raised.value.status, raised.value.param) == (400, param)

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmtool.http_api.tools.deltas import Plain, Reader
-from lmtool.http_api.tools.parsers import FORMS, Listed, Named, form_of
+from lmtool.http_api.tools.deltas import Reader
+from lmtool.http_api.tools.parsers import TOOL_CALL_PARSERS, CallListReader, NamedToolReader
+from lmtool.text.tokenizer import TOOL_CALL_MARKS
 
 Told = tuple[str, list[tuple[str, str]]]
 
@@ -28,6 +29,7 @@ HERMES = [
     ('<tool_call>{"name": "f", "arguments": {"a', ("", [("f", '{"a')])),
     ('<tool_call>{"na', ('<tool_call>{"na', [])),
     ("so <tool_c", ("so <tool_c", [])),
+    ('<tool_call>{"name": "f", "arguments": {}}</tool and more', ("</tool and more", [("f", "{}")])),
 ]
 LLAMA = [
     ("Hello {you}", ("Hello {you}", [])),
@@ -47,12 +49,14 @@ MISTRAL = [
     ),
     ('Well. [TOOL_CALLS]f[ARGS]{"a": {"b": 1}}[TOOL_CALLS]g{}', ("Well.", [("f", '{"a": {"b": 1}}'), ("g", "{}")])),
     ('[TOOL_CALLS]f[CALL_ID]abc[ARGS]{}', ("", [("f", "{}")])),
+    ("Well. [TOOL_CALLS] ", ("Well.[TOOL_CALLS]", [])),
 ]  # fmt: skip
 LISTED = [
     ('[{"name":"f","parameters":{"a":[1,2]}},{"name":"g","parameters":{}}]', ("", [("f", '{"a":[1,2]}'), ("g", "{}")])),
     ('[{"name":"f","parameters":{"a', ("", [("f", '{"a')])),
 ]
 CASES = [
+    ("none", "<tool_call>{}", ("<tool_call>{}", [])),
     *[("hermes", *case) for case in HERMES],
     *[("llama3_json", *case) for case in LLAMA],
     *[("mistral", *case) for case in MISTRAL],
@@ -61,7 +65,7 @@ CASES = [
 
 
 def made(form: str) -> Reader:
-    return Listed() if form == "required" else FORMS[form].reader()
+    return CallListReader() if form == "required" else TOOL_CALL_PARSERS[form].reader()
 
 
 def read(reader: Reader, pieces: list[str]) -> Told:
@@ -92,37 +96,24 @@ def test_cutting_changes_nothing(case: tuple[str, str, Told], cuts: list[int]) -
     assert read(made(form), [text[a:b] for a, b in itertools.pairwise(places)]) == told
 
 
-@given(st.sampled_from(sorted(FORMS)), st.text(alphabet='<tool_ca>{}[]",:; \nTOLCAS|ARGS/', max_size=60))
+@given(st.sampled_from(sorted(TOOL_CALL_PARSERS)), st.text(alphabet='<tool_ca>{}[]",:; \nTOLCAS|ARGS/', max_size=60))
 def test_nothing_breaks_a_reader(form: str, text: str) -> None:
     """Whatever a model writes, the reader ends with text or calls."""
-    read(FORMS[form].reader(), list(text))
+    read(TOOL_CALL_PARSERS[form].reader(), list(text))
 
 
 def test_text_is_not_held_back() -> None:
     """What cannot become a mark is told at once; a blank at the end waits for what follows."""
-    reader = FORMS["hermes"].reader()
+    reader = TOOL_CALL_PARSERS["hermes"].reader()
     assert [delta.text for delta in reader.push("Hello there ")] == ["Hello there"]
     assert [delta.text for delta in reader.push("you <")] == [" you"]
 
 
 def test_a_named_tool() -> None:
     """All of the answer is its arguments."""
-    assert read(Named("f"), ['{"a"', ":1}"]) == ("", [("f", '{"a":1}')])
+    assert read(NamedToolReader("f"), ['{"a"', ":1}"]) == ("", [("f", '{"a":1}')])
 
 
-@pytest.mark.parametrize(
-    ("template", "form"),
-    [
-        (None, "none"),
-        ("{% for message in messages %}<tool_call>{% endfor %}", "none"),
-        ("{% if tools %}<tool_call>{% endif %}", "hermes"),
-        ("{% if tools %}<tool_call><function=name>{% endif %}", "none"),
-        ("{% if tools %}[TOOL_CALLS]{% endif %}", "mistral"),
-        ("{% if tools %}<|python_tag|>{% endif %}", "llama3_json"),
-        ("{% if tools %}something else{% endif %}", "none"),
-    ],
-)
-def test_the_template_tells_the_form(template: str | None, form: str) -> None:
-    """A form is never guessed: one that is not known leaves the answer as text."""
-    assert form_of(template).name == form
-    assert isinstance(FORMS["none"].reader(), Plain)
+def test_marks_are_known_where_special_tokens_are() -> None:
+    """A mark that the tokenizer does not look for would never be seen where it is a special token."""
+    assert {mark for form in TOOL_CALL_PARSERS.values() for mark in form.marks} == {*TOOL_CALL_MARKS}

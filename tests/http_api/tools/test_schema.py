@@ -5,7 +5,7 @@ from __future__ import annotations
 import jsonschema
 import pytest
 
-from lmtool.http_api.tools.schema import MOST_CALLS, calls_schema, closed, moved
+from lmtool.http_api.tools.schema import MAX_CALLS, calls_schema, closed, moved
 
 TREE = {
     "type": "object",
@@ -30,7 +30,7 @@ def test_references_go_on_to_mean_the_same() -> None:
 def test_how_many() -> None:
     """One call where they may not be parallel, else within a bound."""
     assert calls_schema([("a", {})], parallel=False)["maxItems"] == 1
-    assert calls_schema([("a", {})], parallel=True)["maxItems"] == MOST_CALLS
+    assert calls_schema([("a", {})], parallel=True)["maxItems"] == MAX_CALLS
 
 
 def test_a_schema_with_an_id_is_its_own_document() -> None:

@@ -94,7 +94,7 @@ def _decode(
     dims = tl.arange(0, SIZE_BLOCK)
     value_dims = tl.arange(0, VALUE_BLOCK)
     head_numbers = kv_head * GROUP + heads
-    asked = tl.load(
+    q = tl.load(
         query + row * query_row + head_numbers[:, None] * query_head + dims[None, :],
         mask=member[:, None] & (dims < SIZE)[None, :], other=0.0,
     )  # fmt: skip
@@ -113,7 +113,7 @@ def _decode(
             keys + key_places[None, :] + dims[:, None],
             mask=there[None, :] & (dims < SIZE)[:, None], other=0.0,
         )  # fmt: skip
-        scores = tl.dot(asked, key, input_precision="ieee") * scaling
+        scores = tl.dot(q, key, input_precision="ieee") * scaling
         if CAPPED:
             scores = softcap * (2.0 * tl.sigmoid(2.0 * scores / softcap) - 1.0)
         scores = tl.where(

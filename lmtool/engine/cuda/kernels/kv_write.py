@@ -1,6 +1,6 @@
-"""Scatters the keys and values of a batch's tokens into their pages.
+"""Stores keys and values of a batch's tokens in their pages: as they are, or normed and rotated on the way.
 
-Letters: T tokens of the batch, KV key heads, D head size, P positions a page.
+Letters: T tokens of the batch, H query heads, KV key heads, D head size, P positions a page.
 """
 
 from __future__ import annotations
@@ -48,3 +48,78 @@ def _write(
     value_there = (value_dims < VALUE_SIZE) & (slot >= 0)
     own_value = tl.load(value + row * value_row + head * value_head + value_dims * value_step, mask=value_there)
     tl.store(values + place * VALUE_SIZE + value_dims, own_value, mask=value_there)
+
+
+def rotate_and_store(
+    projected: Tensor,
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    positions: Tensor,
+    slots: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    head_norm: Tensor | None,
+    eps: float,
+) -> None:
+    """Turn a layer's projections into rotated queries and stored keys and values.
+
+    projected: [T, H + 2 * KV, D], contiguous: heads of queries, keys and values. query: [T, H, D], contiguous, filled.
+    keys, values: [pages, P, KV, D], contiguous, changed in place. positions: [T] int64. slots: [T] int64, as in
+    `kv_write`. cos, sin: [context, D / 2] float32. head_norm: [H + KV, D], weights of an RMS norm of each head before
+    it is rotated (arXiv:1910.07467); eps: added to its mean square. D is even.
+
+    The rotation is that of arXiv:2104.09864, with the halves of a head as the two coordinates.
+    """
+    tokens, heads, size = query.shape
+    kv_heads = keys.shape[2]
+    if not tokens:
+        return
+    half = size // 2
+    _rotate[(tokens, heads + 2 * kv_heads)](
+        projected, query, keys, values, positions, slots, cos, sin, head_norm if head_norm is not None else cos, eps,
+        HEADS=heads, KV_HEADS=kv_heads, HALF=half, HALF_BLOCK=triton.next_power_of_2(half),
+        NORMED=head_norm is not None,
+        num_warps=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def _rotate(
+    projected, query, keys, values, positions, slots, cos, sin, head_norm, eps,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr, HALF_BLOCK: tl.constexpr, NORMED: tl.constexpr,
+):  # fmt: skip
+    """One head of one token."""
+    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    dims = tl.arange(0, HALF_BLOCK)
+    there = dims < HALF
+    source = projected + (row * (HEADS + 2 * KV_HEADS) + head) * 2 * HALF + dims
+    first = tl.load(source, mask=there, other=0.0).to(tl.float32)
+    second = tl.load(source + HALF, mask=there, other=0.0).to(tl.float32)
+    slot = tl.load(slots + row)
+    kv_place = slot * KV_HEADS * 2 * HALF + dims
+    if head >= HEADS + KV_HEADS:
+        target = values + kv_place + (head - HEADS - KV_HEADS) * 2 * HALF
+        stored = there & (slot >= 0)
+        tl.store(target, first.to(values.dtype.element_ty), mask=stored)
+        tl.store(target + HALF, second.to(values.dtype.element_ty), mask=stored)
+    else:
+        if NORMED:
+            mean = (tl.sum(first * first, axis=0) + tl.sum(second * second, axis=0)) / (2 * HALF)
+            factor = tl.rsqrt(mean + eps)
+            weight = head_norm + head * 2 * HALF + dims
+            first = first * factor * tl.load(weight, mask=there, other=0.0).to(tl.float32)
+            second = second * factor * tl.load(weight + HALF, mask=there, other=0.0).to(tl.float32)
+        angle = tl.load(positions + row) * HALF + dims
+        cosine, sine = tl.load(cos + angle, mask=there, other=0.0), tl.load(sin + angle, mask=there, other=0.0)
+        turned = first * cosine - second * sine
+        turned_second = second * cosine + first * sine
+        if head < HEADS:
+            target = query + (row * HEADS + head) * 2 * HALF + dims
+            tl.store(target, turned.to(query.dtype.element_ty), mask=there)
+            tl.store(target + HALF, turned_second.to(query.dtype.element_ty), mask=there)
+        else:
+            target = keys + kv_place + (head - HEADS) * 2 * HALF
+            stored = there & (slot >= 0)
+            tl.store(target, turned.to(keys.dtype.element_ty), mask=stored)
+            tl.store(target + HALF, turned_second.to(keys.dtype.element_ty), mask=stored)

@@ -80,8 +80,8 @@ def _prefill(
     dims = tl.arange(0, SIZE_BLOCK)
     value_dims = tl.arange(0, VALUE_BLOCK)
     rows = (first_row + queries).to(tl.int64)
-    asking = start + queries
-    asked = tl.load(
+    query_positions = start + queries
+    q = tl.load(
         query + rows[:, None] * query_row + head * query_head + dims[None, :],
         mask=(queries < count)[:, None] & (dims < SIZE)[None, :], other=0.0,
     )  # fmt: skip
@@ -104,14 +104,14 @@ def _prefill(
             keys + key_places[None, :] + dims[:, None],
             mask=there[None, :] & (dims < SIZE)[:, None], other=0.0,
         )  # fmt: skip
-        scores = tl.dot(asked, key, input_precision="ieee") * scaling
+        scores = tl.dot(q, key, input_precision="ieee") * scaling
         if CAPPED:
             scores = softcap * (2.0 * tl.sigmoid(2.0 * scores / softcap) - 1.0)
-        seen = positions[None, :] <= asking[:, None]
+        visible = positions[None, :] <= query_positions[:, None]
         if WINDOWED:
-            seen = seen & (positions[None, :] > asking[:, None] - window)
+            visible = visible & (positions[None, :] > query_positions[:, None] - window)
         scores = tl.where(
-            seen,
+            visible,
             scores * 1.4426950408889634,  # to base 2: exp2 is one instruction
             float("-inf"),
         )

@@ -1,0 +1,54 @@
+"""The program of a vLLM worker, run by its file; multiprocessing runs it again at the start of each process it spawns.
+
+So all of them can import this package, which is neither installed in vLLM's environment nor in the working folder, and
+all of them end with the worker.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+DIRECTORY = "LMTOOL_VLLM_DIRECTORY"
+"""The environment variable for the directory that a worker shares with the processes of its engine."""
+_HERE = Path(__file__).resolve().parent
+_MAX_PATH = 64
+"""Characters of a directory's path that leave room for a socket's name in it: 104 are allowed in all."""
+
+
+def main(words: list[str]) -> None:
+    """Make the shared directory and run the worker. words: see `worker_service.main`."""
+    directory = make_directory()
+    os.environ[DIRECTORY] = str(directory)
+    expose_package(directory)
+    from lmtool.backends.vllm import worker_service
+
+    worker_service.main(words, directory)
+
+
+def make_directory() -> Path:
+    """A new directory that only this user may read."""
+    parent = tempfile.gettempdir()
+    return Path(tempfile.mkdtemp(prefix="lmtool-vllm-", dir=parent if len(parent) < _MAX_PATH else "/tmp"))  # noqa: S108
+
+
+def expose_package(directory: Path) -> None:
+    """Make this package importable here and in child processes, and nothing else of the environment it lies in.
+
+    multiprocessing hands on `sys.path`, Ray hands on PYTHONPATH.
+    """
+    packages = directory / "packages"
+    packages.mkdir()
+    (packages / "lmtool").symlink_to(_HERE.parents[1], target_is_directory=True)
+    sys.path[:] = [str(packages), *(entry for entry in sys.path if Path(entry).resolve() != _HERE)]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(packages), os.environ.get("PYTHONPATH"))))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
+elif __name__ == "__mp_main__":
+    from lmtool.backends.vllm.watchdog import end_with_worker
+
+    end_with_worker(Path(os.environ[DIRECTORY]))

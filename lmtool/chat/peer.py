@@ -1,0 +1,249 @@
+"""The client's connection to a model: connected, described, with a tokenizer of our own for servers without one."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from lmtool.errors import ConnectError, UsageError
+from lmtool.types import ModelInfo
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+    from lmtool.interfaces import TokenModel
+    from lmtool.lmtp.client import LmtpClient
+    from lmtool.lmtp.client_connection import OnFrame
+    from lmtool.lmtp.endpoint import Endpoint
+    from lmtool.serving.console import Console
+    from lmtool.terminal import Output
+    from lmtool.text.tokenizer import TextTokenizer
+    from lmtool.types import LoadProgress, TokenizerInfo
+
+SILENCE = 2.0
+"""Seconds without an answer after which stderr says that the model is awaited."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A model that accepts text, and its description."""
+
+    model: TokenModel
+    info: ModelInfo
+    tokenizer: TextTokenizer | None
+    """The user's choice; None where the server tokenizes."""
+
+
+@asynccontextmanager
+async def open_peer(
+    endpoint: Endpoint,
+    out: Output,
+    model: str | None,
+    *,
+    tokenizer: str | None = None,
+    record: str | None = None,
+    on_frame: OnFrame | None = None,
+) -> AsyncIterator[Peer]:
+    """Connect, ask for the model's description, and close at the end. Shows on stderr how a load proceeds.
+
+    tokenizer: name or folder of one to use here; then the server is sent token ids, and with the model's name it need
+    not describe the model. record: file for a trace of the frames. on_frame: called with each frame.
+    Raises `ConnectError`, `RequestError`, `ServerError`, `FileError`, `UsageError` for a server that accepts ids only
+    and no tokenizer, and the errors of loading a tokenizer.
+    """
+    from lmtool.lmtp.client import LmtpClient
+
+    async with _recording(out, record, endpoint, on_frame) as observer:
+        waiting = Waiting(out)
+        client = LmtpClient(endpoint, on_frame=observer, on_progress=waiting.progress, on_ignored=waiting.ignored)
+        async with _closing(client, waiting):
+            await _connect(client)
+            info = await _info(client, model, waiting, patient=None in (model, tokenizer))
+            if info is None and tokenizer is not None:
+                out.note(f"the server does not describe its model (LMQL's may never answer): continuing with {model}")
+            info = info or ModelInfo(model or "", "", "unknown")
+            if tokenizer is None:
+                yield _text_peer(client, info, endpoint.url)
+            else:
+                yield await _with_tokenizer(tokenizer, client, info, out)
+
+
+@asynccontextmanager
+async def _closing(client: LmtpClient, waiting: Waiting) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        waiting.close()
+        await client.close()
+
+
+@asynccontextmanager
+async def _recording(
+    out: Output, path: str | None, endpoint: Endpoint, on_frame: OnFrame | None
+) -> AsyncIterator[OnFrame | None]:
+    """The observer of frames that records them in a file, too; `on_frame` itself without a file."""
+    if path is None:
+        yield on_frame
+        return
+    from lmtool.trace.header import Header
+    from lmtool.trace.record_session import record_session
+
+    transport = {"kind": "stdio"} if endpoint.url.startswith("stdio:") else {"kind": "websocket", "path": "/"}
+    async with record_session(out, path, "client", Header(transport=transport)) as tap:
+        opened = False
+
+        def observer(direction: Literal[">", "<"], frame: str) -> None:
+            nonlocal opened
+            if not opened:  # not before there is a connection
+                tap.opened(1, "lmtool")
+                opened = True
+            tap.frame(1, direction, frame)
+            if on_frame is not None:
+                on_frame(direction, frame)
+
+        try:
+            yield observer
+        finally:
+            if opened:
+                tap.ended(1, "client", 1000)
+
+
+async def _connect(client: LmtpClient) -> None:
+    try:
+        await client.open()
+    except ConnectError as error:
+        if not error.hints:
+            error.hints = (
+                "start one:      lmtool serve",
+                "or point here:  lmtool chat --endpoint ws://HOST:PORT ...",
+            )
+        raise
+
+
+async def _info(client: LmtpClient, model: str | None, waiting: Waiting, *, patient: bool) -> ModelInfo | None:
+    waiting.begin()
+    try:
+        return await client.info_or_none(model, patient=patient)
+    finally:
+        waiting.answered()
+
+
+class Waiting:
+    """Shows on stderr how a load proceeds, or that the model does not answer yet."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+        self._began = time.monotonic()
+        self._timer: asyncio.TimerHandle | None = None
+        self._console: Console | None = None
+
+    def begin(self) -> None:
+        """Start waiting for an answer."""
+        self._timer = asyncio.get_running_loop().call_later(SILENCE, self._still)
+
+    def answered(self) -> None:
+        """Stop waiting."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _still(self) -> None:
+        self._out.note("connected; waiting for the model ...")
+
+    def progress(self, progress: LoadProgress) -> None:
+        """Show how far a load is: a bar on a terminal, an occasional line elsewhere."""
+        self.answered()
+        if progress.phase == "failed":
+            return  # reported as the answer's error, too
+        from lmtool.serving.console import Console, unbuffered
+        from lmtool.serving.events import Loading
+
+        if self._console is None:
+            self._console = Console(
+                unbuffered(sys.stderr), color=self._out.note_color, terminal=sys.stderr.isatty(), quiet=self._out.quiet
+            )
+        self._console.emit(Loading(progress, time.monotonic() - self._began))
+
+    def ignored(self, fields: tuple[str, ...]) -> None:
+        """Name the fields of a request that had no effect."""
+        self._out.note(f"the server ignored: {', '.join(fields)}")
+
+    def close(self) -> None:
+        """Clear the progress bar."""
+        self.answered()
+        if self._console is not None:
+            self._console.close()
+
+
+def _text_peer(client: LmtpClient, info: ModelInfo, url: str) -> Peer:
+    if info.tokenizer is None:
+        raise UsageError(
+            f"the server at {url} accepts and sends token ids only",
+            "name its model's tokenizer, a hub name or a folder:  --tokenizer NAME",
+        )
+    return Peer(client, info, None)
+
+
+async def _with_tokenizer(name: str, client: LmtpClient, info: ModelInfo, out: Output) -> Peer:
+    """Convert text to token ids here, with the user's tokenizer."""
+    from lmtool.text.text_model import TextModel
+    from lmtool.text.tokenizer import load_tokenizer
+
+    own = await asyncio.to_thread(load_tokenizer, name)
+    if info.tokenizer is not None and info.tokenizer.sha256 != own.info.sha256:
+        out.warn(f"{name} is not the tokenizer of the server's model ({info.tokenizer.name}): expect nonsense")
+    elif info.vocab_size is not None and own.vocab_size > info.vocab_size:
+        out.warn(
+            f"{name} has {own.vocab_size} ids, the server's model only {info.vocab_size}: expect errors or nonsense"
+        )
+    described = replace(info, tokenizer=own.info, chat_template=own.has_chat_template)
+    return Peer(TextModel(client, own), described, own)
+
+
+async def token_text_of(peer: Peer) -> Callable[[int], str] | None:
+    """A function from id to text, for alternatives, which servers send as ids only; None without a tokenizer.
+
+    Without a tokenizer of the user's, the server's is used if its files are on this machine: the embedded model's, or
+    one in the hub's cache, with the server's hash.
+    """
+    own = peer.tokenizer
+    if own is None and peer.info.tokenizer is not None:
+        own = await asyncio.to_thread(local_tokenizer, peer.info.tokenizer)
+    if own is None:
+        return None
+    return partial(_token_text, own)
+
+
+def _token_text(tokenizer: TextTokenizer, token: int) -> str:
+    text = tokenizer.piece(token).decode("utf-8", "replace")
+    return text if text and "\ufffd" not in text else tokenizer.token(token) or f"#{token}"
+
+
+def local_tokenizer(description: TokenizerInfo) -> TextTokenizer | None:
+    """The tokenizer with this hash, if its files are on this machine."""
+    import hashlib
+
+    from lmtool.text.tokenizer import load_tokenizer
+    from lmtool.tiny.path import MODEL_DIR
+
+    for file in _candidates(description, MODEL_DIR):
+        if file.is_file() and hashlib.sha256(file.read_bytes()).hexdigest() == description.sha256:
+            return load_tokenizer(str(file.parent))
+    return None
+
+
+def _candidates(description: TokenizerInfo, embedded: Path) -> Iterator[Path]:
+    yield embedded / "tokenizer.json"
+    if description.name.count("/") <= 1 and not description.name.startswith("."):
+        from huggingface_hub import try_to_load_from_cache
+        from huggingface_hub.errors import HFValidationError
+
+        with suppress(HFValidationError):  # not a name of the hub's, so not in its cache
+            cached = try_to_load_from_cache(description.name, "tokenizer.json")
+            if isinstance(cached, str):
+                yield Path(cached)

@@ -1,0 +1,77 @@
+"""The options that all commands have, before or behind the command's name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING
+
+from lmtool.option import option
+from lmtool.terminal import ColorWhen, Output
+
+if TYPE_CHECKING:
+    from lmtool.lmtp.endpoint import Endpoint
+
+DEFAULT_ENDPOINT = "ws://127.0.0.1:8080/"
+
+
+PANEL = "Everywhere"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Common:
+    """Options that may stand before or after any command's name; two of them may hold secrets."""
+
+    endpoint: str | None = option(
+        None,
+        "Server to talk to: ws://, http://, HOST:PORT, or stdio:COMMAND.",
+        PANEL,
+        short="-e",
+        metavar="URL",
+        shown_default=DEFAULT_ENDPOINT,
+    )
+    color: ColorWhen | None = option(None, "When to use colours.", PANEL)
+    quiet: bool = option(False, "Print no notes on stderr.", PANEL, short="-q")
+    verbose: int = option(0, "Print more; -vv shows tracebacks.", PANEL, short="-v", count=True, shown_default="")
+    settings: str | None = option(None, "Read settings from this file instead of lmtool.toml.", PANEL, metavar="FILE")
+    api_key: str | None = option(
+        None, "API key that a server requires and a client sends; better LMTOOL_API_KEY.", PANEL, metavar="KEY"
+    )
+    typed: frozenset[str] = frozenset()
+    """Names of the command's own options on the command line, not from environment or settings."""
+    origins: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """For options such as `--device` with a value from elsewhere: its origin, and the value."""
+
+    @property
+    def address(self) -> str:
+        """The endpoint to connect to; it may have credentials."""
+        return self.endpoint or DEFAULT_ENDPOINT
+
+    @property
+    def url(self) -> str:
+        """The endpoint without credentials."""
+        from lmtool.access.outgoing import split_url
+
+        return self.address if self.address.startswith("stdio:") else split_url(self.address)[0]
+
+    @property
+    def debug(self) -> bool:
+        """Whether to print tracebacks."""
+        return self.verbose >= 2 or os.environ.get("LMTOOL_DEBUG", "") not in {"", "0"}
+
+    def server(self) -> Endpoint:
+        """The server to connect to, with its API key. Raises `UsageError`."""
+        from lmtool.lmtp.endpoint import parse
+
+        return parse(self.address, self.api_key)
+
+    def output(self) -> Output:
+        """The command's output: results on stdout, notes and warnings on stderr."""
+        return Output.of(self.color, quiet=self.quiet)
+
+    def under(self, outer: Common | None) -> Common:
+        """These options, completed by those that stood before the command's name."""
+        if outer is None:
+            return self
+        return replace(self, **{f.name: getattr(self, f.name) or getattr(outer, f.name) for f in fields(Common)})

@@ -1,0 +1,138 @@
+"""The inspector as other commands open it: `serve --inspect` behind a proxy on its own port."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lmtool.errors import LmtoolError, ResourceError
+from lmtool.serving.config import ListenConfig, ServingConfig
+from lmtool.serving.listening import bind, explain, url
+from lmtool.serving.run import ReadyFile, first
+from lmtool.serving.service import Service
+from lmtool.tui.sources.demo import loading_notes
+
+if TYPE_CHECKING:
+    import socket
+
+    from lmtool.access.policy import AccessPolicy
+    from lmtool.cli.common_options import Common
+    from lmtool.terminal import Output
+    from lmtool.text.tokenizer import TextTokenizer
+    from lmtool.tui.options import InspectorOptions
+    from lmtool.tui.sources.proxy import ProxySource
+    from lmtool.types import ModelInfo
+
+
+def find_tokenizer(info: ModelInfo) -> TextTokenizer | None:
+    """The tokenizer of a served model, where it is on this machine."""
+    from lmtool.chat.peer import local_tokenizer
+
+    return None if info.tokenizer is None else local_tokenizer(info.tokenizer)
+
+
+@contextmanager
+def warnings_to(warn: Callable[[str], None]) -> Iterator[None]:
+    """Pass on what libraries log as warnings, instead of letting Python write it across the screen."""
+    from lmtool.serving.events import LoggedWarning
+    from lmtool.serving.run import emit_warnings
+
+    with emit_warnings(lambda event: warn(event.message) if isinstance(event, LoggedWarning) else None, debug=False):
+        yield
+
+
+def default_options(record: Path | None = None, settings: str | None = None) -> InspectorOptions:
+    """How the inspector looks when another command opens it: as settings say."""
+    from lmtool.cli.settings import load
+    from lmtool.tui.options import InspectorOptions
+
+    return InspectorOptions(record=record, keys=load(settings).keys, color=not os.environ.get("NO_COLOR"))
+
+
+async def serve_inspected(config: ServingConfig, common: Common, out: Output) -> None:
+    """Serve until the inspector is left, then let streams end as `serve` does. Raises what `serve` raises.
+
+    Clients connect to a proxy on the port that was asked for; the server itself takes a free one of this machine.
+    """
+    from lmtool.tui.app import run_inspector
+    from lmtool.tui.event_store import EventStore
+
+    ready_file, warnings = ReadyFile(config.life.ready_file), list[str]()
+    ready_file.prepare()
+    assert config.listen is not None
+    outer, inner = await _taken(config.listen, config.service.access.key), bind(ListenConfig(port=0))
+    service = Service(config.service)
+    service.listen(inner)
+    access, drained = config.service.access, lambda: _drained(service, config.life.drain_limit, out)
+    source = _source(url(ListenConfig(), inner), outer, warnings, drained, access)
+    warnings += access.warnings(public=config.listen.public)
+    source.url, source.title = url(config.listen, outer), f"serve :{outer[0].getsockname()[1]}"
+    loading = asyncio.create_task(_load(service, source, ready_file))
+    try:
+        with warnings_to(warnings.append):
+            record = None if config.record is None else Path(config.record)
+            await run_inspector(EventStore(), source, default_options(record, common.settings))
+    finally:
+        ready_file.remove()
+        if not loading.done():
+            loading.cancel()
+        (failure,) = await asyncio.gather(loading, return_exceptions=True)
+        await service.close()
+        for sentence in warnings:
+            out.warn(sentence)
+    if isinstance(failure, LmtoolError):
+        raise failure
+
+
+async def _taken(listen: ListenConfig, api_key: str | None) -> list[socket.socket]:
+    try:
+        return bind(listen)
+    except ResourceError as refusal:
+        raise await explain(listen, refusal, api_key) from refusal
+
+
+def _source(
+    inner: str,
+    outer: list[socket.socket],
+    warnings: list[str],
+    drained: Callable[[], Awaitable[None]],
+    access: AccessPolicy,
+) -> ProxySource:
+    from lmtool.lmtp.endpoint import parse
+    from lmtool.trace.proxy import parse_target
+    from lmtool.tui.sources.proxy import ProxySource
+
+    return ProxySource(
+        replace(parse_target(inner), same_door=True),
+        outer,
+        warnings.append,
+        find_tokenizer=find_tokenizer,
+        endpoint=parse(inner, access.key),
+        before_close=drained,
+        policy=access,
+    )
+
+
+async def _load(service: Service, source: ProxySource, ready_file: ReadyFile) -> None:
+    try:
+        await service.ready(loading_notes(source.say))
+    except LmtoolError as error:
+        source.say(f"the model cannot be loaded: {error.message}")
+        raise
+    ready_file.write(source.url)
+
+
+async def _drained(service: Service, limit: float, out: Output) -> None:
+    """Let running streams end; Ctrl-C ends them at once."""
+    from lmtool.serving import interrupts
+
+    if service.streams:
+        streams = "1 stream" if service.streams == 1 else f"{service.streams} streams"
+        out.note(f"draining: {streams} left, Ctrl-C stops at once")
+    with interrupts.watch() as interrupt:
+        await first(service.drain(limit), interrupt.first.wait())

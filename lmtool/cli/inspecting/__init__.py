@@ -1,1 +1,0 @@
-"""What `inspect` is made of besides the inspector: its demo server, how it chooses a source, what needs no terminal."""

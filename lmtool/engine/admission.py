@@ -1,0 +1,205 @@
+"""Makes a stream of a request, or refuses it: validation, sampling settings, its constraint's compilation."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lmtool.engine.sampler import Bias, bias_arrays
+from lmtool.engine.sequence import Sequence
+from lmtool.engine.speculation import Drafter
+from lmtool.engine.stream import Stream
+from lmtool.errors import ConstraintError, RequestError, UnknownTokenError
+from lmtool.logit_bias import PackedBias
+from lmtool.logits_processors import Processors
+from lmtool.prompt_limits import PromptLimits
+from lmtool.sampling_parameters import NUMERIC_PARAMETERS, wrong_value
+from lmtool.types import GenerateRequest, ModelInfo, SamplingParams, ScoreRequest
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Collection
+    from concurrent.futures import Future
+
+    import torch
+
+    from lmtool.engine.config import EngineConfig
+    from lmtool.interfaces import Guide, GuideCompiler, Sink
+
+MAX_LOGPROBS = 256
+"""Default limit of a token's alternatives."""
+
+
+class StreamFactory:
+    """Makes streams over one model. Called in any event loop, one at a time."""
+
+    def __init__(self, info: ModelInfo, device: torch.device, config: EngineConfig) -> None:
+        self.guides: GuideCompiler | None = None
+        """Compiles constraints; None refuses them."""
+        self._info = info
+        self._device = device
+        self._config = config
+        self._numbers = itertools.count(1)
+
+    def create(self, request: GenerateRequest | ScoreRequest, sink: Sink, loop: asyncio.AbstractEventLoop) -> Stream:
+        """The stream; its constraint is being compiled meanwhile. Raises `RequestError`."""
+        if isinstance(request, ScoreRequest):
+            return self._score(request, sink, loop)
+        prompt = validate_generate(request, self._info)
+        if request.prefill_only:
+            return self._prefill(request, prompt, sink, loop)
+        sampling = request.sampling
+        context = self._info.context_length or len(prompt) + sampling.max_tokens
+        processors = Processors(request.logits_processors) if request.logits_processors else None
+        pending = self._compile(request)
+        eos_ends = pending is not None or not sampling.ignore_eos  # a constraint allows eos where its text may end
+        eos = frozenset(self._info.eos_token_ids)
+        sequence = Sequence(
+            number=next(self._numbers),
+            tokens=prompt,
+            prompt_length=len(prompt),
+            max_length=min(len(prompt) + sampling.max_tokens, context),
+            stop_ids=eos.union(sampling.stop_token_ids) if eos_ends else frozenset(sampling.stop_token_ids),
+            priority=request.priority,
+            client=sink,
+            awaiting_constraint=pending is not None,
+        )
+        stream = Stream(
+            request.stream_id,
+            sink,
+            loop,
+            sequence,
+            sampling,
+            clamp_logprobs(sampling.top_logprobs, self._info, self._config.max_logprobs),
+            seed=secrets.randbits(63) if sampling.seed is None else sampling.seed,
+            bias=Bias.of(sampling.logit_bias, self._device),
+            pending_guide=pending,
+            processors=processors,
+            eos=eos,
+            jump_forward=self._config.jump_forward,
+        )
+        stream.drafter = Drafter() if self._config.speculation and stream.draftable else None
+        return stream
+
+    def _compile(self, request: GenerateRequest) -> Future[Guide] | None:
+        if request.constraint is None:
+            return None
+        if self.guides is None:
+            raise ConstraintError("this server cannot hold a stream to a constraint", "leave the constraint out")
+        return self.guides.compile(request.constraint)
+
+    def _prefill(
+        self, request: GenerateRequest, prompt: list[int], sink: Sink, loop: asyncio.AbstractEventLoop
+    ) -> Stream:
+        sequence = Sequence(
+            number=next(self._numbers),
+            tokens=prompt,
+            prompt_length=len(prompt),
+            max_length=len(prompt) + 1,
+            prefill_only=True,
+            priority=request.priority,
+            client=sink,
+        )
+        return Stream(request.stream_id, sink, loop, sequence, SamplingParams(), None, seed=0)
+
+    def _score(self, request: ScoreRequest, sink: Sink, loop: asyncio.AbstractEventLoop) -> Stream:
+        prompt, scored = validate_score(request, self._info)
+        sequence = Sequence(
+            number=next(self._numbers),
+            tokens=prompt + scored,
+            prompt_length=len(prompt),
+            max_length=len(prompt) + len(scored),
+            scoring=True,
+            client=sink,
+        )
+        top = request.top_logprobs
+        top = None if top is None else clamp_logprobs(top, self._info, self._config.max_logprobs)
+        return Stream(request.stream_id, sink, loop, sequence, SamplingParams(), top, seed=0)
+
+
+def clamp_logprobs(top_logprobs: int, info: ModelInfo, limit: int | None = None) -> int:
+    """How many alternatives a token gets where this many are requested: LMQL's clients request thousands.
+
+    limit: the server's, `EngineConfig.max_logprobs`.
+    """
+    limit = MAX_LOGPROBS if limit is None else limit
+    return min(top_logprobs, limit, info.vocab_size or limit)
+
+
+def validate_generate(request: GenerateRequest, info: ModelInfo) -> list[int]:
+    """The ids to start from: the prompt, or the model's bos id for an empty one.
+
+    A prompt must leave room for one token. If only `max_tokens` goes beyond the context, the stream runs and ends
+    with `length` where the context does. Raises `RequestError`.
+    """
+    limits = PromptLimits.of(info)
+    if limits is not None:
+        limits.check_prompt(request.prompt)
+    prompt = _ids(request.prompt, "prompt")
+    _validate_ids(prompt, "prompt", info)
+    if not prompt:
+        if info.bos_token_id is None:
+            raise RequestError(
+                f"the prompt is empty and {info.model} has no bos token to start from", "send at least one token id"
+            )
+        prompt = [info.bos_token_id]
+    _validate_sampling(request.sampling, info)
+    return prompt
+
+
+def validate_score(request: ScoreRequest, info: ModelInfo) -> tuple[list[int], list[int]]:
+    """The ids of prompt and scored text. Raises `RequestError`."""
+    limits = PromptLimits.of(info)
+    if limits is not None:
+        limits.check(request)
+    prompt, scored = _ids(request.prompt, "prompt"), _ids(request.scored, "scored")
+    _validate_ids(prompt, "prompt", info)
+    _validate_ids(scored, "scored", info)
+    if request.top_logprobs is not None:
+        _validate_range("top_logprobs", request.top_logprobs)
+    return prompt, scored
+
+
+def _ids(value: object, field: str) -> list[int]:
+    """The value as token ids. Text and messages need a tokenizer, which the engine has not."""
+    if isinstance(value, tuple | list) and all(issubclass(kind, int) for kind in set(map(type, value))):
+        return list(value)
+    raise RequestError(
+        f"{field} must be a list of token ids: this model is served without a tokenizer", "tokenize the text first"
+    )
+
+
+def _validate_ids(ids: Collection[int], field: str, info: ModelInfo) -> None:
+    size = info.vocab_size or 0
+    if not ids:
+        return
+    if isinstance(ids, PackedBias):
+        array, _ = bias_arrays(ids)
+        valid = array.min() >= 0 and array.max() < size
+    else:
+        valid = min(ids) >= 0 and max(ids) < size
+    if not valid:
+        unknown = next(token for token in ids if not 0 <= token < size)
+        raise UnknownTokenError(
+            f"token id {unknown} in {field} is not in the vocabulary of {info.model} (0 to {size - 1})",
+            "check that the client uses this model's tokenizer: lmtool info",
+        )
+
+
+def _validate_sampling(params: SamplingParams, info: ModelInfo) -> None:
+    for name in NUMERIC_PARAMETERS:
+        if name != "seed" or params.seed is not None:
+            _validate_range(name, getattr(params, name))
+    _validate_ids(params.logit_bias, "logit_bias", info)
+    _validate_ids(params.stop_token_ids, "stop_token_ids", info)
+    if np.isnan(bias_arrays(params.logit_bias)[1]).any():
+        raise RequestError("logit_bias holds NaN; expected numbers")
+
+
+def _validate_range(name: str, value: float) -> None:
+    allowed = NUMERIC_PARAMETERS[name].engine
+    if value not in allowed:
+        raise RequestError(wrong_value(name, value, allowed))

@@ -1,0 +1,80 @@
+"""The forward pass of a decoder of the Llama family on a GPU: matrix products, paged attention, four fused kernels.
+
+Letters: T tokens of the batch, H query heads, KV key heads, D head size, I inner size of the MLP, V vocabulary.
+
+Has run in Triton's interpreter only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from lmtool.engine.cuda.attention_backends import AttentionParams
+from lmtool.engine.cuda.kernels.elementwise import add_norm, silu_mul
+from lmtool.engine.cuda.kernels.kv_write import rotate_and_store
+from lmtool.engine.cuda.paged_attention import PagedAttention
+from lmtool.engine.cuda.products import product
+from lmtool.engine.decoder_weights import take_weights
+from lmtool.engine.llama_forward import llama_layers
+
+if TYPE_CHECKING:
+    from lmtool.engine.attention import BlockAttention
+    from lmtool.engine.batch import Batch
+    from lmtool.engine.cuda.products import Product
+    from lmtool.engine.decoder_config import DecoderConfig
+    from lmtool.engine.decoder_weights import Affine, Weights
+    from lmtool.engine.llama_forward import LlamaLayer
+
+
+class CudaLlamaForward:
+    """A `Forward` for `PagedAttention`."""
+
+    def __init__(
+        self, config: DecoderConfig, weights: Weights, frequencies: Tensor, context: int, *, deterministic: bool
+    ) -> None:
+        """Take the weights out of `weights`. frequencies: [D / 2] float32, radians a position. context: in tokens."""
+
+        def make(affine: Affine, *, own: bool = False) -> Product:  # noqa: ARG001  # here nothing is copied
+            return product(*affine, deterministic=deterministic)
+
+        self._config = config
+        self._scaling = config.head_dim**-0.5
+        checkpoint = take_weights(config, weights)
+        self._embedding = checkpoint.embedding
+        self._norm = checkpoint.norm[0]
+        self.layers = llama_layers(checkpoint, config, make)
+        self._head = make((self._embedding if checkpoint.head is None else checkpoint.head, None))
+        angles = torch.outer(torch.arange(context, device=frequencies.device).float(), frequencies)
+        self._cos, self._sin = angles.cos(), angles.sin()
+
+    def logits(self, batch: Batch, attention: BlockAttention) -> Tensor:
+        """See `Forward.logits`; attention must be a `PagedAttention`."""
+        assert isinstance(attention, PagedAttention)
+        eps = self._config.eps
+        hidden = self._embedding.index_select(0, batch.input_ids[0])
+        delta: Tensor | None = None
+        for layer in self.layers:
+            inputs = add_norm(hidden, delta, layer.input_norm, eps)
+            delta = layer.output(self._attend(layer, inputs, batch.positions[0], attention))
+            inputs = add_norm(hidden, delta, layer.mlp_norm, eps)
+            delta = layer.down(silu_mul(layer.gate_up(inputs)))
+        if not batch.logits:
+            return hidden.new_empty(0, 0)
+        rows = batch.logit_rows
+        last = None if delta is None else delta.index_select(0, rows)
+        return self._head(add_norm(hidden.index_select(0, rows), last, self._norm, eps))
+
+    def _attend(self, layer: LlamaLayer, inputs: Tensor, positions: Tensor, attention: PagedAttention) -> Tensor:
+        config, tokens = self._config, len(inputs)
+        projected = layer.qkv(inputs).view(tokens, -1, config.head_dim)
+        query = projected.new_empty(tokens, config.heads, config.head_dim)
+        keys, values = attention.cache.memory(layer)
+        rotate_and_store(
+            projected, query, keys, values, positions, attention.slots, self._cos, self._sin,
+            layer.head_norm, config.eps,
+        )  # fmt: skip
+        params = AttentionParams(self._scaling, layer.window)
+        return attention.attend_stored(query, keys, values, params).view(tokens, -1)

@@ -1,0 +1,92 @@
+"""Makes a running engine of a model's name: picks the loader, sets the limits of a step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from lmtool.engine.config import EngineConfig
+from lmtool.engine.cpu.library import use_kernels
+from lmtool.engine.embedded import is_embedded, load_embedded
+from lmtool.engine.engine import Engine
+from lmtool.engine.kv_cache import BLOCK_TOKENS
+from lmtool.engine.plan import Limits
+from lmtool.engine.weights import checkpoint_bytes, find_device, import_transformers
+from lmtool.errors import OutOfMemoryError, ResourceError
+from lmtool.types import LoadProgress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lmtool.engine.model_runner import RunnableModel
+
+
+def load_engine(
+    model: str, config: EngineConfig | None = None, on_progress: Callable[[LoadProgress], None] | None = None
+) -> Engine:
+    """A running engine for `model`, checked against transformers' own forward pass. Blocks; call it from a thread.
+
+    model: a local folder or a hub name. on_progress: called in this thread, last with `ready` or `failed`.
+    Raises `ModelLoadError` (not found, not a causal language model, damaged, an architecture that cannot be served),
+    `ResourceError` (no such device, unknown dtype, no C kernels, too small a cache) or `OutOfMemoryError`.
+    """
+    config = config or EngineConfig()
+    report = on_progress or _silent
+    try:
+        with torch.inference_mode():
+            engine = _load(model, config, report)
+    except ResourceError as problem:
+        report(LoadProgress(model, "failed", message=problem.message))
+        raise
+    except (torch.OutOfMemoryError, MemoryError) as problem:
+        report(LoadProgress(model, "failed", message="out of memory"))
+        raise OutOfMemoryError(
+            f"{model} leaves no memory to run it", "try --kv-cache-bytes, --dtype bfloat16 or a smaller model"
+        ) from problem
+    engine.start()
+    size = checkpoint_bytes(model)
+    report(LoadProgress(model, "ready", size, size, f"{model} is ready"))
+    return engine
+
+
+def _load(name: str, config: EngineConfig, report: Callable[[LoadProgress], None]) -> Engine:
+    device = find_device(config.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # of this thread: Triton launches where the thread is
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    use_kernels(config.kernels)
+    embedded = is_embedded(name) and device.type == "cpu" and not config.quantize  # else as all models
+    loaded = (load_embedded if embedded else _load_transformers)(name, config, device, report)
+    context = loaded.info.context_length or loaded.blocks * BLOCK_TOKENS
+    runner = loaded.runner.prepared(config.max_streams, context)
+    limits = Limits(
+        max_streams=config.max_streams,
+        max_batch_tokens=config.max_batch_tokens or (256 if device.type == "cpu" else 2048),
+        chunk_tokens=runner.chunk_tokens,
+        block_tokens=BLOCK_TOKENS,
+        max_scored_rows=512,
+        prompt_share=1 if device.type == "cpu" else None,
+        free_cuts=runner.free_cuts,
+        doubling_position=runner.doubling_position,
+    )
+    lossless = device.type == "cpu" or config.deterministic
+    own = replace(config, speculation=config.speculation and lossless)
+    return Engine(runner, limits, loaded.blocks, loaded.info, own)
+
+
+def _load_transformers(
+    name: str, config: EngineConfig, device: torch.device, report: Callable[[LoadProgress], None]
+) -> RunnableModel:
+    import_transformers()
+    from lmtool.engine.load_progress import quiet
+    from lmtool.engine.transformers_loader import load_transformers
+
+    with quiet():
+        return load_transformers(name, config, device, report)
+
+
+def _silent(progress: LoadProgress) -> None:
+    """No caller follows the progress."""

@@ -1,0 +1,160 @@
+"""The thread that an engine works in: commands from other threads in, a step's outputs out to the event loops."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+import torch
+
+from lmtool.engine.device_transfer import arrival
+from lmtool.errors import LmtoolError, OutOfMemoryError, ServerError
+from lmtool.interfaces import Sink
+from lmtool.types import TokenOutput
+
+if TYPE_CHECKING:
+    import asyncio
+
+_logger = logging.getLogger(__name__)
+
+Command: TypeAlias = Callable[[], None]
+_Outputs: TypeAlias = dict[Sink, list[TokenOutput]]
+
+
+class EngineThread:
+    """Runs commands and steps in turn; sleeps on a condition variable while there is nothing to do."""
+
+    def __init__(
+        self,
+        name: str,
+        device: torch.device,
+        threads: int | None,
+        *,
+        step: Callable[[], bool],
+        finish: Callable[[LmtoolError], None],
+    ) -> None:
+        """threads: CPU threads of a step; None: torch's choice.
+
+        step: computes one step; False when there was nothing to compute. finish: called last, with why nothing more
+        will be computed.
+        """
+        self._device = device
+        self._threads = threads
+        self._step = step
+        self._finish = finish
+        self._commands: deque[Command] = deque()
+        self._wake = threading.Condition()
+        self._closing = False
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._started = False
+
+    def start(self) -> None:
+        """Start the thread; harmless when it runs already."""
+        if not self._started:
+            self._started = True
+            self._thread.start()
+
+    def post(self, command: Command) -> bool:
+        """Have the thread run a command before its next step; False when it has ended."""
+        with self._wake:
+            if self._stopped:
+                return False
+            self._commands.append(command)
+            self._wake.notify()
+        return True
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a command waits, or the thread is to end."""
+        return bool(self._commands) or self._closing
+
+    def close(self) -> None:
+        """End the thread after the current step. Blocks until it has ended."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        if self._started:
+            self._thread.join()
+
+    def _run(self) -> None:
+        if self._threads is not None:
+            torch.set_num_threads(self._threads)  # the OpenMP setting is one of the thread, not of the process
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)  # Triton launches where the thread is
+        reason = stopped_error()
+        try:
+            self._work()
+        except Exception as bug:  # a mistake of ours outside a step: no caller may wait for a dead thread
+            _logger.exception("the engine failed and serves nothing more")
+            reason = step_error(bug)
+        with self._wake:
+            self._stopped = True
+        self._run_commands(wait=False)
+        self._finish(reason)
+
+    def _work(self) -> None:
+        busy = False
+        with torch.inference_mode():
+            while self._run_commands(wait=not busy):
+                busy = self._step()
+            arrival(self._device)()  # a step begun ahead uses the model's memory
+
+    def _run_commands(self, *, wait: bool) -> bool:
+        """Run what was posted; False when the thread is to end. wait: sleep until something is posted."""
+        with self._wake:
+            while wait and not self.interrupted:
+                self._wake.wait()
+            commands = list(self._commands)
+            self._commands.clear()
+        for command in commands:
+            command()
+        return not self._closing
+
+
+def stopped_error() -> LmtoolError:
+    """Why streams end with the engine."""
+    return ServerError("the server stopped before the stream's end", "connect again later")
+
+
+def step_error(problem: Exception) -> LmtoolError:
+    """Why the streams of a failed step end."""
+    if isinstance(problem, torch.OutOfMemoryError | MemoryError):
+        return OutOfMemoryError("the device ran out of memory in this step", "try again, or with fewer tokens")
+    return ServerError(f"the model failed in this step: {type(problem).__name__}", "see the server's log")
+
+
+class Outbox:
+    """A step's outputs by event loop and sink, in order within a sink: one call into each loop, one of each sink."""
+
+    def __init__(self) -> None:
+        self._outputs: dict[asyncio.AbstractEventLoop, _Outputs] = defaultdict(dict)
+
+    def put(self, loop: asyncio.AbstractEventLoop, sink: Sink, output: TokenOutput) -> None:
+        """Store an output until the next `flush`."""
+        self._outputs[loop].setdefault(sink, []).append(output)
+
+    def flush(self) -> set[asyncio.AbstractEventLoop]:
+        """Hand everything over; returns the loops that are closed, whose outputs are lost."""
+        closed = {loop for loop, outputs in self._outputs.items() if not _hand_over(loop, outputs)}
+        self._outputs.clear()
+        return closed
+
+
+def _hand_over(loop: asyncio.AbstractEventLoop, outputs: _Outputs) -> bool:
+    try:
+        loop.call_soon_threadsafe(_deliver, loop, outputs)
+    except RuntimeError:  # the loop closed, perhaps just now
+        if loop.is_closed():
+            return False
+        raise
+    return True
+
+
+def _deliver(loop: asyncio.AbstractEventLoop, outputs: _Outputs) -> None:
+    """In the loop. A sink must not raise; one that does costs its neighbours nothing."""
+    for sink, own in outputs.items():
+        loop.call_soon(sink, own)

@@ -1,0 +1,176 @@
+"""What a step's logits gave: ids that stay on the device for the next step, and log-probabilities for the host.
+
+All work on the device comes first and all reading last, so that a GPU goes on meanwhile. On CPU it is the same code,
+and nothing is copied.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from lmtool.engine.cpu.sampling import KernelRow, has_kernel, sample_by_kernel
+from lmtool.engine.device_transfer import arrival, select_rows, to_device, to_host
+from lmtool.engine.top_p import logsumexp, most_likely, top_tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_TOP_BUCKETS = (1, 5, 20, 256)
+"""Alternatives are taken this many at a time, or all; a row's bucket depends on its own request alone."""
+
+_CHUNK_BYTES = 2**21
+"""Logits per chunk, so that intermediate results stay in the cache (32 rows of 128k in half the time)."""
+
+Top = list[tuple[int, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class SampledToken:
+    """The token of one row of logits."""
+
+    token: int
+    """The sampled or the scored id."""
+    logprob: float
+    """In nats, at most 0."""
+    top_logprobs: tuple[tuple[int, float], ...] | None
+    """(id, logprob), best first, then the chosen one if it is not among them; ids that cannot be sampled left out."""
+
+
+class SamplingResult:
+    """The tokens of R rows of logits, on their way to the host."""
+
+    def __init__(self, tokens: Tensor, highest: Tensor, logprobs: Sequence[RowLogprobs]) -> None:
+        """Start the copies. tokens: [R] int64. logprobs: of each row once.
+
+        highest: [R] float32, the highest logit of each row; where it is not finite, the row is no distribution: NaN
+        wins over every number.
+        """
+        self.tokens = tokens
+        """[R] int64, on the logits' device; an id of the vocabulary also for a row that is no distribution."""
+        self._tokens = to_host(tokens)
+        self._highest = to_host(highest)
+        self._logprobs = [own.to_host() for own in logprobs]
+        self._wait = arrival(tokens.device)
+
+    def read(self) -> list[SampledToken | None]:
+        """One token a row; None for a row that is no distribution. Waits for the device."""
+        self._wait()
+        tokens = self._tokens.tolist()
+        finite = [math.isfinite(highest) for highest in self._highest.tolist()]
+        results: list[SampledToken | None] = [None] * len(tokens)
+        for logprobs in self._logprobs:
+            for row, logprob, top in logprobs.read():
+                if finite[row] and not math.isnan(logprob):
+                    results[row] = SampledToken(tokens[row], logprob, _with_chosen(top, tokens[row], logprob))
+        return results
+
+
+@dataclass(frozen=True, slots=True)
+class RowLogprobs:
+    """Log-probabilities of n rows of a batch."""
+
+    rows: list[int]
+    """[n], in the batch."""
+    top_counts: list[int | None]
+    """[n], how many alternatives; None for none at all."""
+    logprobs: Tensor
+    """[n] float32, nats."""
+    tops: list[TopTokens]
+    """The alternatives of the rows that have any."""
+
+    def to_host(self) -> RowLogprobs:
+        """The same on the host, once what is queued on the device is done."""
+        return RowLogprobs(self.rows, self.top_counts, to_host(self.logprobs), [top.to_host() for top in self.tops])
+
+    def read(self) -> Iterator[tuple[int, float, Top | None]]:
+        """Row, log-probability and alternatives of each."""
+        tops: list[Top | None] = [None if count is None else [] for count in self.top_counts]
+        for own in self.tops:
+            for at, ids, logprobs in zip(own.members, own.ids.tolist(), own.logprobs.tolist(), strict=True):
+                pairs = zip(ids[: self.top_counts[at]], logprobs, strict=False)
+                tops[at] = [(token, logprob) for token, logprob in pairs if logprob > float("-inf")]
+        return zip(self.rows, self.logprobs.tolist(), tops, strict=True)
+
+
+@dataclass(frozen=True, slots=True)
+class TopTokens:
+    """The likeliest ids of m of the n rows of `RowLogprobs`, best first."""
+
+    members: list[int]
+    """[m], which of the n."""
+    ids: Tensor
+    """[m, k] int64"""
+    logprobs: Tensor
+    """[m, k] float32, nats; -inf for an id that cannot be sampled."""
+
+    def to_host(self) -> TopTokens:
+        """The same on the host, once what is queued on the device is done."""
+        return TopTokens(self.members, to_host(self.ids), to_host(self.logprobs))
+
+
+def row_logprobs(
+    logits: Tensor,
+    places: list[int],
+    tokens: Tensor,
+    rows: list[int],
+    top_counts: list[int | None],
+    normaliser: Tensor | None = None,
+) -> RowLogprobs:
+    """Log-probabilities under n distributions; nothing is read from the device.
+
+    logits: [N, V] float32. places: [n], which of them. tokens: [n] int64, the chosen ids. rows: which of the batch they
+    are. top_counts: see `RowLogprobs`. normaliser: [n] float32, log of the sum of exponentials, where it is known.
+    """
+    if normaliser is None:
+        normaliser = _normaliser(logits, places)
+    at = to_device(places, torch.int64, logits.device)
+    values = logits[at, tokens] - normaliser
+    logprobs = values.clamp(min=torch.finfo(values.dtype).min, max=0.0)
+    return RowLogprobs(rows, top_counts, logprobs, list(_alternatives(logits, places, normaliser, top_counts)))
+
+
+def _normaliser(logits: Tensor, places: list[int]) -> Tensor:
+    """[n] float32, log of the sum of exponentials of each row; to the bit that of a row sampled by kernels."""
+    if has_kernel(logits):
+        return sample_by_kernel(logits, [KernelRow(place, 0) for place in places]).normaliser
+    return torch.cat([logsumexp(select_rows(logits, part)) for part in row_chunks(places, logits)])
+
+
+def _alternatives(
+    logits: Tensor, places: list[int], normaliser: Tensor, top_counts: Sequence[int | None]
+) -> Iterator[TopTokens]:
+    """The k most likely ids of each row, rows of one bucket together."""
+    vocabulary = logits.shape[-1]
+    for low, high in zip((0, *_TOP_BUCKETS), (*_TOP_BUCKETS, vocabulary), strict=True):
+        members = [i for i, k in enumerate(top_counts) if k is not None and low < k <= high]
+        if members:
+            values, ids = _top(select_rows(logits, [places[i] for i in members]), min(high, vocabulary))
+            yield TopTokens(members, ids, (values - select_rows(normaliser, members).unsqueeze(-1)).clamp(max=0.0))
+
+
+def _top(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` highest of each row, best first: values [n, count] and ids [n, count]."""
+    if count > 1:
+        return top_tokens(logits, count)
+    ids = most_likely(logits).unsqueeze(1)
+    return logits.gather(1, ids), ids
+
+
+def _with_chosen(top: Top | None, token: int, logprob: float) -> tuple[tuple[int, float], ...] | None:
+    if top is None:
+        return None
+    if all(other != token for other, _ in top):
+        top.append((token, logprob))
+    return tuple(top)
+
+
+def row_chunks(rows: list[int], logits: Tensor) -> Iterator[list[int]]:
+    """The rows a few at a time, so that intermediate results stay in a CPU's cache; a GPU takes all at once."""
+    size = len(rows) if logits.is_cuda else max(1, _CHUNK_BYTES // (logits.shape[-1] * logits.element_size()))
+    for start in range(0, len(rows), max(1, size)):
+        yield rows[start : start + size]

@@ -1,0 +1,104 @@
+"""`not`, `oneOf`, `if` and the dependencies, written with `anyOf` and `allOf`."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from lmtool.guide.schema.disjointness import are_disjoint
+from lmtool.guide.schema.document import (
+    Document,
+    Schema,
+    UnsupportedError,
+    all_of,
+    any_of,
+    named_schemas,
+    names,
+    schemas,
+)
+from lmtool.guide.schema.negation import negation
+
+Node: TypeAlias = dict[str, object]
+
+
+def write_not(node: Node, document: Document) -> list[Schema]:
+    """Take `not` out of a node; return what must hold beside it."""
+    [inner] = schemas([node.pop("not")], "not")
+    return [any_of(negation(inner, node, document))]
+
+
+def write_one_of(node: Node, document: Document) -> list[Schema]:
+    """Take `oneOf` out of a node: any of its branches, each without the others that it may meet."""
+    branches = schemas(node.pop("oneOf"), "oneOf")
+    contexts = [_context(node, document.target(branch)) for branch in branches]
+    meeting: dict[int, list[int]] = {at: [] for at in range(len(branches))}
+    for at, branch in enumerate(branches):
+        for other in range(at + 1, len(branches)):
+            if not _disjoint(branch, branches[other], node, document):
+                meeting[at].append(other)
+                meeting[other].append(at)
+    branches_alone: list[Schema] = []
+    for at, branch in enumerate(branches):
+        others = [any_of(negation(branches[other], contexts[at], document)) for other in meeting[at]]
+        branches_alone.append(all_of([branch, *others]))
+    return [any_of(branches_alone)]
+
+
+def _disjoint(one: Schema, other: Schema, node: Node, document: Document) -> bool:
+    """Whether two branches exclude each other, as they are or for the type that the node names."""
+    if are_disjoint(one, other, document):
+        return True
+    if "type" not in node:
+        return False
+    return are_disjoint(_with_type(one, node, document), _with_type(other, node, document), document)
+
+
+def _with_type(branch: Schema, node: Node, document: Document) -> Schema:
+    target = document.target(branch)
+    return {"type": node["type"], **target} if isinstance(target, dict) else target
+
+
+def _context(node: Node, branch: Schema) -> Schema:
+    """Return what is known of an instance that matches a node and one of its branches: its type, names, closedness."""
+    if isinstance(branch, bool):
+        return {name: value for name, value in node.items() if name in _TELLING} or True
+    known = {name: value for name, value in {**node, **branch}.items() if name in _TELLING}
+    if "additionalProperties" in node and "additionalProperties" not in branch:
+        known["properties"] = node.get("properties", {})
+    return known
+
+
+_TELLING = frozenset({"type", "const", "enum", "properties", "patternProperties", "additionalProperties"})
+
+
+def write_if(node: Node, document: Document) -> list[Schema]:
+    """Take `if`, `then` and `else` out of a node: either the one and the second, or not the one and the third."""
+    condition, then, other = (node.pop(keyword, True) for keyword in ("if", "then", "else"))
+    [condition, then, other] = schemas([condition, then, other], "if")
+    if then in (True, {}) and other in (True, {}):
+        return []
+    without = [all_of([way, other]) for way in negation(condition, node, document)]
+    return [any_of([all_of([condition, then]), *without])]
+
+
+def write_dependencies(node: Node, document: Document) -> list[Schema]:
+    """Take the dependencies out of a node: either the property is absent, or what depends on it holds."""
+    document.count()
+    required: list[Schema] = []
+    present = set(names(node.get("required", []), "required"))
+    for keyword in ("dependencies", "dependentRequired", "dependentSchemas"):
+        dependencies = node.pop(keyword, {})
+        if not isinstance(dependencies, dict):
+            raise UnsupportedError(keyword, "is no object")
+        for name, value in dependencies.items():
+            dependent = _dependent(value, keyword)
+            ways: list[Schema] = [{"properties": {name: False}}, dependent]
+            required.append(dependent if name in present and node.get("type") == "object" else any_of(ways))
+    return required
+
+
+def _dependent(value: object, keyword: str) -> Schema:
+    if isinstance(value, str):
+        value = [value]
+    if isinstance(value, list):
+        return {"required": names(value, keyword)} if value else True
+    return named_schemas({keyword: value}, keyword)[keyword]

@@ -1,0 +1,135 @@
+"""The events of one message, in order, and the message that they add up to."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from lmtool.http_api.answers import Answer
+    from lmtool.http_api.http import Event
+    from lmtool.http_api.requests import Call
+    from lmtool.http_api.tools.deltas import Delta
+    from lmtool.types import Usage
+
+
+@dataclass(slots=True)
+class Message:
+    """One message while it grows."""
+
+    answer: Answer
+    call: Call
+    model: str
+    eos: Collection[int] = ()
+    """Ids that end an answer without a stop sequence."""
+    id: str = field(default_factory=lambda: f"msg_{uuid.uuid4().hex}")
+    _blocks: int = 0
+    """Content blocks that have begun."""
+    _open: int | None = None
+    """What grows: the number of a call, -1 for text."""
+
+    def start(self, prompt_tokens: int) -> Event:
+        """The first event. prompt_tokens: as far as they are known before the model has read them."""
+        usage = {"input_tokens": prompt_tokens, "output_tokens": 0}
+        empty = self._head() | {"content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
+        return {"type": "message_start", "message": empty}
+
+    def add(self, added: Sequence[Delta]) -> Iterator[Event]:
+        """The events for what one more output added."""
+        for delta in added:
+            kind = -1 if delta.call is None else delta.call
+            if self._open != kind:
+                yield from self._close()
+                self._open = kind
+                yield {"type": "content_block_start", "index": self._blocks, "content_block": self._begun(kind)}
+            if delta.call is None:
+                yield self._delta({"type": "text_delta", "text": delta.text})
+            elif delta.arguments:
+                yield self._delta({"type": "input_json_delta", "partial_json": delta.arguments})
+
+    def end(self, usage: Usage) -> Iterator[Event]:
+        """The events at the end."""
+        yield from self._close()
+        ending = {"stop_reason": self.stop_reason, "stop_sequence": self._stop_sequence}
+        yield {"type": "message_delta", "delta": ending, "usage": usage_object(usage), **self._warned()}
+        yield {"type": "message_stop"}
+
+    def whole(self, usage: Usage) -> dict[str, Any]:
+        """The message in one piece."""
+        content: list[dict[str, Any]] = []
+        if self.answer.text or not self.answer.calls:
+            content.append({"type": "text", "text": self.answer.text})
+        content += [
+            {"type": "tool_use", "id": call.id, "name": call.name, "input": _object(call.arguments)}
+            for call in self.answer.calls
+        ]
+        ending = {"stop_reason": self.stop_reason, "stop_sequence": self._stop_sequence}
+        return self._head() | {"content": content, **ending, "usage": usage_object(usage), **self._warned()}
+
+    @property
+    def stop_reason(self) -> str:
+        """In Anthropic's words."""
+        if self.answer.ended == "length":
+            return "max_tokens"
+        if self.answer.calls:
+            return "tool_use"
+        return "stop_sequence" if self._cut else "end_turn"
+
+    @property
+    def _cut(self) -> bool:
+        """Whether a stop sequence ended the answer; a model elsewhere may not say so, and then its last token tells."""
+        if self.answer.stopped_by is not None:
+            return True
+        stops, outputs = self.call.sampling.stop, self.answer.outputs
+        return bool(stops and outputs and outputs[-1].token not in self.eos)
+
+    @property
+    def _stop_sequence(self) -> str | None:
+        if self.stop_reason != "stop_sequence":
+            return None
+        stops = self.call.sampling.stop
+        stopped_by = self.answer.stopped_by
+        return stopped_by if isinstance(stopped_by, str) else stops[0] if len(stops) == 1 else None
+
+    def _head(self) -> dict[str, Any]:
+        return {"id": self.id, "type": "message", "role": "assistant", "model": self.model}
+
+    def _warned(self) -> dict[str, Any]:
+        return {"warnings": list(self.answer.warnings)} if self.answer.warnings else {}
+
+    def _begun(self, kind: int) -> dict[str, Any]:
+        if kind < 0:
+            return {"type": "text", "text": ""}
+        call = self.answer.calls[kind]
+        return {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
+
+    def _delta(self, delta: dict[str, Any]) -> Event:
+        return {"type": "content_block_delta", "index": self._blocks, "delta": delta}
+
+    def _close(self) -> Iterator[Event]:
+        if self._open is not None:
+            yield {"type": "content_block_stop", "index": self._blocks}
+            self._blocks += 1
+            self._open = None
+
+
+def usage_object(usage: Usage) -> dict[str, int]:
+    """Token counts; what was reused of a prompt does not count as input a second time."""
+    return {
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.completion_tokens,
+    }
+
+
+def _object(arguments: str) -> object:
+    """The arguments of a call; those cut off in the middle are an object of their text, for there is no other place."""
+    try:
+        return json.loads(arguments or "{}")
+    except ValueError:
+        return {"INVALID_JSON": arguments}

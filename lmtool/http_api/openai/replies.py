@@ -1,0 +1,220 @@
+"""Answers in the form of OpenAI's API: whole ones, and the pieces of streamed ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from lmtool.logprobs.distribution import ranks_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lmtool.http_api.answers import Answer
+    from lmtool.http_api.tools.deltas import Delta
+    from lmtool.interfaces import Tokenizer
+    from lmtool.types import TokenOutput, Usage
+
+Route: TypeAlias = Literal["chat", "text"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What all parts of an answer have in common."""
+
+    route: Route
+    id: str
+    created: int
+    """Seconds since 1970."""
+    model: str
+
+    def whole(self, choices: Sequence[Answer], usage: Usage, tokenizer: Tokenizer | None) -> dict[str, Any]:
+        """An answer in one piece. tokenizer: needed where there are logprobs."""
+        kind = "chat.completion" if self.route == "chat" else "text_completion"
+        warnings = [warning for choice in choices for warning in choice.warnings]
+        return self._head(kind) | {
+            "choices": [self._choice(choice, tokenizer) for choice in choices],
+            "usage": usage_object(usage),
+            **({"warnings": warnings} if warnings else {}),
+        }
+
+    def start(self, index: int) -> dict[str, Any]:
+        """The first piece of a streamed chat answer: who speaks."""
+        return self._chunk(index, {"delta": {"role": "assistant", "content": ""}}, None, None)
+
+    def echo(self, index: int, text: str, logprobs: object) -> dict[str, Any]:
+        """The first piece of a streamed text that begins with its prompt."""
+        return self._chunk(index, {"text": text}, logprobs, None)
+
+    def chunks(self, answer: Answer, deltas: Sequence[Delta], logprobs: object) -> list[dict[str, Any]]:
+        """The chunks of a streamed answer for what was added, none for nothing; the last one says how it ended.
+
+        logprobs: of the tokens since the last chunk, in the route's form, or None.
+        """
+        contents = [self._content(answer, delta) for delta in deltas]
+        reason = answer.finish_reason
+        if not contents and (logprobs or reason):
+            contents = [{"text": ""} if self.route == "text" else {"delta": {"content": ""} if not reason else {}}]
+        chunks = [self._chunk(answer.index, content, None, None) for content in contents]
+        if chunks:
+            choice = chunks[-1]["choices"][0]
+            choice["logprobs"], choice["finish_reason"] = logprobs, reason
+            if reason and answer.stopped_by is not None:
+                choice["stop_reason"] = answer.stopped_by
+            if reason and answer.warnings:
+                chunks[-1]["warnings"] = list(answer.warnings)
+        return chunks
+
+    def _content(self, answer: Answer, delta: Delta) -> dict[str, Any]:
+        if self.route == "text":
+            return {"text": delta.text}
+        if delta.call is None:
+            return {"delta": {"content": delta.text}}
+        function: dict[str, object] = {"arguments": delta.arguments}
+        call: dict[str, object] = {"index": delta.call, "function": function}
+        if delta.name is not None:
+            function["name"] = delta.name
+            call |= {"id": answer.calls[delta.call].id, "type": "function"}
+        return {"delta": {"tool_calls": [call]}}
+
+    def usage(self, usage: Usage) -> dict[str, Any]:
+        """The piece behind the last one, that counts tokens."""
+        return self._head(self._kind) | {"choices": [], "usage": usage_object(usage)}
+
+    @property
+    def _kind(self) -> str:
+        return "chat.completion.chunk" if self.route == "chat" else "text_completion"
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+
+    def _chunk(self, index: int, content: dict[str, Any], logprobs: object, reason: str | None) -> dict[str, Any]:
+        choice = {"index": index, **content, "logprobs": logprobs, "finish_reason": reason}
+        return self._head(self._kind) | {"choices": [choice]}
+
+    def _choice(self, answer: Answer, tokenizer: Tokenizer | None) -> dict[str, Any]:
+        logprobs = None
+        if answer.logprobs is not None and tokenizer is not None:
+            form = chat_logprobs if self.route == "chat" else text_logprobs
+            logprobs = form(answer.outputs, tokenizer, answer.logprobs)
+        content: dict[str, Any] = {"text": answer.text}
+        if self.route == "chat":
+            content = {"message": _message(answer)}
+        stopped = {} if answer.stopped_by is None else {"stop_reason": answer.stopped_by}
+        return {
+            "index": answer.index,
+            **content,
+            "logprobs": logprobs,
+            "finish_reason": answer.finish_reason,
+            **stopped,
+        }
+
+
+def _message(answer: Answer) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
+    if answer.calls:
+        message["content"] = answer.text or None
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in answer.calls
+        ]
+    return message
+
+
+def usage_object(usage: Usage) -> dict[str, object]:
+    """Token counts."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }
+
+
+def chat_logprobs(outputs: Sequence[TokenOutput], tokenizer: Tokenizer, limit: int) -> dict[str, Any]:
+    """Logprobs as chat completions have them: an entry a token, with its bytes, which may be part of a character."""
+    content = []
+    for output in outputs:
+        assert output.token is not None
+        best = (output.top_logprobs or ())[:limit]
+        entry = _spelt(output.token, output.logprob, tokenizer)
+        content.append(entry | {"top_logprobs": [_spelt(token, logprob, tokenizer) for token, logprob in best]})
+    return {"content": content, "refusal": None}
+
+
+def _bytes(token: int, tokenizer: Tokenizer) -> bytes:
+    """What a token adds to a text, or what it is called where it adds nothing, such as `<|endoftext|>`."""
+    return tokenizer.piece(token) or (tokenizer.token(token) or "").encode()
+
+
+def _spelt(token: int, logprob: float | None, tokenizer: Tokenizer) -> dict[str, object]:
+    spelling = _bytes(token, tokenizer)
+    return {"token": spelling.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(spelling)}
+
+
+def text_logprobs(outputs: Sequence[TokenOutput], tokenizer: Tokenizer, limit: int, offset: int = 0) -> dict[str, Any]:
+    """Logprobs as completions have them: four lists, an entry a token. offset: characters before the first one.
+
+    The first token of an echoed prompt comes behind nothing: its `logprob` None is `null`.
+    """
+    tokens: list[str] = []
+    tops: list[dict[str, float] | None] = []
+    offsets: list[int] = []
+    for output in outputs:
+        assert output.token is not None
+        spelling = _spelling(output.token, tokenizer)
+        offsets.append(offset)
+        offset += len(spelling)
+        tokens.append(spelling)
+        tops.append(_best(output, tokenizer, limit))
+    return {
+        "tokens": tokens,
+        "token_logprobs": [output.logprob for output in outputs],
+        "top_logprobs": tops if limit else None,
+        "text_offset": offsets,
+    }
+
+
+def _best(output: TokenOutput, tokenizer: Tokenizer, limit: int) -> dict[str, float] | None:
+    """The best tokens by their texts, and the chosen one, which may be one more."""
+    if output.logprob is None or output.token is None or not limit:
+        return None
+    best = dict((output.top_logprobs or ())[:limit])
+    best.setdefault(output.token, output.logprob)
+    by_text: dict[str, float] = {}
+    for token, logprob in best.items():
+        by_text.setdefault(_spelling(token, tokenizer), logprob)  # of two tokens of one text the better one
+    return by_text
+
+
+def prompt_logprobs(outputs: Sequence[TokenOutput], tokenizer: Tokenizer, limit: int) -> list[dict[str, Any] | None]:
+    """Logprobs of a prompt as vLLM has them: by token id, the chosen one among the best; null for the first one.
+
+    `rank` counts from 1, equally likely tokens share the better one; it is null for a token that is not among the best
+    that were asked for.
+    """
+    entries: list[dict[str, Any] | None] = []
+    for output in outputs:
+        if output.logprob is None or output.token is None:
+            entries.append(None)
+            continue
+        best = (output.top_logprobs or ())[:limit]
+        ranks = ranks_of([logprob for _, logprob in best])
+        ranked: list[tuple[int, float, int | None]] = [(*one, rank) for one, rank in zip(best, ranks, strict=True)]
+        if output.token not in {token for token, _ in best}:
+            ranked.append((output.token, output.logprob, None))
+        entries.append(
+            {
+                str(token): {"logprob": logprob, "rank": rank, "decoded_token": _spelling(token, tokenizer)}
+                for token, logprob, rank in ranked
+            }
+        )
+    return entries
+
+
+def _spelling(token: int, tokenizer: Tokenizer) -> str:
+    spelling = _bytes(token, tokenizer)
+    try:
+        return spelling.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in spelling)

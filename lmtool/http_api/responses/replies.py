@@ -1,0 +1,161 @@
+"""The typed events of one response, in order; the last one holds it whole."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from lmtool.http_api.openai.replies import chat_logprobs
+from lmtool.http_api.responses.items import fresh, function_call, message, part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from lmtool.http_api.answers import Answer
+    from lmtool.http_api.errors import ApiError
+    from lmtool.http_api.http import Event
+    from lmtool.http_api.tools.deltas import Delta
+    from lmtool.interfaces import Tokenizer
+    from lmtool.types import TokenOutput, Usage
+
+
+@dataclass(slots=True)
+class Response:
+    """One response while it grows."""
+
+    answer: Answer
+    model: str
+    repeated: Mapping[str, Any]
+    tokenizer: Tokenizer | None = None
+    """Decodes tokens where logprobs are requested."""
+    id: str = field(default_factory=lambda: fresh("resp"))
+    created: int = field(default_factory=lambda: int(time.time()))
+    output: list[dict[str, Any]] = field(default_factory=list)
+    """Items that are complete."""
+    _sent: int = 0
+    _open: str | None = None
+    """Id of the item that grows."""
+    _call: int | None = None
+    """Number of the call that it is; None: it is the message."""
+    _text: str = ""
+    _logprobs: list[Any] = field(default_factory=list)
+
+    def start(self) -> Iterator[Event]:
+        """The first events."""
+        yield self._event("response.created", response=self._whole("in_progress"))
+        yield self._event("response.in_progress", response=self._whole("in_progress"))
+
+    def add(self, output: TokenOutput, added: Sequence[Delta]) -> Iterator[Event]:
+        """The events for one more output and what it added."""
+        logprobs = self._spelt(output)
+        for delta in added:
+            if delta.call is None:
+                yield from self._add_text(delta.text, logprobs)
+                logprobs = []
+            else:
+                yield from self._add_call(delta)
+        if self._call is None:
+            self._logprobs += logprobs  # of a token that completes no character yet
+
+    def end(self, usage: Usage) -> Iterator[Event]:
+        """The events at the end of an answer."""
+        if self._open is None and not self.output:
+            yield from self._add_text("", [])
+        cut = self.answer.ended == "length"
+        yield from self._close("incomplete" if cut else "completed")
+        status = "incomplete" if cut else "completed"
+        yield self._event(f"response.{status}", response=self._whole(status, usage))
+
+    def failed(self, error: ApiError) -> Event:
+        """The event at the end of an answer that broke off."""
+        whole = self._whole("failed") | {"error": {"code": error.code or "server_error", "message": error.message}}
+        return self._event("response.failed", response=whole)
+
+    def _spelt(self, output: TokenOutput) -> list[Any]:
+        if self.answer.logprobs is None or self.tokenizer is None or output.token is None:
+            return []
+        logprobs: list[Any] = chat_logprobs([output], self.tokenizer, self.answer.logprobs)["content"]
+        return logprobs
+
+    def _add_text(self, text: str, logprobs: list[Any]) -> Iterator[Event]:
+        if self._open is None or self._call is not None:
+            yield from self._close()
+            self._open, self._call = fresh("msg"), None
+            item = message(self._open, "in_progress", [])
+            yield self._event("response.output_item.added", output_index=len(self.output), item=item)
+            yield self._event("response.content_part.added", **self._place, content_index=0, part=part(""))
+        self._text += text
+        self._logprobs += logprobs
+        if text or logprobs:
+            shown = {"content_index": 0, "delta": text, "logprobs": logprobs}
+            yield self._event("response.output_text.delta", **self._place, **shown)
+
+    def _add_call(self, delta: Delta) -> Iterator[Event]:
+        if self._call != delta.call:
+            yield from self._close()
+            self._open, self._call = fresh("fc"), delta.call
+            item = function_call(self._open, "in_progress", self.answer.calls[delta.call or 0].whole) | {
+                "arguments": ""
+            }
+            yield self._event("response.output_item.added", output_index=len(self.output), item=item)
+        if delta.arguments:
+            yield self._event("response.function_call_arguments.delta", **self._place, delta=delta.arguments)
+
+    @property
+    def _place(self) -> dict[str, Any]:
+        return {"item_id": self._open, "output_index": len(self.output)}
+
+    def _close(self, status: str = "completed") -> Iterator[Event]:
+        """The events that complete the item that grows, if one does."""
+        if self._open is None:
+            return
+        if self._call is None:
+            done = part(self._text, self._logprobs)
+            item = message(self._open, status, [done])
+            shown = {"content_index": 0, "text": self._text, "logprobs": self._logprobs}
+            yield self._event("response.output_text.done", **self._place, **shown)
+            yield self._event("response.content_part.done", **self._place, content_index=0, part=done)
+            self._text, self._logprobs = "", []
+        else:
+            call = self.answer.calls[self._call].whole
+            item = function_call(self._open, status, call)
+            shown = {"name": call.name, "arguments": call.arguments}
+            yield self._event("response.function_call_arguments.done", **self._place, **shown)
+        yield self._event("response.output_item.done", output_index=len(self.output), item=item)
+        self.output.append(item)
+        self._open = self._call = None
+
+    def _event(self, kind: str, **members: Any) -> Event:  # noqa: ANN401  # JSON
+        self._sent += 1
+        return {"type": kind, "sequence_number": self._sent - 1, **members}
+
+    def _whole(self, status: str, usage: Usage | None = None) -> dict[str, Any]:
+        cut = {"reason": "max_output_tokens"} if status == "incomplete" else None
+        warned = {"warnings": list(self.answer.warnings)} if self.answer.warnings else {}
+        return {
+            "id": self.id,
+            "object": "response",
+            "created_at": self.created,
+            "status": status,
+            "background": False,
+            "error": None,
+            "incomplete_details": cut,
+            "model": self.model,
+            "output": list(self.output),
+            "reasoning": {"effort": None, "summary": None},
+            "truncation": "disabled",
+            "usage": None if usage is None else _usage(usage),
+            **self.repeated,
+            **warned,
+        }
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }

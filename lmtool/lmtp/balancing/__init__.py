@@ -1,1 +1,0 @@
-"""One model out of many servers: which worker takes a request, whether it lives, what its end means."""

@@ -1,0 +1,373 @@
+"""One client connection, from open to loss: sends requests in order, hands answers to their streams and requests."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from lmtool.errors import (
+    AccessDeniedError,
+    ConnectError,
+    LmtoolError,
+    RemoteProtocolError,
+    RequestError,
+    ServerError,
+    kind_of,
+)
+from lmtool.lmtp.client_session import BrokenFrame, ClientSession, StreamsAdvanced
+from lmtool.lmtp.endpoint import CommandEndpoint
+from lmtool.lmtp.messages import FieldsIgnored, ModelInfoAnswer, ModelsAnswer, Progress, RequestFailed
+from lmtool.lmtp.transport import open_transport
+from lmtool.streams import DeferredHandle, refuse
+from lmtool.types import TokenOutput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from lmtool.interfaces import Sink, StreamHandle
+    from lmtool.lmtp.client_session import ClientEvent
+    from lmtool.lmtp.endpoint import Endpoint
+    from lmtool.lmtp.transport import Transport
+    from lmtool.types import GenerateRequest, LoadProgress, ScoreRequest
+
+    Request: TypeAlias = GenerateRequest | ScoreRequest
+
+OnFrame: TypeAlias = "Callable[[Literal['>', '<'], str], None]"
+"""Called with every frame: `>` as it is sent, `<` as it is received."""
+
+SILENCE = 5.0
+"""Seconds without an answer to MODEL_INFO after which a server is taken for LMQL's, which may never give one."""
+
+
+class RemoteStream:
+    """The handle on one stream of a server.
+
+    The wire has no way to pause one stream of several, so a paused stream's outputs are buffered here: at most as many
+    as the request allows tokens. Its neighbours go on.
+    """
+
+    __slots__ = ("_buffer", "_link", "_paused", "ended", "key", "request", "sink")
+
+    def __init__(self, link: ClientConnection, key: str, request: GenerateRequest | ScoreRequest, sink: Sink) -> None:
+        self._link = link
+        self.key = key
+        """The stream's id on the wire."""
+        self.request = request
+        self.sink = sink
+        self.ended = False
+        """Whether the last output was handed over, or is about to be."""
+        self._paused = False
+        self._buffer: list[TokenOutput] = []
+
+    def cancel(self) -> None:
+        """End the stream here at once, and at the server when the message gets there."""
+        if not self.ended:
+            self.ended = True
+            self._buffer.clear()
+            self._link.cancel(self)
+
+    def pause(self) -> None:
+        """Buffer outputs until `resume`."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Hand over buffered outputs, in the loop's next turn, and go on."""
+        self._paused = False
+        if self._buffer:
+            self._link.loop.call_soon(self._release)
+
+    def _release(self) -> None:
+        if self._buffer and not self._paused:
+            outputs, self._buffer = self._buffer, []
+            self.ended = outputs[-1].last
+            self.sink(outputs)
+
+    def buffers(self, output: TokenOutput) -> bool:
+        """Buffer an output while paused, and until earlier ones were handed over; return whether it was buffered."""
+        if self._paused or self._buffer:
+            self._buffer.append(output)
+            return True
+        self.ended = output.last
+        return False
+
+
+class ClientConnection:
+    """One connection, from its opening to its loss. Needs a running event loop."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        open_timeout: float | None,
+        on_frame: OnFrame | None = None,
+        on_progress: Callable[[LoadProgress], None] | None = None,
+        on_ignored: Callable[[tuple[str, ...]], None] | None = None,
+        extended: bool = False,
+        after: ClientConnection | None = None,
+    ) -> None:
+        """after: a lost connection whose process must have ended before this one opens."""
+        self._endpoint = endpoint
+        self._after = after
+        self._open_timeout = open_timeout
+        self._on_frame = on_frame
+        self._on_progress = on_progress
+        self._on_ignored = on_ignored
+        self.loop = asyncio.get_running_loop()
+        self._session = ClientSession(extended=extended)
+        self._streams: dict[str, RemoteStream] = {}
+        self._answers: dict[str, asyncio.Future[object]] = {}
+        self._outgoing: asyncio.Queue[str] = asyncio.Queue()
+        self._opened: asyncio.Future[None] = self.loop.create_future()
+        self.lost = False
+        """Whether the connection is gone or never opened; a new one is needed then."""
+        self.was_open = False
+        """Whether it ever opened."""
+        self.reason: LmtoolError | None = None
+        """Why it was lost; None until then."""
+        self.closed = False
+        """Whether `close` was called."""
+        self._deciding: list[tuple[DeferredHandle, Request, Sink]] = []
+        """Requests that wait until it is known whether the server speaks the extensions."""
+        self._probed = asyncio.Event()
+        """Set once that is known."""
+        self._task = self.loop.create_task(self._live())
+        self._probe: asyncio.Task[None] | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether the server is known not to speak the extensions."""
+        return self._session.plain
+
+    async def opened(self) -> None:
+        """Return when the connection is open. Raises `ConnectError` or `TimeLimitError`."""
+        await asyncio.shield(self._opened)
+
+    async def over(self) -> None:
+        """Return when the connection has ended, for whatever `reason`."""
+        await asyncio.wait([self._task])
+
+    async def close(self) -> None:
+        """Close the connection; every stream and request ends with an error."""
+        self.closed = True
+        if not (self.lost and isinstance(self._endpoint, CommandEndpoint)):  # else its process is being ended already
+            self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        if not self.lost:  # cancelled before it began
+            self._lose(_closed())
+        if self._after is not None:
+            await self._after.over()
+
+    # Requests to the server.
+
+    def submit(self, request: Request, sink: Sink) -> StreamHandle:
+        """Start a stream; a request that cannot be written ends it with an error, through the sink.
+
+        A request that uses an extension is sent once an answer to MODEL_INFO has shown that the server knows them.
+        """
+        try:
+            undecided = self._session.undecided(request)
+        except LmtoolError as error:
+            return refuse(request.stream_id, sink, error)
+        if not undecided:
+            return self._begin(request, sink)
+        handle = DeferredHandle(request.stream_id, sink)
+        self._deciding.append((handle, request, sink))
+        if self._probe is None:
+            self._probe = self.loop.create_task(self._probe_dialect(request.model))
+        return handle
+
+    def _begin(self, request: Request, sink: Sink) -> StreamHandle:
+        ending = self._session.ending(request)
+        if ending is not None:
+            handle = DeferredHandle(request.stream_id, sink)
+            handle.end(TokenOutput(request.stream_id, finish_reason=ending))
+            return handle
+        try:
+            key, frame = self._session.open(request, progress=self._on_progress is not None)
+        except LmtoolError as error:
+            return refuse(request.stream_id, sink, error)
+        stream = RemoteStream(self, key, request, sink)
+        self._streams[key] = stream
+        self._outgoing.put_nowait(frame)
+        return stream
+
+    async def _probe_dialect(self, model: str | None) -> None:
+        """Find out whether the server speaks the extensions, then begin the streams that wait for it.
+
+        An answer to MODEL_INFO shows it, or the progress of a load; without either it is assumed to be a plain server
+        after `SILENCE` seconds.
+        """
+        failure: LmtoolError | None = None
+        try:
+            await self.ask_for(SILENCE, model, until=self._probed)
+        except ServerError:
+            pass  # about the model: the streams will be told the same
+        except LmtoolError as error:
+            failure = error
+        self._probe = None
+        self._decide(failure)
+
+    def _decide(self, failure: LmtoolError | None) -> None:
+        """Begin the streams that wait for `_probe_dialect`, or end them all with an error."""
+        waiting, self._deciding = self._deciding, []
+        for handle, request, sink in waiting:
+            if failure is not None:
+                handle.fail(failure)
+            else:
+                handle.start(partial(self._begin, request, sink))
+
+    async def ask_for(
+        self, seconds: float, model: str | None, *, until: asyncio.Event | None = None
+    ) -> Mapping[str, object] | str | None:
+        """The answer to MODEL_INFO; None where the server sends neither that nor progress within `seconds`.
+
+        until: what else ends the waiting, with None. Raises as `ask`, and as `opened`.
+        """
+        await self.opened()
+        asking = self.loop.create_task(self.ask(model, progress=True))
+        enough = self.loop.create_task((until or asyncio.Event()).wait())
+        try:
+            await asyncio.wait({asking, enough}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                self._session.assume_plain()
+            return None if (enough.done() or self._session.plain) and not asking.done() else await asking
+        finally:
+            asking.cancel()
+            enough.cancel()
+            await asyncio.gather(asking, enough, return_exceptions=True)
+
+    async def ask(self, model: str | None, *, progress: bool = False, listing: bool = False) -> Any:  # noqa: ANN401  # JSON
+        """The `model_info` of a model, or the list of `models`. Raises `ServerError` or `ConnectError`.
+
+        listing: request the list; a server without one sends the `model_info`.
+        """
+        progress = progress or (self._on_progress is not None and not listing)
+        key, frame = self._session.ask(model, progress=progress, listing=listing)
+        answer: asyncio.Future[object] = self.loop.create_future()
+        self._answers[key] = answer
+        self._outgoing.put_nowait(frame)
+        try:
+            return await answer
+        finally:
+            self._session.forget(key)
+            self._answers.pop(key, None)
+
+    def cancel(self, stream: RemoteStream) -> None:
+        """End a stream on both sides."""
+        frame = self._session.cancel(stream.key, stream.request.model)
+        self._streams.pop(stream.key, None)
+        if frame is not None and not self.lost:
+            self._outgoing.put_nowait(frame)
+        # In the loop's next turn: no sink is called inside a call of its owner's.
+        self.loop.call_soon(stream.sink, [TokenOutput(stream.request.stream_id, finish_reason="cancelled")])
+
+    # From open to loss.
+
+    async def _live(self) -> None:
+        transport = None
+        error: LmtoolError = _closed()
+        try:
+            if self._after is not None:
+                await self._after.over()
+                self._after = None
+            transport = await open_transport(self._endpoint, open_timeout=self._open_timeout)
+            self.was_open = True
+            self._opened.set_result(None)
+            await self._converse(transport)
+        except LmtoolError as failed:
+            error = failed
+        finally:
+            self._lose(error)
+            if transport is not None:
+                await transport.close()
+
+    async def _converse(self, transport: Transport) -> None:
+        """Send and receive until one of them fails. Raises why."""
+        tasks = [self.loop.create_task(self._read(transport)), self.loop.create_task(self._write(transport))]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                await task
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _write(self, transport: Transport) -> None:
+        while True:
+            frame = await self._outgoing.get()
+            if self._on_frame is not None:
+                self._on_frame(">", frame)
+            await transport.send(frame)
+
+    async def _read(self, transport: Transport) -> None:
+        while True:
+            frame = await transport.receive()
+            if self._on_frame is not None and isinstance(frame, str):
+                self._on_frame("<", frame)
+            events = self._session.receive(frame)
+            if not self._probed.is_set() and (self._session.extended or self._session.plain):
+                self._probed.set()
+            self._handle(events)
+
+    def _handle(self, events: Iterable[ClientEvent]) -> None:
+        for event in events:
+            match event:
+                case StreamsAdvanced():
+                    self._advance(event)
+                case ModelInfoAnswer():
+                    self._settle(event.stream_id, event.model_info)
+                case ModelsAnswer():
+                    self._settle(event.stream_id, event.models)
+                case RequestFailed():
+                    self._settle(event.stream_id, _error(event))
+                case Progress() if self._on_progress is not None:
+                    self._on_progress(event.progress)
+                case FieldsIgnored() if self._on_ignored is not None:
+                    self._on_ignored(event.fields)
+                case BrokenFrame():
+                    raise RemoteProtocolError(f"the server sent a frame that cannot be read: {event.reason}")
+
+    def _advance(self, event: StreamsAdvanced) -> None:
+        """Hand a frame's outputs over, each sink called once."""
+        by_sink: dict[Sink, list[TokenOutput]] = {}
+        for key, output in zip(event.keys, event.outputs, strict=True):
+            # A callback of the same frame may have cancelled it meanwhile.
+            stream = self._streams.get(key)
+            if stream is None:
+                continue
+            if output.last:
+                del self._streams[key]
+            if not stream.buffers(output):
+                by_sink.setdefault(stream.sink, []).append(output)
+        for sink, outputs in by_sink.items():
+            sink(outputs)
+
+    def _settle(self, key: str | None, answer: object) -> None:
+        future = self._answers.get(key) if key is not None else None
+        if future is None or future.done():
+            return
+        if isinstance(answer, LmtoolError):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+
+    def _lose(self, error: LmtoolError) -> None:
+        self.lost, self.reason = True, error
+        if not self._opened.done():
+            self._opened.set_exception(error)
+            self._opened.exception()  # each request gets the error by itself, whether or not the opening is awaited
+        self._handle(self._session.lost(error))
+        self._decide(error)
+
+
+def _closed() -> ConnectError:
+    return ConnectError("the connection was closed by this client")
+
+
+def _error(event: RequestFailed) -> LmtoolError:
+    """The error of a request; a `RequestError` keeps its kind, another failure is the server's."""
+    kind = kind_of(event.error_code)
+    kept = issubclass(kind, RequestError | ConnectError | AccessDeniedError)
+    return (kind if kept else ServerError)(event.error)

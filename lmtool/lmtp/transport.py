@@ -1,0 +1,135 @@
+"""Transports of a client's frames: a WebSocket, or the stdin and stdout of a server that the client starts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Protocol
+
+from lmtool.access.outgoing import DENIED, as_headers, denied
+from lmtool.errors import AccessDeniedError, ConnectError, TimeLimitError
+from lmtool.lmtp.endpoint import CommandEndpoint, SocketEndpoint
+
+if TYPE_CHECKING:
+    from websockets.asyncio.client import ClientConnection
+
+    from lmtool.lmtp.endpoint import Endpoint
+
+MAX_RECEIVED_BYTES = 64 * 1024 * 1024
+"""Longest frame of a server that is read: far above any sensible one, far below this machine's memory."""
+_PING_SECONDS = 60.0
+_PONG_SECONDS = 300.0
+"""Long, because LMQL's server with `--single_thread` answers no ping while it computes."""
+
+
+class Transport(Protocol):
+    """An open transport to a server."""
+
+    async def send(self, frame: str) -> None:
+        """Send a frame; returns when the next may be sent. Raises `ConnectError`."""
+
+    async def receive(self) -> str | bytes:
+        """Wait for the next frame. Raises `ConnectError` when there will be none."""
+
+    async def close(self) -> None:
+        """Close it."""
+
+
+async def open_transport(endpoint: Endpoint, *, open_timeout: float | None) -> Transport:
+    """Open a transport to a server, within `open_timeout` seconds.
+
+    Raises `ConnectError`, `AccessDeniedError` or `TimeLimitError`.
+    """
+    try:
+        async with asyncio.timeout(open_timeout):
+            if isinstance(endpoint, CommandEndpoint):
+                return await _start(endpoint)
+            return await _dial(endpoint)
+    except TimeoutError:
+        raise TimeLimitError(f"no connection to {_name(endpoint)} within {open_timeout:g} s") from None
+
+
+def _name(endpoint: Endpoint) -> str:
+    return endpoint.url if isinstance(endpoint, SocketEndpoint) else " ".join(endpoint.words)
+
+
+async def _dial(endpoint: SocketEndpoint) -> Transport:
+    connection = await dial(
+        endpoint.url,
+        endpoint.authorization,
+        compression=None,
+        ping_interval=_PING_SECONDS,
+        ping_timeout=_PONG_SECONDS,
+        max_size=MAX_RECEIVED_BYTES,
+        proxy=None if endpoint.loopback else True,
+    )
+    return _SocketTransport(connection, endpoint.url)
+
+
+async def dial(url: str, authorization: str | None, **options: Any) -> ClientConnection:  # noqa: ANN401 - of many types
+    """A WebSocket connection; options: those of `websockets`. Raises `ConnectError`, `AccessDeniedError`."""
+    from websockets.asyncio.client import connect
+    from websockets.exceptions import InvalidHandshake, InvalidURI
+
+    try:
+        return await connect(url, additional_headers=as_headers(authorization), **{"open_timeout": None, **options})
+    except (InvalidHandshake, InvalidURI, OSError) as error:
+        raise connect_error(url, error, key_sent=authorization is not None) from None
+
+
+def connect_error(url: str, error: Exception, *, key_sent: bool) -> ConnectError | AccessDeniedError:
+    """The error for a handshake that failed in `websockets`. key_sent: whether credentials were sent."""
+    from websockets.exceptions import InvalidStatus
+
+    if isinstance(error, OSError):
+        return ConnectError(f"no LMTP server at {url} ({_reason(error)})")
+    if not isinstance(error, InvalidStatus):
+        return ConnectError(f"no LMTP server at {url} ({error})")
+    status = error.response.status_code
+    body = bytes(error.response.body or b"")[:300].decode("utf-8", "replace").strip()
+    if status in DENIED:
+        return denied(url, status, body, key_sent=key_sent)
+    return ConnectError(f"no LMTP server at {url} (HTTP status {status}{': ' if body else ''}{body})")
+
+
+def _reason(error: OSError) -> str:
+    """`connection refused`, without what asyncio puts around it."""
+    if isinstance(error, ConnectionRefusedError) or "Connect call failed" in str(error):
+        return "connection refused"
+    return (error.strerror or str(error)).lower()
+
+
+class _SocketTransport:
+    def __init__(self, connection: ClientConnection, url: str) -> None:
+        self._connection = connection
+        self._url = url
+
+    async def send(self, frame: str) -> None:
+        from websockets.exceptions import ConnectionClosed
+
+        try:
+            await self._connection.send(frame)
+        except ConnectionClosed as closed:
+            raise self._lost(closed) from None
+
+    async def receive(self) -> str | bytes:
+        from websockets.exceptions import ConnectionClosed
+
+        try:
+            return await self._connection.recv()
+        except ConnectionClosed as closed:
+            raise self._lost(closed) from None
+
+    def _lost(self, closed: Exception) -> ConnectError:
+        return ConnectError(f"the connection to {self._url} is lost ({closed})")
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+
+async def _start(endpoint: CommandEndpoint) -> Transport:
+    from lmtool.lmtp.pipe_transport import PipeTransport
+
+    try:
+        return await PipeTransport.start(endpoint, MAX_RECEIVED_BYTES)
+    except OSError as error:
+        raise ConnectError(f"cannot start {endpoint.program!r} ({_reason(error)})") from None

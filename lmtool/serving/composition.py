@@ -1,0 +1,249 @@
+"""The composition root: engines, tokenizers, guides and protocols are plugged together here."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib.util
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
+from weakref import WeakSet
+
+from lmtool.backends.registry import DEFAULT, BackendConfig, find
+from lmtool.errors import LmtoolError, ModelNotFoundError, ResourceError
+from lmtool.interfaces import Counted, MetricFamily
+from lmtool.prompt_limits import limits_of
+from lmtool.serving.config import ModelsConfig
+from lmtool.serving.model_names import AUTO, GGUF, served
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import tokenizers
+
+    from lmtool.engine.config import EngineConfig
+    from lmtool.engine.model_manager import ModelManager
+    from lmtool.guide.compiler import MatcherCompiler
+    from lmtool.interfaces import Face, GuideCompiler, LoadedModel
+    from lmtool.lmtp.balancer import Balancer
+    from lmtool.lmtp.request_log import RequestLog
+    from lmtool.lmtp.server import LmtpServer
+    from lmtool.prompt_limits import LimitsByModel
+    from lmtool.serving.config import ServiceConfig
+    from lmtool.serving.health import Health
+    from lmtool.text.tokenizer import TextTokenizer
+    from lmtool.trace.server_tap import ServerTap
+    from lmtool.types import LoadProgress, ModelInfo
+
+Models: TypeAlias = "ModelManager | Balancer"
+"""The models of a server: in this process, or behind workers."""
+
+SERVE_PACKAGES = ("torch", "transformers", "safetensors", "starlette", "uvicorn", "llguidance")
+INSTALL_SERVE = "pip install 'lmtool[serve]'"
+
+_log = logging.getLogger(__name__)
+
+
+@runtime_checkable
+class Guided(Counted, Protocol):
+    """An engine that supports constrained streams."""
+
+    def set_guide_compiler(self, guides: GuideCompiler) -> None:
+        """Accept constraints from now on, compiled by `guides`, which belongs to the model then."""
+
+
+@dataclass
+class Loader:
+    """Loads models with their tokenizers; keeps track of the engines in memory."""
+
+    config: EngineConfig
+    backend: BackendConfig = field(default_factory=BackendConfig)
+    engines: WeakSet[Counted] = field(default_factory=WeakSet)
+    guides: WeakSet[MatcherCompiler] = field(default_factory=WeakSet)
+    """The constraint compilers of these engines."""
+    models: ModelsConfig = field(default_factory=ModelsConfig)
+    """Where the main model's tokenizer and chat template come from."""
+
+    def load(self, source: str, on_progress: Callable[[LoadProgress], None]) -> LoadedModel:
+        """A running model that takes text, or token ids only where it has no tokenizer. Blocks; call it from a thread.
+
+        source: a local folder or a hub name. Raises `ModelLoadError`, `ResourceError` or `OutOfMemoryError`.
+        """
+        from lmtool.guide.answer_check import JsonAnswerCheck
+        from lmtool.guide.compiler import MatcherCompiler
+        from lmtool.text.text_model import TextModel
+        from lmtool.text.tokenizer import load_tokenizer
+
+        with _no_collection(), ThreadPoolExecutor(1, thread_name_prefix="lmtool-tokenizer") as pool:
+            folder = str(Path(source).parent) if source.endswith(GGUF) else source
+            where, template = self.models.tokenizer_source(source)
+            where = where if where != source else folder
+            revision = self.config.revision if where == folder else None
+            reading = pool.submit(load_tokenizer, where, self._converted, revision=revision, chat_template=template)
+            # Known at once here; transformers would ask a hub that cannot be reached for half a minute.
+            absent = not Path(folder).is_dir() and isinstance(reading.exception(), ModelNotFoundError)
+            if absent or (where != folder and reading.exception() is not None):
+                reading.result()  # a tokenizer that was asked for, or all of the model, cannot be had
+            report = partial(_report_loading, on_progress)
+            engine = find(self.backend.backend)(source, self.config, self.backend.options, report)
+            if isinstance(engine, Counted):
+                self.engines.add(engine)
+            tokenizer = _tokenizer_or_none(source, reading.result)
+        if tokenizer is None:
+            return engine
+        if isinstance(engine, Guided):
+            info = engine.info_now
+            assert info.vocab_size is not None
+            guides = MatcherCompiler(tokenizer.to_json(), info.vocab_size, info.eos_token_ids)
+            self.guides.add(guides)
+            engine.set_guide_compiler(guides)
+        return TextModel(engine, tokenizer, JsonAnswerCheck())
+
+    def _converted(self, source: str) -> tokenizers.Tokenizer:
+        """The tokenizer of a model without tokenizer.json, by transformers, which the model needs anyway."""
+        from lmtool.engine.weights import convert_tokenizer
+
+        return convert_tokenizer(source, self.config.revision)
+
+    def tokenizer_of_workers(self, info: ModelInfo, limits: LimitsByModel) -> TextTokenizer | None:
+        """The tokenizer of a model that workers serve, where it is at hand here: HTTP needs it to spell tokens.
+
+        limits: of the workers' model. Reads files.
+        """
+        from lmtool.text.tokenizer import load_tokenizer
+
+        where, template = self.models.tokenizer_source(served(self.models.model).source)
+        try:
+            tokenizer = load_tokenizer(where, revision=self.config.revision, chat_template=template)
+        except LmtoolError:
+            return None  # a model from elsewhere: what needs its tokenizer is refused by name
+        if info.tokenizer is None or info.tokenizer.sha256 != tokenizer.info.sha256:
+            return None
+        if (own := limits_of(None, limits)) is not None:
+            tokenizer.limits = own.with_text_limit(tokenizer.longest_token_bytes)
+        return tokenizer
+
+    def streams(self) -> tuple[int, int]:
+        """Streams running and waiting in all engines."""
+        now = [engine.info_now for engine in self.engines]
+        return sum(info.running or 0 for info in now), sum(info.waiting or 0 for info in now)
+
+
+GUIDE_METRICS: tuple[tuple[str, str, Literal["counter", "gauge"], str], ...] = (
+    ("compiles", "compiles_total", "counter", "Constraints that were compiled, or could not be."),
+    ("hits", "hits_total", "counter", "Constraints that were known already."),
+    ("failures", "failures_total", "counter", "Constraints that were refused."),
+    ("seconds", "seconds_total", "counter", "Time spent compiling."),
+    ("waiting", "waiting", "gauge", "Constraints being compiled, or waiting to be."),
+    ("cached", "cached", "gauge", "Compiled constraints in the cache."),
+    ("cached_bytes", "cached_bytes", "gauge", "Their estimated size."),
+)
+"""Field of the compiler's counts, and its metric after `lmtool_guide_`."""
+
+
+def model_metrics(models: Models, loader: Loader) -> list[MetricFamily]:
+    """Streams of all models or workers, and what compiling constraints has taken."""
+    from lmtool.lmtp.balancer import Balancer
+
+    gauge, counts = MetricFamily.gauge, [guides.counts for guides in loader.guides]
+    running, waiting = models.streams() if isinstance(models, Balancer) else loader.streams()
+    families = [
+        gauge("streams_running", "Streams being computed.", running),
+        gauge("streams_waiting", "Streams not yet started.", waiting),
+        *(
+            MetricFamily(f"guide_{name}", kind, meaning, (("", sum(getattr(each, field) for each in counts)),))
+            for field, name, kind, meaning in GUIDE_METRICS
+        ),
+    ]
+    if isinstance(models, Balancer):
+        families.append(gauge("workers_up", "Workers that answer.", len(models.up)))
+    return families
+
+
+def _report_loading(on_progress: Callable[[LoadProgress], None], progress: LoadProgress) -> None:
+    """Forward progress until the end; success and failure are reported by returning or raising."""
+    if progress.phase == "loading":
+        on_progress(progress)
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Pause garbage collection: it takes a fifth of the time of importing torch and transformers, and frees nothing."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _tokenizer_or_none(source: str, result: Callable[[], TextTokenizer]) -> TextTokenizer | None:
+    """A model without a tokenizer can still be served: LMTP needs ids only."""
+    try:
+        return result()
+    except LmtoolError as error:
+        _log.warning("%s is served with token ids only: %s", source, error.message)
+        return None
+
+
+def models_of(config: ServiceConfig, loader: Loader) -> Models:
+    """What a server serves: models of this process, none of them loaded yet, or those of its workers."""
+    from lmtool.engine.model_manager import ModelManager
+    from lmtool.lmtp.balancer import Balancer
+
+    if config.workers:
+        expected = () if config.balances else config.models.entries()
+        return Balancer(config.workers, config.access.key, expected=expected)
+    return ModelManager(
+        loader.load,
+        config.models.served(),
+        any_name=config.models.model == AUTO,
+        max_loaded=config.models.max_loaded,
+        idle_seconds=config.models.idle_unload,
+    )
+
+
+def lmtp_server(
+    models: Models, config: ServiceConfig, log: Callable[[RequestLog], None], tap: ServerTap | None
+) -> LmtpServer:
+    """LMTP, over a port or a pipe. log: gets each request that ended; tap: is shown every frame."""
+    from lmtool.lmtp.connection import Plugs
+    from lmtool.lmtp.server import LmtpServer
+
+    return LmtpServer(Plugs(models, config.server, progress=models, catalogue=models, log=log, tap=tap))
+
+
+def faces(
+    models: Models, config: ServiceConfig, health: Health, log: Callable[[RequestLog], None], tap: ServerTap | None
+) -> list[Face]:
+    """Every protocol on the port; a further one is a room of its own and a line here."""
+    from lmtool.http_api.models import ApiConfig
+    from lmtool.http_api.server import OpenAIServer
+
+    api = ApiConfig(config.models.tool_call_parser, health.count_answer, config.engine.max_logprobs)
+    return [lmtp_server(models, config, log, tap), OpenAIServer(models, api, catalogue=models)]
+
+
+def check_device(backend: BackendConfig, engine: EngineConfig) -> None:
+    """Raise `ResourceError` for a device that was asked for and is not there. Imports torch; call it from a thread."""
+    if backend.backend == DEFAULT and engine.device.startswith("cuda"):
+        from lmtool.engine.weights import find_device
+
+        find_device(engine.device)
+
+
+def need_serve_packages() -> None:
+    """Raise `ResourceError` with the install line when a package is missing that only servers need."""
+    need_packages(SERVE_PACKAGES)
+
+
+def need_packages(names: Sequence[str]) -> None:
+    """Raise `ResourceError` with the install line when one of these packages is missing."""
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ResourceError(f"serving a model needs {', '.join(missing)}", f"install it:  {INSTALL_SERVE}")

@@ -1,0 +1,252 @@
+"""Configuration of a server: each field with its default, and with its option of `lmtool serve`."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lmtool.access.credentials import checked_key
+from lmtool.access.names import host_name, is_loopback, machine_names, normal_origin
+from lmtool.access.policy import AccessPolicy
+from lmtool.backends.registry import BackendConfig
+from lmtool.engine.config import EngineConfig
+from lmtool.errors import FileError, UsageError
+from lmtool.lmtp.config import ServerConfig
+from lmtool.option import option
+from lmtool.serving.model_names import AUTO, served
+from lmtool.types import ModelEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lmtool.engine.model_slot import ServedModel
+
+LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
+MODELS = "Models"
+CONNECTIONS = "Connections"
+ENGINE = "Engine"
+OUTPUT = "Output"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelsConfig:
+    """Which models a server has, and under which names."""
+
+    model: str | None = None
+    """A local folder, a hub name, `auto` for whatever a client names; None or `lmtool-tiny` for the embedded model."""
+    served_model_name: tuple[str, ...] = option(
+        (), "Show the model under this name (repeatable).", MODELS, metavar="NAME"
+    )
+    """Further names for the model; the first one is shown in place of its own."""
+    allow_model: tuple[str, ...] = option(
+        (), "Load this one too when a client names it (repeatable).", MODELS, metavar="NAME"
+    )
+    max_loaded: int | None = option(None, "Models in memory at once.", MODELS, metavar="N", minimum=1)
+    """The one unused longest makes room. None: no limit."""
+    idle_unload: float | None = option(
+        None, "Unload a model that had no stream for so long.", MODELS, metavar="SECONDS", minimum=0
+    )
+    tokenizer: str | None = option(
+        None, "Folder or hub name that has the main model's tokenizer.", MODELS, metavar="MODEL"
+    )
+    chat_template: str | None = option(None, "Jinja template in place of the main model's own.", MODELS, metavar="FILE")
+    tool_call_parser: str | None = option(
+        None,
+        "How the model writes tool calls: hermes, llama3_json, mistral, none.",
+        MODELS,
+        metavar="NAME",
+        shown_default="as its template",
+    )
+
+    def check(self) -> None:
+        """Raise `UsageError`, `FileError` or `ModelLoadError` for what cannot work, before anything is loaded."""
+        from lmtool.http_api.tools.parsers import TOOL_CALL_PARSERS
+
+        if self.tool_call_parser is not None and self.tool_call_parser not in TOOL_CALL_PARSERS:
+            known = ", ".join(TOOL_CALL_PARSERS)
+            raise UsageError(f"--tool-call-parser {self.tool_call_parser!r} is unknown", f"known: {known}")
+        local = self.tokenizer is not None and self.tokenizer.startswith(("/", ".", "~"))
+        if local and not Path(self.tokenizer or "").expanduser().is_dir():
+            raise FileError(f"there is no folder {self.tokenizer}", "check --tokenizer")
+        self.template()
+        self.served()
+
+    def template(self) -> str | None:
+        """The text of `chat_template`. Raises `FileError`."""
+        if self.chat_template is None:
+            return None
+        try:
+            return Path(self.chat_template).expanduser().read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise FileError(
+                f"cannot read the chat template {self.chat_template}: {getattr(error, 'strerror', None) or error}",
+                "check --chat-template",
+            ) from error
+
+    def tokenizer_source(self, source: str) -> tuple[str, str | None]:
+        """Where the tokenizer of the model at `source` is, and the template in place of its own. Raises `FileError`."""
+        if self.model == AUTO or source != served(self.model).source:
+            return source, None
+        return self.tokenizer or source, self.template()
+
+    def served(self) -> list[ServedModel]:
+        """The models, each once, the main one first. Raises `UsageError` where two have a name in common."""
+        if self.model == AUTO:
+            return []
+        models = [served(self.model, self.served_model_name)]
+        for model in map(served, self.allow_model):
+            if any(model.source == other.source for other in models):
+                continue
+            for name in model.names:
+                if any(name in other.names for other in models):
+                    raise UsageError(f"two models have the name {name!r}", "rename the folder of one of them")
+            models.append(model)
+        return models
+
+    def entries(self) -> list[ModelEntry]:
+        """What a server of these models lists as long as it loads the first one."""
+        return [
+            ModelEntry(model.names[0], model.aliases, "unloaded" if at else "loading")
+            for at, model in enumerate(self.served())
+        ]
+
+    @property
+    def main(self) -> str | None:
+        """The name of the model that is loaded at the start; None under `auto`."""
+        return None if self.model == AUTO else served(self.model, self.served_model_name).names[0]
+
+
+@dataclass(frozen=True, slots=True)
+class ListenConfig:
+    """Where a server can be reached."""
+
+    host: str = option("127.0.0.1", "Interface to listen on; 0.0.0.0: every one.", CONNECTIONS, metavar="NAME")
+    """Name or address of this machine's interface; `0.0.0.0` and `::` mean every interface."""
+    port: int = option(8080, "0 takes a free one.", CONNECTIONS, metavar="N", short="-p", minimum=0, maximum=65535)
+
+    @property
+    def public(self) -> bool:
+        """Whether other machines can connect."""
+        return not is_loopback(self.host)
+
+
+@dataclass(frozen=True, slots=True)
+class AccessConfig:
+    """Which requests a server with a port accepts, apart from the API key that they must carry."""
+
+    allow_origin: tuple[str, ...] = option(
+        (), "Accept web pages of this origin (repeatable; * for any).", CONNECTIONS, metavar="URL"
+    )
+    """Such as `https://example.org`, beside those of this machine."""
+    allow_host: tuple[str, ...] = option(
+        (), "Accept this Host too, such as a reverse proxy's name (repeatable; * for any).", CONNECTIONS, metavar="NAME"
+    )
+    """Beside loopback names, IP addresses, this machine's names and the one it listens on."""
+    no_auth: bool = option(False, "Listen beyond loopback without an API key.", CONNECTIONS)
+
+    def policy(self, listen: ListenConfig, api_key: str | None = None) -> AccessPolicy:
+        """The policy of a server that listens there. Raises `UsageError` for one open to everybody by oversight.
+
+        api_key: the key that clients must send; None: no key.
+        """
+        if self.no_auth and api_key is not None:
+            raise UsageError(
+                "--no-auth and a key (--api-key, LMTOOL_API_KEY) contradict each other", "give one of them"
+            )
+        if listen.public and api_key is None and not self.no_auth:
+            raise UsageError(
+                f"other machines can connect to {listen.host}, and no key is asked for",
+                "ask for one:        --api-key KEY, or better LMTOOL_API_KEY in the environment",
+                "let anyone in:      --no-auth",
+                "this machine only:  --host 127.0.0.1",
+            )
+        key = None if api_key is None else checked_key(api_key)
+        names = dict.fromkeys((*machine_names(socket.gethostname()), listen.host.lower(), *self._hosts()))
+        return AccessPolicy(key, tuple(self._origins()), tuple(names))
+
+    def _origins(self) -> Iterator[str]:
+        for text in self.allow_origin:
+            origin = normal_origin(text)
+            if origin is None:
+                raise UsageError(f"--allow-origin {text!r} is no origin", "such as https://example.org, null, or *")
+            yield origin
+
+    def _hosts(self) -> Iterator[str]:
+        for text in self.allow_host:
+            name = text if text == "*" else host_name(text)
+            if name is None:
+                raise UsageError(f"--allow-host {text!r} is no name of a host", "such as models.example.org, or *")
+            yield name
+
+
+@dataclass(frozen=True, slots=True)
+class HttpConfig:
+    """How uvicorn carries HTTP and WebSocket."""
+
+    root_path: str = option("", "Path at which a reverse proxy mounts this server.", CONNECTIONS, metavar="PATH")
+    uvicorn_log_level: str = option(
+        "error", "uvicorn's log level: critical, error, warning, info, debug.", CONNECTIONS, metavar="LEVEL"
+    )
+
+    def check(self) -> None:
+        """Raise `UsageError` for a level that is unknown or a path that is none."""
+        if self.uvicorn_log_level not in LOG_LEVELS:
+            raise UsageError(f"--uvicorn-log-level is {self.uvicorn_log_level!r}", f"one of {', '.join(LOG_LEVELS)}")
+        if self.root_path and not self.root_path.startswith("/"):
+            raise UsageError(f"--root-path is {self.root_path!r}; expected a path that begins with /", "such as /llm")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicasConfig:
+    """Workers of one model behind one address."""
+
+    replicas: int = option(1, "Worker processes.", ENGINE, metavar="N", minimum=1, maximum=256)
+    layout: str | None = option(None, "G workers of D CUDA devices each.", ENGINE, metavar="GxD")
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceConfig:
+    """Everything that decides what a server serves and how."""
+
+    models: ModelsConfig = field(default_factory=ModelsConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+    backend: BackendConfig = field(default_factory=BackendConfig)
+    access: AccessPolicy = field(default_factory=AccessPolicy)
+    """Which requests are accepted."""
+    workers: tuple[str, ...] = field(default=(), repr=False)
+    """Endpoints of servers that do the work, in place of models in this process; they are sent the same API key."""
+    balances: bool = False
+    """Whether the workers are independent servers, which announce their models themselves; else they serve `models`."""
+    http: HttpConfig = field(default_factory=HttpConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class LifeConfig:
+    """How a server starts and ends, and what it writes meanwhile."""
+
+    drain_limit: float = option(
+        3600.0, "Longest wait for streams at the end.", CONNECTIONS, metavar="SECONDS", minimum=0
+    )
+    """After the first Ctrl-C."""
+    ready_file: str | None = option(None, "Write the URL here once a model answers.", OUTPUT, metavar="PATH")
+    """Goes away with the server."""
+    json_logs: bool = option(False, "One JSON object a line.", OUTPUT)
+
+
+@dataclass(frozen=True, slots=True)
+class ServingConfig:
+    """Configuration of one run of `lmtool serve` or `lmtool balance`."""
+
+    listen: ListenConfig | None = field(default_factory=ListenConfig)
+    """None: speak on stdin and stdout."""
+    service: ServiceConfig = field(default_factory=ServiceConfig)
+    life: LifeConfig = field(default_factory=LifeConfig)
+    record: str | None = None
+    """File or folder that gets the traffic over LMTP and HTTP as traces."""
+    verbose: bool = False
+    """Log descriptions of models as well."""
+    debug: bool = False
+    """Print the traceback of each error that is logged."""

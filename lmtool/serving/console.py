@@ -1,0 +1,141 @@
+"""Writes a server's events in a thread of its own: a reader that stalls never stalls the server."""
+
+from __future__ import annotations
+
+import os
+import queue
+import shutil
+import threading
+import time
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TextIO
+
+from lmtool.serving.events import Event, Finished, Loading, LoggedWarning, Ready, Started, as_json, as_lines, bar
+from lmtool.terminal import RESET, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BACKLOG = 10_000
+"""Events kept for a slow reader; further ones are dropped."""
+PLAIN_INTERVAL = 5.0
+"""Seconds between two lines about the same load where no terminal shows a bar."""
+REDRAW = 0.2
+"""Seconds between two redraws of a bar without news."""
+NO_END = 10_000
+"""Columns of a pipe."""
+CLEAR = "\r\x1b[K"
+"""Moves the cursor to the beginning of an empty line."""
+CLOSE_LIMIT = 1.0
+"""Seconds to write the last lines when the server has ended."""
+
+
+@dataclass
+class Console:
+    """Writes events: lines for people, with a bar while a model loads, or JSON lines."""
+
+    put: Callable[[str], object]
+    """Writes a piece of text at once, such as `unbuffered(sys.stdout)`; may block, and raise `OSError`."""
+    json: bool = False
+    color: bool = False
+    terminal: bool = False
+    """Whether output goes to a terminal, which wraps lines and can redraw them."""
+    quiet: bool = False
+    """Write nothing at all."""
+    columns: Callable[[], int] = field(default=lambda: shutil.get_terminal_size().columns)
+    _events: queue.Queue[tuple[Event, float] | None] = field(default_factory=lambda: queue.Queue(BACKLOG))
+    _bar: tuple[Loading, float] | None = None
+    """The event behind the bar on the screen, and when it arrived."""
+    _reported: float | None = None
+    """Seconds into the load of the last line without a bar."""
+
+    def __post_init__(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="console", daemon=True)
+        self._thread.start()
+
+    def emit(self, event: Event) -> None:
+        """Write an event soon; returns at once, from any thread. Dropped when the reader is too far behind."""
+        if not self.quiet and not self._events.full():
+            self._events.put((event, time.time()))
+
+    def close(self) -> None:
+        """Write the remaining events, or give up after a second without a reader."""
+        try:
+            self._events.put(None, timeout=CLOSE_LIMIT)
+        except queue.Full:
+            return
+        self._thread.join(CLOSE_LIMIT)
+
+    def _run(self) -> None:
+        while (item := self._next()) is not None:
+            try:
+                self._write(*item)
+            except OSError:  # the reader has gone: the server goes on
+                self.quiet = True
+                return
+
+    def _next(self) -> tuple[Event, float] | None:
+        """Wait for the next event; the bar comes again meanwhile, because its clock goes on."""
+        try:
+            return self._events.get(timeout=REDRAW if self._bar else None)
+        except queue.Empty:
+            assert self._bar is not None
+            event, since = self._bar
+            now = time.time()
+            return replace(event, seconds=event.seconds + now - since), now
+
+    def _write(self, event: Event, when: float) -> None:
+        if self.json:
+            self.put(as_json(event, datetime.fromtimestamp(when, UTC).isoformat(timespec="milliseconds")) + "\n")
+        elif isinstance(event, Loading) and self.terminal:
+            self._draw(event, when)
+        elif not isinstance(event, Loading) or self._is_news(event):
+            clock = datetime.fromtimestamp(when, UTC).astimezone().strftime("%H:%M:%S")
+            lines = as_lines(event, clock, self.columns() if self.terminal else NO_END)
+            self.put(f"{CLEAR if self._bar else ''}{self._styled(event, lines)}")
+            if self._bar:
+                self._draw(*self._bar)
+
+    def _draw(self, event: Loading, when: float) -> None:
+        ended = event.progress.phase in {"ready", "failed"}
+        self._bar = None if ended else (event, when)
+        self.put(f"{CLEAR}{visible(bar(event, self.columns()))}" + ("\n" if ended else ""))
+
+    def _is_news(self, event: Loading) -> bool:
+        if event.progress.phase in {"ready", "failed"}:
+            self._reported = None
+            return False
+        if self._reported is None or event.seconds - self._reported >= PLAIN_INTERVAL:
+            self._reported = event.seconds
+            return True
+        return False
+
+    def _styled(self, event: Event, lines: list[str]) -> str:
+        style = _style(event) if self.color else ""
+        start, end = (f"\x1b[{style}m", RESET) if style else ("", "")
+        return "".join(f"{start}{visible(line)}{end}\n" for line in lines)
+
+
+def _style(event: Event) -> str:
+    match event:
+        case Finished():
+            return "31" if event.request.error is not None else ""
+        case LoggedWarning():
+            return "33"
+        case Started() | Ready():
+            return "1"
+        case _:
+            return ""
+
+
+def unbuffered(stream: TextIO) -> Callable[[str], None]:
+    """Write to a stream's descriptor, past its buffer: unread output must not block the interpreter's exit."""
+    descriptor, encoding = stream.fileno(), stream.encoding or "utf-8"
+
+    def put(text: str) -> None:
+        left = text.encode(encoding, "replace")
+        while left:
+            left = left[os.write(descriptor, left) :]
+
+    return put

@@ -1,0 +1,197 @@
+"""The events of a running server, formatted as lines for people and as JSON for machines."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
+
+from lmtool.logprobs.numbers import duration
+
+if TYPE_CHECKING:
+    from lmtool.lmtp.request_log import RequestLog
+    from lmtool.types import LoadProgress, ModelInfo
+
+BAR = "━"
+BAR_WIDTH = 27
+"""Columns of a full bar on a wide terminal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The process runs; nothing is open yet."""
+
+    event: ClassVar[str] = "started"
+    version: str
+    transport: str
+    """`LMTP over WebSocket` or `LMTP over stdio`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """The port is open: requests are answered, with progress until a model is there."""
+
+    event: ClassVar[str] = "listening"
+    url: str
+    everywhere: bool
+    """Whether other machines can connect."""
+    attempt: str
+    """A command that connects to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """A model is on its way into memory."""
+
+    event: ClassVar[str] = "loading"
+    progress: LoadProgress
+    seconds: float
+    """Since the load began."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The model answers."""
+
+    event: ClassVar[str] = "ready"
+    model: ModelInfo | None
+    """None where models are loaded on demand."""
+    seconds: float
+    """Since the process began."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """One request was answered to its end, or refused."""
+
+    event: ClassVar[str] = "finished"
+    request: RequestLog
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedWarning:
+    """Something went wrong, or not as well as it could, and the server goes on."""
+
+    event: ClassVar[str] = "warning"
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Draining:
+    """The server takes no new streams; it ends when the running ones have ended."""
+
+    event: ClassVar[str] = "draining"
+    streams: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The port is closed."""
+
+    event: ClassVar[str] = "stopped"
+
+
+Event: TypeAlias = Started | Listening | Loading | Ready | Finished | LoggedWarning | Draining | Stopped
+
+
+def as_json(event: Event, time: str) -> str:
+    """One line of JSON: the time (ISO 8601, UTC), the event's name, its fields."""
+    import json
+
+    fields = asdict(event.request if isinstance(event, Finished) else event)
+    known = {name: value for name, value in fields.items() if value is not None}
+    return json.dumps({"time": time, "event": event.event, **known}, ensure_ascii=False)
+
+
+def as_lines(event: Event, clock: str, columns: int) -> list[str]:
+    """Lines for people. clock: the time of day, for requests. columns: of the terminal; lines may be longer."""
+    match event:
+        case Started():
+            return [f"lmtool {event.version}  ·  {event.transport}"]
+        case Listening():
+            where = f"  listen   {event.url}" + ("  (every interface)" if event.everywhere else "")
+            both = f"{where}     try: {event.attempt}"
+            return [both] if len(both) <= columns else [where, f"  try      {event.attempt}"]
+        case Loading():
+            return [f"loading {event.progress.model}" + _amount(event.progress)]
+        case Ready():
+            return [
+                *_model_lines(event.model, columns),
+                f"ready in {event.seconds:.1f} s     Ctrl-C stops (again: at once)",
+            ]
+        case Finished():
+            return [f"{clock}  {request_line(event.request)}"]
+        case LoggedWarning():
+            return [f"warning: {event.message}"]
+        case Draining():
+            streams = "1 stream" if event.streams == 1 else f"{event.streams} streams"
+            return [f"draining: {streams} left, Ctrl-C again stops at once"]
+        case Stopped():
+            return ["stopped"]
+
+
+def _model_lines(info: ModelInfo | None, columns: int) -> list[str]:
+    if info is None:
+        return []
+    whole = f"  model    {model_line(info)}"
+    if len(whole) <= columns or not info.kernels:
+        return [whole]
+    return [f"  model    {model_line(replace(info, kernels=None))}", f"  kernels  {info.kernels}"]
+
+
+def model_line(info: ModelInfo) -> str:
+    """`gpt2 · 124 M · bfloat16 · cpu · oneDNN`, without the parts that are unknown."""
+    parts = (info.model, count(info.parameters), info.dtype, info.device, info.kernels)
+    return " · ".join(part for part in parts if part)
+
+
+def count(number: int | None) -> str:
+    """A number of parameters in at most three digits and a unit."""
+    if number is None:
+        return ""
+    value, unit = float(number), ""
+    for bigger in (" K", " M", " B", " T"):
+        if value < 999.5:
+            break
+        value, unit = value / 1000, bigger
+    return f"{value:.1f}{unit}" if value < 9.95 and unit else f"{value:.0f}{unit}"
+
+
+def bar(event: Loading, columns: int) -> str:
+    """`loading gpt2 ━━━━━━━━━ 120/548 MB  2.1 s` in at most this many columns; no bar while the size is unknown."""
+    progress = event.progress
+    tail = f"{_amount(progress)}  {event.seconds:.1f} s"
+    room = columns - 1 - len(tail) - len("loading ") - 1
+    name = progress.model if len(progress.model) <= room else "…" + progress.model[-max(room - 1, 1) :]
+    width = min(BAR_WIDTH, room - len(name))
+    if not progress.total_bytes or width < 4:
+        return f"loading {name}{tail}"
+    done = round(width * min(1.0, progress.done_bytes / progress.total_bytes))
+    return f"loading {name} {BAR * done}{' ' * (width - done)}{tail}"
+
+
+def _amount(progress: LoadProgress) -> str:
+    if not progress.total_bytes:
+        return f" ({progress.message})" if progress.message else ""
+    unit, name = (1e9, "GB") if progress.total_bytes >= 1e10 else (1e6, "MB")
+    digits = 1 if progress.total_bytes < 10 * unit else 0
+    return f" {progress.done_bytes / unit:.{digits}f}/{progress.total_bytes / unit:.{digits}f} {name}"
+
+
+def request_line(entry: RequestLog) -> str:
+    """`#1/3 GENERATE 2 tok in → 5 out  ttft 9.0 ms  412 tok/s  length`: connection/stream, counts, times, ending."""
+    head = f"#{entry.connection}/{entry.stream_id} {entry.command}"
+    if entry.error is not None:
+        return f"{head} ✗ {entry.error}"
+    if entry.command not in {"GENERATE", "SCORE"}:
+        return f"{head}  {duration(entry.seconds)}"
+    prompt = "?" if entry.prompt_tokens is None else entry.prompt_tokens
+    cached = f" ({entry.cached_tokens} cached)" if entry.cached_tokens else ""
+    parts = [f"{head} {prompt} tok in{cached} → {entry.output_tokens} out"]
+    if entry.ttft is not None:
+        parts.append(f"ttft {duration(entry.ttft)}")
+    if entry.tokens_per_second is not None:
+        parts.append(f"{entry.tokens_per_second:.0f} tok/s")
+    parts.append(entry.end or "")
+    if entry.ignored:
+        parts.append(f"ignored {', '.join(entry.ignored)}")
+    return "  ".join(part for part in parts if part)

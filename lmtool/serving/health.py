@@ -1,0 +1,130 @@
+"""`/health` and `/metrics`: the state of a server for probes and dashboards."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from lmtool.errors import InvalidAnswerError
+from lmtool.interfaces import MetricFamily
+from lmtool.lmtp.request_log import RequestLog
+from lmtool.types import Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from starlette.requests import Request
+    from starlette.routing import BaseRoute
+
+    from lmtool.types import LoadProgress, TokenOutput
+
+State: TypeAlias = Literal["loading", "ready", "failed", "draining"]
+COMMANDS = frozenset({"GENERATE", "SCORE", "MODEL_INFO", "CANCEL"})
+STATUS: dict[State, int] = {"ready": 200, "loading": 503, "draining": 503, "failed": 500}
+
+
+@dataclass
+class Health:
+    """The state of a server and what it has done since its start."""
+
+    state: State = "loading"
+    model: str | None = None
+    """The model it was started with; None where models are loaded on demand."""
+    progress: LoadProgress | None = None
+    """How far the load is."""
+    message: str = ""
+    """Why the state is `failed`."""
+    requests: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Ended requests by command and ending: a finish reason, `left`, or `error`."""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    invalid_answers: int = 0
+    """Finished strict answers that were not valid, and did not reach `stop`."""
+
+    def count(self, entry: RequestLog) -> None:
+        """Count one ended request."""
+        command = entry.command if entry.command in COMMANDS else "other"  # a client may send anything
+        self.requests[command, "error" if entry.error is not None else entry.end or "stop"] += 1
+        self.prompt_tokens += entry.prompt_tokens or 0
+        self.cached_tokens += entry.cached_tokens
+        self.output_tokens += entry.output_tokens
+        self.invalid_answers += entry.error_code == InvalidAnswerError.code
+
+    def count_answer(self, last: TokenOutput | None, tokens: int) -> None:
+        """Count a stream of an HTTP request by its last output, None where the client left before that."""
+        if last is None:
+            self.count(RequestLog(0, "null", "GENERATE", output_tokens=tokens, end="left"))
+            return
+        used = last.usage or Usage(0, tokens)
+        self.count(
+            RequestLog(
+                0,
+                "null",
+                "GENERATE",
+                prompt_tokens=used.prompt_tokens,
+                output_tokens=used.completion_tokens,
+                end=last.finish_reason,
+                error=last.error,
+                error_code=last.error_code,
+                cached_tokens=used.cached_tokens,
+            )
+        )
+
+    def metrics(self) -> list[MetricFamily]:
+        """Whether it is ready, and what it has done since its start."""
+        counts = sorted(self.requests.items())
+        by_ending = [(f'{{command="{command}",ending="{ending}"}}', count) for (command, ending), count in counts]
+        counter = MetricFamily.counter
+        return [
+            MetricFamily.gauge("ready", "Whether requests are answered at once.", int(self.state == "ready")),
+            MetricFamily("requests_total", "counter", "Ended requests by command and ending.", by_ending),
+            counter("prompt_tokens_total", "Tokens of the prompts of ended requests.", self.prompt_tokens),
+            counter(
+                "prompt_tokens_cached_total", "Those of them whose keys and values were reused.", self.cached_tokens
+            ),
+            counter("output_tokens_total", "Tokens generated or scored by ended requests.", self.output_tokens),
+            counter(
+                "invalid_answers_total",
+                "Strict answers that were not valid under their schema once finished: a fault of the server.",
+                self.invalid_answers,
+            ),
+        ]
+
+    def report(self) -> dict[str, Any]:
+        """The body of `/health`."""
+        state: dict[str, Any] = {"status": self.state, "model": self.model}
+        if self.state == "failed":
+            state["error"] = self.message
+        if self.state == "loading" and self.progress is not None:
+            state["progress"] = {
+                "phase": self.progress.phase,
+                "done_bytes": self.progress.done_bytes,
+                "total_bytes": self.progress.total_bytes,
+                "message": self.progress.message,
+            }
+        return state
+
+
+def as_text(families: Iterable[MetricFamily]) -> str:
+    """Metrics in the Prometheus text format, version 0.0.4."""
+    lines = []
+    for name, kind, meaning, samples in families:
+        lines += [f"# HELP lmtool_{name} {meaning}", f"# TYPE lmtool_{name} {kind}"]
+        lines += [f"lmtool_{name}{labels} {value}" for labels, value in samples]
+    return "\n".join(lines) + "\n"
+
+
+def routes(health: Health, families: Callable[[], Iterable[MetricFamily]]) -> list[BaseRoute]:
+    """`/health` and `/metrics` for a starlette application. families: the metrics, collected at each request."""
+    from starlette.responses import JSONResponse, PlainTextResponse, Response
+    from starlette.routing import Route
+
+    async def answer_health(_request: Request) -> Response:
+        return JSONResponse(health.report(), STATUS[health.state])
+
+    async def answer_metrics(_request: Request) -> Response:
+        return PlainTextResponse(as_text(families()), media_type="text/plain; version=0.0.4")
+
+    return [Route("/health", answer_health), Route("/metrics", answer_metrics)]

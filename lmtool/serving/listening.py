@@ -1,0 +1,171 @@
+"""How a server or a proxy gets its port, under which URL clients reach it, and why it may not get it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import socket
+from typing import TYPE_CHECKING
+
+from lmtool.errors import AccessDeniedError, LmtoolError, ResourceError, UsageError
+
+if TYPE_CHECKING:
+    from lmtool.serving.config import ListenConfig
+    from lmtool.trace.proxy import Target
+
+PROBE_LIMIT = 0.3
+"""Seconds for the holder of a port to answer as an LMTP server."""
+
+
+def bind(config: ListenConfig) -> list[socket.socket]:
+    """Take the port on every address the host's name stands for, so that nobody else can; nothing is accepted yet.
+
+    Raises `ResourceError` that says why not; its `__cause__` is an `OSError` with EADDRINUSE for a port in use.
+    """
+    sockets: list[socket.socket] = []
+    last_error: OSError | None = None
+    with contextlib.ExitStack() as undo:
+        for family, address in _addresses(config):
+            port = sockets[0].getsockname()[1] if sockets else config.port
+            try:
+                listener = _listening_socket(family, (address, port))
+            except OSError as error:
+                if error.errno in {errno.EADDRINUSE, errno.EACCES}:
+                    raise _refusal(config, error) from error
+                last_error = error
+            else:
+                sockets.append(undo.enter_context(listener))
+        if not sockets:
+            assert last_error is not None
+            raise _refusal(config, last_error) from last_error
+        undo.pop_all()
+    return sockets
+
+
+def url(config: ListenConfig, sockets: list[socket.socket]) -> str:
+    """Where a client on this machine can reach what listens on these sockets."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(config.host, config.host)  # noqa: S104 - compared, not bound
+    host = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    return f"ws://{host}:{sockets[0].getsockname()[1]}/"
+
+
+def _addresses(config: ListenConfig) -> list[tuple[socket.AddressFamily, str]]:
+    try:
+        infos = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (socket.gaierror, UnicodeError) as error:
+        raise ResourceError(
+            f"cannot listen on {config.host!r}: no address is known under this name",
+            "this machine only:  --host 127.0.0.1",
+            "every interface:    --host 0.0.0.0",
+        ) from error
+    return list(dict.fromkeys((family, str(address[0])) for family, _, _, _, address in infos))
+
+
+def _listening_socket(family: socket.AddressFamily, address: tuple[str, int]) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if os.name == "posix":
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # restart at once
+        # Connections inherit it. asyncio sets it on sockets of its own making only, and without it a stream's second
+        # frame waits for the first one's delayed acknowledgement: 40 ms.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(address)
+        listener.listen(2048)  # two sockets can share an address until one of them listens
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _refusal(config: ListenConfig, error: OSError) -> ResourceError:
+    if error.errno == errno.EADDRINUSE:
+        return ResourceError(f"port {config.port} is already in use", _other_port(config))
+    if error.errno == errno.EACCES:
+        return ResourceError(
+            f"port {config.port} needs administrator rights", f"a free one from 1024 up:  --port {config.port + 8000}"
+        )
+    return ResourceError(
+        f"cannot listen on {config.host}:{config.port}: {(error.strerror or str(error)).lower()}",
+        "this machine only:  --host 127.0.0.1",
+    )
+
+
+def _other_port(config: ListenConfig) -> str:
+    return f"other port:     --port {config.port % 65535 + 1}     (0 picks a free one)"
+
+
+async def explain(config: ListenConfig, refusal: ResourceError, api_key: str | None = None) -> ResourceError:
+    """A better error for a port in use by an LMTP server, naming its model; else the same error.
+
+    api_key: sent to it.
+    """
+    cause = refusal.__cause__
+    if not isinstance(cause, OSError) or cause.errno != errno.EADDRINUSE:
+        return refusal
+    model = await _model_on(config, api_key)
+    if model is None:
+        return refusal
+    here = "" if config.port == 8080 else f"-e :{config.port} "
+    return ResourceError(
+        f"port {config.port} is already in use by an LMTP server ({model})",
+        f'use it:         lmtool chat {here}"..."',
+        _other_port(config),
+    )
+
+
+async def _model_on(config: ListenConfig, api_key: str | None) -> str | None:
+    """The model of an LMTP server on this port; None where there is none."""
+    import asyncio
+
+    from lmtool.lmtp.client import LmtpClient
+
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(config.host, config.host)  # noqa: S104 - compared, not bound
+    try:
+        async with asyncio.timeout(PROBE_LIMIT), LmtpClient(f"{host}:{config.port}", api_key=api_key) as client:
+            return f"model {(await client.info()).model}"
+    except AccessDeniedError:
+        return "which wants another key"
+    except (LmtoolError, TimeoutError):
+        return None
+
+
+def bind_proxy(listen: ListenConfig, option: str) -> list[socket.socket]:
+    """Take the port that a proxy listens on; option: the one that named it. Raises `ResourceError`."""
+    try:
+        return bind(listen)
+    except ResourceError as error:
+        raise ResourceError(error.message, f"another one:  {option} 127.0.0.1:0     (0 picks a free port)") from error
+
+
+def proxy_url(listen: ListenConfig, sockets: list[socket.socket], target: Target) -> str:
+    """The proxy's URL, in the form of the server's own."""
+    scheme = "http" if target.url.startswith("http") else "ws"
+    path = target.path if scheme == "http" else "/"
+    return f"{scheme}{url(listen, sockets).removeprefix('ws').rstrip('/')}{path}"
+
+
+def parse_listen(text: str) -> ListenConfig:
+    """`HOST:PORT`, `:PORT` or `PORT`; this machine only where no host is named. Raises `UsageError`."""
+    from lmtool.serving.config import ListenConfig
+
+    match = re.fullmatch(r"(?:(?P<host>.*):)?(?P<port>\d{1,5})", text)
+    if match is None or int(match["port"]) > 65535:
+        raise UsageError(f"cannot listen on {text!r}", "write HOST:PORT, :PORT or PORT, such as 127.0.0.1:8081")
+    return ListenConfig((match["host"] or "127.0.0.1").strip("[]"), int(match["port"]))
+
+
+def proxy_target(text: str) -> Target:
+    """The server behind a proxy. Raises `UsageError`, also for one with credentials."""
+    from lmtool.trace.proxy import parse_target
+
+    target = parse_target(text)
+    if target.authorization is not None:
+        raise UsageError(
+            f"the key for {target.url} is its clients' to send: a proxy passes theirs on, and adds none",
+            f"leave it out:  --to {target.url}",
+        )
+    return target

@@ -1,0 +1,148 @@
+"""Workers of one model: how many, on which devices, and the commands that start them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import sys
+from dataclasses import MISSING, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lmtool.backends.registry import VLLM
+from lmtool.backends.vllm.translation import option_value
+from lmtool.engine.cpu.library import find_kernels
+from lmtool.errors import ResourceError, UsageError
+from lmtool.serving.model_names import served
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lmtool.serving.config import ReplicasConfig, ServiceConfig
+
+DRIVER = Path("/proc/driver/nvidia/gpus")
+VLLM_PROGRAM = Path(__file__).parents[1] / "backends" / "vllm" / "worker.py"
+"""Run by its file: vLLM's environment has no lmtool, and multiprocessing runs it again in each process."""
+MOST = 256
+
+
+def commands(
+    config: ReplicasConfig, service: ServiceConfig, environment: dict[str, str], *, verbose: bool = False
+) -> tuple[str, ...]:
+    """Endpoints (`stdio:COMMAND`) of the workers; none for a server that has one process.
+
+    verbose: let vLLM print what it prints, through the worker's stderr.
+
+    Raises `UsageError` for a layout that makes no sense, `ResourceError` for more devices than there are.
+    """
+    if config.layout is None:
+        if config.replicas == 1 and service.backend.backend != VLLM:
+            return ()
+        return (_command(_same_kernels(service), environment, {}, verbose=verbose),) * config.replicas
+    if config.replicas != 1:
+        raise UsageError("--replicas and --layout contradict each other", "give one of them: 2x1 is two workers")
+    workers, each = parse_layout(config.layout)
+    if each > 1 and service.backend.backend != VLLM:
+        raise UsageError(
+            f"--layout {config.layout} gives a worker {each} devices, and this backend uses one",
+            f"--layout {workers}x1, or --backend vllm, which shares a model out among devices",
+        )
+    groups = device_groups(workers, each, _devices(environment))
+    return tuple(
+        _command(service, environment, {"CUDA_VISIBLE_DEVICES": ",".join(group)}, each, verbose=verbose)
+        for group in groups
+    )
+
+
+def _same_kernels(service: ServiceConfig) -> ServiceConfig:
+    """The configuration with `--kernels auto` resolved: all workers must use the same kernels, or fail."""
+    if service.engine.kernels != "auto" or service.backend.backend == VLLM:
+        return service
+    kernels = "none" if isinstance(find_kernels(), ResourceError) else "required"
+    return replace(service, engine=replace(service.engine, kernels=kernels))
+
+
+def parse_layout(text: str) -> tuple[int, int]:
+    """`2x4` as (2, 4). Raises `UsageError`."""
+    match = re.fullmatch(r"([1-9]\d{0,2})x([1-9]\d{0,2})", text)
+    if match is None or int(match[1]) > MOST:
+        raise UsageError(f"--layout {text!r} is no GxD: G workers of D devices each", "such as --layout 2x1")
+    return int(match[1]), int(match[2])
+
+
+def device_groups(workers: int, each: int, devices: Sequence[str]) -> list[list[str]]:
+    """Devices for each worker, none shared. Raises `ResourceError` where there are too few."""
+    if workers * each > len(devices):
+        raise ResourceError(
+            f"a layout of {workers}x{each} needs {workers * each} CUDA devices, and {len(devices)} are visible here",
+            "see nvidia-smi and CUDA_VISIBLE_DEVICES; on a CPU use --replicas",
+        )
+    return [list(devices[number * each : (number + 1) * each]) for number in range(workers)]
+
+
+def _devices(environment: dict[str, str]) -> list[str]:
+    """The CUDA devices that this process may use, by the names that CUDA_VISIBLE_DEVICES takes."""
+    allowed = environment.get("CUDA_VISIBLE_DEVICES")
+    if allowed is not None:
+        return [name.strip() for name in allowed.split(",") if name.strip() not in {"", "-1", "NoDevFiles"}]
+    return [str(number) for number in range(len(list(DRIVER.iterdir())))] if DRIVER.is_dir() else []
+
+
+def _command(
+    service: ServiceConfig, environment: dict[str, str], more: dict[str, str], devices: int = 1, *, verbose: bool
+) -> str:
+    """The command of one worker, with this server's whole configuration; settings and variables are not read again."""
+    hidden = [f"-u{name}" for name in sorted(environment) if name.startswith("LMTOOL_")]
+    named = [f"{name}={value}" for name, value in more.items()]
+    words = _vllm(service, devices, verbose=verbose) if service.backend.backend == VLLM else _own(service)
+    return "stdio:" + shlex.join(["env", *hidden, *named, *words])
+
+
+def _own(service: ServiceConfig) -> list[str]:
+    program = [sys.executable, "-m", "lmtool", "--quiet", "--settings", os.devnull]
+    flags = [word for part in (service.models, service.engine, service.backend) for word in _flags(part)]
+    model = [] if service.models.model is None else ["--", service.models.model]
+    return [*program, "serve", "--stdio", "--replicas", "1", *flags, *model]
+
+
+def _vllm(service: ServiceConfig, devices: int, *, verbose: bool) -> list[str]:
+    """Arguments of a vLLM worker in its own Python: our flags translated, its own options unchanged."""
+    engine, model = service.engine, served(service.models.model, service.models.served_model_name)
+    options: dict[str, Any] = {"dtype": engine.dtype, "max_num_seqs": engine.max_streams}
+    named = {
+        "max_model_len": engine.max_context,
+        "max_num_batched_tokens": engine.max_batch_tokens,
+        "kv_cache_memory_bytes": engine.kv_cache_bytes,
+        "max_logprobs": engine.max_logprobs,
+        "revision": engine.revision,
+        "trust_remote_code": engine.trust_remote_code or None,
+        "tensor_parallel_size": devices if devices > 1 else None,
+    }
+    options |= {name: value for name, value in named.items() if value is not None}
+    given = dict(service.backend.options)
+    python = given.pop("python")
+    options |= {name: option_value(value) for name, value in given.items()}
+    settings = {"model": model.source, "name": model.names[0], "options": options, "verbose": verbose}
+    if (template := service.models.template()) is not None:
+        settings["chat_template"] = template
+    return [python, str(VLLM_PROGRAM), json.dumps(settings)]
+
+
+def _flags(config: Any) -> list[str]:
+    """Command-line flags for the fields of a configuration that differ from their defaults."""
+    words: list[str] = []
+    for field in fields(config):
+        value = getattr(config, field.name)
+        default = field.default if field.default is not MISSING else None
+        if field.name == "model" or value == default:
+            continue
+        flag = f"--{field.name.replace('_', '-')}"
+        if isinstance(value, bool):
+            words.append(flag if value else f"--no-{flag[2:]}")
+        elif isinstance(value, tuple):
+            words += [word for one in value for word in (flag, str(one))]
+        else:
+            words += [flag, str(value)]
+    return words

@@ -1,0 +1,286 @@
+"""One run of `lmtool serve`: events, signals, recording, the ready file, and the exit status."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import sys
+import time
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from lmtool import __version__
+from lmtool.errors import FileError, LmtoolError, ResourceError
+from lmtool.serving.console import Console, unbuffered
+from lmtool.serving.events import Draining, Finished, Listening, Loading, LoggedWarning, Ready, Started, Stopped
+from lmtool.serving.interrupts import Interrupts, watch
+from lmtool.serving.listening import bind, explain, url
+from lmtool.serving.model_names import served
+from lmtool.serving.service import Service
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+
+    from lmtool.lmtp.request_log import RequestLog
+    from lmtool.serving.config import ModelsConfig, ServingConfig
+    from lmtool.serving.events import Event
+    from lmtool.terminal import Output
+    from lmtool.trace.server_tap import ServerTap
+    from lmtool.types import LoadProgress, ModelInfo
+
+AT_ONCE = 3.0
+"""Seconds to close connections after the second Ctrl-C."""
+SWITCH_SECONDS = 0.0001
+"""Seconds after which a thread that is busy in Python yields to another one.
+
+The engine lets go of the interpreter with each kernel that it calls, some dozens of times a step. With Python's own
+5 ms, one busy thread (such as one that renders a long conversation) makes the 99th percentile of 16 streams' gaps
+200 ms in place of 9; with this, 16. Where no thread is busy for so long, nothing changes.
+"""
+
+
+async def run(config: ServingConfig, out: Output) -> None:
+    """Serve until a signal, the end of stdin, or an error. Raises `LmtoolError`; ends the process where it must.
+
+    A signal while the model loads ends the process at once with 128 + its number: a load cannot be stopped otherwise.
+    """
+    sys.setswitchinterval(SWITCH_SECONDS)
+    console = make_console(config, out)
+    ready_file = ReadyFile(config.life.ready_file)
+    try:
+        with watch() as interrupts, emit_warnings(console.emit, debug=config.debug):
+            await _Run(config, out, console, interrupts, ready_file).all()
+    finally:
+        ready_file.remove()
+        console.close()
+
+
+def make_console(config: ServingConfig, out: Output) -> Console:
+    """Where events go: stdout, or stderr where stdout is the wire."""
+    stream = sys.stderr if config.listen is None else sys.stdout
+    terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
+    return Console(
+        unbuffered(stream),
+        json=config.life.json_logs,
+        color=out.note_color if config.listen is None else out.color,
+        terminal=terminal and not config.life.json_logs,
+        quiet=out.quiet,
+    )
+
+
+@dataclass
+class _Run:
+    """One run of the command."""
+
+    config: ServingConfig
+    out: Output
+    console: Console
+    interrupts: Interrupts
+    ready_file: ReadyFile
+    began: float = field(default_factory=time.perf_counter)
+    leaving: list[Callable[[], None]] = field(default_factory=list)
+    """Cleanup before the process exits at once."""
+
+    async def all(self) -> None:
+        """Run from start to end."""
+        self.ready_file.prepare()
+        async with self._tap() as tap:
+            await self._all(Service(self.config.service, self._log, tap))
+        self.console.emit(Stopped())
+
+    @contextlib.asynccontextmanager
+    async def _tap(self) -> AsyncIterator[ServerTap | None]:
+        """The recorder's tap, None without `--record`."""
+        if self.config.record is None:
+            yield None
+            return
+        from lmtool.trace.header import Header
+        from lmtool.trace.record_session import record_session
+
+        name = self.config.service.models.main
+        kind = "stdio" if self.config.listen is None else "websocket"
+        header = Header(transport={"kind": kind, "path": "/"}, model={"name": name} if name else {})
+        spell = await asyncio.to_thread(_spelling, self.config.service.models)
+        async with record_session(self.out, self.config.record, "server", header, spell, self.leaving.append) as tap:
+            yield tap
+
+    async def _all(self, service: Service) -> None:
+        sockets = await self._sockets()
+        self.console.emit(Started(__version__, "LMTP over WebSocket" if self.config.listen else "LMTP over stdio"))
+        try:
+            where = self._open(service, sockets)
+            info = await self._load(service)
+            gc.freeze()  # what was imported and loaded stays; looking through it again would only cost latency
+            self.ready_file.write(where)
+            self.console.emit(Ready(info, time.perf_counter() - self.began))
+            await self._serve(service)
+        finally:
+            await service.close()
+
+    async def _sockets(self) -> list[socket.socket]:
+        if self.config.listen is None:
+            return []
+        access = self.config.service.access
+        for sentence in access.warnings(public=self.config.listen.public):
+            self.out.warn(sentence)
+        try:
+            return bind(self.config.listen)
+        except ResourceError as refusal:
+            raise await explain(self.config.listen, refusal, access.key) from refusal
+
+    def _open(self, service: Service, sockets: list[socket.socket]) -> str:
+        if self.config.listen is None:
+            service.talk()
+            return "stdio"
+        service.listen(sockets)
+        where = url(self.config.listen, sockets)
+        self.console.emit(Listening(where, self.config.listen.public, attempt(where)))
+        return where
+
+    async def _load(self, service: Service) -> ModelInfo | None:
+        began = time.perf_counter()
+
+        def on_progress(progress: LoadProgress) -> None:
+            self.console.emit(Loading(progress, time.perf_counter() - began))
+
+        loading = asyncio.create_task(service.ready(on_progress))
+        await first(loading, self.interrupts.first.wait(), service.ended())
+        if not loading.done():
+            self._leave(self.interrupts.exit_status if self.interrupts.first.is_set() else 0)
+        return loading.result()
+
+    async def _serve(self, service: Service) -> None:
+        await first(self.interrupts.first.wait(), service.ended())
+        if not self.interrupts.first.is_set():
+            return
+        if service.streams:
+            self.console.emit(Draining(service.streams))
+        await first(service.drain(self.config.life.drain_limit), self.interrupts.second.wait())
+        if self.interrupts.second.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(AT_ONCE):
+                    await service.close()
+            self._leave(self.interrupts.exit_status)
+
+    def _leave(self, status: int) -> NoReturn:
+        """Exit without waiting for running threads, which a return from `main` would do."""
+        self.console.emit(Stopped())
+        self.console.close()
+        self.ready_file.remove()
+        for close in self.leaving:
+            close()
+        os._exit(status)
+
+    def _log(self, entry: RequestLog) -> None:
+        if entry.command != "MODEL_INFO" or entry.error is not None or self.config.verbose:
+            self.console.emit(Finished(entry))
+
+
+def _spelling(models: ModelsConfig) -> Callable[[int], bytes] | None:
+    """The bytes of the served model's token ids; None where they are unknown before the load."""
+    if models.main is None:
+        return None
+    from lmtool.text.tokenizer import load_tokenizer
+
+    try:
+        return load_tokenizer(served(models.model).source).piece
+    except LmtoolError:
+        return None  # a server of ids: its trace has ids
+
+
+async def first(*waits: Coroutine[Any, Any, object] | asyncio.Task[Any]) -> None:
+    """Return when one of these has ended, and raise its exception; coroutines among the others are cancelled."""
+    tasks = [wait if isinstance(wait, asyncio.Task) else asyncio.create_task(wait) for wait in waits]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task, wait in zip(tasks, waits, strict=True):
+            if task is not wait:
+                task.cancel()
+    for task in done:
+        task.result()
+
+
+def attempt(where: str) -> str:
+    """A command that connects to this URL."""
+    host, _, port = where.removeprefix("ws://").rstrip("/").rpartition(":")
+    endpoint = f":{port}" if host in {"127.0.0.1", "localhost"} else f"{host}:{port}"
+    return f'lmtool chat {"" if endpoint == ":8080" else f"-e {endpoint} "}"Hello there max_tokens=5"'
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyFile:
+    """A file that exists as long as the server answers."""
+
+    path: str | None
+
+    def write(self, where: str) -> None:
+        """Write the URL, whole or not at all. Raises `FileError`."""
+        if self.path is None:
+            return
+        final = Path(self.path)
+        beside = final.with_name(f".{final.name}.{os.getpid()}")
+        try:
+            beside.write_text(f"{where}\n", encoding="utf-8")
+            beside.replace(final)
+        except OSError as error:
+            raise FileError(f"cannot write the ready file {final}: {error.strerror}", "check --ready-file") from error
+
+    def prepare(self) -> None:
+        """Remove the file of an earlier server, and check the folder. Raises `FileError`."""
+        self.remove()
+        if self.path is not None and not Path(self.path).parent.is_dir():
+            raise FileError(f"cannot write the ready file {self.path}: no such folder", "check --ready-file")
+
+    def remove(self) -> None:
+        """Remove the file, if it exists. Raises `FileError`."""
+        if self.path is None:
+            return
+        try:
+            Path(self.path).unlink(missing_ok=True)
+        except OSError as error:
+            raise FileError(
+                f"cannot remove the ready file {self.path}: {error.strerror}", "check --ready-file"
+            ) from error
+
+
+class _Warnings(logging.Handler):
+    """Turns log records of warnings and errors into events: a sentence, and the traceback only when debugging."""
+
+    def __init__(self, tell: Callable[[Event], None], *, debug: bool) -> None:
+        super().__init__(logging.WARNING)
+        self._tell = tell
+        self._debug = debug
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            message += f" ({type(error).__name__}: {error})"
+            if self._debug:
+                traceback.print_exception(error)
+        self._tell(LoggedWarning(message))
+
+
+@contextlib.contextmanager
+def emit_warnings(tell: Callable[[Event], None], *, debug: bool) -> Iterator[None]:
+    """Emit warnings and errors of lmtool's and uvicorn's loggers as events."""
+    handler = _Warnings(tell, debug=debug)
+    loggers = [logging.getLogger(name) for name in ("lmtool", "uvicorn.error", "asyncio")]
+    hub = logging.getLogger("huggingface_hub")
+    if not debug:
+        hub.setLevel(logging.ERROR)  # a line for each of its attempts; what they come to is raised
+    for logger in loggers:
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        hub.setLevel(logging.NOTSET)
+        for logger in loggers:
+            logger.removeHandler(handler)

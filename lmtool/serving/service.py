@@ -1,0 +1,205 @@
+"""A server without its console: open the port, load the model, serve, drain, close."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from lmtool.errors import LmtoolError
+from lmtool.lmtp.balancer import Balancer
+from lmtool.serving.composition import Loader, faces, lmtp_server, model_metrics, models_of
+from lmtool.serving.config import HttpConfig, ServiceConfig
+from lmtool.serving.health import Health, routes
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import TextIO
+
+    import uvicorn
+
+    from lmtool.access.policy import AccessPolicy
+    from lmtool.interfaces import Face, MetricFamily, TokenModel
+    from lmtool.lmtp.config import ServerConfig
+    from lmtool.lmtp.request_log import RequestLog
+    from lmtool.lmtp.server import LmtpServer
+    from lmtool.trace.server_tap import ServerTap
+    from lmtool.types import LoadProgress, ModelInfo
+
+
+class Service:
+    """The models of one process behind any number of protocols; belongs to one event loop.
+
+    Call `listen` or `talk`, wait for `ready`; later `drain` (or not), then `close`.
+    """
+
+    def __init__(
+        self, config: ServiceConfig, log: Callable[[RequestLog], None] = lambda _: None, tap: ServerTap | None = None
+    ) -> None:
+        """Plug everything together; nothing is loaded or opened yet.
+
+        log: called with each request that ended. tap: shown all traffic.
+        """
+        self._config = config
+        self._log = log
+        self._tap = tap
+        self._loader = Loader(config.engine, config.backend, models=config.models)
+        self._models = models_of(config, self._loader)
+        self._http_server: uvicorn.Server | None = None
+        self._wire: TextIO | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self.faces: Sequence[Face] = ()
+        """The protocols in use, from `listen` or `talk` on."""
+        self.health = Health(model=None if config.balances else config.models.main)
+
+    @property
+    def model(self) -> TokenModel:
+        """The models, for callers in this process."""
+        return self._models
+
+    @property
+    def streams(self) -> int:
+        """Streams of clients that have not ended, and HTTP requests that are being answered."""
+        return sum(face.running for face in self.faces)
+
+    def listen(self, sockets: list[socket.socket]) -> None:
+        """Answer on sockets that are bound and listening, from now on; requests wait while the model loads."""
+        config = self._config
+        self.faces = faces(self._models, config, self.health, self._ended, self._tap)
+        self._http_server = http_server(self._application(), config.access, config.server, config.http)
+        self._tasks.append(asyncio.create_task(self._http_server.serve(sockets)))
+
+    def talk(self) -> None:
+        """Answer on this process's stdin and stdout, which nothing else may use from now on."""
+        server = lmtp_server(self._models, self._config, self._ended, self._tap)
+        self.faces = [server]
+        self._tasks.append(asyncio.create_task(self._talk(server)))
+
+    async def ready(self, on_progress: Callable[[LoadProgress], None]) -> ModelInfo | None:
+        """Load the main model; return its description, None where models are loaded on demand. Raises the load's error.
+
+        on_progress: called in the event loop.
+        """
+        if self.health.model is None and not self._config.workers:
+            self.health.state = "ready"
+            return None
+
+        def listener(progress: LoadProgress) -> None:
+            self.health.progress = progress
+            on_progress(progress)
+
+        unsubscribe = self._models.subscribe(self.health.model, listener)
+        try:
+            if self.health.model is None and isinstance(self._models, Balancer):
+                self.health.model = await self._models.main()
+            if self.health.model is None:
+                self.health.state = "ready"
+                return None
+            info = await self._models.info(self.health.model)
+        except LmtoolError as error:
+            self.health.state, self.health.message = "failed", error.message
+            raise
+        finally:
+            unsubscribe()
+        if isinstance(self._models, Balancer):
+            self._models.own_tokenizer = await asyncio.to_thread(
+                self._loader.tokenizer_of_workers, info, self._models.limits
+            )
+        self.health.state, self.health.model = "ready", info.model
+        return info
+
+    async def ended(self) -> None:
+        """Return when a transport ended by itself, such as a closed stdin. Raises its exception."""
+        await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in self._tasks:
+            if task.done():
+                task.result()
+
+    async def drain(self, seconds: float) -> bool:
+        """Take no new work, let running streams end, close every connection; whether all ended within `seconds`."""
+        self.health.state = "draining"
+        return all(await asyncio.gather(*(face.drain(seconds) for face in self.faces)))
+
+    async def close(self) -> None:
+        """Close everything; streams still running end with an error. Waits for a load under way, which cannot stop."""
+        await self.drain(0)  # says why to streams that still run; uvicorn would cut them off
+        if self._http_server is not None:
+            self._http_server.should_exit = True
+        else:
+            for task in self._tasks:
+                task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._models.close()
+
+    def _ended(self, entry: RequestLog) -> None:
+        self.health.count(entry)
+        self._log(entry)
+
+    def _metrics(self) -> Iterator[MetricFamily]:
+        yield from self.health.metrics()
+        for face in self.faces:
+            yield from face.metrics()
+        yield from model_metrics(self._models, self._loader)
+
+    def _application(self) -> Any:
+        from starlette.applications import Starlette
+
+        mounted = [route for face in self.faces for route in face.routes()]
+        application = Starlette(routes=[*routes(self.health, self._metrics), *mounted])
+        return application if self._tap is None else self._tap.around(application, leave_out=("/health", "/metrics"))
+
+    async def _talk(self, server: LmtpServer) -> None:
+        from lmtool.lmtp.stdio import open_stdio
+
+        self._wire, printed = _wire(), sys.stdout
+        sys.stdout = self._wire
+        try:
+            reader, writer = await open_stdio(self._config.server.max_frame_bytes)
+        finally:
+            sys.stdout = printed
+        await server.run_stdio(reader, writer)
+
+
+def _wire() -> TextIO:
+    """Reserve stdout for the protocol: prints of any library go to stderr from now on."""
+    wire = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    sys.stdout.flush()
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return wire
+
+
+def http_server(
+    application: Any, access: AccessPolicy, config: ServerConfig, how: HttpConfig | None = None
+) -> uvicorn.Server:
+    """A uvicorn server of an application behind the door.
+
+    Leaves signals and logs to the program.
+    """
+    import uvicorn
+
+    from lmtool.access.asgi import Door
+    from lmtool.http_api.errors import refused
+    from lmtool.http_api.http_protocol import http_protocol
+    from lmtool.lmtp.websocket_protocol import uvicorn_options
+
+    class Server(uvicorn.Server):
+        def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override] # as ours is
+            return contextlib.nullcontext()
+
+    how = how or HttpConfig()
+    options = uvicorn_options(config) | {"log_level": how.uvicorn_log_level, "http": http_protocol()}
+    guarded = Door(application, access, refused)
+    placed = _below(how.root_path, guarded) if how.root_path else guarded
+    return Server(uvicorn.Config(placed, **options, lifespan="off", log_config=None, access_log=False))
+
+
+def _below(path: str, application: Any) -> Any:
+    """The application under a reverse proxy's path, whether the proxy strips it or not."""
+
+    async def placed(scope: Any, receive: Any, send: Any) -> None:
+        await application({**scope, "root_path": path}, receive, send)
+
+    return placed

@@ -1,0 +1,95 @@
+"""A program's output: results on stdout, notes and warnings on stderr, safe for a terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import Literal, TextIO, TypeAlias
+
+ColorWhen: TypeAlias = Literal["auto", "always", "never"]
+
+RESET = "\x1b[0m"
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Writes results and notes; knows whether colours and cursor movement are welcome."""
+
+    color: bool
+    """Whether stdout may carry colours."""
+    note_color: bool
+    """Whether stderr may carry colours."""
+    terminal: bool
+    """Whether stdout is one: control characters are made visible."""
+    quiet: bool = False
+
+    @classmethod
+    def of(cls, color: ColorWhen | None = None, *, quiet: bool = False) -> Output:
+        """Decide by option, environment (NO_COLOR, FORCE_COLOR, TERM) and what the streams are connected to."""
+        return cls(
+            color=wants_color(sys.stdout, color),
+            note_color=wants_color(sys.stderr, color),
+            terminal=sys.stdout.isatty(),
+            quiet=quiet,
+        )
+
+    def write(self, text: str) -> None:
+        """Write part of the result to stdout, flushed; on a terminal control characters are made visible."""
+        sys.stdout.write(visible(text) if self.terminal else text)
+        sys.stdout.flush()
+
+    def write_styled(self, text: str, style: str) -> None:
+        """Like `write`, in a style (an SGR parameter string such as `1;31`) where colours are welcome."""
+        safe = visible(text) if self.terminal else text
+        sys.stdout.write(f"\x1b[{style}m{safe}{RESET}" if self.color and style and safe else safe)
+        sys.stdout.flush()
+
+    def line(self, text: str = "") -> None:
+        """Write one line of the result to stdout."""
+        self.write(f"{text}\n")
+
+    def note(self, text: str, style: str = "2") -> None:
+        """Write a note: one line on stderr, unless quiet."""
+        if not self.quiet:
+            self._stderr_line(text, style)
+
+    def note_nothing_passed(self, source: str) -> None:
+        """Note that no event passed a filter: an empty result looks like a trace without streams."""
+        self.note(f"nothing passes the filter {source!r}")
+
+    def warn(self, text: str) -> None:
+        """Write a warning: one line on stderr, even when quiet."""
+        self._stderr_line(f"warning: {text}", "33")
+
+    def _stderr_line(self, text: str, style: str) -> None:
+        safe = visible(text)
+        sys.stderr.write(f"\x1b[{style}m{safe}{RESET}\n" if self.note_color and style else f"{safe}\n")
+        sys.stderr.flush()
+
+
+def wants_color(stream: TextIO, when: ColorWhen | None) -> bool:
+    """Whether a stream should carry colours: the option first, then NO_COLOR, FORCE_COLOR, a capable terminal."""
+    if when in {"always", "never"}:
+        return when == "always"
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR", "0") != "0":
+        return True
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def visible(text: str) -> str:
+    """Make control characters readable (`⟨1b⟩`), so that a model's output cannot steer the terminal.
+
+    Line feeds and tabs stay; a carriage return before a line feed is dropped.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c in "\n\t" or not _is_control(c) else f"⟨{ord(c):02x}⟩" for c in text.replace("\r\n", "\n"))
+
+
+def _is_control(character: str) -> bool:
+    code = ord(character)
+    bidirectional = 0x202A <= code <= 0x202E or 0x2066 <= code <= 0x2069
+    return code < 0x20 or 0x7F <= code < 0xA0 or bidirectional

@@ -1,0 +1,1 @@
+"""How the embedded model is made: its corpus, tokenizer, training and evaluation. Not in the wheel."""

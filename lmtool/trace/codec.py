@@ -1,0 +1,287 @@
+"""Lines of a trace to events and back (FORMAT.md)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+import msgspec
+
+from lmtool.trace.content import STYLES, Content, JsonText, style_named, write_json
+from lmtool.trace.events import (
+    Blob,
+    Close,
+    Done,
+    Drop,
+    End,
+    Event,
+    Frame,
+    Open,
+    Other,
+    Piece,
+    Remark,
+    Request,
+    Response,
+    Stat,
+    Vocab,
+)
+from lmtool.trace.header import Header, HeaderError, from_json, to_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from lmtool.trace.content import Style
+
+T = TypeVar("T")
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder()
+_MOST_CONNECTIONS = 2**53
+_MEMBERS: Mapping[type[Event], tuple[str, ...]] = {
+    Close: ("by", "code", "reason"),
+    Blob: ("sha256", "value"),
+    Request: ("method", "path", "headers"),
+    Response: ("status", "reason", "headers"),
+    End: ("events", "tokens", "sha256"),
+}
+"""Members of the object in a line, by the event's own names."""
+
+
+class LineError(ValueError):
+    """A line is not what the format says; the message says why."""
+
+
+def write_header(header: Header) -> str:
+    """The first line of a trace, without its line end."""
+    return write_json(to_json(header), "py")
+
+
+def read_header(line: bytes) -> Header:
+    """The header of the first line. Raises `HeaderError`."""
+    try:
+        return from_json(_DECODER.decode(line))
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise HeaderError(f"the first line is not a trace header: {_reason(error)}") from None
+
+
+def write_event(event: Event, style: Style) -> str:
+    """One line, without its line end. `style`: the header's, which parsed content then need not name."""
+    head = f"[{event.time:.6f}, {_json(kind_of(event))}, {event.connection}"
+    return f"{head}{_tail(event, style)}]"
+
+
+def kind_of(event: Event) -> str:
+    """The kind that the line of an event names."""
+    if isinstance(event, Frame):
+        return event.direction
+    if isinstance(event, Piece | Remark | Other):
+        return event.kind
+    return type(event).__name__.lower()
+
+
+def facts_of(event: Event) -> Mapping[str, object]:
+    """The object in the line of an event; empty for an event that has none."""
+    match event:
+        case Open() | Drop() | Stat():
+            return event.facts
+        case Vocab():
+            return {str(i): _text_or_hex(text) for i, text in event.tokens.items()}
+    return {name: getattr(event, name) for name in _MEMBERS.get(type(event), ())}
+
+
+def _tail(event: Event, style: Style) -> str:
+    match event:
+        case Frame() | Piece():
+            return _content(event.content, style)
+        case Blob():
+            return f', {{"sha256": {_json(event.sha256)}, "value": {_json(event.value)}}}'
+        case Remark():
+            return f", {_json(event.text)}"
+        case Request() if event.body is not None:
+            return f", {_json(facts_of(event))}{_content(event.body, style)}"
+        case Other():
+            return "".join(f", {_json(one)}" for one in event.rest)
+        case Stat() | Vocab():
+            return f", {_json(facts_of(event))}"
+    facts = facts_of(event)
+    return f", {_json(facts)}" if facts else ""
+
+
+def _content(content: Content, style: Style) -> str:
+    if isinstance(content, JsonText):
+        named = "" if content.style == style else f", {_json(content.style)}"
+        return f", {_json(content.lead)}, {content.json}{named}"
+    return f", null, {_json(_text_or_hex(content))}"
+
+
+def _text_or_hex(text: str | bytes) -> object:
+    return text if isinstance(text, str) else {"hex": text.hex()}
+
+
+def _json(value: object) -> str:
+    return _ENCODER.encode(value).decode()
+
+
+def read_event(line: bytes, style: Style) -> Event:
+    """The event of one line. `style`: the header's. Raises `LineError`."""
+    try:
+        value = _DECODER.decode(line)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise LineError(f"not JSON: {_reason(error)}") from None
+    if not isinstance(value, list) or len(value) < 3:
+        raise LineError("not an event; expected an array [time, kind, connection, ...]")
+    time, kind, connection, *rest = value
+    if type(time) not in (int, float) or not 0 <= time <= 1e12:
+        raise LineError(f"the time is {_shown(time)}; expected seconds, 0 or more")
+    if not isinstance(kind, str):
+        raise LineError(f"the kind is {_shown(kind)}; expected a string")
+    if type(connection) is not int or not 0 <= connection < _MOST_CONNECTIONS:
+        raise LineError(f"the connection is {_shown(connection)}; expected an integer, 0 or more")
+    read = _READERS.get(kind)
+    if read is None:
+        return Other(float(time), kind, connection, tuple(rest))
+    return read(_Line(float(time), kind, connection, rest, style))
+
+
+class _Line:
+    """The parts of a line, asked for by position and type."""
+
+    __slots__ = ("connection", "kind", "rest", "style", "time")
+
+    def __init__(self, time: float, kind: str, connection: int, rest: list[object], style: Style) -> None:
+        self.time = time
+        self.kind = kind
+        self.connection = connection
+        self.rest = rest
+        self.style = style
+
+    def part(self, i: int, kind: type[T], called: str) -> T:
+        value = self.rest[i] if i < len(self.rest) else None
+        if not isinstance(value, kind):
+            raise LineError(f"{self.kind} has {_shown(value)} where {called} is expected")
+        return value
+
+    def facts(self) -> Mapping[str, object]:
+        return self.part(0, dict, "an object") if self.rest else {}
+
+    def member(self, name: str, kind: type[T], called: str) -> T:
+        value = self.facts().get(name)
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise LineError(f"{name} of {self.kind} is {_shown(value)}; expected {called}")
+        return value
+
+    def headers(self) -> Mapping[str, str]:
+        headers = self.member("headers", dict, "an object")
+        if not all(isinstance(value, str) for value in headers.values()):
+            raise LineError(f"headers of {self.kind} has a value that is not a string")
+        return headers
+
+    def content(self, start: int) -> Content:
+        if len(self.rest) < start + 2:
+            raise LineError(f"{self.kind} ends too early; expected a command or null, and a payload")
+        lead, payload, *more = self.rest[start:]
+        if lead is None:
+            return _exact(self.kind, payload)
+        if not isinstance(lead, str):
+            raise LineError(f"{self.kind} has {_shown(lead)} where a command or null is expected")
+        style = style_named(more[0]) if more else self.style
+        if style is None:
+            raise LineError(f"{self.kind} has {_shown(more[0])} where one of {', '.join(STYLES)} is expected")
+        return JsonText(lead, payload, style)
+
+
+def _exact(called: str, value: object) -> str | bytes:
+    """Text, or the bytes of `{"hex": ...}`."""
+    if isinstance(value, str):
+        return value
+    digits = value.get("hex") if isinstance(value, dict) else None
+    if not isinstance(digits, str):
+        raise LineError(f'{called} has {_shown(value)} where text or {{"hex": ...}} is expected')
+    try:
+        return bytes.fromhex(digits)
+    except ValueError:
+        raise LineError(f"{called} has {_shown(digits)} where an even number of hex digits is expected") from None
+
+
+def _frame(line: _Line) -> Event:
+    direction: Literal[">", "<"] = ">" if line.kind == ">" else "<"
+    return Frame(line.time, direction, line.connection, line.content(0))
+
+
+def _close(line: _Line) -> Event:
+    facts = line.facts()
+    code = None if facts.get("code") is None else line.member("code", int, "an integer")
+    reason = "" if facts.get("reason") is None else line.member("reason", str, "a string")
+    return Close(line.time, line.connection, line.member("by", str, "client or server"), code, reason)
+
+
+def _vocab(line: _Line) -> Event:
+    tokens: dict[int, str | bytes] = {}
+    for name, text in line.part(0, dict, "an object of token ids").items():
+        if not (name.isascii() and name.isdigit() and len(name) < 20):
+            raise LineError(f"vocab has {_shown(name)} where a token id is expected")
+        tokens[int(name)] = _exact("vocab", text)
+    return Vocab(line.time, line.connection, tokens)
+
+
+def _blob(line: _Line) -> Event:
+    if "value" not in line.facts():
+        raise LineError("blob has no value")
+    return Blob(line.time, line.connection, line.member("sha256", str, "a string"), line.facts()["value"])
+
+
+def _remark(line: _Line) -> Event:
+    kind: Literal["mark", "note"] = "mark" if line.kind == "mark" else "note"
+    return Remark(line.time, kind, line.connection, line.part(0, str, "text"))
+
+
+def _request(line: _Line) -> Event:
+    method, path = line.member("method", str, "a string"), line.member("path", str, "a string")
+    body = line.content(1) if len(line.rest) > 1 else None
+    return Request(line.time, line.connection, method, path, line.headers(), body)
+
+
+def _response(line: _Line) -> Event:
+    status = line.member("status", int, "an integer")
+    return Response(line.time, line.connection, status, line.member("reason", str, "a string"), line.headers())
+
+
+def _piece(line: _Line) -> Event:
+    kind: Literal["sse", "body"] = "sse" if line.kind == "sse" else "body"
+    return Piece(line.time, kind, line.connection, line.content(0))
+
+
+def _end(line: _Line) -> Event:
+    events, tokens = line.member("events", int, "a count"), line.member("tokens", int, "a count")
+    return End(line.time, events, tokens, line.member("sha256", str, "a string"))
+
+
+_READERS: Mapping[str, Callable[[_Line], Event]] = {
+    ">": _frame,
+    "<": _frame,
+    "open": lambda line: Open(line.time, line.connection, line.facts()),
+    "close": _close,
+    "drop": lambda line: Drop(line.time, line.connection, line.facts()),
+    "vocab": _vocab,
+    "blob": _blob,
+    "mark": _remark,
+    "note": _remark,
+    "stat": lambda line: Stat(line.time, line.connection, line.part(0, dict, "an object")),
+    "end": _end,
+    "request": _request,
+    "response": _response,
+    "sse": _piece,
+    "body": _piece,
+    "done": lambda line: Done(line.time, line.connection),
+}
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.start} of a string is not UTF-8"
+    return str(error).removeprefix("JSON is malformed: ")
+
+
+def _shown(value: object) -> str:
+    text = "nothing" if value is None else ascii(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,268 @@
+"""What goes over one connection, as events: bytes or frames of both directions in, requests, responses, frames out."""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from typing import TYPE_CHECKING, Literal
+
+from lmtool.access.credentials import without_credentials
+from lmtool.providers.answer_reader import parts_of
+from lmtool.providers.body_parts import form_of
+from lmtool.trace.content import parse_body, parse_frame, parse_sse_event
+from lmtool.trace.events import Close, Done, Drop, Event, Frame, Open, Piece, Remark, Request, Response
+from lmtool.trace.http_stream import Data, Head, HttpStream, Last, Opaque, is_websocket_handshake
+from lmtool.trace.websocket_stream import CloseFrame, TooLarge, Unreadable, WebSocketStream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from lmtool.trace.content import Style
+    from lmtool.trace.events import Direction
+    from lmtool.trace.http_stream import Part
+
+LARGEST_PIECE = 2**20
+"""Bytes of a body after which it is recorded in pieces."""
+LARGEST_REQUEST = 2**24
+"""Bytes of a request's body that are recorded."""
+_ABNORMAL_CLOSURE = 1006
+_NO_STATUS = 1005
+
+
+class FrameTap:
+    """Makes events of WebSocket messages, where the program itself is ours and needs no proxy. Nothing here raises."""
+
+    def __init__(self, emit: Callable[[int, Iterable[Event]], None], clock: Callable[[], float]) -> None:
+        """Make a tap. emit: takes a connection's number and its events; clock: seconds since the recording began."""
+        self._emit = emit
+        self._clock = clock
+
+    def opened(self, connection: int, agent: str) -> None:
+        """A connection begins."""
+        facts = {"peer": "client", **({"agent": agent} if agent else {})}
+        self._emit(connection, [Open(self._clock(), connection, facts)])
+
+    def frame(self, connection: int, direction: Literal[">", "<"], frame: str | bytes) -> None:
+        """A frame goes by; `>`: from client to server."""
+        self._emit(connection, [Frame(self._clock(), direction, connection, parse_frame(frame, "msgspec"))])
+
+    def ended(self, connection: int, by: Literal["client", "server"], code: int | None) -> None:
+        """A connection is over."""
+        now = self._clock()
+        if code == _ABNORMAL_CLOSURE:
+            self._emit(connection, [Drop(now, connection, {"by": by})])
+        else:
+            self._emit(connection, [Close(now, connection, by, None if code == _NO_STATUS else code)])
+
+
+class ConnectionTap:
+    """Follows one connection, whatever it speaks: HTTP/1.1, WebSocket, both in turn. Nothing here raises.
+
+    A proxy gives `requests.feed` what the client sends until `upgraded`, and its parts to `request_parts`; everything
+    else it forwards first and hands in afterwards. Where HTTP is read elsewhere, parts of both ends are handed in.
+    """
+
+    def __init__(self, connection: int, style: Style) -> None:
+        """Follow the connection of this number; style: tried first when JSON is taken apart."""
+        self.requests = HttpStream(responses=False)
+        """Splits what the client sends."""
+        self.upgraded = False
+        """Whether WebSocket frames are spoken."""
+        self.recordable = True
+        """Whether there is anything to record any more."""
+        self._responses = HttpStream(responses=True)
+        self._number = connection
+        self._style: Style = style
+        self._opened = False
+        self._pending: deque[_RequestRecorder] = deque()
+        self._answer: ResponseRecorder | None = None
+        self._frames: dict[Direction, WebSocketStream] = {}
+        self._close: tuple[str, CloseFrame] | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether every request has its whole answer."""
+        return not self._pending and self._answer is None
+
+    def request_parts(self, time: float, parts: Iterable[Part]) -> Iterator[Event]:
+        """Events of what the client sent."""
+        for part in parts:
+            if isinstance(part, Head):
+                yield from self._begin_request(time, part)
+            elif isinstance(part, Data) and self._pending:
+                self._pending[-1].add(part.body)
+            elif isinstance(part, Last) and self._pending:
+                self._pending[-1].complete = True
+                yield from self._pending[-1].emit(time, self._number, self._style)
+            elif isinstance(part, Opaque) and self.upgraded:
+                yield from self.frames(time, ">", part.raw)
+        yield from self._unfollowed(time, self.requests, "client")
+
+    def _begin_request(self, time: float, head: Head) -> Iterator[Event]:
+        self._pending.append(_RequestRecorder(head))
+        self._responses.methods.append(head.start[0])
+        if not self._opened:
+            self._opened = True
+            agent = head.get("user-agent")
+            facts = {"peer": "client", "path": head.start[1], **({"agent": agent} if agent else {})}
+            yield Open(time, self._number, facts)
+
+    def response_bytes(self, time: float, data: bytes) -> Iterator[Event]:
+        """Events of bytes that the server sent."""
+        if self.upgraded:
+            yield from self.frames(time, "<", data)
+            return
+        yield from self.response_parts(time, self._responses.feed(data))
+        yield from self._unfollowed(time, self._responses, "server")
+
+    def response_parts(self, time: float, parts: Iterable[Part]) -> Iterator[Event]:
+        """Events of what the server sent."""
+        for part in parts:
+            if isinstance(part, Head):
+                yield from self._begin_response(time, part)
+            elif isinstance(part, Data) and self._answer is not None:
+                yield from self._answer.add(time, part.body)
+            elif isinstance(part, Last) and self._answer is not None:
+                yield from self._answer.finish(time)
+                self._answer = None
+            elif isinstance(part, Opaque) and self.upgraded:
+                yield from self.frames(time, "<", part.raw)
+
+    def _begin_response(self, time: float, head: Head) -> Iterator[Event]:
+        status = int(head.start[1]) if head.start[1].isdigit() else 0
+        if 100 <= status < 200 and status != 101:
+            return
+        request = self._pending.popleft() if self._pending else None
+        if status == 101:
+            self._upgrade(head)
+            return
+        if request is not None:
+            yield from request.emit(time, self._number, self._style, even_upgrade=True)
+            if request.upgrade:
+                self.requests.resume()
+            if not request.complete:
+                yield Remark(time, "note", self._number, "answered before the request was complete")
+        yield Response(time, self._number, status, head.start[2], _headers_by_name(head))
+        self._answer = ResponseRecorder(head, self._number, self._style)
+
+    def _upgrade(self, head: Head) -> None:
+        self.upgraded = True
+        extension = head.get("sec-websocket-extensions").lower()
+        deflate = "permessage-deflate" in extension
+        directions: tuple[tuple[Direction, str], ...] = ((">", "client"), ("<", "server"))
+        for direction, end in directions:
+            takeover = f"{end}_no_context_takeover" not in extension
+            self._frames[direction] = WebSocketStream(deflate=deflate, takeover=takeover)
+
+    def frames(self, time: float, direction: Direction, data: bytes) -> Iterator[Event]:
+        """Events of bytes, once `upgraded`."""
+        for item in self._frames[direction].feed(data):
+            if isinstance(item, str | bytes):
+                yield Frame(time, direction, self._number, parse_frame(item, self._style))
+            elif isinstance(item, CloseFrame):
+                self._close = self._close or ("client" if direction == ">" else "server", item)
+            elif isinstance(item, TooLarge):
+                yield Remark(time, "note", self._number, f"{direction} {item.bytes} bytes were not recorded")
+            elif isinstance(item, Unreadable):
+                yield Remark(time, "note", self._number, f"{direction} is no longer recorded: {item.reason}")
+
+    def end(self, time: float, by: str) -> Iterator[Event]:
+        """The connection is over; `by`: who ended it first (`client`, `server` or `proxy`)."""
+        whole = self._responses.between
+        for part in self._responses.end():
+            whole = whole or isinstance(part, Last)
+            yield from self.response_parts(time, [part])
+        if not self._opened:
+            return
+        if self._close is not None:
+            closer, frame = self._close
+            yield Close(time, self._number, closer, frame.code, frame.reason)
+        elif self.upgraded or not self.idle or not whole:
+            yield Drop(time, self._number, {"by": by})
+        else:
+            yield Close(time, self._number, by)
+
+    def _unfollowed(self, time: float, stream: HttpStream, sender: str) -> Iterator[Event]:
+        if stream.broken and self.recordable:
+            self.recordable = False
+            yield Remark(time, "note", self._number, f"no longer recorded: the {sender} sent {stream.broken}")
+
+
+class _RequestRecorder:
+    """A request whose bytes still arrive."""
+
+    def __init__(self, head: Head) -> None:
+        self.upgrade = is_websocket_handshake(head)
+        self.complete = False
+        """Whether its last byte has arrived."""
+        self._head = head
+        self._body = bytearray()
+        self._size = 0
+        self._emitted = False
+
+    def add(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size <= LARGEST_REQUEST:
+            self._body += data
+
+    def emit(self, time: float, number: int, style: Style, *, even_upgrade: bool = False) -> Iterator[Event]:
+        """The request, once; a WebSocket handshake only if it was refused."""
+        if self._emitted or (self.upgrade and not even_upgrade):
+            return
+        self._emitted = True
+        method, path, _ = self._head.start
+        body = parse_body(bytes(self._body), style) if self._body else None
+        yield Request(time, number, method, path, _headers_by_name(self._head), body)
+        if self._size > LARGEST_REQUEST:
+            yield Remark(time, "note", number, f"> {self._size - len(self._body)} bytes of this body were not recorded")
+
+
+class ResponseRecorder:
+    """A response's body as events: server-sent events and JSON lines one by one, all else in large pieces."""
+
+    def __init__(self, head: Head, number: int, style: Style) -> None:
+        """Record the body that follows a head, on the connection of this number."""
+        self._form = form_of(head.get("content-type"))
+        self._parts = parts_of(self._form)
+        packed = head.get("content-encoding").lower() in ("gzip", "x-gzip", "deflate")
+        self._unpack = zlib.decompressobj(47) if packed else None
+        self._number = number
+        self._style: Style = style
+
+    def add(self, time: float, data: bytes) -> Iterator[Event]:
+        """More of the body."""
+        for block in self._parts.split(self._unpacked(data)):
+            yield self._piece(time, block)
+        if self._parts.pending_bytes > LARGEST_PIECE:
+            yield from self._rest(time)
+
+    def finish(self, time: float) -> Iterator[Event]:
+        """The body is complete."""
+        yield from self._rest(time)
+        yield Done(time, self._number)
+
+    def _unpacked(self, data: bytes) -> bytes:
+        if self._unpack is None or not data:
+            return data
+        try:
+            return self._unpack.decompress(data, LARGEST_PIECE * 64)
+        except zlib.error:
+            self._unpack = None  # not what its header says: recorded as it is from here on
+            return data
+
+    def _rest(self, time: float) -> Iterator[Event]:
+        if rest := self._parts.take_rest():
+            yield self._piece(time, rest)
+
+    def _piece(self, time: float, data: bytes) -> Piece:
+        if self._form == "events":
+            return Piece(time, "sse", self._number, parse_sse_event(data, self._style))
+        return Piece(time, "body", self._number, parse_body(data, self._style))
+
+
+def _headers_by_name(head: Head) -> dict[str, str]:
+    """The headers of a message, those of one name as one; never with credentials."""
+    joined: dict[str, str] = {}
+    for name, value in without_credentials(head.headers):
+        joined[name] = f"{joined[name]}, {value}" if name in joined else value
+    return joined

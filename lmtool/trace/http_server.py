@@ -1,0 +1,106 @@
+"""What the proxy and the mock server share, who read HTTP/1.1 themselves: sockets, and admission (`lmtool.access`)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from lmtool.access.policy import Refusal, answer_headers, find_refusal, preflight_headers
+from lmtool.http_api.errors import refused
+from lmtool.trace.http_stream import has_no_body, is_unambiguous, is_websocket_handshake
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+    from socket import socket
+
+    from lmtool.access.policy import AccessPolicy
+    from lmtool.trace.http_stream import Head
+
+CHUNK = 2**16
+"""Bytes read at once; a peer that does not read stops the other one after a few of these."""
+LINGER = 2.0
+"""Seconds that a client has to read its last answer while it still sends."""
+UNREADABLE = Refusal("invalid_headers", "this is no HTTP/1.1", "send requests as RFC 9112 has them")
+
+
+class ConnectionServer:
+    """Serves each connection in a task of its own, until `close`."""
+
+    def __init__(self, serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> None:
+        """serve: called with the two ends of each connection; cancelled by `close`."""
+        self._handle = serve
+        self._servers: list[asyncio.Server] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def listen(self, sockets: Iterable[socket]) -> None:
+        """Take connections on sockets that are bound; returns at once."""
+        for one in sockets:
+            self._servers.append(await asyncio.start_server(self._accept, sock=one, limit=CHUNK))
+
+    async def close(self) -> None:
+        """Take no more connections and cut those that are open."""
+        for server in self._servers:
+            server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def open_connections(self) -> int:
+        """Connections that have not ended."""
+        return len(self._tasks)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        with contextlib.suppress(asyncio.CancelledError):  # only `close` cancels, and waits for this
+            await self._handle(reader, writer)
+
+
+def refusal_of(policy: AccessPolicy, head: Head) -> Refusal | None:
+    """Why a request is refused; None for one that is admitted.
+
+    What needs no key (`/health`, a preflight) must be the head alone: what follows would be admitted with it.
+    """
+    if not is_unambiguous(head):
+        return UNREADABLE
+    method, path = head.start[:2] if has_no_body(head) else ("", "")
+    return find_refusal(policy, head.headers, method=method, path=path.partition("?")[0])
+
+
+def refusal_answer(policy: AccessPolicy, head: Head | None, refusal: Refusal) -> bytes:
+    """The answer to a request that is refused; its connection ends. head: None where none could be read."""
+    if head is None or is_websocket_handshake(head):
+        status, body, kind = refusal.status, refusal.sentence.encode(), "text/plain; charset=utf-8"
+    else:
+        status, body = refused(head.start[1], refusal)
+        kind = "application/json"
+    headers = [] if head is None else answer_headers(policy, head.headers)
+    framing = [("content-type", kind), ("content-length", str(len(body))), ("connection", "close")]
+    return _head(status, [*headers, *refusal.headers, *framing]) + body
+
+
+def preflight_answer(policy: AccessPolicy, head: Head) -> bytes:
+    """The answer to a preflight that was admitted."""
+    return _head(HTTPStatus.NO_CONTENT, preflight_headers(policy, head.headers))
+
+
+async def last_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: bytes) -> None:
+    """Send the last bytes of a connection, and discard input for a moment: an unread body would reset it."""
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(LINGER):
+            writer.write(answer)
+            await writer.drain()
+            if writer.can_write_eof():
+                writer.write_eof()
+            while await reader.read(CHUNK):
+                pass
+
+
+def _head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *(f"{name}: {value}" for name, value in headers), "", ""]
+    return "\r\n".join(lines).encode("latin-1", "replace")

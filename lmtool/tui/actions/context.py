@@ -1,0 +1,145 @@
+"""What every action works with: the app, with its view and source, and ways to say something."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from textual.app import App
+
+from lmtool.errors import LmtoolError
+from lmtool.tui.branches import Branches
+from lmtool.tui.documents.bars import Status
+from lmtool.tui.event_store import EventStore, TraceFile
+from lmtool.tui.screens.dialogs import ReadingScreen
+from lmtool.tui.styles import ASCII, UNICODE, Styles
+from lmtool.tui.view import View
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lmtool.tui.action import Action, Keymap
+    from lmtool.tui.documents.document import Document
+    from lmtool.tui.options import InspectorOptions
+    from lmtool.tui.screens.main import MainScreen
+    from lmtool.tui.sources.source import Source
+
+MESSAGE_SECONDS = 6.0
+"""How long a message stays, and longer the longer it is."""
+
+
+class ActionContext(App[int]):
+    """The app as actions know it; `InspectorApp` adds the keys and the panes."""
+
+    keys: Keymap[ActionContext]
+    main: MainScreen
+    """The panes."""
+
+    def __init__(
+        self, lines: EventStore | TraceFile, source: Source | None, options: InspectorOptions, other: TraceFile | None
+    ) -> None:
+        """Look at `lines`, as the options say. other: a second trace to compare with."""
+        super().__init__()
+        self.lines, self.source, self.options, self.other = lines, source, options, other
+        live = isinstance(lines, EventStore)
+        self.view = View(lines.state, lines, live=live, heat=options.heat, palette=options.palette)
+        self.glyphs = ASCII if options.ascii else UNICODE
+        self.looks = Styles(ascii=options.ascii)
+        self.branches = Branches()
+        self.prompts: list[str] = []
+        """What was typed at the prompt line, the latest last."""
+        self.next_stream: str | None = None
+        """Label of a stream that the cursor goes to as soon as it begins."""
+        name = lines.path.name if isinstance(lines, TraceFile) else ""
+        self.status = Status(source.title if source is not None else name, "LIVE" if live else "FILE")
+        """What the header says of the source."""
+        self.failure: Exception | None = None
+        """What ended the app before its user did."""
+        self.message: tuple[str, bool, float] | None = None
+        """Shown in place of the footer: text, whether it is a warning, until when by the monotonic clock."""
+        self.is_changed = True
+        """Whether everything is to be drawn with the next frame."""
+
+    def do(self, action: Action[ActionContext]) -> None:
+        """Run an action, or say why it is unavailable. The cursor is in sight afterwards where it moved."""
+        before = self._cursor()
+        why = "" if action.unavailable is None else action.unavailable(self)
+        if why:
+            self.say(why, warning=True)
+        else:
+            action.run(self)
+        if self._cursor() != before:
+            self.main.tie()
+        self.changed()
+
+    def _cursor(self) -> tuple[object, ...]:
+        view = self.view
+        return view.stream, view.row, view.frame, view.bar, view.moment, view.mode
+
+    def changed(self) -> None:
+        """Draw everything with the next frame."""
+        self.is_changed = True
+
+    def say(self, text: str, *, warning: bool = False, stays: bool = False) -> None:
+        """Show a message in place of the footer for a few seconds. stays: until a key is pressed."""
+        self.message = (text, warning, math.inf if stays else time.monotonic() + MESSAGE_SECONDS + len(text) / 40)
+        self.changed()
+
+    def say_error(self, error: LmtoolError, *, stays: bool = False) -> None:
+        """Show what went wrong and what to do next."""
+        self.say(" · ".join([error.message, *error.hints]), warning=True, stays=stays)
+
+    def restyle(self) -> None:
+        """Take the colours of the theme and the palette."""
+        self.looks.change(
+            self.get_css_variables(),
+            self.view.palette,
+            color=not self.no_color,
+            dark=self.current_theme.dark,
+            sixteen=self.console.color_system == "standard" and not self.is_headless,
+        )
+        self.changed()
+
+    def read(self, title: str, document: Document, on_choice: Callable[[int], None] | None = None) -> None:
+        """Open a document over the panes. on_choice: called with the target of the line that enter was pressed on."""
+
+        def closed(target: int | None) -> None:
+            if target is not None and on_choice is not None:
+                on_choice(target)
+            self.changed()
+
+        chooses = on_choice is not None
+        self.push_screen(ReadingScreen(title, document, self.looks, self.glyphs, chooses=chooses), closed)
+
+    # The source.
+
+    async def observe(self, source: Source) -> None:
+        """Fold what a source feeds until it is over."""
+        try:
+            await source.run(self.lines.feed)
+        except LmtoolError as error:
+            self.fail(error, "remote has gone")
+            return
+        if source.live:
+            self.status = replace(self.status, word="OVER")
+            if self.options.exit_at_end:
+                self.exit(0)
+        self.changed()
+
+    def resume_source(self) -> None:
+        """Watch a source again that had failed: its server took a request."""
+        if self.source is not None and self.source.live and self.status.trouble:
+            self.status = replace(self.status, word="LIVE", trouble=False)
+            self.run_worker(self.observe(self.source))
+        self.changed()
+
+    def fail(self, error: LmtoolError, word: str) -> None:
+        """The source is over; the last screen stays, unless there is nothing on it."""
+        state = self.view.state
+        self.status = replace(self.status, word=word, trouble=True)
+        self.say_error(error, stays=True)
+        if self.options.exit_at_end or not (state.streams or state.connections):
+            self.failure = error
+            self.exit(error.exit_code)

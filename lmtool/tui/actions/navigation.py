@@ -1,0 +1,245 @@
+"""Actions that change what is looked at: the cursor, the moment, the filter, the colours; and what opens over it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, get_args
+
+from lmtool.errors import LmtoolError
+from lmtool.logprobs.heat import Palette
+from lmtool.tui.alignment import Side
+from lmtool.tui.documents.comparison import ComparisonDocument
+from lmtool.tui.documents.frames import indented
+from lmtool.tui.documents.key_help import help_lines
+from lmtool.tui.documents.list import ListDocument, text_document
+from lmtool.tui.runs import Run, visible
+from lmtool.tui.screens.dialogs import AskScreen
+from lmtool.tui.view import View
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lmtool.tui.actions.context import ActionContext
+    from lmtool.tui.streams import Stream
+
+_PALETTES: tuple[Palette, ...] = get_args(Palette)
+
+
+def no_stream(app: ActionContext) -> str:
+    """Why nothing can be done with the stream under the cursor."""
+    return "no stream yet" if app.view.current is None else ""
+
+
+def is_live(app: ActionContext) -> str:
+    """Why the speed cannot change."""
+    return "what is live has a speed of its own; a file is played slower or faster" if app.view.live else ""
+
+
+def no_colors(app: ActionContext) -> str:
+    """Why there are no themes."""
+    return "there are no colours: NO_COLOR is set, or --color never" if app.no_color else ""
+
+
+# The cursor.
+
+
+def surprising(app: ActionContext, direction: int) -> None:
+    """To the next surprising token of the stream, or for -1 to the one before."""
+    if not app.view.surprising(direction):
+        way, key = "after" if direction > 0 else "before", app.keys.sign("threshold")
+        limit = f"{app.view.threshold:g} bits"
+        app.say(f"no token above {limit} {way} this one in its stream; {key} changes the threshold")
+
+
+def least_likely(app: ActionContext) -> None:
+    """To the least likely token of the stream."""
+    if not app.view.least_likely():
+        app.say("this stream has no logprobs")
+
+
+def threshold(app: ActionContext) -> None:
+    """Another number of bits that makes a token surprising."""
+    app.view.next_threshold()
+    app.say(f"surprising: above {app.view.threshold:g} bits, p < {2**-app.view.threshold:.2g}")
+
+
+def end(app: ActionContext) -> None:
+    """To the last row, and along with new ones."""
+    if app.main.pane_name in ("streams", "detail", "time"):
+        app.main.current.document.move(10**9)
+    else:
+        app.view.end()
+    app.main.tie()
+
+
+# The moment.
+
+
+def play(app: ActionContext, steps: int) -> None:
+    """Play a file faster, or slower for less than 0."""
+    app.view.faster(steps)
+    app.say(f"plays {app.view.speed:g} times as fast as recorded")
+
+
+def mark(app: ActionContext) -> None:
+    """Mark a stream or a moment."""
+    view = app.view
+    if app.main.pane_name != "streams":
+        view.mark_moment()
+        app.say(f"marked {view.time:.3f} s; {app.keys.sign('next_mark')} goes from mark to mark")
+        return
+    view.mark_stream()
+    labels = [view.state.streams[i].label for i in view.stream_marks]
+    more = f"; {app.keys.sign('compare')} compares them" if len(labels) == 2 else ""
+    app.say(f"marked: {' and '.join(labels) or 'no stream'}{more}")
+
+
+def next_mark(app: ActionContext) -> None:
+    """To the next marked moment."""
+    place, key = app.view.next_mark(), app.keys.sign("mark")
+    app.say(f"nothing is marked; {key} marks this moment" if place is None else f"mark at {place:.3f} s")
+
+
+# Looks and filters.
+
+
+def next_palette(app: ActionContext) -> None:
+    """Other colours for the heat."""
+    app.view.palette = _PALETTES[(_PALETTES.index(app.view.palette) + 1) % len(_PALETTES)]
+    app.restyle()
+    app.say(f"heat in {app.view.palette}")
+
+
+def next_theme(app: ActionContext) -> None:
+    """The next theme."""
+    names = sorted(app.available_themes)
+    app.theme = names[(names.index(app.theme) + 1) % len(names)]
+    app.say(f"theme {app.theme}")
+
+
+def blanks(app: ActionContext) -> None:
+    """Show blanks as signs, or not."""
+    app.view.show_blanks = not app.view.show_blanks
+    app.say("blanks are shown as signs" if app.view.show_blanks else "blanks are blank")
+
+
+def ask_filter(app: ActionContext) -> None:
+    """Ask for a filter."""
+    from lmtool.trace.filter import FORMS, parse
+
+    def problem(text: str) -> str:
+        try:
+            parse(text)
+        except LmtoolError as error:
+            return "\n".join([error.message, *error.hints])
+        return ""
+
+    def apply(text: str | None) -> None:
+        if text is not None:
+            app.view.set_filter(parse(text))
+            app.main.tie()
+            app.changed()
+
+    old = "" if app.view.filter is None else app.view.filter.source
+    app.push_screen(AskScreen("Filter", FORMS, app.looks, value=old, check=problem), apply)
+
+
+def clear(app: ActionContext) -> None:
+    """Step back: the zoom, then the filter, then the followed stream."""
+    if app.main.zoomed:
+        app.main.zoom()
+    elif app.view.filter is not None:
+        app.view.set_filter(None)
+    elif app.view.followed_stream is not None:
+        app.view.follow_stream()
+
+
+# Over the panes.
+
+
+def show_help(app: ActionContext) -> None:
+    """The keys of this pane, and what the colours mean."""
+    app.read("Help", ListDocument(help_lines(app.keys, app.main.pane_name, app.view.heat)))
+
+
+def raw_frame(app: ActionContext) -> None:
+    """The whole frame that brought the token."""
+    frame = app.view.current_frame
+    if frame is None:
+        app.say("nothing went over the wire yet")
+        return
+    log, text = app.view.state.frames, app.main.frame_text(frame)
+    place = f"Frame {frame} at {log.times[frame]:.6f} s, connection {log.connections[frame]}"
+    app.read(f"{place}, {len(text)} characters", text_document(indented(text)))
+
+
+def compare(app: ActionContext) -> None:
+    """Compare two streams."""
+    two_traces = app.other is not None and len(app.view.stream_marks) != 2
+    sides = _sides_of_two_traces(app) if two_traces else _sides(app)
+    if isinstance(sides, str):
+        app.say(sides)
+        return
+    title = f"Compare {' with '.join(visible(side.stream.label) for side in sides)}"
+    app.read(title, ComparisonDocument(*sides, app.glyphs))
+
+
+def _sides(app: ActionContext) -> tuple[Side, Side] | str:
+    """The marked streams; without marks a branch or score and its origin, or two of the same prompt."""
+    view, here = app.view, app.view.current
+    if len(view.stream_marks) == 2:
+        a, b = (view.state.streams[i] for i in view.stream_marks)
+        return Side(view, a), Side(view, b)
+    if here is None:
+        return no_stream(app)
+    origin = app.branches.origin(here.label)
+    there = view.state.find(origin) if origin is not None else _alike(view.streams(), here)
+    if there is None:
+        return f"mark two streams in pane 1 with {app.keys.sign('mark')}; none has the prompt of {here.label}"
+    first, second = sorted((here, there), key=lambda stream: stream.index)
+    return Side(view, first), Side(view, second)
+
+
+def _sides_of_two_traces(app: ActionContext) -> tuple[Side, Side] | str:
+    other, here = app.other, app.view.current
+    assert other is not None
+    try:
+        while not other.is_loaded and not other.load(5.0):
+            pass
+    except LmtoolError as error:
+        return error.message
+    if here is None:
+        return no_stream(app)
+    same_label, alike = other.state.find(here.label), _alike(other.state.streams, here)
+    there = same_label if same_label is not None and (alike is None or same_label.prompt == here.prompt) else alike
+    there = there or next(iter(other.state.streams), None)
+    if there is None:
+        return f"{other.path.name} has no stream"
+    return Side(app.view, here), Side(View(other.state, other, live=False), there)
+
+
+def _alike(streams: Iterable[Stream], here: Stream) -> Stream | None:
+    """The latest other stream of the same prompt; for a score a generated one, where there is one."""
+    same = [stream for stream in streams if stream is not here and stream.prompt == here.prompt]
+    kinds = ("GEN", "SCORE") if here.kind == "SCORE" else (here.kind,)
+    alike = [stream for kind in reversed(kinds) for stream in same if stream.kind == kind]
+    return alike[-1] if alike else None
+
+
+def tree(app: ActionContext) -> None:
+    """The tree of branches."""
+    stream = app.view.current
+    assert stream is not None
+    columns = max(20, app.size.width * 96 // 100 - 4)
+    lines = app.branches.lines(app.view, stream.label, columns, ascii_only=app.options.ascii)
+    if len(lines) < 2:
+        key = app.keys.sign("branch")
+        lines += [
+            [],
+            [Run(f"no branches yet: {key} on an alternative (pane 3) goes on from it in a new stream", "dim")],
+        ]
+
+    def go(target: int) -> None:
+        app.view.choose_stream(target)
+        app.main.tie()
+
+    app.read("Branches", ListDocument(lines, cursor=app.glyphs.cursor), go)

@@ -1,0 +1,189 @@
+"""Actions that send requests: branches, prompts, scores; on the inspector's own connection, never on a watched one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lmtool.errors import LmtoolError
+from lmtool.tui import request_builder
+from lmtool.tui.request_builder import LINE_FEED, editable_text
+from lmtool.tui.screens.dialogs import LONGEST, AskScreen
+from lmtool.tui.sources.requests import parse_prompt, parse_score
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from lmtool.tui.actions.context import ActionContext
+    from lmtool.tui.request_builder import EditableText
+    from lmtool.tui.sources.requests import TextToScore
+    from lmtool.tui.streams import Stream
+    from lmtool.types import GenerateRequest
+
+HISTORY = 200
+"""Prompts that the up key goes back through."""
+
+
+def no_server(app: ActionContext) -> str:
+    """Why no request can be sent."""
+    if app.source is None:
+        return "a file answers nothing: open it with  --connect ws://HOST:PORT"
+    return "" if app.source.generate is not None else app.source.no_requests or "not connected yet"
+
+
+def no_scoring(app: ActionContext) -> str:
+    """Why nothing can be scored."""
+    no_scores = app.source is not None and app.source.score is None
+    return no_server(app) or ("this source cannot score" if no_scores else "")
+
+
+def branch(app: ActionContext) -> None:
+    """Go on from the alternative under the cursor in a new stream."""
+    _branch(app, request_builder.branch, "")
+
+
+def bias_out(app: ActionContext) -> None:
+    """Go on without the alternative under the cursor in a new stream."""
+    _branch(app, request_builder.bias_out, "not ")
+
+
+def _branch(app: ActionContext, build: Callable[..., GenerateRequest], lead: str) -> None:
+    alternative = _alternative(app)
+    if alternative is None:
+        return
+    view, (row, token) = app.view, alternative
+    parent, position = view.state.stream_of(row), view.position(row)
+    try:
+        request = build(view, row, token)
+    except LmtoolError as error:
+        app.say_error(error)
+        return
+
+    async def send() -> None:
+        label = await _send(app, request)
+        if label is not None:
+            app.branches.add(parent.label, position, label, f"{lead}{view.measures.quote(token)}")
+            key = app.keys.sign("tree")
+            app.say(f"stream {label} goes on from {parent.label} at token #{position}; {key} shows the tree")
+
+    app.run_worker(send())
+
+
+def _alternative(app: ActionContext) -> tuple[int, int] | None:
+    """Row of the token and id of the alternative under the cursor."""
+    row = app.view.token
+    top = app.view.measures.alternatives(row) if row is not None else ()
+    if row is None or not top:
+        app.say("no token yet" if row is None else "this token has no alternatives; request some with top_logprobs=5")
+        return None
+    token = top[min(app.view.bar, len(top) - 1)][0]
+    if not isinstance(token, int):
+        app.say("the tokens of this stream have no ids, so that nothing can go on from one of them")
+        return None
+    return row, token
+
+
+async def _send(app: ActionContext, request: GenerateRequest) -> str | None:
+    assert app.source is not None
+    assert app.source.generate is not None
+    return await _label_of(app, app.source.generate(request))
+
+
+async def _label_of(app: ActionContext, request: Awaitable[str]) -> str | None:
+    """The label of a request's stream, to which the cursor goes; None where it could not be sent."""
+    try:
+        label = await request
+    except LmtoolError as error:
+        app.say_error(error)
+        return None
+    app.next_stream = label
+    app.resume_source()
+    return label
+
+
+def prompt(app: ActionContext) -> None:
+    """Ask for a prompt and send it."""
+    hint = "words at the end such as max_tokens=50 temperature=.8 set parameters; up brings the last line back"
+
+    async def send(request: GenerateRequest) -> None:
+        label = await _send(app, request)
+        if label is not None:
+            app.say(f"stream {label}")
+
+    def submit(text: str | None) -> None:
+        if text:
+            app.prompts[:] = [*app.prompts, text][-HISTORY:]
+            app.run_worker(send(parse_prompt(text)))
+
+    app.push_screen(AskScreen("Prompt", hint, app.looks, check=_problem, history=app.prompts), submit)
+
+
+def _problem(text: str) -> str:
+    try:
+        parse_prompt(text)
+    except LmtoolError as error:
+        return error.message
+    return ""
+
+
+def score(app: ActionContext) -> None:
+    """Have the stream's tokens scored, or a text that is asked for."""
+    stream = app.view.current
+    hint = "PROMPT => TEXT gives each token of TEXT its logprob after PROMPT; without => the whole text is scored."
+    if stream is not None:
+        try:
+            own = editable_text(app.view, stream)
+        except LmtoolError as error:
+            hint = f"{error.message}. {hint}"
+        else:
+            _score_own(app, stream, own)
+            return
+    app.push_screen(AskScreen("Score", hint, app.looks), lambda text: _score(app, parse_score(text or ""), ""))
+
+
+def _score_own(app: ActionContext, stream: Stream, own: EditableText) -> None:
+    """Have a stream's tokens scored after its own prompt; a person may edit their text before."""
+    line = own.line
+    if len(line) > LONGEST:
+        _score(app, own.after_edit(line), stream.label)
+        return
+    hint = (
+        f"the tokens of {stream.label} after its own prompt, as they are; edit the text ({LINE_FEED} is a line "
+        "feed), and what differs is tokenized anew"
+    )
+    app.push_screen(
+        AskScreen("Score", hint, app.looks, value=line),
+        lambda text: _score(app, None if text is None else own.after_edit(text), stream.label),
+    )
+
+
+def _score(app: ActionContext, text: TextToScore | None, origin: str) -> None:
+    """origin: the stream whose tokens these are; empty for a text of a person's own."""
+    source = app.source
+    if text is None or not (text.whole or text.before) or source is None or source.score is None:
+        return
+    request = source.score(text)
+
+    async def send() -> None:
+        label = await _label_of(app, request)
+        if label is None:
+            return
+        sentence = f"stream {label}"
+        if origin:
+            app.branches.scores[label] = origin
+            same, rest = len(text.before) + len(text.after), ", the rest tokenized anew" if text.text else ""
+            sentence += f" scores {same} tokens of {origin} as they are{rest}; {app.keys.sign('compare')} compares"
+        app.say(sentence)
+
+    app.run_worker(send())
+
+
+def cancel(app: ActionContext) -> None:
+    """End a stream of the inspector's own."""
+    stream = app.view.current
+    if stream is None or app.source is None:
+        app.say("no stream to end" if stream is None else "a file has no running streams")
+    elif stream.ended is not None:
+        app.say(f"stream {stream.label} is over already")
+    else:
+        app.source.cancel(stream.label)
+        app.say(f"ending {stream.label}, if it was begun here: no other stream can be ended")

@@ -1,0 +1,173 @@
+"""Which source the command line means, and its making."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lmtool.access.outgoing import split_url
+from lmtool.errors import ConnectError, FileError, LmtoolError, TimeLimitError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lmtool.lmtp.endpoint import Endpoint
+    from lmtool.serving.config import AccessConfig
+    from lmtool.text.tokenizer import TextTokenizer
+    from lmtool.tui.options import SourceOptions
+    from lmtool.tui.sources.source import Source
+    from lmtool.types import GenerateRequest, ModelInfo, TokenizerInfo
+
+PROBE_LIMIT = 1.0
+"""Seconds that a server at the default address has to answer before the demo begins."""
+_ADDRESS = re.compile(r"(\w+://|stdio:|:\d+|(?:[^\s/@]*@)?[\w.-]+:\d+/?$)")
+
+
+@dataclass(slots=True)
+class SourceFactory:
+    """Makes the source. `warn` gets sentences, now and while the source runs."""
+
+    options: SourceOptions
+    warn: Callable[[str], None]
+    access: AccessConfig
+    """Who may use the port of `--proxy`."""
+    local_tokenizer: Callable[[TokenizerInfo], TextTokenizer | None]
+    """Finds a tokenizer on this machine; may block."""
+    _tokenizer: TextTokenizer | None = field(default=None)
+
+    async def make(self) -> Source:
+        """The source; needs a running loop. Raises `UsageError`, `FileError`, `ResourceError`, ..."""
+        options = self.options
+        if options.tokenizer is not None:
+            from lmtool.text.tokenizer import load_tokenizer
+
+            self._tokenizer = load_tokenizer(options.tokenizer)
+        if (options.proxy is None) != (options.to is None):
+            raise UsageError("--proxy LISTEN and --to URL belong together", "give both, or neither")
+        if options.proxy is not None and options.to is not None:
+            return self._proxy(options.proxy, options.to)
+        if len(options.targets) > 1:
+            raise UsageError(f"{len(options.targets)} targets were given", "name one URL, one trace, or two traces")
+        target = options.targets[0] if options.targets else options.connect or options.endpoint
+        if target is None:
+            return await self._default()
+        return self._connect(target) if is_address(target) else self._file(Path(target))
+
+    def find_tokenizer(self, info: ModelInfo) -> TextTokenizer | None:
+        """The tokenizer of a served model, where it is on this machine."""
+        if self._tokenizer is not None or info.tokenizer is None:
+            return self._tokenizer
+        return self.local_tokenizer(info.tokenizer)
+
+    def _proxy(self, listen: str, to: str) -> Source:
+        from lmtool.serving.listening import bind_proxy, parse_listen, proxy_url
+        from lmtool.trace.proxy import parse_target
+        from lmtool.tui.sources.proxy import ProxySource
+
+        if self.options.targets:
+            raise UsageError("--proxy watches other programs; it goes with no TARGET", "leave one of them out")
+        target = parse_target(to)
+        place = parse_listen(listen)
+        policy = self.access.policy(place, self.options.api_key)
+        for sentence in policy.warnings(public=place.public):
+            self.warn(sentence)
+        sockets = bind_proxy(place, "--proxy")
+        if target.authorization is not None:
+            self.warn("the key in --to is for requests from here: clients of the proxy show their own")
+        own = self._endpoint(to) if target.url.startswith("ws") else None
+        source = ProxySource(
+            target,
+            sockets,
+            self.warn,
+            find_tokenizer=self.find_tokenizer,
+            spell=None if self._tokenizer is None else self._tokenizer.piece,
+            endpoint=own if self.options.connect is None else self._endpoint(self.options.connect),
+            policy=policy,
+        )
+        source.url = proxy_url(place, sockets, target)
+        return source
+
+    def _file(self, path: Path) -> Source:
+        from lmtool.tui.sources.file import FileSource
+
+        if not path.exists():
+            raise FileError(
+                f"there is no file {str(path)!r}, and it is no address either",
+                "a trace:   lmtool inspect NAME.lmtp.jsonl",
+                "a server:  lmtool inspect ws://HOST:PORT/",
+            )
+        endpoint = None if self.options.connect is None else self._endpoint(self.options.connect)
+        return FileSource(path, self.warn, find_tokenizer=self.find_tokenizer, endpoint=endpoint)
+
+    def _endpoint(self, address: str) -> Endpoint:
+        from lmtool.lmtp.endpoint import parse
+
+        return parse(address, self.options.api_key)
+
+    def _connect(self, url: str) -> Source:
+        from lmtool.tui.sources.connect import ConnectSource
+
+        if url.startswith(("http://", "https://")) and "/v1" in url:
+            shown = split_url(url)[0]
+            raise UsageError(
+                f"{shown} speaks OpenAI's API: watch what its clients say",
+                f"lmtool inspect --proxy 127.0.0.1:8081 --to {shown}",
+            )
+        return ConnectSource(
+            self._endpoint(url),
+            self.warn,
+            find_tokenizer=self.find_tokenizer,
+            model=self.options.model,
+            prompts=self._requests(self.options.prompts),
+            stay=self.options.stay,
+        )
+
+    async def _default(self) -> Source:
+        from lmtool.serving.composition import need_serve_packages
+        from lmtool.tui.sources.demo import PROMPTS, DemoSource, demo_server
+
+        if await _answers(self._endpoint(self.options.default)):
+            return self._connect(self.options.default)
+        try:
+            need_serve_packages()
+        except LmtoolError as missing:
+            raise ConnectError(
+                f"no LMTP server at {split_url(self.options.default)[0]}, and the demo cannot start: {missing.message}",
+                *missing.hints,
+                "or point at a server:  lmtool inspect ws://HOST:PORT/",
+            ) from None
+        return DemoSource(
+            demo_server,
+            self.warn,
+            find_tokenizer=self.find_tokenizer,
+            prompts=self._requests(self.options.prompts or PROMPTS),
+            stay=self.options.stay,
+        )
+
+    def _requests(self, lines: Sequence[str]) -> Sequence[GenerateRequest]:
+        from lmtool.tui.sources.demo import SAMPLING, racing
+
+        return racing(lines, replace(SAMPLING, max_tokens=self.options.max_tokens))
+
+
+def is_address(text: str) -> bool:
+    """Whether a target is a server, not a file: `ws://...`, `HOST:PORT`, `:PORT`, `stdio:COMMAND`."""
+    return _ADDRESS.match(text) is not None and not Path(text).is_file()
+
+
+def is_file(target: str) -> bool:
+    """Whether a target is there to be read."""
+    return Path(target).exists()
+
+
+async def _answers(endpoint: Endpoint) -> bool:
+    """Whether a server is there. Raises `AccessDeniedError` for one that wants another key."""
+    from lmtool.lmtp.client import LmtpClient
+
+    try:
+        async with LmtpClient(endpoint, open_timeout=PROBE_LIMIT):
+            return True
+    except (ConnectError, TimeLimitError):
+        return False

@@ -1,0 +1,43 @@
+"""The start of a worker's processes."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lmtool.backends.vllm import worker
+
+PROGRAM = f"""
+import os, runpy, subprocess, sys
+from pathlib import Path
+sys.path.insert(0, {str(Path(worker.__file__).parent)!r})
+program = runpy.run_path({worker.__file__!r})
+program["expose_package"](Path(sys.argv[1]))
+import lmtool.backends.vllm.watchdog
+print(lmtool.__file__)
+print(os.environ["PYTHONPATH"])
+print([entry for entry in sys.path if entry.endswith("vllm")])
+"""
+
+
+def test_this_package_comes_first(tmp_path: Path, foreign_python: str) -> None:
+    """Before another lmtool of the environment; the modules beside the program are not at hand by their last names."""
+    done = subprocess.run(
+        [foreign_python, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, check=True, cwd=tmp_path,
+        env={"PYTHONPATH": "/elsewhere"},
+    )  # fmt: skip
+    packages = tmp_path / "packages"
+    assert done.stdout.splitlines() == [str(packages / "lmtool/__init__.py"), f"{packages}:/elsewhere", "[]"]
+
+
+def test_the_shared_folder_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A socket has to fit in, and the name of a folder for temporary files may be long."""
+    long = tmp_path / ("x" * 80)
+    long.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(long))
+    folder = worker.make_directory()
+    assert len(str(folder / "alive")) < 104
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.rmdir()

@@ -1,0 +1,46 @@
+"""What both commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+
+from lmtool.cli.conformance.suite_options import SuiteOptions, choose, finish, show
+from lmtool.conformance.results import Problem, judge
+from lmtool.conformance.transcript import Transcript
+from lmtool.errors import FileError, UsageError
+from lmtool.terminal import Output
+from lmtool.trace.outcomes import KnownFailures
+
+NONE = SuiteOptions()
+
+
+def test_choosing() -> None:
+    """Grades with commas; nothing left is an error."""
+    assert {case.grade for case in choose("server", SuiteOptions("must, compat"))} == {"must", "compat"}
+    with pytest.raises(UsageError, match="no list of grades"):
+        choose("server", SuiteOptions(""))
+    with pytest.raises(UsageError, match="no client case fits GEN-99"):
+        choose("client", SuiteOptions("must", ("GEN-99",)))
+
+
+def test_the_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """1 where a case failed; a remark alone keeps no trace."""
+    out, case = Output.of(), choose("server", NONE)[0]
+    odd = show(out, judge(case, [Problem("info", "look")], 0.0, KnownFailures()), Transcript(), tmp_path / "a")
+    assert odd.trace == ""
+    finish(out, [odd], NONE)
+    failed = show(out, judge(case, [Problem("fail", "wrong")], 0.0, KnownFailures()), Transcript(), tmp_path / "a")
+    assert Path(failed.trace).is_file()
+    with pytest.raises(typer.Exit) as ended:
+        finish(out, [odd, failed], NONE)
+    assert ended.value.exit_code == 1
+    assert "2 cases · 1 info · 1 fail" in capsys.readouterr().out
+
+
+def test_a_report_that_cannot_be_written(tmp_path: Path) -> None:
+    """It is a FileError."""
+    with pytest.raises(FileError, match="cannot write"):
+        finish(Output.of(), [], SuiteOptions(junit=tmp_path))

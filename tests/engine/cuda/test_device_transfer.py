@@ -1,0 +1,54 @@
+"""Tensors between host and device."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lmtool.engine.device_transfer import arrival, put_rows, select_rows, to_device, to_host
+
+TABLE = torch.arange(12.0).view(4, 3)
+
+
+@pytest.mark.parametrize("members", [[0, 1, 2, 3], [1, 2], [3], [2, 0], [0, 2, 1, 3]])
+def test_taken_and_put_back(members):
+    """Rows come in the order asked for, and go back to where they came from."""
+    taken = select_rows(TABLE, members)
+    assert taken.tolist() == [TABLE[member].tolist() for member in members]
+    copied = torch.zeros(4, 3)
+    put_rows(copied, members, taken)
+    assert copied.tolist() == [TABLE[row].tolist() if row in members else [0.0] * 3 for row in range(4)]
+
+
+def test_rows_in_a_row_are_no_copy():
+    """What follows each other is a view."""
+    assert select_rows(TABLE, [1, 2]).data_ptr() == TABLE[1].data_ptr()
+
+
+def test_to_device():
+    """Plain ints become a tensor of the requested dtype."""
+    assert to_device([1, 2], torch.int32, torch.device("cpu")).dtype == torch.int32
+
+
+def test_on_cpu_nothing_is_copied():
+    """The tensor is there already."""
+    tensor = torch.arange(3)
+    assert to_host(tensor).data_ptr() == tensor.data_ptr()
+    arrival(tensor.device)()
+
+
+@pytest.mark.cuda
+def test_from_a_gpu(gpu):
+    """The copy is queued behind what the GPU computes, waits for nothing, and is whole after its arrival."""
+    tensor = torch.zeros(1000, device=gpu)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(50):
+            tensor += 1
+        copy = to_host(tensor)
+        wait = arrival(gpu)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    wait()
+    assert copy.is_pinned()
+    assert copy.tolist() == [50.0] * 1000

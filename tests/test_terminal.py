@@ -1,0 +1,80 @@
+"""What reaches a terminal or a pipe."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmtool.terminal import Output, visible, wants_color
+
+
+class Terminal(io.StringIO):
+    """A text stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@given(st.text())
+def test_no_control_character_reaches_the_terminal(text: str) -> None:
+    """Escape sequences in a model's output are an attack: only line feed and tab pass."""
+    shown = visible(text)
+    assert not any((ord(c) < 0x20 and c not in "\n\t") or 0x7F <= ord(c) < 0xA0 for c in shown)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain 🙂 text\n", "plain 🙂 text\n"),
+        ("\x1b[31mred", "⟨1b⟩[31mred"),
+        ("bell\x07", "bell⟨07⟩"),
+        ("dos\r\nline", "dos\nline"),
+        ("over\rwrite", "over⟨0d⟩write"),
+        ("abc\u202edef", "abc⟨202e⟩def"),
+    ],
+)
+def test_visible(text: str, shown: str) -> None:
+    """Controls are named by their code; everything printable is left alone."""
+    assert visible(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("when", "environment", "terminal", "expected"),
+    [
+        (None, {}, True, True),
+        (None, {}, False, False),
+        ("auto", {"NO_COLOR": "1"}, True, False),
+        (None, {"TERM": "dumb"}, True, False),
+        (None, {"FORCE_COLOR": "1"}, False, True),
+        (None, {"NO_COLOR": "1", "FORCE_COLOR": "1"}, True, False),
+        ("always", {"NO_COLOR": "1"}, False, True),
+        ("never", {"FORCE_COLOR": "1"}, True, False),
+    ],
+)
+def test_colour_is_decided_by_option_then_environment_then_terminal(
+    monkeypatch: pytest.MonkeyPatch, when: str | None, environment: dict[str, str], terminal: bool, expected: bool
+) -> None:
+    """--color, then NO_COLOR, then FORCE_COLOR, then a capable terminal."""
+    for name in ("NO_COLOR", "FORCE_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    stream = Terminal() if terminal else io.StringIO()
+    assert wants_color(stream, when) is expected  # type: ignore[arg-type] # the table holds plain strings
+
+
+def test_a_pipe_gets_the_text_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """Text for another program is not altered."""
+    Output(color=False, note_color=False, terminal=False).write("a\x1bb\r\n")
+    assert capsys.readouterr().out == "a\x1bb\r\n"
+
+
+def test_quiet_silences_notes_but_not_warnings(capsys: pytest.CaptureFixture[str]) -> None:
+    """-q: no notes on stderr."""
+    out = Output(color=False, note_color=False, terminal=False, quiet=True)
+    out.note("loading")
+    out.warn("no authentication")
+    assert capsys.readouterr().err == "warning: no authentication\n"

@@ -1,0 +1,123 @@
+"""The inspector without a screen: lines and sentences, pictures and exports."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from lmtool.errors import ConnectError, FileError, UsageError
+from lmtool.trace.filter import parse
+from lmtool.tui import headless
+from lmtool.tui.headless import export, need_screen, save_snapshot
+from lmtool.tui.options import InspectorOptions
+from lmtool.tui.sources.connect import ConnectSource
+from lmtool.types import GenerateRequest, SamplingParams
+from tests.lmtp.harness import serving
+from tests.scripted_model import ScriptedModel
+
+RECORDING = Path(__file__).parents[2] / "recordings/two_streams_interleaved.lmtp.jsonl"
+
+
+def source(url: str) -> ConnectSource:
+    prompts = [GenerateRequest(0, (1,), SamplingParams(max_tokens=3))]
+    return ConnectSource(url, pytest.fail, find_tokenizer=lambda _info: None, prompts=prompts, stay=False)
+
+
+async def test_a_source_is_printed_until_it_is_over() -> None:
+    """A line an event, and the end when the prompts are answered."""
+    async with serving(ScriptedModel()) as served:
+        connected = source(served.url)
+        lines: list[str] = []
+        await headless.print_source(lines.append, connected, asyncio.Event())
+        await connected.close()
+    assert sum("p ." in line for line in lines) == 3
+
+
+async def test_a_server_that_is_not_there() -> None:
+    """Its error is raised."""
+    async with serving(ScriptedModel()) as served:
+        url = served.url
+    with pytest.raises(ConnectError):
+        await headless.print_source(pytest.fail, source(url), asyncio.Event(), sentences=True)
+
+
+async def test_a_source_can_be_stopped() -> None:
+    """Whoever sets the event ends it in good order."""
+    async with serving(ScriptedModel()) as served:
+        connected = ConnectSource(served.url, pytest.fail, find_tokenizer=lambda _info: None)
+        stop = asyncio.Event()
+        stop.set()
+        async with asyncio.timeout(10):
+            await headless.print_source(lambda _line: None, connected, stop)
+        await connected.close()
+
+
+def test_a_trace() -> None:
+    """In lines with a filter, and in sentences."""
+    lines: list[str] = []
+    headless.print_trace(lines.append, str(RECORDING), expression=parse("sid:1"), sentences=False)
+    assert lines
+    assert all("1/1" in line for line in lines)
+    spoken: list[str] = []
+    headless.print_trace(spoken.append, str(RECORDING), expression=None, sentences=True)
+    assert sum("Stream 1/" in line for line in spoken) == 2
+
+
+@pytest.mark.parametrize("sentences", [False, True])
+def test_a_filter_that_nothing_passes(sentences: bool) -> None:
+    """Nothing is printed."""
+    headless.print_trace(pytest.fail, str(RECORDING), expression=parse("sid:99"), sentences=sentences)
+
+
+def test_no_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A screen needs a terminal on all three streams, and one that can be drawn on."""
+    assert not headless.has_screen()  # the tests' own streams are no terminal
+
+    class Terminal:
+        def isatty(self) -> bool:
+            return True
+
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, name, Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    assert headless.has_screen()
+    monkeypatch.setenv("TERM", "dumb")
+    assert not headless.has_screen()
+
+
+def test_other_commands_need_a_screen() -> None:
+    """Where there is none, they say which option to leave out."""
+    with pytest.raises(UsageError, match="--inspect needs a terminal"):
+        need_screen("--inspect")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.md", "a.ansi", "a.svg", "a.html", "a.lmtp.jsonl"])
+def test_every_form(name: str, tmp_path: Path) -> None:
+    """The ending says what to write; a file that exists is left alone."""
+    export(RECORDING, tmp_path / name, "1/2", InspectorOptions(), force=False)
+    assert (tmp_path / name).stat().st_size > 100
+    with pytest.raises(FileError):
+        export(RECORDING, tmp_path / name, None, InspectorOptions(), force=False)
+    export(RECORDING, tmp_path / name, None, InspectorOptions(), force=True)
+
+
+def test_a_stream_that_is_not_there(tmp_path: Path) -> None:
+    """It says which ones are."""
+    with pytest.raises(UsageError) as caught:
+        export(RECORDING, tmp_path / "a.csv", "9/9", InspectorOptions(), force=False)
+    assert "1/1, 1/2" in caught.value.hints[0]
+
+
+async def test_a_picture(tmp_path: Path) -> None:
+    """The whole screen at a moment, or two traces compared; nothing is overwritten unasked."""
+    path = tmp_path / "a.svg"
+    await save_snapshot([RECORDING], path, "100x30", InspectorOptions(at=0.004), force=False)
+    assert "1/2" in path.read_text()
+    with pytest.raises(FileError, match="exists already"):
+        await save_snapshot([RECORDING], path, "100x30", InspectorOptions(), force=False)
+    await save_snapshot([RECORDING, RECORDING], path, "100x30", InspectorOptions(), force=True)
+    with pytest.raises(FileError, match="cannot write"):
+        await save_snapshot([RECORDING], tmp_path / "no/a.svg", "100x30", InspectorOptions(), force=False)
