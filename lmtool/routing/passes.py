@@ -77,7 +77,7 @@ class Passes:
         self._excluded.add(member)
 
     def step(self, now: float) -> Step:
-        """What to do next. Between a `Try` and the next call, the member's health is told how it went."""
+        """What to do next. After a `Try`, record in the member's health how it went before calling this again."""
         if now - self.started >= self.retry.deadline:
             return GiveUp("deadline", self._soonest(now))
         if self._queue is None:

@@ -99,6 +99,18 @@ class WeightedRoundRobin(_Plain):
         return ordered
 
 
+@dataclass(frozen=True, slots=True)
+class LatencyPolicy:
+    """How a member's latency is averaged and kept up to date."""
+
+    decay: float = 0.06
+    """Weight of a new value in the average."""
+    warmup_samples: int = 3
+    """Requests that it gets before averages decide."""
+    update_interval: float = 30.0
+    """Seconds after which it gets a request again where it had none."""
+
+
 @dataclass
 class _Latency:
     """A member's latency, as an exponentially weighted average."""
@@ -115,12 +127,8 @@ class _Latency:
 class LeastLatency:
     """The quickest first, once each has had its warm-up; a member that was long not first is tried again."""
 
-    decay: float = 0.06
-    """Weight of a new value in the average."""
-    warmup_samples: int = 3
-    """Requests that each member gets before averages decide."""
-    update_interval: float = 30.0
-    """Seconds after which a member that had no request gets one."""
+    policies: Mapping[int, LatencyPolicy] = field(default_factory=dict)
+    """By member; defaults for any other."""
     _latencies: dict[int, _Latency] = field(default_factory=dict)
 
     def order(self, candidates: Sequence[Candidate], now: float) -> list[Candidate]:
@@ -128,10 +136,10 @@ class LeastLatency:
         known = {candidate.member: self._latencies.setdefault(candidate.member, _Latency()) for candidate in candidates}
 
         def rank(candidate: Candidate) -> tuple[float, float, int]:
-            latency = known[candidate.member]
-            if latency.choices < self.warmup_samples:
+            latency, policy = known[candidate.member], self._policy(candidate.member)
+            if latency.choices < policy.warmup_samples:
                 return -2, latency.choices, candidate.member
-            if now - latency.chosen_at >= self.update_interval:
+            if now - latency.chosen_at >= policy.update_interval:
                 return -1, latency.chosen_at, candidate.member
             return 0, latency.seconds, candidate.member
 
@@ -145,7 +153,10 @@ class LeastLatency:
         """Move the member's average towards these seconds a token."""
         latency = self._latencies.setdefault(member, _Latency())
         average = seconds if math.isinf(latency.seconds) else latency.seconds
-        latency.seconds, latency.chosen_at = average + self.decay * (seconds - average), now
+        latency.seconds, latency.chosen_at = average + self._policy(member).decay * (seconds - average), now
+
+    def _policy(self, member: int) -> LatencyPolicy:
+        return self.policies.get(member, LatencyPolicy())
 
 
 @dataclass

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmtool.routing.strategies import SLACK, STRATEGIES, Candidate, LeastLatency, least_loaded
+from lmtool.routing.strategies import SLACK, STRATEGIES, Candidate, LatencyPolicy, LeastLatency, least_loaded
 
 loads = st.dictionaries(st.integers(0, 20), st.integers(0, 100), min_size=1)
 prefixes = st.dictionaries(st.integers(0, 20), st.integers(1, 9))
@@ -102,7 +102,7 @@ class TestLeastLatency:
 
     def test_averages_move_with_what_is_measured(self) -> None:
         """By their decay; a member that has become slow is left."""
-        strategy = LeastLatency(decay=0.5, warmup_samples=1)
+        strategy = LeastLatency(dict.fromkeys((0, 1), LatencyPolicy(decay=0.5, warmup_samples=1)))
         both = [Candidate(0), Candidate(1)]
         for member, value in ((0, 0.1), (1, 0.2)):
             assert strategy.order(both, 0.0)[0].member == member
