@@ -164,8 +164,8 @@ class GenerateRequest:
     prefill_only: bool = False
     """Compute the prompt's keys and values and sample nothing, so that later prompts that begin with it start faster.
 
-    Ends with `prefill`, without a token; `sampling`, `constraint` and `logits_processors` are ignored. Models that are
-    not computed by lmtool's own engine refuse it.
+    Ends with `prefill`, without a token; `sampling`, `constraint` and `logits_processors` are ignored. It runs behind
+    all other requests, whatever its `priority`. Models that are not computed by lmtool's own engine refuse it.
     """
 
 

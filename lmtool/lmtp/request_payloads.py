@@ -75,6 +75,7 @@ def _read_generate(stream: str, members: Mapping[str, bytes]) -> Generate:
         constraint=_constraint(members),
         priority=_optional(members, "priority", request_fields.PRIORITY) or 0,
         logits_processors=_processors(members),
+        prefill_only=_switch(members, "prefill_only"),
     )
     return Generate(request, **_extras("GENERATE", members))
 
@@ -248,21 +249,30 @@ _LMQL_FIELDS = {"model", "stream_id", "prompt", "scored", "max_tokens", "tempera
 
 
 def _generate_payload(request: GenerateRequest) -> dict[str, object]:
-    if request.prefill_only:
-        raise RequestError("LMTP cannot ask for a prefill alone", "send a request with max_tokens 1")
     payload = _payload(request.model, str(request.stream_id))
     payload |= _prompt_payload(request.prompt)
+    payload |= _PREFILL if request.prefill_only else _sampling_payload(request)
+    if request.text != _is_text(request.prompt):
+        payload["text"] = request.text
+    if request.priority:
+        payload["priority"] = request.priority
+    return payload
+
+
+_PREFILL: Mapping[str, object] = {"prefill_only": True, "max_tokens": 0}
+"""With `max_tokens`, a server that does not know the first one samples nothing either."""
+
+
+def _sampling_payload(request: GenerateRequest) -> dict[str, object]:
+    """What a request says of the tokens to sample."""
+    payload: dict[str, object] = {}
     for name, default in DEFAULTS.items():
         if (value := getattr(request.sampling, name)) != default:
             payload[name] = _json_value(name, value)
-    if request.text != _is_text(request.prompt):
-        payload["text"] = request.text
     if request.constraint is not None:
         payload["constraint"] = written(request.constraint)
     if request.logits_processors:
         payload["logits_processors"] = written_processors(request.logits_processors)
-    if request.priority:
-        payload["priority"] = request.priority
     return payload
 
 

@@ -1,6 +1,7 @@
 """Requests: every field read with its range, and written without its defaults."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -229,9 +230,14 @@ def test_unknown_fields_are_noted():
 
 
 def test_prefill_only():
-    """LMTP has no request for it: a client is told so, and nothing is sent."""
-    with pytest.raises(RequestError, match="prefill"):
-        request_payloads.write(Generate(GenerateRequest("1", (1,), prefill_only=True)))
+    """It goes out without what it ignores, with a `max_tokens` for servers that do not know it, and comes back."""
+    sampling = SamplingParams(max_tokens=9, temperature=0.5, seed=3)
+    asked = GenerateRequest("1", "text", sampling, text=True, priority=2, prefill_only=True)
+    command, payload = request_payloads.write(Generate(asked))
+    fields = {"stream_id": 1, "prompt": "text", "prefill_only": True, "max_tokens": 0, "priority": 2}
+    assert (command, json.loads(payload)) == ("GENERATE", fields)
+    assert read(command, fields).request == replace(asked, sampling=SamplingParams(max_tokens=0))
+    assert "prefill_only" in request_payloads.extensions(asked)
 
 
 GOOD = {
