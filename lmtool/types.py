@@ -49,6 +49,8 @@ class ChatMessage:
     """Which call a tool's turn answers."""
     name: str | None = None
     """Of who speaks, or of the tool that answers, where the template shows it."""
+    tokens: tuple[int, ...] | None = None
+    """The exact ids of its text, in place of `content`, such as those of an answer that the model gave before."""
 
 
 ConstraintKind: TypeAlias = Literal["json_schema", "regex", "choice", "grammar", "structural_tag"]

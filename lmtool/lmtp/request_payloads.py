@@ -20,7 +20,7 @@ from lmtool.logits_processors import processors_from
 from lmtool.logits_processors import written as written_processors
 from lmtool.prompt_limits import LimitsByModel, limits_of
 from lmtool.sampling_parameters import DEFAULTS
-from lmtool.types import ChatPrompt, GenerateRequest, MixedPrompt, SamplingParams, ScoreRequest
+from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest, MixedPrompt, SamplingParams, ScoreRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,7 +119,7 @@ def _prompt(members: Mapping[str, bytes]) -> Prompt:
         raise RequestError("the request has both prompt and messages; expected one of them")
     if "messages" in members:
         return ChatPrompt(
-            request_fields.MESSAGES.read("messages", members["messages"]),
+            _turns(members["messages"]),
             _optional(members, "tools", request_fields.TOOLS) or (),
             _optional(members, "chat_template_kwargs", request_fields.TEMPLATE_KWARGS) or {},
             _optional(members, "prefill", request_fields.PREFILL) or "",
@@ -129,6 +129,14 @@ def _prompt(members: Mapping[str, bytes]) -> Prompt:
     if "prompt" not in members:
         raise RequestError(f"prompt is missing; expected {request_fields.PROMPT.expected}")
     return _mixed(members["prompt"]) or request_fields.PROMPT.read("prompt", members["prompt"])
+
+
+def _turns(text: bytes) -> tuple[ChatMessage, ...]:
+    turns = request_fields.MESSAGES.read("messages", text)
+    for at, turn in enumerate(turns):
+        if turn.tokens is not None:
+            request_fields.PROMPT.read(f"messages[{at}].tokens", msgspec.json.encode(turn.tokens))
+    return turns
 
 
 _WITH_MESSAGES = ("tools", "chat_template_kwargs", "prefill")

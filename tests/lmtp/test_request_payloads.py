@@ -21,7 +21,11 @@ PROMPTS = (
     | st.text()
     | st.builds(
         ChatPrompt,
-        st.lists(st.builds(ChatMessage, st.text(), st.text()), min_size=1, max_size=3).map(tuple),
+        st.lists(
+            st.builds(ChatMessage, st.text(), st.text(), tokens=st.none() | st.lists(IDS, max_size=3).map(tuple)),
+            min_size=1,
+            max_size=3,
+        ).map(tuple),
         st.sampled_from([(), ({"type": "function", "function": {"name": "f"}},)]),
         st.sampled_from([{}, {"thinking": True}]),
         st.text(max_size=5),
@@ -194,6 +198,7 @@ def test_text_mode_follows_the_prompt(payload, text):
         ("GENERATE", {"prompt": [1], "model": 5}, "model is 5"),
         ("GENERATE", {"prompt": [1], "model": "x" * 5000}, "model is"),
         ("GENERATE", {"prompt": [1], "lmtp": 0}, "lmtp is 0"),
+        ("GENERATE", {"messages": [{"role": "user", "content": "", "tokens": [-1]}]}, r"messages\[0\].tokens has -1"),
         ("GENERATE", {"prompt": [1], "progress": "yes"}, 'progress is "yes"'),
         ("SCORE", {"prompt": [1]}, "scored is missing"),
         ("SCORE", {"scored": [1]}, "prompt is missing"),
