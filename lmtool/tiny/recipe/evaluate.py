@@ -59,7 +59,7 @@ class Answers:
     def __init__(self, folder: Path) -> None:
         self.model = LlamaForCausalLM.from_pretrained(folder)
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        self._template = AutoTokenizer.from_pretrained(folder)
+        self._template: Any = AutoTokenizer.from_pretrained(folder)
 
     def __call__(self, conversations: Sequence[Conversation]) -> list[Reply]:
         """Return the greedy answer to each conversation."""
