@@ -103,7 +103,7 @@ def _ending(members: Mapping[str, object]) -> Iterator[AnswerEvent]:
 
 
 def usage_events(usage: Mapping[str, object]) -> Iterator[TokenUsage]:
-    """The counts of an answer of either version: all tokens where they are told, else those that cost."""
+    """The counts of an answer of either version: all tokens where the answer has them, else the billed ones."""
     counts = object_of(usage.get("tokens")) or object_of(usage.get("billed_units"))
     if counts:
         prompt, completion = (_whole_number(counts.get(name)) for name in ("input_tokens", "output_tokens"))

@@ -18,7 +18,7 @@ class Settings:
     """Where a member's provider is and with what key; None: the provider's own."""
 
     base_url: str | None = None
-    """What comes before the API's paths; `/v1` included where the API has it."""
+    """The address below which the API's paths are; `/v1` included where the API has it."""
     api_key: Secret | None = None
     chat_endpoint: str | None = None
     """Path of the chat API below `base_url`."""
