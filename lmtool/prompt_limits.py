@@ -108,6 +108,7 @@ class PromptLimits:
             )
         if self.text_bytes is not None:
             self._check_bytes(sum(map(_message_bytes, chat.messages)) + _bytes(chat.prefill), "conversation")
+        self.check_count(sum(len(message.tokens or ()) for message in chat.messages), room=0)
 
     def _check_bytes(self, size: int, what: str) -> None:
         if self.text_bytes is not None and size > self.text_bytes:

@@ -49,6 +49,8 @@ class ChatMessage:
     """Which call a tool's turn answers."""
     name: str | None = None
     """Of who speaks, or of the tool that answers, where the template shows it."""
+    tokens: tuple[int, ...] | None = None
+    """The exact ids of its text, in place of `content`, such as those of an answer that the model gave before."""
 
 
 ConstraintKind: TypeAlias = Literal["json_schema", "regex", "choice", "grammar", "structural_tag"]
@@ -164,8 +166,8 @@ class GenerateRequest:
     prefill_only: bool = False
     """Compute the prompt's keys and values and sample nothing, so that later prompts that begin with it start faster.
 
-    Ends with `prefill`, without a token; `sampling`, `constraint` and `logits_processors` are ignored. Models that are
-    not computed by lmtool's own engine refuse it.
+    Ends with `prefill`, without a token; `sampling`, `constraint` and `logits_processors` are ignored. It runs behind
+    all other requests, whatever its `priority`. Models that are not computed by lmtool's own engine refuse it.
     """
 
 

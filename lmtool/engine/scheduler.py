@@ -67,14 +67,16 @@ class Scheduler:
     def plan(self) -> Plan:
         """Choose the next step; no spans when nothing can run."""
         plan = Plan()
-        active = [s for s in self._admitted if not s.idle and not self._blocked(s, s.computed)]
-        active = active[: self._limits.max_streams]
+        ready = [s for s in self._admitted if not s.idle and not self._blocked(s, s.computed)]
+        active = [s for s in ready if not s.prefill_only][: self._limits.max_streams]
         for sequence in [s for s in active if s.decoding]:
             self._decode(plan, sequence)
         plan.room = self._room(plan)
         for sequence in [s for s in active if not s.decoding]:
             self._prefill(plan, sequence)
-        self._admit(plan, places=self._limits.max_streams - len(active))
+        self._admit(plan, places=self._limits.max_streams - len(active), prefill_only=False)
+        if not any(not s.prefill_only for s in self._waiting):
+            self._prefill_ahead(plan, [s for s in ready if s.prefill_only])
         return plan
 
     def plan_ahead(self, plan: Plan) -> Plan | None:
@@ -163,6 +165,14 @@ class Scheduler:
             end += step
             plan.chunks += 1
 
+    def _prefill_ahead(self, plan: Plan, admitted: Many[Sequence]) -> None:
+        """Give requests that sample nothing what others leave of a step; beside others at most one chunk."""
+        if plan.spans:
+            plan.room = min(plan.room, self._limits.chunk_tokens)
+        for sequence in admitted[: self._limits.max_streams - len(plan.spans)]:
+            self._prefill(plan, sequence)
+        self._admit(plan, places=self._limits.max_streams - len(plan.spans), prefill_only=True)
+
     def _step(self, plan: Plan, sequence: Sequence, position: int) -> int:
         """How many positions to compute from `position` on: to the next cut, or as many as there is room for."""
         step = self._next_chunk(sequence, position)
@@ -202,9 +212,11 @@ class Scheduler:
         """Positions that are computed in chunks, and cached."""
         return sequence.target if self._limits.free_cuts else sequence.chunked_length
 
-    def _admit(self, plan: Plan, places: int) -> None:
+    def _admit(self, plan: Plan, places: int, *, prefill_only: bool) -> None:
         """Admit waiting sequences in order, while there are places, room in this step, and blocks for all they know."""
         for sequence in self._waiting:
+            if sequence.prefill_only != prefill_only:
+                continue
             cached = self._cached(sequence)
             start = sum(len(prefix.blocks) for prefix in cached) * self._limits.block_tokens
             if self._blocked(sequence, start) or (places > 0 and self._computed_now(plan, sequence, start)):
@@ -257,6 +269,8 @@ class Scheduler:
     def _make_room(self, sequence: Sequence, cached: list[Prefix]) -> bool:
         """Whether all of the sequence's known positions find blocks; paused sequences are preempted for them.
 
+        So are prefills, for a sequence that is more than that.
+
         cached: what is computed of it; the sequence begins with that where there is room.
 
         What running sequences still need for their known positions is not free, nor is one more block for each of
@@ -267,15 +281,15 @@ class Scheduler:
             sequence.prefixes = list(cached)
             sequence.blocks = [block for prefix in cached for block in prefix.blocks]
             sequence.computed = len(sequence.blocks) * self._limits.block_tokens
-        running = [s for s in self._admitted if not s.paused]
+        victims = [s for s in self._admitted if s.paused or s.prefill_only > sequence.prefill_only]
+        running = [s for s in self._admitted if s not in victims]
         reserved = sum(max(self._blocks_for(s.target) - len(s.blocks), 0) + 1 for s in running)
         needed = reserved + self._blocks_for(sequence.target) - len(sequence.blocks)
-        paused = [s for s in self._admitted if s.paused]
-        if needed > self._free + self._would_free(paused):
+        if needed > self._free + self._would_free(victims):
             self._release(sequence)
             return False
         while needed > self._free:
-            self._preempt(paused.pop())
+            self._preempt(victims.pop())
         if sequence.cached_tokens is None:
             sequence.cached_tokens = sequence.computed
         return True
@@ -292,7 +306,7 @@ class Scheduler:
         return shared + sum(len(sequence.own_blocks) for sequence in victims)
 
     def _reserve(self, plan: Plan, sequence: Sequence, positions: int) -> bool:
-        """Give the sequence blocks for its first `positions`; preempts paused sequences first, then later ones."""
+        """Give the sequence blocks for its first `positions`; preempts prefills first, then paused, then later ones."""
         missing = self._blocks_for(positions) - len(sequence.blocks)
         if missing <= 0:
             return True
@@ -311,7 +325,7 @@ class Scheduler:
         """Preempt until `missing` blocks are free; False, and none preempted, if that cannot be reached."""
         others = [s for s in self._admitted if s.blocks and s is not sequence]
         later = [s for s in others if rank(s) > rank(sequence) and not s.paused]
-        victims = later + [s for s in others if s.paused]
+        victims = sorted(later + [s for s in others if s.paused], key=lambda s: s.prefill_only)
         if missing > self._free + self._would_free(victims):
             return False
         while missing > self._free:

@@ -10,15 +10,20 @@ if TYPE_CHECKING:
 
     from lmtool.engine.sequence import Sequence
 
-Rank: TypeAlias = tuple[bool, int, int, int]
+Rank: TypeAlias = tuple[bool, bool, int, int, int]
 
 MAX_OVERTAKES = 7
 """Sequences that may be admitted, one after the other, while one that arrived before them all waits."""
 
 
 def rank(sequence: Sequence) -> Rank:
-    """Order of service, lowest first: aged ones, then priority, round, arrival. It never rises."""
-    return not sequence.aged, sequence.priority, sequence.round, sequence.number
+    """Order of service, lowest first: prefills last, then aged ones, priority, round, arrival. It never rises."""
+    return sequence.prefill_only, not sequence.aged, sequence.priority, sequence.round, sequence.number
+
+
+def _share(sequence: Sequence) -> Hashable:
+    """What one client's sequences have in common that take turns with those of others."""
+    return sequence.client, sequence.priority, sequence.prefill_only
 
 
 class WaitingQueue:
@@ -31,14 +36,14 @@ class WaitingQueue:
     Waiting ages: of every eight admissions in a row at least one goes to the sequence that has waited longest, and it
     ranks before all others from then on, also where memory is short. So a sequence behind k others is admitted after at
     most 8 (k + 1), however many urgent ones, or new clients, keep coming. A sequence that is paused, or still waits for
-    its constraint, does not count as waiting.
+    its constraint, does not count as waiting; one with `prefill_only` does not age: others never wait for it.
     """
 
     def __init__(self) -> None:
         self._queue: list[Sequence] = []
         self._current_round = 0
-        self._rounds: dict[tuple[Hashable, int], int] = {}
-        """Client and priority to the last round in which it was served, where that round is not over."""
+        self._rounds: dict[Hashable, int] = {}
+        """`_share` to the last round in which it was served, where that round is not over."""
         self._overtakes = 0
         """Admissions, one after the other, while an earlier sequence waited."""
 
@@ -62,8 +67,8 @@ class WaitingQueue:
 
     def join(self, sequence: Sequence) -> None:
         """Queue a new sequence in its client's next round."""
-        own = [s.round for s in self._queue if s.client == sequence.client and s.priority == sequence.priority]
-        own.append(self._rounds.get((sequence.client, sequence.priority), -1))
+        own = [s.round for s in self._queue if _share(s) == _share(sequence)]
+        own.append(self._rounds.get(_share(sequence), -1))
         sequence.round = max(self._current_round, 1 + max(own))
         self.rejoin(sequence)
 
@@ -81,7 +86,7 @@ class WaitingQueue:
             self._overtakes += 1
         self._queue.remove(sequence)
         self._current_round = max(self._current_round, sequence.round)
-        self._rounds[sequence.client, sequence.priority] = sequence.round
+        self._rounds[_share(sequence)] = sequence.round
         if len(self._rounds) > 2 * len(self._queue) + 64:
             self._rounds = {client: last for client, last in self._rounds.items() if last >= self._current_round}
 
@@ -91,5 +96,5 @@ class WaitingQueue:
 
     def _oldest(self) -> Sequence | None:
         """The sequence that has waited longest of those that could begin."""
-        ready = (s for s in self._queue if not s.idle and not s.awaiting_constraint)
+        ready = (s for s in self._queue if not (s.idle or s.awaiting_constraint or s.prefill_only))
         return min(ready, key=lambda s: s.number, default=None)

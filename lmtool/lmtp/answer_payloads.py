@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, cast, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 LEAST_LOGPROB = -3.4028234663852886e38
 """Stands for the logarithm of zero, which JSON cannot write: the lowest float32."""
 
-_FINISH_REASONS = ("stop", "length", "cancelled")
+_FINISH_REASONS = get_args(FinishReason)
 
 
 def write_output(output: TokenOutput, *, extended: bool) -> bytes:

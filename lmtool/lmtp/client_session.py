@@ -222,7 +222,7 @@ def _without_tokens(request: GenerateRequest | ScoreRequest) -> FinishReason | N
     LMQL's server sends a token all the same for `max_tokens` 0, and nothing ever for an empty `scored`.
     """
     if isinstance(request, GenerateRequest):
-        return "length" if request.sampling.max_tokens == 0 else None
+        return "length" if request.sampling.max_tokens == 0 and not request.prefill_only else None
     return None if request.scored else "stop"
 
 

@@ -29,6 +29,7 @@ EXTENSIONS = (
     "text",
     "tools",
     "mixed_prompt",
+    "prefill_only",
     "score_alternatives",
     "constraint",
     "priority",

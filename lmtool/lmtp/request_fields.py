@@ -130,8 +130,9 @@ SAMPLING: Mapping[str, Field[Any]] = {
 
 _REQUEST = frozenset({"stream_id", "model", "lmtp"})
 _PROMPT = frozenset({"prompt", "messages", "tools", "chat_template_kwargs", "prefill", "text", "progress"})
+_GENERATE = frozenset({"stop", "constraint", "priority", "logits_processors", "prefill_only"})
 KNOWN: Mapping[str, frozenset[str]] = {
-    "GENERATE": _REQUEST | _PROMPT | {"stop", "constraint", "priority", "logits_processors"} | SAMPLING.keys(),
+    "GENERATE": _REQUEST | _PROMPT | _GENERATE | SAMPLING.keys(),
     "SCORE": _REQUEST | _PROMPT | {"scored", "top_logprobs"},
     "MODEL_INFO": _REQUEST | {"data", "progress", "list"},
     "CANCEL": _REQUEST,

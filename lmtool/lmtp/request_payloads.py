@@ -20,7 +20,7 @@ from lmtool.logits_processors import processors_from
 from lmtool.logits_processors import written as written_processors
 from lmtool.prompt_limits import LimitsByModel, limits_of
 from lmtool.sampling_parameters import DEFAULTS
-from lmtool.types import ChatPrompt, GenerateRequest, MixedPrompt, SamplingParams, ScoreRequest
+from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest, MixedPrompt, SamplingParams, ScoreRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,6 +75,7 @@ def _read_generate(stream: str, members: Mapping[str, bytes]) -> Generate:
         constraint=_constraint(members),
         priority=_optional(members, "priority", request_fields.PRIORITY) or 0,
         logits_processors=_processors(members),
+        prefill_only=_switch(members, "prefill_only"),
     )
     return Generate(request, **_extras("GENERATE", members))
 
@@ -118,7 +119,7 @@ def _prompt(members: Mapping[str, bytes]) -> Prompt:
         raise RequestError("the request has both prompt and messages; expected one of them")
     if "messages" in members:
         return ChatPrompt(
-            request_fields.MESSAGES.read("messages", members["messages"]),
+            _turns(members["messages"]),
             _optional(members, "tools", request_fields.TOOLS) or (),
             _optional(members, "chat_template_kwargs", request_fields.TEMPLATE_KWARGS) or {},
             _optional(members, "prefill", request_fields.PREFILL) or "",
@@ -128,6 +129,14 @@ def _prompt(members: Mapping[str, bytes]) -> Prompt:
     if "prompt" not in members:
         raise RequestError(f"prompt is missing; expected {request_fields.PROMPT.expected}")
     return _mixed(members["prompt"]) or request_fields.PROMPT.read("prompt", members["prompt"])
+
+
+def _turns(text: bytes) -> tuple[ChatMessage, ...]:
+    turns = request_fields.MESSAGES.read("messages", text)
+    for at, turn in enumerate(turns):
+        if turn.tokens is not None:
+            request_fields.PROMPT.read(f"messages[{at}].tokens", msgspec.json.encode(turn.tokens))
+    return turns
 
 
 _WITH_MESSAGES = ("tools", "chat_template_kwargs", "prefill")
@@ -248,21 +257,30 @@ _LMQL_FIELDS = {"model", "stream_id", "prompt", "scored", "max_tokens", "tempera
 
 
 def _generate_payload(request: GenerateRequest) -> dict[str, object]:
-    if request.prefill_only:
-        raise RequestError("LMTP cannot ask for a prefill alone", "send a request with max_tokens 1")
     payload = _payload(request.model, str(request.stream_id))
     payload |= _prompt_payload(request.prompt)
+    payload |= _PREFILL if request.prefill_only else _sampling_payload(request)
+    if request.text != _is_text(request.prompt):
+        payload["text"] = request.text
+    if request.priority:
+        payload["priority"] = request.priority
+    return payload
+
+
+_PREFILL: Mapping[str, object] = {"prefill_only": True, "max_tokens": 0}
+"""With `max_tokens`, a server that does not know the first one samples nothing either."""
+
+
+def _sampling_payload(request: GenerateRequest) -> dict[str, object]:
+    """What a request says of the tokens to sample."""
+    payload: dict[str, object] = {}
     for name, default in DEFAULTS.items():
         if (value := getattr(request.sampling, name)) != default:
             payload[name] = _json_value(name, value)
-    if request.text != _is_text(request.prompt):
-        payload["text"] = request.text
     if request.constraint is not None:
         payload["constraint"] = written(request.constraint)
     if request.logits_processors:
         payload["logits_processors"] = written_processors(request.logits_processors)
-    if request.priority:
-        payload["priority"] = request.priority
     return payload
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import secrets
+from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, NoReturn
@@ -78,6 +80,24 @@ class ChatTemplate:
                 "change the messages, or send a prompt without a template",
             ) from error
 
+    def render_parts(self, chat: ChatPrompt) -> tuple[str | tuple[int, ...], ...]:
+        """The conversation as `render` gives it, with the ids of turns that have `tokens` where their texts would be.
+
+        Raises what `render` raises, and `RequestError` for a template that does not show such a turn as it is, once.
+        """
+        parts: list[str | tuple[int, ...]] = [self.render(_marked(chat))]
+        for index, message in enumerate(chat.messages):
+            if message.tokens is None:
+                continue
+            before, *behind = str(parts.pop()).split(_mark(index))
+            if len(behind) != 1:
+                raise RequestError(
+                    f"the model's chat template does not show messages[{index}] as it is, so its tokens have no place",
+                    "send its content",
+                )
+            parts += [before, message.tokens, *behind]
+        return tuple(parts)
+
     def _names(self, role: str) -> bool:
         """Whether the template's source has this role as a text in quotes."""
         return f"'{role}'" in self._source or f'"{role}"' in self._source
@@ -107,6 +127,22 @@ class ChatTemplate:
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = _strftime_now
         return environment.from_string(self._source)
+
+
+_MARK = secrets.token_hex(16)
+"""Stands for ids while a template is rendered; nobody else's text has it."""
+
+
+def _mark(index: int) -> str:
+    return f"{_MARK}-{index}-"
+
+
+def _marked(chat: ChatPrompt) -> ChatPrompt:
+    """The conversation with marks in place of the texts whose ids are given."""
+    turns = (
+        turn if turn.tokens is None else replace(turn, content=_mark(index)) for index, turn in enumerate(chat.messages)
+    )
+    return replace(chat, messages=tuple(turns))
 
 
 def _turn(message: ChatMessage) -> dict[str, object]:

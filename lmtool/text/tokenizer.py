@@ -201,7 +201,7 @@ class TextTokenizer:
         if isinstance(prompt, ChatPrompt):
             if self.limits is not None:
                 self.limits.check_messages(prompt)
-            ids = self.encode(self.render_chat(prompt), special=False)
+            ids = self._encode_parts(self._chat_template().render_parts(prompt), special=False)
             return ids + self.encode_continuation(prompt.prefill) if prompt.prefill else ids
         if isinstance(prompt, MixedPrompt):
             return self._encode_parts(prompt.parts, special=special)
@@ -218,6 +218,10 @@ class TextTokenizer:
 
     def render_chat(self, chat: ChatPrompt) -> str:
         """The text that the chat template makes of a conversation, without its `prefill`. Raises `RequestError`."""
+        return self._chat_template().render(chat)
+
+    def _chat_template(self) -> ChatTemplate:
+        """The model's chat template. Raises `RequestError` where there is none."""
         if self._template is None:
             raise RequestError(
                 f"the tokenizer {self.info.name!r} has no chat template, so messages cannot be sent",
@@ -227,7 +231,7 @@ class TextTokenizer:
             from lmtool.text.chat_template import ChatTemplate
 
             self._chat = ChatTemplate(self._template, self._named_tokens)
-        return self._chat.render(chat)
+        return self._chat
 
     async def tokenize(self, prompt: Prompt, *, special: bool = True) -> list[int]:
         """`encode_prompt` without blocking the event loop: a long prompt is encoded in a worker thread."""

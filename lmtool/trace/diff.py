@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from lmtool.lmtp import frames
+from lmtool.types import FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -132,8 +133,8 @@ def _wrong_fields(entry: Entry, *, scored: bool) -> Iterator[str]:
         yield f"expected logprob as a finite number, got {_shown(entry.get('logprob'))}"
     if "finish_reason" not in entry:
         yield "expected finish_reason, got none"
-    elif entry["finish_reason"] not in (None, "stop", "length", "cancelled"):
-        yield f"expected finish_reason null, stop, length or cancelled, got {_shown(entry['finish_reason'])}"
+    elif entry["finish_reason"] not in (None, *get_args(FinishReason)):
+        yield f"expected finish_reason null, {', '.join(get_args(FinishReason))}, got {_shown(entry['finish_reason'])}"
     top = entry.get("top_logprobs")
     if top is None and not scored:
         yield "expected top_logprobs, got none"

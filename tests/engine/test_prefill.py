@@ -120,6 +120,41 @@ class TestSchedule:
         assert cached_blocks(cache) == cache.idle_blocks == 4
         assert allocator.free == allocator.total - 4
 
+    def test_runs_behind_all_others(self):
+        """Whatever came first: another request takes its place, its room in a step and its blocks, however long."""
+        scheduler, _ = make(8, max_streams=1, max_batch_tokens=8)
+        urgent = self.prefill(24, number=1)
+        urgent.priority = -9
+        scheduler.add(urgent)
+        assert run_step(scheduler)[0] == {1: (0, 8)}
+        for number in range(2, 20):
+            scheduler.add(Sequence(number, [1] * 12, 12, 13, stop_ids=frozenset({0})))
+        done = [numbers for _ in range(60) if (numbers := list(run_step(scheduler)[1]))]
+        assert done == [[number] for number in (*range(2, 20), 1)]
+
+    def test_beside_others_one_chunk_a_step(self):
+        """What runs keeps its pace."""
+        scheduler, _ = make(max_batch_tokens=100)
+        scheduler.add(Sequence(1, [1] * 4, 4, 20, stop_ids=frozenset({0})))
+        run_step(scheduler)
+        for number in (2, 3):
+            scheduler.add(self.prefill(16, number=number))
+        assert [run_step(scheduler)[0] for _ in range(3)] == [
+            {1: (4, 1), 2: (0, 8)},
+            {1: (5, 1), 2: (8, 8)},
+            {1: (6, 1), 3: (0, 8)},
+        ]
+
+    def test_costs_its_client_no_turn(self):
+        """A client's prefills do not push its requests behind those of others."""
+        scheduler, _ = make(max_streams=1)
+        for number in range(1, 5):
+            scheduler.add(self.prefill(3, number=number))
+        scheduler.add(Sequence(5, [1] * 3, 3, 4, client="other"))
+        scheduler.add(Sequence(6, [1] * 3, 3, 4))
+        scheduler.add(Sequence(7, [1] * 3, 3, 4, client="other"))
+        assert [list(run_step(scheduler)[0]) for _ in range(3)] == [[5], [6], [7]]
+
     def test_one_that_was_preempted_goes_on(self):
         """A prefill that had to give its blocks away is computed again, and ends once."""
         scheduler, _ = make(6, max_batch_tokens=8)

@@ -1,6 +1,7 @@
 """Requests: every field read with its range, and written without its defaults."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -20,7 +21,11 @@ PROMPTS = (
     | st.text()
     | st.builds(
         ChatPrompt,
-        st.lists(st.builds(ChatMessage, st.text(), st.text()), min_size=1, max_size=3).map(tuple),
+        st.lists(
+            st.builds(ChatMessage, st.text(), st.text(), tokens=st.none() | st.lists(IDS, max_size=3).map(tuple)),
+            min_size=1,
+            max_size=3,
+        ).map(tuple),
         st.sampled_from([(), ({"type": "function", "function": {"name": "f"}},)]),
         st.sampled_from([{}, {"thinking": True}]),
         st.text(max_size=5),
@@ -193,6 +198,7 @@ def test_text_mode_follows_the_prompt(payload, text):
         ("GENERATE", {"prompt": [1], "model": 5}, "model is 5"),
         ("GENERATE", {"prompt": [1], "model": "x" * 5000}, "model is"),
         ("GENERATE", {"prompt": [1], "lmtp": 0}, "lmtp is 0"),
+        ("GENERATE", {"messages": [{"role": "user", "content": "", "tokens": [-1]}]}, r"messages\[0\].tokens has -1"),
         ("GENERATE", {"prompt": [1], "progress": "yes"}, 'progress is "yes"'),
         ("SCORE", {"prompt": [1]}, "scored is missing"),
         ("SCORE", {"scored": [1]}, "prompt is missing"),
@@ -229,9 +235,14 @@ def test_unknown_fields_are_noted():
 
 
 def test_prefill_only():
-    """LMTP has no request for it: a client is told so, and nothing is sent."""
-    with pytest.raises(RequestError, match="prefill"):
-        request_payloads.write(Generate(GenerateRequest("1", (1,), prefill_only=True)))
+    """It goes out without what it ignores, with a `max_tokens` for servers that do not know it, and comes back."""
+    sampling = SamplingParams(max_tokens=9, temperature=0.5, seed=3)
+    asked = GenerateRequest("1", "text", sampling, text=True, priority=2, prefill_only=True)
+    command, payload = request_payloads.write(Generate(asked))
+    fields = {"stream_id": 1, "prompt": "text", "prefill_only": True, "max_tokens": 0, "priority": 2}
+    assert (command, json.loads(payload)) == ("GENERATE", fields)
+    assert read(command, fields).request == replace(asked, sampling=SamplingParams(max_tokens=0))
+    assert "prefill_only" in request_payloads.extensions(asked)
 
 
 GOOD = {

@@ -111,6 +111,30 @@ async def test_bad_priority(client, scripted, given):
     assert scripted.requests == []
 
 
+async def test_prefill_only(real):
+    """GEN-16, TOK-2, TOK-4: it ends with `prefill` and without a token; a later prompt begins with what it computed."""
+    prompt = list(range(300, 400))
+    (entry,) = await generate(real, prompt=prompt, prefill_only=True, max_tokens=0, lmtp=1)
+    assert (entry["finish_reason"], entry["usage"]["completion_tokens"]) == ("prefill", 0)
+    assert "token" not in entry
+    entries = await generate(real, prompt=[*prompt, 7], max_tokens=1)
+    assert entries[-1]["usage"]["cached_tokens"] >= 64
+
+
+@pytest.mark.parametrize(("given", "read"), [(True, True), (False, False), (None, False)])
+async def test_prefill_only_reaches_the_model(client, scripted, given, read):
+    """GEN-16: it is a boolean, false when left out."""
+    await generate(client, prefill_only=given)
+    assert scripted.requests[-1].prefill_only is read
+
+
+async def test_bad_prefill_only(client, scripted):
+    """GEN-16: anything else ends the stream with an error that names the field."""
+    (entry,) = await generate(client, prefill_only="yes")
+    assert "prefill_only" in entry["error"]
+    assert scripted.requests == []
+
+
 @pytest.mark.parametrize("given", [5, {}, {"regex": "a", "json": {}}, {"regex": 5}, {"regexp": "a"}, {"choice": []}])
 async def test_bad_constraints(client, scripted, given):
     """GEN-13: what is no constraint ends the stream with an error before its first token."""

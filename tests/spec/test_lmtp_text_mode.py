@@ -29,12 +29,17 @@ async def test_text_prompts(real):
     )
 
 
-async def test_messages(client, real):
-    """TXT-2: `messages` are rendered by the model's template, an error without one; never beside a prompt."""
+async def test_messages(client, scripted, real):
+    """TXT-2: `messages` are rendered by the model's template, an error without one; never beside a prompt.
+
+    A message's `tokens` stand where its content would.
+    """
     messages = [{"role": "user", "content": "hi"}]
     assert len(await ask(client, messages=messages, max_tokens=3)) == 3
     (both,) = await ask(client, messages=messages, prompt=[1])
     assert "both prompt and messages" in both["error"]
+    await ask(client, messages=[{"role": "assistant", "content": "", "tokens": [7, 9]}])
+    assert scripted.requests[-1].prompt.messages[0].tokens == (7, 9)
     (none,) = await ask(real, messages=messages)
     assert "template" in none["error"]
 

@@ -22,6 +22,7 @@ from lmtool.prompt_limits import PromptLimits
 from lmtool.text.tokenizer import TextTokenizer, load_tokenizer
 from lmtool.tiny.path import MODEL_DIR
 from lmtool.types import ChatMessage, ChatPrompt, MixedPrompt, TokenizerInfo
+from tests.text.conftest import train_byte_level
 
 STORIES = Path(__file__).parent.parent / "data/stories260K"
 EXTRA = json.loads((STORIES / "reference_extra.json").read_text())
@@ -214,6 +215,28 @@ class TestPrompts:
         rendered = tokenizer.encode("[f]Once!", special=False)
         assert tokenizer.encode_prompt(chat) == rendered + tokenizer.encode_continuation("upon")
         assert tokenizer.decode(tokenizer.encode_prompt(chat)).endswith("Once!upon")
+
+    def test_exact_ids_in_a_conversation(self, byte_level: TextTokenizer) -> None:
+        """The ids of a turn stand where its text would, whatever the tokenizer would make of it."""
+        template = "{% for m in messages %}<|user|>{{ m.content | trim }}<|end|>{% endfor %}"
+        tokenizer = TextTokenizer(train_byte_level(), byte_level.info, named_tokens={}, template=template)
+        odd = tuple(tokenizer.encode("q") + tokenizer.encode("u") + tokenizer.encode("ick"))
+        assert odd != tuple(tokenizer.encode("quick"))
+        first, last = ChatMessage("user", "The quick"), ChatMessage("user", "brown fox")
+        whole = ChatPrompt((first, ChatMessage("assistant", "quick"), last))
+        exact = ChatPrompt((first, ChatMessage("assistant", "", tokens=odd), last))
+        quick, ids = tuple(tokenizer.encode("quick")), tuple(tokenizer.encode_prompt(whole))
+        at = next(n for n in range(4, len(ids)) if ids[n : n + len(quick)] == quick)
+        assert tuple(tokenizer.encode_prompt(exact)) == (*ids[:at], *odd, *ids[at + len(quick) :])
+
+    @pytest.mark.parametrize(
+        "template", ["{{ messages | length }}", "{% for m in messages * 2 %}{{ m.content }}{% endfor %}"]
+    )
+    def test_exact_ids_without_a_place(self, byte_level: TextTokenizer, template: str) -> None:
+        """A template that leaves a turn out, or repeats it, has no place for ids."""
+        tokenizer = TextTokenizer(train_byte_level(), byte_level.info, named_tokens={}, template=template)
+        with pytest.raises(RequestError, match=r"messages\[1\]"):
+            tokenizer.encode_prompt(ChatPrompt((ChatMessage("user", "a"), ChatMessage("user", "", tokens=(1,)))))
 
     def test_texts_and_ids(self, stories: TextTokenizer) -> None:
         """The first text begins as texts do, with bos; those behind it add nothing of their own."""
