@@ -7,19 +7,18 @@ import json
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from lmtool.errors import LmtoolError
-from lmtool.evergreen.actions import STATUS_OUTPUT, ActionCall
+from lmtool.evergreen.actions import STATUS_OUTPUT, ActionCall, SessionControl
 from lmtool.evergreen.messages import ChunkMetadata
-from lmtool.evergreen.node_io import InputNode, OutputNode
+from lmtool.evergreen.node_io import InputNode, Live, OutputNode
 from lmtool.evergreen.status import Abort, Status, abort_of, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lmtool.evergreen.actions import ActionType, Registry
-    from lmtool.evergreen.connection import Connection
     from lmtool.evergreen.nodes import ActionRecord
 
 
@@ -38,10 +37,22 @@ class ActionLog:
     error: str | None = None
 
 
+class Host(Live, SessionControl, Protocol):
+    """The running session of these actions: a `Connection`."""
+
+    number: int
+
+    def fail(self, abort: Abort) -> None:
+        """Abort the session."""
+
+    def end_action(self, record: ActionRecord) -> None:
+        """An action has ended; close its outputs."""
+
+
 class ActionTasks:
     """The actions of the peer that run in one session."""
 
-    def __init__(self, connection: Connection, registry: Registry, log: Callable[[ActionLog], None]) -> None:
+    def __init__(self, connection: Host, registry: Registry, log: Callable[[ActionLog], None]) -> None:
         self._connection = connection
         self._registry = registry
         self._log = log
