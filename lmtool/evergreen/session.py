@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from lmtool.evergreen.config import SessionLimits
+from lmtool.evergreen.graph import Graph
 from lmtool.evergreen.messages import Action, Chunk, ChunkMetadata, NamedParameter, NodeFragment, SessionMessage
-from lmtool.evergreen.nodes import ActionRecord, Graph, Node, Reference
+from lmtool.evergreen.nodes import ActionRecord, Node, Reference
 from lmtool.evergreen.outbox import Outbox
 from lmtool.evergreen.status import Abort, Status, invalid, over_limit, quoted
 
