@@ -1,7 +1,7 @@
 """One end of a running session over any transport: WebSocket, gRPC or in process; a server's end or a client's.
 
 A transport calls `run` with functions that receive and send frames. Programs read nodes by `node`, write them by
-`output`, and ask the peer for actions by `invoke`; handlers of the peer's actions do the same through `ActionCall`.
+`output`, and ask the peer for actions by `invoke`; handlers do so through an `ActionCall`.
 """
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ class Connection:
         return InputNode(self, self.session.graph.node(node_id))
 
     def output(self, node_id: str | None = None) -> OutputNode:
-        """A node to write, under a random id where none is given."""
+        """A node to write; the id is random by default."""
         return OutputNode(self, node_id or uuid.uuid4().hex)
 
     # What programs and actions do to the session.

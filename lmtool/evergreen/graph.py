@@ -1,4 +1,4 @@
-"""The graph of a session's nodes: it that grows by fragments, checks each edge as it comes, and knows what is complete.
+"""The graph of a session's nodes, which grows by fragments, checks each edge as it comes, and knows what is complete.
 
 Bytes are a node's value: that of a leaf is its fragments' payloads joined by seq, that of a parent the leaves below it,
 depth first and left to right (rules 7, 16). Completion spreads upwards along reverse edges, each edge once.

@@ -1,6 +1,6 @@
 """Nodes as programs read and write them: an input's leaves as they come, an output as a leaf or a tree.
 
-Handlers of actions get them in an `ActionCall`; a client gets the same of its connection.
+Handlers of actions get them in an `ActionCall`.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class OutputNode:
         await self._live.room(self._owner)
 
     def child(self, node_id: str | None = None) -> OutputNode:
-        """A new last child, to be written at any time; the id is a random one where none is given (rule 26)."""
+        """A new last child, to be written at any time; the id is random by default (rule 26)."""
         child = OutputNode(self._live, node_id or uuid.uuid4().hex, self._owner)
         self.add(child.id)
         return child
