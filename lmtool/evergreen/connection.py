@@ -312,7 +312,7 @@ class Connection:
         self._handle(self.session.drop(node_id, but))
 
     def set_ttl(self, node_id: str, seconds: float) -> None:
-        """Drop a node and what is below it after so many seconds. Raises `Abort`, NOT_FOUND."""
+        """Drop a node and what is below it after a time in seconds. Raises `Abort`, NOT_FOUND."""
         now = time.monotonic()
         self.session.set_ttl(node_id, now + seconds)
         if self._timer is not None:
