@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from lmtool.providers.http_request import Settings
 from lmtool.routing.health import ErrorBudget
 from lmtool.routing.passes import RetryPolicy
 from lmtool.routing.strategies import LatencyPolicy
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lmtool.gateway.references import SecretSource
+    from lmtool.providers.http_request import Settings
     from lmtool.providers.provider import Provider
 
 DEFAULT_POOL = "default"

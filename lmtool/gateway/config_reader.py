@@ -129,9 +129,7 @@ def _id(section: Section) -> str:
         section.fault(f"{section.path} has no id")
         return ""
     if not _ID.fullmatch(name):
-        section.fault(
-            f"{section.place('id')} is {name!r:.80}; expected up to 64 letters, digits and signs . _ -", "id"
-        )
+        section.fault(f"{section.place('id')} is {name!r:.80}; expected up to 64 letters, digits and signs . _ -", "id")
     return name
 
 
@@ -147,11 +145,17 @@ def _pool(section: Section) -> tuple[PoolConfig, bool] | None:
     _check_equal([(model, model.template("id")) for model in models], "model")
     active = tuple(member for member, member_enabled in members if member_enabled)
     if not models or (len(members) == len(models) and not active):
-        section.fault(f"{section.path} has no models{' that are enabled' if models else ''}; expected one at least", "models")
+        section.fault(
+            f"{section.path} has no models{' that are enabled' if models else ''}; expected one at least", "models"
+        )
     if strategy == "least_cost" and any(member.prices is None for member in active):
-        section.fault("strategy least_cost compares prices; give each model prices: {prompt: ..., response: ...}", "strategy")
+        section.fault(
+            "strategy least_cost compares prices; give each model prices: {prompt: ..., response: ...}", "strategy"
+        )
     if strategy == "least_loaded" and any(not isinstance(one.target, LmtpTarget | LocalTarget) for one in active):
-        section.fault("strategy least_loaded counts streams of models of one's own; expected models lmtp and local", "strategy")
+        section.fault(
+            "strategy least_loaded counts streams of models of one's own; expected models lmtp and local", "strategy"
+        )
     config = PoolConfig(
         name,
         active,
@@ -231,7 +235,9 @@ def _member(section: Section) -> tuple[MemberConfig, bool] | None:
         section.fault(f"{section.path} {found}; expected one of {', '.join(_KINDS)}")
         section.ignore(*section.keys)
         return None
-    own = section.section(kinds[0]) or Section(yaml.MappingNode("", [], section.node.start_mark), kinds[0], section.faults)
+    own = section.section(kinds[0]) or Section(
+        yaml.MappingNode("", [], section.node.start_mark), kinds[0], section.faults
+    )
     section.close()
     model = _provider(kinds[0], own)
     if model is None:
@@ -326,7 +332,11 @@ def _litellm(kind: str, own: Section) -> _Model:
     if model is None:
         own.fault(f"{own.path} has no model")
     arguments: dict[str, object] = {}
-    names = {"api_key": "api_key"} if kind == "litellm" else {"access_key": "aws_access_key_id", "secret_key": "aws_secret_access_key"}
+    names = (
+        {"api_key": "api_key"}
+        if kind == "litellm"
+        else {"access_key": "aws_access_key_id", "secret_key": "aws_secret_access_key"}
+    )
     for key, argument in names.items():
         source = own.secret(key)
         if source is not None:
@@ -337,7 +347,9 @@ def _litellm(kind: str, own: Section) -> _Model:
         own.ignore("chat_endpoint")
         model = f"bedrock/{model}"
     own.close()
-    return _Model(LitellmTarget(arguments, kind), model, {unified_name(name): value for name, value in defaults.items()})
+    return _Model(
+        LitellmTarget(arguments, kind), model, {unified_name(name): value for name, value in defaults.items()}
+    )
 
 
 def _http(kind: str, own: Section) -> _Model | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,11 +13,21 @@ from lmtool.gateway.backend import MAX_ANSWER_BYTES, CallFailedError, Reply
 from lmtool.gateway.pool_request import response_format
 from lmtool.providers.answer_events import AnswerFailed, TextDelta, ToolCallDelta
 from lmtool.providers.chat_answer import ChatAnswer
-from lmtool.providers.http_outcome import outcome_of
-from lmtool.routing.outcomes import Outcome
+from lmtool.providers.outcomes import (
+    FIRST_TOKEN_TIMEOUT,
+    INCOMPLETE,
+    MALFORMED,
+    NO_CONNECTION,
+    RESET,
+    TIMEOUT,
+    TOO_LARGE,
+    outcome_of_answer,
+    outcome_of_failure,
+    outcome_of_status,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Sequence
 
     from lmtool.gateway.config import HttpTarget, MemberConfig
     from lmtool.gateway.pool_request import PoolRequest
@@ -24,6 +35,7 @@ if TYPE_CHECKING:
     from lmtool.providers.answer_reader import AnswerReader
     from lmtool.providers.chat_request import ChatRequest
     from lmtool.providers.http_request import HttpRequest
+    from lmtool.routing.outcomes import Outcome
 
 MAX_ERROR_BYTES = 64 * 1024
 """Of an error's body, which is read to tell its kind."""
@@ -93,9 +105,9 @@ class HttpBackend:
                 async for events in call.read(response):
                     yield events
         except TimeoutError:
-            raise CallFailedError(Outcome("fault", "timeout")) from None
+            raise CallFailedError(call.lateness) from None
         except aiohttp.ClientError as error:
-            raise CallFailedError(Outcome("fault", _reason(error))) from None
+            raise CallFailedError(_outcome(error)) from None
 
     async def _opened(self, chat: ChatRequest, call: _Call) -> aiohttp.ClientResponse:
         """The response to the request, once it is a good one. A key that is refused is read again, and once more sent.
@@ -106,11 +118,12 @@ class HttpBackend:
         if response.status in {401, 403} and self._read_key_again():
             response.close()
             response = await call.send(self._client.session, self._written(chat))
-        if response.status == 200:
+        if 200 <= response.status < 300:
             return response
         async with response:
             data = await call.within(response.content.read(MAX_ERROR_BYTES))
-        raise CallFailedError(outcome_of(response.status, response.headers, data))
+        headers = {name.lower(): value for name, value in response.headers.items()}
+        raise CallFailedError(outcome_of_status(response.status, headers, data, time.time()))
 
     def _written(self, chat: ChatRequest) -> HttpRequest:
         return self._provider.request(chat, self._config.model or "", self._target.settings)
@@ -127,7 +140,7 @@ class HttpBackend:
 class _Call:
     """One call: its deadlines, and what has arrived of its answer."""
 
-    def __init__(self, config: MemberConfig, target: HttpTarget, stream: bool, reply: Reply) -> None:  # noqa: FBT001  # the request's
+    def __init__(self, config: MemberConfig, target: HttpTarget, stream: bool, reply: Reply) -> None:
         timeouts, now = config.timeouts, asyncio.get_running_loop().time()
         self._deadline = now + timeouts.total
         first = timeouts.first_token if stream and timeouts.first_token is not None else timeouts.total
@@ -138,11 +151,16 @@ class _Call:
         self._begun = False
         self._answer = ChatAnswer()
 
-    async def within(self, work: object) -> bytes:
+    @property
+    def lateness(self) -> Outcome:
+        """The outcome of a call that is not done in time."""
+        waits_for_first = not self._begun and self._first_deadline < self._deadline
+        return FIRST_TOKEN_TIMEOUT if waits_for_first else TIMEOUT
+
+    async def within(self, work: Awaitable[bytes]) -> bytes:
         """The bytes that this reads, in time. Raises `TimeoutError`."""
         async with asyncio.timeout_at(self._deadline if self._begun else self._first_deadline):
-            data: bytes = await work  # type: ignore[misc] # of aiohttp
-            return data
+            return await work
 
     async def send(self, session: aiohttp.ClientSession, request: HttpRequest) -> aiohttp.ClientResponse:
         """The response's head."""
@@ -159,36 +177,36 @@ class _Call:
         while data := await self.within(response.content.readany()):
             size += len(data)
             if size > MAX_ANSWER_BYTES:
-                raise CallFailedError(Outcome("fault", "malformed: too long"))
+                raise CallFailedError(TOO_LARGE)
             events = self._check(reader, reader.feed(data))
             if self._stream and events:
                 yield events
             else:
                 collected += events
         collected += self._check(reader, reader.end())
-        if not self._answer.finished:
-            raise CallFailedError(Outcome("fault", "cut off" if self._answer.choices else "empty"))
+        outcome = outcome_of_answer(reader, self._answer)
+        if outcome.kind != "ok":
+            raise CallFailedError(outcome)
         if collected:
             yield collected
 
     def _check(self, reader: AnswerReader, events: list[AnswerEvent]) -> list[AnswerEvent]:
         """The events, if they are well-formed. Raises `CallFailedError`."""
         if reader.malformed:
-            raise CallFailedError(Outcome("fault", "malformed"))
-        if any(isinstance(event, AnswerFailed) for event in events):
-            raise CallFailedError(Outcome("fault", "error in the answer"))
+            raise CallFailedError(MALFORMED)
+        failed = next((event for event in events if isinstance(event, AnswerFailed)), None)
+        if failed is not None:
+            raise CallFailedError(outcome_of_failure(failed))
         self._answer.add(events)
         self._begun = self._begun or any(isinstance(event, TextDelta | ToolCallDelta) for event in events)
         self._reply.ids, self._reply.model = reader.ids, reader.model
         return events
 
 
-def _reason(error: aiohttp.ClientError) -> str:
-    """What happened to a connection, in our words."""
+def _outcome(error: aiohttp.ClientError) -> Outcome:
+    """What happened to a connection."""
     if isinstance(error, aiohttp.ClientConnectorError):
-        return "no connection"
+        return NO_CONNECTION
     if isinstance(error, aiohttp.ClientPayloadError):
-        return "cut off"
-    if isinstance(error, aiohttp.ClientResponseError | aiohttp.InvalidURL):
-        return "malformed"
-    return "connection lost"
+        return INCOMPLETE
+    return MALFORMED if isinstance(error, aiohttp.ClientResponseError | aiohttp.InvalidURL) else RESET

@@ -18,6 +18,7 @@ from lmtool.http_api.openai.replies import chat_logprobs
 from lmtool.providers.answer_events import ChoiceFinished, ChunkToken, TextDelta, TokenUsage, ToolCallDelta, piece_of
 from lmtool.providers.chat_request import UNIFIED_PARAMETERS
 from lmtool.providers.openai_completions import write_chat
+from lmtool.providers.outcomes import CONTEXT_TOO_LONG, NO_CONNECTION, TIMEOUT
 from lmtool.routing.outcomes import Outcome
 
 if TYPE_CHECKING:
@@ -32,11 +33,11 @@ if TYPE_CHECKING:
     from lmtool.types import TokenOutput
 
 _OUTCOMES = {
-    "context_length_exceeded": Outcome("context_too_long", "context too long"),
+    "context_length_exceeded": CONTEXT_TOO_LONG,
     "overloaded": Outcome("rate_limit", "overloaded", 1.0),
     "access_denied": Outcome("key_refused", "key refused"),
-    "connection": Outcome("fault", "no connection"),
-    "timeout": Outcome("fault", "timeout"),
+    "connection": NO_CONNECTION,
+    "timeout": TIMEOUT,
 }
 """By the code of the error; others by the status."""
 
@@ -83,7 +84,7 @@ class ModelBackend:
                         collected += events
             yield [*collected, *_usage(generation)]
         except TimeoutError:
-            raise CallFailedError(Outcome("fault", "timeout")) from None
+            raise CallFailedError(TIMEOUT) from None
         except (ApiError, LmtoolError) as error:
             raise CallFailedError(_outcome(error)) from None
 

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING
 
 from lmtool.errors import RequestError
 from lmtool.gateway.backend import CallFailedError, Reply
+from lmtool.gateway.cache import StoredAnswer
 from lmtool.gateway.failures import Attempt, broken, gave_up
-from lmtool.providers.answer_events import ChoiceFinished, TextDelta, TokenUsage, ToolCallDelta
+from lmtool.providers.answer_events import TextDelta, TokenUsage, ToolCallDelta
+from lmtool.providers.chat_answer import ChatAnswer, newer_usage
+from lmtool.providers.outcomes import CONTEXT_TOO_LONG
 from lmtool.routing.outcomes import OK, Outcome
 from lmtool.routing.passes import GiveUp, Passes, Wait
 from lmtool.routing.prefixes import PrefixTable
@@ -89,7 +92,9 @@ class Pool:
         prompt = ChatPrompt(request.chat.messages, request.chat.tools)
         known = self._prefixes.matches(prompt) if self.config.strategy == "least_loaded" else {}
         candidates = [
-            Candidate(at, self.members[at].running, known.get(at, 0), self.members[at].config.weight, self._cost(at, request))
+            Candidate(
+                at, self.members[at].running, known.get(at, 0), self.members[at].config.weight, self._cost(at, request)
+            )
             for at in available
         ]
         ordered = [one.member for one in self._strategies[request.chat.stream].order(candidates, now)]
@@ -147,15 +152,44 @@ class PoolAnswer:
 
         Raises `PoolFailedError`. Closing it ends the call under way.
         """
+        cache = self.pool.cache
+        key = None if cache is None else cache.key(self.request)
+        if cache is None or key is None:
+            async with aclosing(self._from_members()) as events:
+                async for some in events:
+                    yield some
+            return
+        stored = await cache.get(key)
+        if stored is not None:
+            yield self._recall(stored)
+            return
+        answer = ChatAnswer()
+        async with aclosing(self._from_members()) as events:
+            async for some in events:
+                answer.add(some)
+                yield some
+        assert self.member is not None
+        await cache.put(key, StoredAnswer.of(self.member.id, answer, self.reply.ids, self.reply.model))
+
+    def _recall(self, stored: StoredAnswer) -> list[AnswerEvent]:
+        """The events of an answer that was kept."""
+        self.pool.cached += 1
+        self.cached = True
+        self.member = next((one for one in self.pool.members if one.id == stored.member), None)
+        self.reply = Reply(stored.ids, stored.model)
+        events = list(stored.events())
+        self._count(events)
+        return events
+
+    async def _from_members(self) -> AsyncGenerator[list[AnswerEvent], None]:
+        """The events of the answer of the first member that begins one."""
         pool, clock = self.pool, self.pool.clock
         health = {at: pool.members[at].health for at in self.able}
-        passes = Passes(
-            pool.config.retry, clock(), health, lambda members, now: pool.order(self.request, members, now)
-        )
+        passes = Passes(pool.config.retry, clock(), health, lambda members, now: pool.order(self.request, members, now))
         while True:
             step = passes.step(clock())
             if isinstance(step, GiveUp):
-                context = any(attempt.outcome == "context too long" for attempt in self.attempts)
+                context = any(attempt.outcome == CONTEXT_TOO_LONG.words for attempt in self.attempts)
                 error = gave_up(pool.id, step, context=context)
                 error.attempts = self.attempts
                 raise error
@@ -205,7 +239,7 @@ class PoolAnswer:
     def _count(self, events: Sequence[AnswerEvent]) -> None:
         for event in events:
             if isinstance(event, TokenUsage):
-                self.usage = self.usage.updated(event)
+                self.usage = newer_usage(self.usage, event)
             elif isinstance(event, ToolCallDelta) or (isinstance(event, TextDelta) and event.kind != "reasoning"):
                 self._pieces += 1
 
@@ -246,8 +280,3 @@ def _outcome(error: CallFailedError | RequestError) -> Outcome:
 
 def _ms(seconds: float) -> int:
     return round(seconds * 1000)
-
-
-def is_end(event: AnswerEvent) -> bool:
-    """Whether an event ends a choice."""
-    return isinstance(event, ChoiceFinished)

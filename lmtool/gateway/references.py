@@ -9,7 +9,9 @@ from pathlib import Path
 
 from lmtool.access.secret import Secret
 
-_REFERENCE = re.compile(r"\$\$|\$\{(?P<kind>env|file):(?P<place>[^}]*)\}|\$(?P<name>[A-Za-z_][A-Za-z0-9_]*)|\$\{[^}]*\}?")
+_REFERENCE = re.compile(
+    r"\$\$|\$\{(?P<kind>env|file):(?P<place>[^}]*)\}|\$(?P<name>[A-Za-z_][A-Za-z0-9_]*)|\$\{[^}]*\}?"
+)
 MAX_FILE_BYTES = 64 * 1024
 """Of a file that a reference names: a key or a text, not a data set."""
 
@@ -35,7 +37,9 @@ def _value(match: re.Match[str]) -> str:
         return _file(match["place"])
     name = match["place"] if match["kind"] == "env" else match["name"]
     if name is None:
-        raise ReferenceFailedError(f"{match[0]} is no reference; expected ${{env:NAME}} or ${{file:PATH}}, $$ for a dollar")
+        raise ReferenceFailedError(
+            f"{match[0]} is no reference; expected ${{env:NAME}} or ${{file:PATH}}, $$ for a dollar"
+        )
     value = os.environ.get(name)
     if value is None:
         raise ReferenceFailedError(f"the environment variable {name} is not set")
