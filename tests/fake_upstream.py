@@ -14,22 +14,25 @@ import struct
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 from lmtool.providers.answer_events import Api
 from lmtool.providers.answer_reader import api_of
 from tests.fake_answers import LINES, Words, error, events, line, whole
 
 Fault: TypeAlias = Literal["", "reset", "hang", "half", "error"]
-"""`reset` cuts the connection, `hang` says nothing more, `half` ends in the middle, `error` is an event of the stream."""
+"""`reset` cuts the connection, `hang` stays silent, `half` ends in the middle, `error` is an event of the stream."""
 _PHRASES = {200: "OK", 401: "Unauthorized", 429: "Too Many Requests"}
+
+
+HELLO = Words()
 
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
     """What becomes of one request."""
 
-    words: Words = Words()
+    words: Words = HELLO
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes | None = None
@@ -116,13 +119,14 @@ class FakeUpstream:
         """Opened so far."""
         self.port = 0
         self._writers: set[asyncio.StreamWriter] = set()
+        self._errors: list[BaseException] = []
 
     @property
     def url(self) -> str:
         """The base of every API's paths."""
         return f"http://127.0.0.1:{self.port}"
 
-    async def __aenter__(self) -> FakeUpstream:
+    async def __aenter__(self) -> Self:
         await self.start()
         return self
 
@@ -135,24 +139,27 @@ class FakeUpstream:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Close the port and cut every connection."""
+        """Close the port and cut every connection. Raises what went wrong in this server itself."""
         self._server.close()
         for writer in self._writers:
             writer.transport.abort()
         await self._server.wait_closed()
+        if self._errors:
+            raise self._errors[0]
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         self._writers.add(writer)
+        first: bytes | None = b""
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            while await self._exchange(reader, writer):
-                pass
+            while first is not None:
+                first = await self._exchange(first, reader, writer)
         self._writers.discard(writer)
         writer.close()
 
-    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Answer one request; whether the connection goes on."""
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    async def _exchange(self, first: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes | None:
+        """Answer one request, whose first bytes may have been read; those of the next one, None for the end."""
+        head = (first + await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         start, *lines = head.split("\r\n")[:-2]
         headers = {name.lower(): value.strip() for name, _, value in (one.partition(":") for one in lines)}
         method, path, _ = start.split(" ")
@@ -160,15 +167,18 @@ class FakeUpstream:
         self.received.append(request)
         behaviour = self.plan.popleft() if self.plan else self.usual
         answering = asyncio.create_task(_answer(behaviour, request, writer))
-        leaving = asyncio.create_task(reader.read(1))  # clients here send nothing before the answer is complete
+        leaving = asyncio.create_task(reader.read(1))
         await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not answering.done():
+        if not answering.done():  # clients here send nothing before the answer is complete: this one has gone
             self.left.set()
         leaving.cancel()
         answering.cancel()
-        await asyncio.gather(leaving, return_exceptions=True)
-        (ended,) = await asyncio.gather(answering, return_exceptions=True)
-        return ended is True
+        complete, ahead = await asyncio.gather(answering, leaving, return_exceptions=True)
+        if isinstance(complete, BaseException) and not isinstance(complete, ConnectionError | asyncio.CancelledError):
+            self._errors.append(complete)
+        if complete is not True:
+            return None
+        return ahead if isinstance(ahead, bytes) else b""
 
 
 async def _body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> bytes:
@@ -220,9 +230,7 @@ async def _whole(behaviour: Behaviour, data: bytes, content_type: str, writer: a
     return await _fail(behaviour, writer) if behaviour.fault in ("half", "reset") else True
 
 
-async def _stream(
-    behaviour: Behaviour, request: Received, api: Api, model: str, writer: asyncio.StreamWriter
-) -> bool:
+async def _stream(behaviour: Behaviour, request: Received, api: Api, model: str, writer: asyncio.StreamWriter) -> bool:
     kind = "application/x-ndjson" if api in LINES else "text/event-stream"
     _head(behaviour, writer, {"content-type": behaviour.content_type or kind, "transfer-encoding": "chunked"})
     parts = [line(api, event) for event in events(api, behaviour.words, model)]
