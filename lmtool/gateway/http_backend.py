@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 MAX_ERROR_BYTES = 64 * 1024
 """Of an error's body, which is read to tell its kind."""
+_LARGE_BODY = 1 << 20
+"""Bytes from which aiohttp wants a body piece by piece."""
 _IDLE_SECONDS = 60.0
 """How long a connection without a call stays open."""
 
@@ -164,9 +167,10 @@ class _Call:
 
     async def send(self, session: aiohttp.ClientSession, request: HttpRequest) -> aiohttp.ClientResponse:
         """The response's head."""
+        body = request.body if len(request.body) < _LARGE_BODY else io.BytesIO(request.body)
         async with asyncio.timeout_at(self._first_deadline):
             return await session.request(
-                request.method, request.url, data=request.body, headers=request.wire_headers(), allow_redirects=False
+                request.method, request.url, data=body, headers=request.wire_headers(), allow_redirects=False
             )
 
     async def read(self, response: aiohttp.ClientResponse) -> AsyncGenerator[list[AnswerEvent], None]:

@@ -79,7 +79,10 @@ class Pool:
 
         Raises `RequestError` where no member can do what is asked.
         """
-        lacking = [member.backend.lacks(request) for member in self.members]
+        lacking = [
+            member.backend.lacks(request) if request.of(member.config).messages else ("messages of its own",)
+            for member in self.members
+        ]
         able = [at for at, one in enumerate(lacking) if not one]
         if not able:
             parts = [f"{member.id} has no {', '.join(one)}" for member, one in zip(self.members, lacking, strict=True)]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lmtool.gateway.backend import Backend
     from lmtool.gateway.config import GatewayConfig, MemberConfig, PoolConfig
     from lmtool.interfaces import Catalogue, ProgressSource, Sink, StreamHandle, Tokenizer, TokenModel, Unsubscribe
+    from lmtool.lmtp.endpoint import Endpoint
     from lmtool.prompt_limits import LimitsByModel
     from lmtool.types import GenerateRequest, ScoreRequest
 
@@ -38,7 +39,7 @@ class OwnModels:
 class Pools:
     """See `TokenModel`, `Catalogue`, `ProgressSource`, `Limited` and `Tokenized`. Belongs to one event loop."""
 
-    def __init__(self, config: GatewayConfig, own: OwnModels | None = None, local: str | None = None) -> None:
+    def __init__(self, config: GatewayConfig, own: OwnModels | None = None, local: Endpoint | None = None) -> None:
         """own: models in this process, which `local` members stand for; local: else the endpoint that they are behind.
 
         Raises `FileError` for a cache that cannot be opened.
@@ -53,20 +54,24 @@ class Pools:
 
     def configure(self, config: GatewayConfig) -> None:
         """Change to another configuration. Members that are the same keep their health and their calls."""
-        before = {(pool.id, member.config): member for pool in self._pools.values() for member in pool.members}
-        pools = {one.id: self._pool(one, before) for one in config.pools}
+        pools = {one.id: self._pool(one) for one in config.pools}
         kept = {id(member) for pool in pools.values() for member in pool.members}
-        self._retired += [member for member in before.values() if id(member) not in kept]
+        before = [member for pool in self.pools for member in pool.members]
+        self._retired += [member for member in before if id(member) not in kept]
         for pool in self._pools.values():
             if pool.cache is not None and pools.get(pool.id, pool).cache is not pool.cache:
                 pool.cache.close()
         self._pools = pools
 
-    def _pool(self, config: PoolConfig, before: dict[tuple[str, MemberConfig], Member]) -> Pool:
+    def _pool(self, config: PoolConfig) -> Pool:
         old = self._pools.get(config.id)
         if old is not None and old.config == config:
             return old
-        members = [before.get((config.id, one)) or Member(one, self._backend(one)) for one in config.members]
+        before = () if old is None else old.members
+        members = [
+            next((member for member in before if member.config == one), None) or Member(one, self._backend(one))
+            for one in config.members
+        ]
         cache = None if config.cache is None else AnswerCache(config.cache, config)
         return Pool(config, members, cache)
 
@@ -83,7 +88,8 @@ class Pools:
 
         if not isinstance(target, LmtpTarget) and self._own is not None:
             return ModelBackend(config, self._own.model)
-        endpoint, key = (target.endpoint, target.key) if isinstance(target, LmtpTarget) else (self._local, None)
+        endpoint: str | Endpoint | None = target.endpoint if isinstance(target, LmtpTarget) else self._local
+        key = target.key if isinstance(target, LmtpTarget) else None
         if endpoint is None:
             raise ResourceError(
                 f"model {config.id} is local, and there is no local model here", "use lmtp in its place"

@@ -64,8 +64,8 @@ async def read_request(
 
     limits: of the models' prompts; what is beyond them is refused.
     """
-    body, read_body = await read_body(request), partial(_read, read, limits or {})
-    return await run_in_subprocess(read_body, body) if is_long(body) else read_body(body)
+    body, decode_body = await read_body(request), partial(_read, read, limits or {})
+    return await run_in_subprocess(decode_body, body) if is_long(body) else decode_body(body)
 
 
 async def read_body(request: Request) -> bytes:

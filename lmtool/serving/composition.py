@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from lmtool.engine.config import EngineConfig
     from lmtool.engine.model_manager import ModelManager
+    from lmtool.gateway.pools import Pools
     from lmtool.guide.compiler import MatcherCompiler
     from lmtool.interfaces import Face, GuideCompiler, LoadedModel
     from lmtool.lmtp.balancer import Balancer
@@ -44,6 +45,8 @@ Models: TypeAlias = "ModelManager | Balancer"
 
 SERVE_PACKAGES = ("torch", "transformers", "safetensors", "starlette", "uvicorn", "llguidance")
 INSTALL_SERVE = "pip install 'lmtool[serve]'"
+GATEWAY_PACKAGES = ("starlette", "uvicorn", "yaml")
+INSTALL_GATEWAY = "pip install 'lmtool[gateway]'"
 
 _log = logging.getLogger(__name__)
 
@@ -145,7 +148,7 @@ GUIDE_METRICS: tuple[tuple[str, str, Literal["counter", "gauge"], str], ...] = (
 """Field of the compiler's counts, and its metric after `lmtool_guide_`."""
 
 
-def model_metrics(models: Models, loader: Loader) -> list[MetricFamily]:
+def model_metrics(models: Models | None, loader: Loader) -> list[MetricFamily]:
     """Streams of all models or workers, and what compiling constraints has taken."""
     from lmtool.lmtp.balancer import Balancer
 
@@ -208,8 +211,20 @@ def models_of(config: ServiceConfig, loader: Loader) -> Models:
     )
 
 
+def pools_of(config: ServiceConfig, models: Models | None) -> Pools | None:
+    """The pools of a server, which stand for its models as well; None where it has none. Raises `FileError`."""
+    if config.pools is None:
+        return None
+    from lmtool.gateway.pools import OwnModels, Pools
+    from lmtool.lmtp.endpoint import parse
+
+    own = None if models is None else OwnModels(models, models, models)
+    local = None if config.pools.local is None else parse(config.pools.local, config.pools.key)
+    return Pools(config.pools.gateway, own, local)
+
+
 def lmtp_server(
-    models: Models, config: ServiceConfig, log: Callable[[RequestLog], None], tap: ServerTap | None
+    models: Models | Pools, config: ServiceConfig, log: Callable[[RequestLog], None], tap: ServerTap | None
 ) -> LmtpServer:
     """LMTP, over a port or a pipe. log: gets each request that ended; tap: is shown every frame."""
     from lmtool.lmtp.connection import Plugs
@@ -219,14 +234,25 @@ def lmtp_server(
 
 
 def faces(
-    models: Models, config: ServiceConfig, health: Health, log: Callable[[RequestLog], None], tap: ServerTap | None
+    models: Models | Pools,
+    config: ServiceConfig,
+    health: Health,
+    log: Callable[[RequestLog], None],
+    tap: ServerTap | None,
 ) -> list[Face]:
     """Every protocol on the port; a further one is a room of its own and a line here."""
     from lmtool.http_api.models import ApiConfig
     from lmtool.http_api.server import OpenAIServer
 
     api = ApiConfig(config.models.tool_call_parser, health.count_answer, config.engine.max_logprobs)
-    return [lmtp_server(models, config, log, tap), OpenAIServer(models, api, catalogue=models)]
+    mounted: list[Face] = [lmtp_server(models, config, log, tap), OpenAIServer(models, api, catalogue=models)]
+    if config.pools is not None:
+        from lmtool.gateway.pools import Pools
+        from lmtool.gateway.server import GatewayServer
+
+        assert isinstance(models, Pools)
+        mounted.insert(0, GatewayServer(models))  # its /v1/{pool}/chat before what takes any path
+    return mounted
 
 
 def check_device(backend: BackendConfig, engine: EngineConfig) -> None:
@@ -242,8 +268,13 @@ def need_serve_packages() -> None:
     need_packages(SERVE_PACKAGES)
 
 
-def need_packages(names: Sequence[str]) -> None:
+def need_gateway_packages() -> None:
+    """Raise `ResourceError` with the install line when a package is missing that pools need."""
+    need_packages(GATEWAY_PACKAGES, "a gateway", INSTALL_GATEWAY)
+
+
+def need_packages(names: Sequence[str], what: str = "serving a model", install: str = INSTALL_SERVE) -> None:
     """Raise `ResourceError` with the install line when one of these packages is missing."""
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
-        raise ResourceError(f"serving a model needs {', '.join(missing)}", f"install it:  {INSTALL_SERVE}")
+        raise ResourceError(f"{what} needs {', '.join(missing)}", f"install it:  {install}")
