@@ -14,7 +14,7 @@ from lmtool.lmtp.endpoint import SocketEndpoint, parse
 from lmtool.lmtp.worker import ANSWER_SECONDS, CHECK_SECONDS, Worker
 from lmtool.prompt_limits import PromptLimits, widest
 from lmtool.routing.prefixes import PrefixTable
-from lmtool.routing.strategies import Candidate, least_loaded
+from lmtool.routing.strategies import Candidate, LeastLoaded
 from lmtool.streams import refuse
 from lmtool.types import LoadProgress
 
@@ -73,8 +73,7 @@ class Balancer:
             )
             for number, endpoint in enumerate(parsed)
         ]
-        self._order = list(self._workers)
-        """The workers, least recently chosen first."""
+        self._strategy = LeastLoaded()
         self._started = False
 
     @property
@@ -110,14 +109,13 @@ class Balancer:
     def submit(self, request: GenerateRequest | ScoreRequest, sink: Sink) -> StreamHandle:
         """Start a stream on one of the workers; see `TokenModel.submit`."""
         known = self._prefixes.matches(request.prompt)
-        ready = [worker for worker in self._order if worker.ready]
-        ordered = least_loaded([Candidate(one.number, one.running, known.get(one.number, 0)) for one in ready])
+        ready = [worker for worker in self._workers if worker.ready]
+        candidates = [Candidate(one.number, one.running, known.get(one.number, 0)) for one in ready]
+        ordered = self._strategy.order(candidates, asyncio.get_running_loop().time())
         if not ordered:
             return refuse(request.stream_id, sink, ConnectError("no worker is up", "try again in a moment"))
         worker = self._workers[ordered[0].member]
         self._prefixes.add(request.prompt, worker.number)
-        self._order.remove(worker)
-        self._order.append(worker)
         return worker.submit(request, sink)
 
     async def info(self, model: str | None = None) -> ModelInfo:
@@ -173,8 +171,8 @@ class Balancer:
             for worker in self._workers:
                 if worker.up:
                     return worker
-            unstarted = [worker.health for worker in self._workers if worker.owned and not worker.health.ever_up]
-            errors = [health.error for health in unstarted if health.error is not None]
+            unstarted = [worker for worker in self._workers if worker.owned and not worker.ever_up]
+            errors = [worker.error for worker in unstarted if worker.error is not None]
             if len(errors) == len(self._workers):
                 raise ResourceError(errors[0].message, *errors[0].hints)
             await self._changed.wait()

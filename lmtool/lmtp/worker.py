@@ -12,6 +12,7 @@ from lmtool.errors import ConnectError, LmtoolError
 from lmtool.lmtp.client import LmtpClient
 from lmtool.lmtp.endpoint import CommandEndpoint, SocketEndpoint
 from lmtool.routing.health import Health
+from lmtool.routing.outcomes import OK, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,12 +42,19 @@ class Worker:
         check_seconds: float = CHECK_SECONDS,
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
-        """on_change: called whenever `health` has changed."""
+        """on_change: called whenever `up` or `error` has changed."""
         self.number = number
         self.owned = isinstance(endpoint, CommandEndpoint)
         """Whether its process is ours."""
         self.endpoint = replace(endpoint, on_log=self._log) if isinstance(endpoint, CommandEndpoint) else endpoint
-        self.health = Health()
+        self.health = Health(check_interval=check_seconds)
+        """As its checks say."""
+        self.up = False
+        """Whether it answered its last health check, and its connection is not known to be lost."""
+        self.ever_up = False
+        """Whether a check has ever succeeded."""
+        self.error: LmtoolError | None = None
+        """Why it is not up; None while it is, and before the first check."""
         self.sole_model: str | None = None
         """The model that it served when it first came up; None where it had many, or none yet."""
         self.info: ModelInfo | None = None
@@ -71,11 +79,6 @@ class Worker:
         """For people: a number, with the address unless the process is ours."""
         where = f" ({self.endpoint.url})" if isinstance(self.endpoint, SocketEndpoint) else ""
         return f"worker {self.number + 1}{where}"
-
-    @property
-    def up(self) -> bool:
-        """Whether it answered its last health check, and its connection is not known to be lost."""
-        return self.health.up
 
     @property
     def ready(self) -> bool:
@@ -153,14 +156,16 @@ class Worker:
         self.info = await self._client.info(self.models[0].name) if loaded else None
 
     async def _pause(self) -> None:
-        """Wait until the next check, which follows a loss at once."""
-        delay = self.health.check_delay(self._check_seconds)
-        if self.health.failed_checks:
-            await asyncio.sleep(delay)
+        """Wait until the next check: a rest after one that failed; a loss cuts the wait after another short."""
+        if rest := self.health.rest_seconds(self._now()):
+            await asyncio.sleep(rest)
             return
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(delay):
+            async with asyncio.timeout(self._check_seconds):
                 await self._lost.wait()
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
 
     async def _replace_client(self, error: LmtoolError) -> None:
         """Drop the connection to a worker that does not answer: its streams end, a process of ours is replaced."""
@@ -172,21 +177,23 @@ class Worker:
             await asyncio.shield(self._closing)
 
     def _set_up(self) -> None:
-        if not self.up:
-            if self.health.error is not None:
-                _log.warning("%s is up again", self.name)
-            if not self.health.ever_up and len(self.models) == 1:
-                self.sole_model = self.models[0].name
-            self.health.succeed()
-            self._on_change(self)
-        self.health.succeed()
+        self.health.record(OK, self._now(), probe=self.health.begin())
+        if self.up:
+            return
+        if self.error is not None:
+            _log.warning("%s is up again", self.name)
+        if not self.ever_up and len(self.models) == 1:
+            self.sole_model = self.models[0].name
+        self.up, self.ever_up, self.error = True, True, None
+        self._on_change(self)
 
     def _set_down(self, error: LmtoolError, *, failed_check: bool = False) -> None:
-        last = self.health.error
-        is_new = last is None or (self.owned and error.message != last.message)  # why it cannot start
+        is_new = self.error is None or (self.owned and error.message != self.error.message)  # why it cannot start
         if self.up or is_new:
             _log.warning("%s is down: %s", self.name, error.message)
-        (self.health.fail if failed_check else self.health.lose)(error)
+        if failed_check:
+            self.health.record(Outcome("unreachable", error.code), self._now(), probe=self.health.begin())
+        self.up, self.error = False, error
         self._on_change(self)
 
 

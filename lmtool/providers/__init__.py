@@ -1,1 +1,1 @@
-"""Other people's HTTP APIs as pure translations: bytes of an answer's body in, answer events out."""
+"""Other people's HTTP APIs as pure translations: a chat request in, an HTTP request out; body bytes in, events out."""

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
 
-from lmtool.providers import anthropic_messages, ollama, openai_completions, openai_responses
+from lmtool.providers import anthropic_messages, cohere_v1, cohere_v2, ollama, openai_completions, openai_responses
 from lmtool.providers.answer_events import AnswerFailed
 from lmtool.providers.body_parts import BodyParts, JsonLines
-from lmtool.providers.json_values import load
+from lmtool.providers.json_values import load, text_of
 from lmtool.providers.server_sent_events import EventStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from lmtool.providers.answer_events import AnswerEvent
+    from lmtool.providers.answer_events import AnswerEvent, Api
     from lmtool.providers.body_parts import Form
-
-Api: TypeAlias = Literal["chat", "completions", "responses", "messages", "ollama"]
 
 LARGEST_PART = 2**26
 """Bytes of one event, one line or a whole answer; what is longer is not read."""
@@ -28,6 +26,8 @@ _PATHS: Mapping[str, Api] = {
     "/messages": "messages",
     "/api/chat": "ollama",
     "/api/generate": "ollama",
+    "/v1/chat": "cohere_v1",
+    "/v2/chat": "cohere_v2",
 }
 _READERS: Mapping[Api, Callable[[Mapping[str, object]], Iterable[AnswerEvent]]] = {
     "chat": openai_completions.read,
@@ -35,7 +35,17 @@ _READERS: Mapping[Api, Callable[[Mapping[str, object]], Iterable[AnswerEvent]]] 
     "responses": openai_responses.read,
     "messages": anthropic_messages.read,
     "ollama": ollama.read,
+    "cohere_v1": cohere_v1.read,
+    "cohere_v2": cohere_v2.read,
 }
+_ID_NAMES: Mapping[Api, Mapping[str, str]] = {
+    "ollama": {"created_at": "created_at"},  # it has no id; this tells two answers apart
+    "cohere_v1": {"response_id": "response_id", "generation_id": "generation_id"},
+    "cohere_v2": {"id": "response_id"},
+}
+"""Members that identify an answer, and what the unified API calls them."""
+_USUAL_ID_NAMES: Mapping[str, str] = {"id": "id", "system_fingerprint": "system_fingerprint"}
+_END_MARK = b"[DONE]"
 
 
 def api_of(method: str, path: str) -> Api | None:
@@ -56,6 +66,13 @@ class AnswerReader:
         self._form = form
         self._try_at = 0
         self._overrun = False
+        self._id_names = _ID_NAMES.get(api, _USUAL_ID_NAMES)
+        self.ids: dict[str, str] = {}
+        """What the provider calls this answer, as far as it has said; by the unified API's names."""
+        self.model: str | None = None
+        """The model that answers, as the provider names it; None where it does not."""
+        self.malformed = False
+        """Whether a part was no JSON object, or too long to be read."""
 
     def feed(self, data: bytes) -> list[AnswerEvent]:
         """What these bytes complete."""
@@ -63,7 +80,7 @@ class AnswerReader:
             return []
         events = [event for value in self._values(data) for event in self.read(value)]
         if self._parts.pending_bytes > LARGEST_PART:
-            self._overrun = True
+            self._overrun = self.malformed = True
             self._parts.take_rest()
             events.append(AnswerFailed(f"a part of the answer has more than {LARGEST_PART} bytes"))
         return events
@@ -71,7 +88,7 @@ class AnswerReader:
     def end(self) -> list[AnswerEvent]:
         """What the end of the body completes: a last line without its line feed, a whole answer not read before."""
         rest = self._parts.take_rest()
-        return [] if self._form == "events" else self.read(load(rest))
+        return [] if self._form == "events" else self.read(self._load(rest))
 
     @property
     def between_parts(self) -> bool:
@@ -82,15 +99,26 @@ class AnswerReader:
         """What a whole part tells whose JSON has been read; between parts only."""
         if not isinstance(value, dict):
             return []
+        if not self.ids or "response" in value:
+            self._identify(value)
         failed = AnswerFailed.of(value)
         return [*([] if failed is None else [failed]), *self._read(value)]
 
+    def _identify(self, value: Mapping[str, object]) -> None:
+        """Take the names of the answer and its model: from the part, or from the message that it wraps."""
+        for members in (value, value.get("message"), value.get("response")):
+            if isinstance(members, dict):
+                for member, name in self._id_names.items():
+                    if one := text_of(members.get(member)):
+                        self.ids.setdefault(name, one)
+                self.model = self.model or text_of(members.get("model")) or None
+
     def _values(self, data: bytes) -> list[object]:
         if isinstance(self._parts, EventStream):
-            return [load(event.data) for event in self._parts.events(data)]
+            return [self._load(event.data) for event in self._parts.events(data)]
         lines = self._parts.split(data)
         if self._form == "lines":
-            return [load(line) for line in lines]
+            return [self._load(line) for line in lines]
         # A whole answer is read when it looks complete, but not again for every piece: `end` reads what that misses.
         size = self._parts.pending_bytes
         if size < self._try_at or not data.rstrip().endswith(b"}"):
@@ -100,6 +128,13 @@ class AnswerReader:
         if value is not None:
             self._parts.take_rest()
         return [value]
+
+    def _load(self, data: bytes) -> object:
+        """The value of a part; blank lines and the end mark of OpenAI's streams have none."""
+        value = load(data)
+        if not isinstance(value, dict) and data.strip() not in (b"", _END_MARK):
+            self.malformed = True
+        return value
 
 
 def parts_of(form: Form) -> BodyParts:

@@ -1,18 +1,27 @@
-"""Answers of Anthropic's messages, whole and streamed: blocks of content, without logprobs."""
+"""Anthropic's messages: requests, and answers whole and streamed. Blocks of content, without logprobs."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from lmtool.providers.answer_events import ChoiceFinished, TextDelta, TokenUsage, ToolCallDelta
-from lmtool.providers.json_values import count_of, list_of, object_of, text_of
+from lmtool.providers.json_values import count_of, list_of, load, object_of, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from lmtool.providers.answer_events import AnswerEvent
+    from lmtool.providers.chat_request import ChatRequest, ToolChoice
+    from lmtool.providers.http_request import Headers, Settings
+    from lmtool.types import ChatMessage
 
+    Block: TypeAlias = dict[str, object]
+
+VERSION = "2023-06-01"
+"""Of the API, where the settings name none."""
+MAX_TOKENS = 4096
+"""Of an answer, which the API wants to know, where the request does not say."""
 _REASONS: Mapping[str, str] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -21,6 +30,8 @@ _REASONS: Mapping[str, str] = {
     "tool_use": "tool_calls",
     "refusal": "content_filter",
 }
+_CHOICES: Mapping[ToolChoice, str] = {"auto": "auto", "none": "none", "required": "any", "named": "tool"}
+_SYSTEM = ("system", "developer")
 
 
 def read(value: Mapping[str, object]) -> Iterator[AnswerEvent]:
@@ -71,3 +82,73 @@ def _ending(message: Mapping[str, object]) -> Iterator[AnswerEvent]:
     if reason is not None:
         stop = message.get("stop_sequence")
         yield ChoiceFinished(0, _REASONS.get(str(reason), str(reason)), stop if isinstance(stop, str) else None)
+
+
+def write_headers(settings: Settings) -> Headers:
+    """The key and the version of the API."""
+    key = {} if settings.api_key is None else {"x-api-key": settings.api_key}
+    return {"anthropic-version": settings.api_version or VERSION, **key}
+
+
+def write_chat(chat: ChatRequest, model: str, parameters: Mapping[str, object]) -> dict[str, object]:
+    """The body of a message: system turns apart, turns of one role joined, as user and assistant must alternate."""
+    body: dict[str, object] = {"model": model, "max_tokens": MAX_TOKENS, **parameters}
+    system = [one.content for one in chat.messages if one.role in _SYSTEM and one.content]
+    turns = _turns([one for one in chat.messages if one.role not in _SYSTEM])
+    if system and turns:
+        own = parameters.get("system")
+        body["system"] = "\n\n".join([own, *system] if isinstance(own, str) else system)
+    body["messages"] = turns or [{"role": "user", "content": "\n\n".join(system)}]
+    if chat.tools:
+        body["tools"] = [_write_tool(object_of(tool.get("function"))) for tool in chat.tools]
+        body |= _write_choice(chat)
+    schema = object_of(object_of(chat.response_format).get("json_schema")).get("schema")
+    if schema is not None:
+        output = object_of(parameters.get("output_config"))
+        body["output_config"] = {**output, "format": {"type": "json_schema", "schema": schema}}
+    if chat.stream:
+        body["stream"] = True
+    return body
+
+
+def _turns(messages: list[ChatMessage]) -> list[dict[str, object]]:
+    joined: list[tuple[str, list[Block]]] = []
+    for message in messages:
+        role, blocks = "assistant" if message.role == "assistant" else "user", _blocks(message)
+        if joined and joined[-1][0] == role:
+            joined[-1][1].extend(blocks)
+        elif blocks:
+            joined.append((role, blocks))
+    return [{"role": role, "content": _content(blocks)} for role, blocks in joined]
+
+
+def _content(blocks: list[Block]) -> object:
+    """A single text stands for itself."""
+    return blocks[0]["text"] if len(blocks) == 1 and blocks[0]["type"] == "text" else blocks
+
+
+def _blocks(message: ChatMessage) -> list[Block]:
+    """What a turn consists of; the API refuses empty texts."""
+    if message.role == "tool":
+        return [{"type": "tool_result", "tool_use_id": message.tool_call_id or "", "content": message.content}]
+    blocks: list[Block] = [{"type": "text", "text": message.content}] if message.content else []
+    for call in message.tool_calls:
+        arguments = object_of(load(call.arguments.encode("utf-8", "replace")))
+        blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": arguments})
+    return blocks
+
+
+def _write_tool(function: Mapping[str, object]) -> dict[str, object]:
+    optional = {name: function[name] for name in ("description", "strict") if function.get(name) is not None}
+    schema = object_of(function.get("parameters")) or {"type": "object", "properties": {}}
+    return {"name": function.get("name"), **optional, "input_schema": schema}
+
+
+def _write_choice(chat: ChatRequest) -> dict[str, object]:
+    """Which tools may or must be called; `auto` where only their number is limited."""
+    if chat.tool_choice is None and chat.parallel_tool_calls is not False:
+        return {}
+    choice = chat.tool_choice or "auto"
+    named = {"name": chat.tool_name} if choice == "named" else {}
+    single = {"disable_parallel_tool_use": True} if chat.parallel_tool_calls is False and choice != "none" else {}
+    return {"tool_choice": {"type": _CHOICES[choice], **named, **single}}

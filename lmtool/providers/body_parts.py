@@ -6,6 +6,8 @@ from typing import Literal, TypeAlias
 
 Form: TypeAlias = Literal["events", "lines", "whole"]
 """How a body carries an answer: server-sent events, JSON lines, or one JSON value."""
+_LINES = ("ndjson", "jsonl", "stream+json")
+"""Parts of the content types of JSON lines; the last one is Cohere's."""
 
 
 class BodyParts:
@@ -56,4 +58,4 @@ def form_of(content_type: str) -> Form:
     lower = content_type.lower()
     if "text/event-stream" in lower:
         return "events"
-    return "lines" if "ndjson" in lower or "jsonl" in lower else "whole"
+    return "lines" if any(name in lower for name in _LINES) else "whole"

@@ -1,4 +1,4 @@
-"""Answers of Ollama's own API, chat and generate, whole and streamed: a JSON line for each piece."""
+"""Ollama's own API: requests to chat, and answers of chat and generate, whole or a JSON line for each piece."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ import json
 from typing import TYPE_CHECKING
 
 from lmtool.providers.answer_events import ChoiceFinished, TextDelta, TokenUsage, ToolCallDelta
-from lmtool.providers.json_values import count_of, list_of, object_of, text_of
+from lmtool.providers.json_values import count_of, list_of, load, object_of, text_of
 from lmtool.providers.logprobs import token_entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from lmtool.providers.answer_events import AnswerEvent
+    from lmtool.providers.chat_request import ChatRequest
+    from lmtool.types import ChatMessage
+
+_OUTSIDE_OPTIONS = ("keep_alive", "think")
+"""Parameters that stand beside `options`."""
 
 
 def read(value: Mapping[str, object]) -> Iterator[AnswerEvent]:
@@ -32,3 +37,36 @@ def read(value: Mapping[str, object]) -> Iterator[AnswerEvent]:
     if value.get("done") is True:
         yield TokenUsage(count_of(value.get("prompt_eval_count")), count_of(value.get("eval_count")))
         yield ChoiceFinished(0, text_of(value.get("done_reason")) or "stop")
+
+
+def write_chat(chat: ChatRequest, model: str, parameters: Mapping[str, object]) -> dict[str, object]:
+    """The body of a chat. Parameters are `options`."""
+    names = {call.id: call.name for message in chat.messages for call in message.tool_calls}
+    body: dict[str, object] = {"model": model, "stream": chat.stream}
+    body["messages"] = [_write_message(message, names) for message in chat.messages]
+    body |= {name: value for name, value in parameters.items() if name in _OUTSIDE_OPTIONS}
+    if options := {name: value for name, value in parameters.items() if name not in _OUTSIDE_OPTIONS}:
+        body["options"] = options
+    if chat.tools:
+        body["tools"] = list(chat.tools)
+    if chat.response_format is not None and chat.response_format.get("type") != "text":
+        body["format"] = object_of(chat.response_format.get("json_schema")).get("schema", "json")
+    if chat.logprobs:
+        body |= {"logprobs": True, "top_logprobs": chat.top_logprobs or 0}
+    return body
+
+
+def _write_message(message: ChatMessage, names: Mapping[str, str]) -> dict[str, object]:
+    """One turn. names: of the tools, by the ids of calls; answers name the tool, as calls have no ids here."""
+    turn: dict[str, object] = {
+        "role": "system" if message.role == "developer" else message.role,
+        "content": message.content,
+    }
+    if message.tool_calls:
+        turn["tool_calls"] = [
+            {"function": {"name": call.name, "arguments": object_of(load(call.arguments.encode("utf-8", "replace")))}}
+            for call in message.tool_calls
+        ]
+    if message.role == "tool":
+        turn["tool_name"] = message.name or names.get(message.tool_call_id or "", "")
+    return turn

@@ -1,10 +1,15 @@
-"""Answers of OpenAI's chat completions and completions, whole and streamed: both have choices."""
+"""OpenAI's chat completions: requests, and answers whole and streamed; answers of its older completions as well.
+
+Most other servers have the same API at base URLs of their own; Azure's differs in URL and key.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from lmtool.providers.answer_events import ChoiceFinished, TextDelta, TokenUsage, ToolCallDelta
+from lmtool.providers.http_request import join_url
 from lmtool.providers.json_values import list_of, object_of, text_of
 from lmtool.providers.logprobs import read_logprobs
 
@@ -12,7 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from lmtool.providers.answer_events import AnswerEvent, TextKind
+    from lmtool.providers.chat_request import ChatRequest
+    from lmtool.providers.http_request import Headers, Settings
+    from lmtool.types import ChatMessage
 
+BASE_URL = "https://api.openai.com/v1"
+AZURE_API_VERSION = "2024-10-21"
+"""Where the settings name none."""
 _REASONING = ("reasoning_content", "reasoning")
 """Where servers put what a model thinks first; OpenAI's own does not tell it."""
 
@@ -74,3 +85,55 @@ def _calls(message: Mapping[str, object], choice: int) -> Iterator[ToolCallDelta
             text_of(function.get("name")) or None,
             text_of(function.get("arguments")),
         )
+
+
+def write_chat(chat: ChatRequest, model: str, parameters: Mapping[str, object]) -> dict[str, object]:
+    """The body of a chat completion. A stream ends with its usage."""
+    body: dict[str, object] = {"model": model, "messages": [write_message(one) for one in chat.messages], **parameters}
+    if chat.tools:
+        body["tools"] = list(chat.tools)
+        body |= write_tool_choice(chat)
+    if chat.response_format is not None:
+        body["response_format"] = chat.response_format
+    if chat.logprobs:
+        body["logprobs"] = True
+        if chat.top_logprobs is not None:
+            body["top_logprobs"] = chat.top_logprobs
+    if chat.stream:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+    return body
+
+
+def write_message(message: ChatMessage) -> dict[str, object]:
+    """One turn; other APIs that follow OpenAI's have the same form."""
+    turn: dict[str, object] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        turn["content"] = message.content or None
+        turn["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        turn["tool_call_id"] = message.tool_call_id
+    if message.name is not None:
+        turn["name"] = message.name
+    return turn
+
+
+def write_tool_choice(chat: ChatRequest) -> dict[str, object]:
+    """Which tools may or must be called, where the request says."""
+    named = {"type": "function", "function": {"name": chat.tool_name}}
+    choice = {} if chat.tool_choice is None else {"tool_choice": chat.tool_choice}
+    parallel = {} if chat.parallel_tool_calls is None else {"parallel_tool_calls": chat.parallel_tool_calls}
+    return {**choice, **({"tool_choice": named} if chat.tool_choice == "named" else {}), **parallel}
+
+
+def azure_url(base_url: str, path: str, model: str, settings: Settings) -> str:
+    """A path of Azure's API: below the model's deployment, with the version of the API."""
+    deployment, version = quote(model, safe=""), quote(settings.api_version or AZURE_API_VERSION, safe="")
+    return f"{join_url(base_url, f'openai/deployments/{deployment}{path}')}?api-version={version}"
+
+
+def azure_headers(settings: Settings) -> Headers:
+    """Azure's key has a header of its own."""
+    return {} if settings.api_key is None else {"api-key": settings.api_key}

@@ -1,1 +1,1 @@
-"""Choosing among members that can serve a request: strategies, prompt prefixes, health. Pure: no clock, no I/O."""
+"""Choosing among members that can serve a request: strategies, health by outcomes, passes. Pure: no clock, no I/O."""

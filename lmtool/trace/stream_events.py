@@ -13,7 +13,7 @@ from lmtool.providers.answer_events import ChunkToken
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lmtool.providers.answer_reader import Api
+    from lmtool.providers.answer_events import Api
     from lmtool.providers.body_parts import Form
 
 Kind: TypeAlias = Literal["GEN", "SCORE", "CHAT", "TEXT", ""]

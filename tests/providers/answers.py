@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lmtool.providers.answer_reader import Api
+    from lmtool.providers.answer_events import Api
     from lmtool.providers.body_parts import Form
 
 PIECES = [
@@ -34,7 +34,12 @@ PATHS: dict[Api, str] = {
     "responses": "/v1/responses",
     "messages": "/v1/messages",
     "ollama": "/api/chat",
+    "cohere_v1": "/v1/chat",
+    "cohere_v2": "/v2/chat",
 }
+LINES = ("ollama", "cohere_v1")
+"""APIs that stream JSON lines."""
+NO_LOGPROBS = ("messages", "cohere_v1", "cohere_v2")
 CONTENT_TYPES: dict[Form, str] = {
     "events": "text/event-stream",
     "lines": "application/x-ndjson",
@@ -161,11 +166,22 @@ def _whole(written: Written) -> dict[str, Any]:
     if written.api == "ollama":
         logprobs = {"logprobs": _entries(group)} if written.logprobs else {}
         return {"message": {"content": first.text}, **logprobs, "done": True, "done_reason": first.reason}
+    if written.api in ("cohere_v1", "cohere_v2"):
+        return _cohere(written)
     choices = [
         _choice(written, number, choice.text, [token for group in choice.groups for token in group], choice.reason)
         for number, choice in enumerate(written.choices)
     ]
     return {"choices": choices}
+
+
+def _cohere(written: Written) -> dict[str, Any]:
+    first = written.choices[0]
+    reason = "COMPLETE" if first.reason == "stop" else "MAX_TOKENS"
+    if written.api == "cohere_v1":
+        return {"response_id": "r", "generation_id": "g", "text": first.text, "finish_reason": reason}
+    content = [{"type": "text", "text": first.text}]
+    return {"id": "r", "finish_reason": reason, "message": {"role": "assistant", "content": content}}
 
 
 def _chunks(written: Written, order: Sequence[int]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -176,28 +192,47 @@ def _chunks(written: Written, order: Sequence[int]) -> Iterator[tuple[str, dict[
         yield "content_block_start", {"type": "content_block_start", "content_block": {"type": "text", "text": ""}}
     for number in order:
         group, text = left[number].pop(0)
-        logprobs = _entries(group) if written.logprobs else []
-        if written.api == "responses":
-            kind = "response.output_text.delta"
-            yield kind, {"type": kind, "delta": text, "logprobs": logprobs}
-        elif written.api == "messages":
-            kind = "content_block_delta"
-            yield kind, {"type": kind, "delta": {"type": "text_delta", "text": text}}
-        elif written.api == "ollama":
-            yield "", {"message": {"content": text}, **({"logprobs": logprobs} if logprobs else {}), "done": False}
-        else:
+        if written.api in ("chat", "completions"):
             reason = None if left[number] else written.choices[number].reason
             yield "", {"choices": [_choice(written, number, text, group, reason)]}
+        else:
+            yield _delta(written, text, _entries(group) if written.logprobs else [])
+    if written.api not in ("chat", "completions"):
+        yield _end(written)
+
+
+def _delta(written: Written, text: str, logprobs: list[dict[str, Any]]) -> tuple[str, dict[str, Any]]:
+    """The event that brings a text."""
+    if written.api == "responses":
+        kind = "response.output_text.delta"
+        return kind, {"type": kind, "delta": text, "logprobs": logprobs}
+    if written.api == "messages":
+        kind = "content_block_delta"
+        return kind, {"type": kind, "delta": {"type": "text_delta", "text": text}}
+    if written.api == "ollama":
+        return "", {"message": {"content": text}, **({"logprobs": logprobs} if logprobs else {}), "done": False}
+    if written.api == "cohere_v1":
+        return "", {"event_type": "text-generation", "text": text}
+    kind = "content-delta"
+    return kind, {"type": kind, "index": 0, "delta": {"message": {"content": {"text": text}}}}
+
+
+def _end(written: Written) -> tuple[str, dict[str, Any]]:
+    """The event that ends the answer."""
     reason = written.choices[0].reason
     if written.api == "responses":
         status = "completed" if reason == "stop" else "incomplete"
         kind = f"response.{status}"
-        yield kind, {"type": kind, "response": {**_whole(written), "status": status}}
-    elif written.api == "messages":
+        return kind, {"type": kind, "response": {**_whole(written), "status": status}}
+    if written.api == "messages":
         stop = "end_turn" if reason == "stop" else "max_tokens"
-        yield "message_delta", {"type": "message_delta", "delta": {"stop_reason": stop}}
-    elif written.api == "ollama":
-        yield "", {"message": {"content": ""}, "done": True, "done_reason": reason, "eval_count": 1}
+        return "message_delta", {"type": "message_delta", "delta": {"stop_reason": stop}}
+    if written.api == "ollama":
+        return "", {"message": {"content": ""}, "done": True, "done_reason": reason, "eval_count": 1}
+    whole = _cohere(written)
+    if written.api == "cohere_v1":
+        return "", {"event_type": "stream-end", "finish_reason": whole["finish_reason"], "response": whole}
+    return "message-end", {"type": "message-end", "id": "r", "delta": {"finish_reason": whole["finish_reason"]}}
 
 
 def _bytes(written: Written, order: Sequence[int], end: str) -> bytes:
@@ -221,11 +256,11 @@ def written(draw: st.DrawFn, *, apis: Sequence[Api] = tuple(PATHS)) -> Written:
     """Any answer of any API: whole or streamed, of one to three choices, with logprobs or without."""
     api = draw(st.sampled_from(apis))
     streamed = draw(st.booleans())
-    form: Form = "whole" if not streamed else "lines" if api == "ollama" else "events"
+    form: Form = "whole" if not streamed else "lines" if api in LINES else "events"
     count = draw(st.integers(1, 3)) if api in ("chat", "completions") else 1
     groups = st.lists(st.lists(st.sampled_from(PIECES), min_size=1, max_size=3), min_size=1, max_size=4)
     choices = [Choice(draw(groups), draw(st.sampled_from(["stop", "length"]))) for _ in range(count)]
-    made = Written(api, form, draw(st.booleans()) and api != "messages", choices)
+    made = Written(api, form, draw(st.booleans()) and api not in NO_LOGPROBS, choices)
     order = draw(st.permutations([number for number, choice in enumerate(choices) for _ in choice.groups]))
     made.body = _bytes(made, order, draw(st.sampled_from(["\n", "\r\n", "\r"])))
     return made

@@ -10,13 +10,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
 from lmtool.tiny.path import MODEL_DIR
+from lmtool.tiny.recipe.categories import FIRST_PROMPTS, Case, Category, Result, categories, judge
 from lmtool.tiny.recipe.document import SPECIAL_TOKENS
-from lmtool.tiny.recipe.evaluate import FIRST_PROMPTS, Case, Category, Result, categories, judge
+from lmtool.tiny.recipe.evaluate import Answers
+from lmtool.tiny.recipe.grading import first_prompts, grade, shares, shipped_scores
 from lmtool.tiny.recipe.tokenizer import SIZE, save_tokenizer, train_tokenizer
-from lmtool.tiny.recipe.train import replies
 
 LIMIT = 6_000_000
 """Bytes that the whole model may take: it travels with every installation."""
@@ -89,13 +90,17 @@ NAMES = [category.name for category in categories()]
 
 
 @pytest.fixture(scope="module")
-def results() -> dict[str, Result]:
-    """How the shipped model does, in float32, each question asked once."""
-    model = AutoModelForCausalLM.from_pretrained(MODEL_DIR)
-    assert model.dtype == torch.float32
-    tokenizer = Tokenizer.from_file(str(MODEL_DIR / "tokenizer.json"))
-    scores = judge(categories(), lambda texts: replies(model, tokenizer, texts))
-    return {result.category.name: result for result in scores}
+def answers() -> Answers:
+    """The shipped model, in float32."""
+    answers = Answers(MODEL_DIR)
+    assert answers.model.dtype == torch.float32
+    return answers
+
+
+@pytest.fixture(scope="module")
+def results(answers: Answers) -> dict[str, Result]:
+    """How the shipped model does, each question asked once."""
+    return {result.category.name: result for result in judge(categories(), answers.texts)}
 
 
 class TestEvaluation:
@@ -105,6 +110,12 @@ class TestEvaluation:
     def test_shipped_model_reaches_its_threshold(self, name: str, results: dict[str, Result]) -> None:
         """The embedded model answers enough of each category well."""
         assert results[name].passed, f"{results[name].share:.1%}: {results[name].failures[:5]}"
+
+    def test_first_prompts_are_answered_as_well_as_recorded(self, answers: Answers) -> None:
+        """By kind, the first prompts get the recorded scores, within two points of a hundred."""
+        graded = shares(grade(first_prompts(), answers))
+        recorded = shipped_scores()
+        assert {kind: share for kind, share in graded.items() if abs(share - recorded[kind]) > 0.02} == {}
 
     def test_no_first_sum_is_wrong(self, results: dict[str, Result]) -> None:
         """Whoever tries a sum first gets the right result or a refusal, never a wrong number."""

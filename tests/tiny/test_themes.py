@@ -21,8 +21,8 @@ from lmtool.tiny.recipe.copying import (
     remembered_name,
     repeat,
 )
-from lmtool.tiny.recipe.evaluate import HONEST
 from lmtool.tiny.recipe.facts import CAPITALS, KINDS, MEANINGS, OPPOSITES, capital, fact, several
+from lmtool.tiny.recipe.grading import HONEST
 from lmtool.tiny.recipe.phrasing import ANIMALS, CITIES, NAMES, THINGS, some_city, some_name, some_thing, some_topic
 from lmtool.tiny.recipe.plain import SAYINGS, plain, saying_turn
 from lmtool.tiny.recipe.smalltalk import (

@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from lmtool.tiny.recipe import train
 from lmtool.tiny.recipe.corpus import documents
+from lmtool.tiny.recipe.evaluate import continuations
 from lmtool.tiny.recipe.train import Run, Settings, batches, encode, orthogonal, settings_from
 
 
@@ -56,8 +57,8 @@ def test_a_run_goes_on_from_its_checkpoint(small: Settings, run: Run) -> None:
 def test_replies_end_by_themselves_or_at_the_limit(run: Run) -> None:
     """There is one reply a text, in their order, also when the texts are of different lengths."""
     long, short = "<|im_start|>user\nTell me a story", "Hi"
-    written = train.replies(run.model, run.tokenizer, [long, short], limit=5)
-    alone = train.replies(run.model, run.tokenizer, [short], limit=5)
+    written = continuations(run.model, run.tokenizer, [long, short], limit=5)
+    alone = continuations(run.model, run.tokenizer, [short], limit=5)
     assert written[1] == alone[0]
 
 

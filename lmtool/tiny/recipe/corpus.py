@@ -7,6 +7,7 @@ from lmtool.tiny.recipe.arithmetic import big_sum, numbers, small_sum
 from lmtool.tiny.recipe.copying import copying, introduction, remembered_name
 from lmtool.tiny.recipe.document import Chat, Document, Turn
 from lmtool.tiny.recipe.facts import fact
+from lmtool.tiny.recipe.grading import reserved
 from lmtool.tiny.recipe.phrasebook import lines
 from lmtool.tiny.recipe.plain import plain, saying_turn
 from lmtool.tiny.recipe.smalltalk import amusement, farewell, greeting, nonsense, sign_of_life, talk, unknown
@@ -77,7 +78,9 @@ def document(rng: Random) -> Document:
 
 
 def documents(seed: int) -> Iterator[Document]:
-    """Yield documents endlessly, the same for a seed."""
+    """Yield documents endlessly, the same for a seed; none has a question in it that the model is graded by."""
     rng = Random(seed)  # noqa: S311 - nothing here is secret
     while True:
-        yield document(rng)
+        one = document(rng)
+        if not (isinstance(one, Chat) and reserved([turn.prompt for turn in one.turns])):
+            yield one

@@ -1,174 +1,124 @@
-"""The evaluation of the embedded model: questions, and which answers are right.
+"""Scores of the embedded model, or of another of its kind.
 
-The model is a function from texts to replies; nothing here computes.
+python -m lmtool.tiny.recipe.evaluate [FOLDER]
 """
 
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from random import Random
+import argparse
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from lmtool.tiny.recipe import arithmetic, copying, facts, smalltalk
-from lmtool.tiny.recipe.document import Chat, Turn
-from lmtool.tiny.recipe.phrasebook import items, lines, rows
-from lmtool.tiny.recipe.phrasing import NAMES, article, capitalised, invent
+import torch
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer, LlamaForCausalLM
 
-SEED = 90_001
-"""Seed of the questions; the corpus is never made from it."""
+from lmtool.tiny.path import MODEL_DIR
+from lmtool.tiny.recipe.categories import categories, judge
+from lmtool.tiny.recipe.grading import (
+    Conversation,
+    Graded,
+    Reply,
+    first_prompts,
+    grade,
+    shares,
+    two_hundred_records,
+    two_hundred_stories,
+)
 
-Answer = Callable[[Sequence[str]], list[str]]
-"""From prompts to the model's greedy replies."""
+log = logging.getLogger("lmtool.tiny.recipe.evaluate")
 
-STORY_WORDS = 40
-"""Least number of words of a story."""
-HONEST = re.compile(r"\b(do not know|cannot|too small|too (big|long|hard)|do not understand|not sure|I (can )?only)\b")
-"""Matches every refusal."""
-UNSEEN_NAMES = items("unseen", "names")
-UNSEEN_COUNTRIES = items("unseen", "countries")
-UNSEEN_TOPICS = items("unseen", "topics")
-UNSEEN_QUESTIONS = lines("unseen", "questions")
-STORY_TOPICS = items("unseen", "stories")
-BEGINNINGS = lines("unseen", "beginnings")
-FIRST_PROMPTS = rows("first_prompts", "prompts")
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A question and its check."""
-
-    text: str
-    """The prompt."""
-    accepts: Callable[[str], bool]
-    """Whether a reply is right."""
+BATCH = 64
+"""Texts that are continued at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Category:
-    """Questions of one kind, and the required share of right answers."""
-
-    name: str
-    cases: tuple[Case, ...]
-    required: float
-    """Share of right answers, 0 to 1, that the shipped model must reach."""
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The result of a category."""
-
-    category: Category
-    failures: tuple[tuple[str, str], ...]
-    """Prompts with the replies that were wrong."""
-
-    @property
-    def share(self) -> float:
-        """Share of right answers, 0 to 1."""
-        return 1 - len(self.failures) / len(self.category.cases)
-
-    @property
-    def passed(self) -> bool:
-        """Whether enough answers were right."""
-        return self.share >= self.category.required
-
-
-def judge(categories: Sequence[Category], answer: Answer) -> list[Result]:
-    """Return a model's results by category; all questions go into one call of `answer`."""
-    answers = iter(answer([case.text for category in categories for case in category.cases]))
-    results = []
-    for category in categories:
-        replies = [(case, next(answers)) for case in category.cases]
-        results.append(
-            Result(category, tuple((case.text, reply) for case, reply in replies if not case.accepts(reply)))
+@torch.no_grad()
+def continuations(model: LlamaForCausalLM, tokenizer: Tokenizer, texts: Sequence[str], limit: int = 240) -> list[Reply]:
+    """Return the greedy continuation of each text, at most `limit` tokens."""
+    writer: Any = model
+    encoded_texts = [tokenizer.encode(text).ids for text in texts]
+    order = sorted(range(len(texts)), key=lambda at: len(encoded_texts[at]))
+    by_index: dict[int, Reply] = {}
+    for start in range(0, len(order), BATCH):
+        part = order[start : start + BATCH]
+        width = max(len(encoded_texts[at]) for at in part)
+        rows = [[0] * (width - len(encoded_texts[at])) + encoded_texts[at] for at in part]
+        mask = [[0] * (width - len(encoded_texts[at])) + [1] * len(encoded_texts[at]) for at in part]
+        output = writer.generate(
+            torch.tensor(rows), attention_mask=torch.tensor(mask), max_new_tokens=limit, do_sample=False
         )
-    return results
+        for at, ids in zip(part, output[:, width:].tolist(), strict=True):
+            by_index[at] = Reply(tokenizer.decode(ids, skip_special_tokens=True), ended=bool({0, 2} & set(ids)))
+    return [by_index[at] for at in range(len(texts))]
 
 
-def categories() -> list[Category]:
-    """Return every category, the same each time."""
-    rng = Random(SEED)  # noqa: S311 - nothing here is secret
-    sums = arithmetic.every_sum()
-    table: tuple[tuple[str, float, list[Case]], ...] = (
-        ("first prompts", 0.9, [_matching(prompt, pattern) for prompt, pattern in FIRST_PROMPTS]),
-        ("sums", 0.95, [_exact(f"{one.left}{one.sign}{one.right}", one.answer) for one in sums]),
-        ("sums in words", 0.95, [_exact(arithmetic.ask(rng, one), one.answer) for one in sums]),
-        ("sums declined", 0.95, [_honest(arithmetic.big_sum(rng).prompt) for _ in range(100)]),
-        ("counting", 0.9, [_turn(arithmetic.counting(rng)) for _ in range(40)]),
-        ("capitals", 0.95, [_capital(*pair) for pair in facts.CAPITALS]),
-        ("opposites", 0.95, [_opposite(*pair) for pair in facts.OPPOSITES]),
-        ("colours", 0.95, [_colour(*pair) for pair in facts.COLOUR_OF]),
-        ("other facts", 0.95, [_turn(facts.single(rng)) for _ in range(60)]),
-        ("people as records", 0.9, [_turn(copying.person_record(rng)) for _ in range(40)]),
-        ("things as records", 0.9, [_turn(copying.other_record(rng)) for _ in range(40)]),
-        ("records of unseen names", 0.9, [_unseen_record(name, age) for age, name in enumerate(UNSEEN_NAMES, 21)]),
-        ("repeating", 0.9, [_turn(copying.repeat(rng)) for _ in range(40)]),
-        ("name memory", 0.9, [_name_memory(name, rng) for name in (*UNSEEN_NAMES, *NAMES[:5])]),
-        ("stories", 0.9, [_story(topic) for topic in STORY_TOPICS]),
-        ("unknown", 0.9, [_honest(prompt) for prompt in _unseen_questions(rng)]),
-        ("plain beginnings", 1.0, [Case(text, _is_text) for text in BEGINNINGS]),
-    )
-    return [Category(name, tuple(cases), required) for name, required, cases in table]
+class Answers:
+    """A model's answers to conversations, as its own chat template renders them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.model = LlamaForCausalLM.from_pretrained(folder)
+        self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self._template: Any = AutoTokenizer.from_pretrained(folder)
+
+    def __call__(self, conversations: Sequence[Conversation]) -> list[Reply]:
+        """Return the greedy answer to each conversation."""
+        found: dict[int, Reply] = {}
+        for limit in {one.limit for one in conversations}:
+            places = [at for at, one in enumerate(conversations) if one.limit == limit]
+            texts = [self._text(conversations[at]) for at in places]
+            replies = continuations(self.model, self.tokenizer, texts, limit)
+            found.update(zip(places, replies, strict=True))
+        return [found[at] for at in range(len(conversations))]
+
+    def texts(self, texts: Sequence[str]) -> list[str]:
+        """Return the greedy continuation of each text."""
+        return [reply.text for reply in continuations(self.model, self.tokenizer, texts)]
+
+    def _text(self, one: Conversation) -> str:
+        text: str = self._template.apply_chat_template(
+            list(one.messages), tools=list(one.tools) or None, tokenize=False, add_generation_prompt=True
+        )
+        return text
 
 
-def _chat(prompt: str) -> str:
-    return Chat([Turn(prompt, "")]).prompt()
+def log_graded(graded: Sequence[Graded], *, failures: int = 20) -> dict[str, float]:
+    """Log and return the share of good answers by kind, 0 to 1, and log some of the others."""
+    by_kind = shares(graded)
+    for kind, share in by_kind.items():
+        log.info("%6.1f %%  %s", 100 * share, kind)
+    for one in [one for one in graded if one.fault][:failures]:
+        log.info("    %s: %r -> %r", one.fault, one.prompt.asks, one.answers[-1].text)
+    return by_kind
 
 
-def _exact(prompt: str, reply: str) -> Case:
-    return Case(_chat(prompt), reply.__eq__)
+def log_categories(answers: Answers) -> None:
+    """Log the score in each category, with some failures."""
+    for result in judge(categories(), answers.texts):
+        verdict = "" if result.passed else f"  misses {result.category.required:.0%}"
+        log.info("%6.1f %%  %s of %d%s", 100 * result.share, result.category.name, len(result.category.cases), verdict)
+        for text, reply in result.failures[:8]:
+            log.info("            %r -> %r", text, reply)
 
 
-def _turn(turn: Turn) -> Case:
-    return _exact(turn.prompt, turn.reply)
+def scores(folder: Path) -> Mapping[str, float]:
+    """Log the folder's scores; return those of the first prompts by kind, of 200 stories and of 200 records, 0 to 1."""
+    answers = Answers(folder)
+    by_kind = log_graded(grade(first_prompts(), answers), failures=120)
+    for prompts in (two_hundred_stories(), two_hundred_records()):
+        by_kind |= {prompts[0].kind: log_graded(grade(prompts, answers))["all"]}
+    log_categories(answers)
+    return by_kind
 
 
-def _matching(prompt: str, pattern: str) -> Case:
-    compiled = re.compile(pattern, re.IGNORECASE | re.DOTALL)
-    return Case(_chat(prompt), lambda reply: compiled.search(reply) is not None)
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the scores of a model's folder, in JSON at the end."""
+    parser = argparse.ArgumentParser(prog="python -m lmtool.tiny.recipe.evaluate", description=scores.__doc__)
+    parser.add_argument("folder", type=Path, nargs="?", default=MODEL_DIR)
+    folder = parser.parse_args(arguments).folder
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    log.info("%s", json.dumps({kind: round(share, 3) for kind, share in scores(folder).items()}))
 
 
-def _honest(prompt: str) -> Case:
-    return Case(_chat(prompt), lambda reply: HONEST.search(reply) is not None)
-
-
-def _capital(country: str, city: str) -> Case:
-    return _exact(f"What is the capital of {country}?", f"The capital of {country} is {city}.")
-
-
-def _opposite(word: str, other: str) -> Case:
-    return _exact(f"What is the opposite of {word}?", f"The opposite of {word} is {other}.")
-
-
-def _colour(thing: str, colour: str) -> Case:
-    return _exact(f"What colour is {thing}?", f"{capitalised(thing)} is {colour}.")
-
-
-def _unseen_record(name: str, age: int) -> Case:
-    return _exact(
-        f"Make a JSON record: {name} is {age} years old and lives in Paris.",
-        f'{{"name": "{name}", "age": {age}, "city": "Paris"}}',
-    )
-
-
-def _name_memory(name: str, rng: Random) -> Case:
-    introduction = Turn(f"My name is {name}.", f"Nice to meet you, {name}!")
-    between = [Turn("What is 2 + 2?", "2 + 2 = 4"), Turn("How are you?", "I am fine, thank you! How are you?")]
-    turns = [introduction, *rng.sample(between, rng.randint(0, 2)), Turn("What is my name?", "")]
-    return Case(Chat(turns).prompt(), f"Your name is {name}.".__eq__)
-
-
-def _story(topic: str) -> Case:
-    def accepts(reply: str) -> bool:
-        return topic in reply and len(reply.split()) >= STORY_WORDS and reply.endswith((".", "!", '"'))
-
-    return Case(_chat(f"Tell me a story about {article(topic)}."), accepts)
-
-
-def _unseen_questions(rng: Random) -> list[str]:
-    questions = [rng.choice(UNSEEN_QUESTIONS).format(topic=topic) for topic in UNSEEN_TOPICS for _ in range(2)]
-    questions += [f"What is the capital of {country}?" for country in UNSEEN_COUNTRIES]
-    questions += [f"What is {article(invent(rng))}?" for _ in range(10)] + [smalltalk.junk(rng) for _ in range(10)]
-    return questions + [smalltalk.unknown(rng).prompt for _ in range(30)]
-
-
-def _is_text(reply: str) -> bool:
-    return len(reply.split()) >= 2 and reply.isascii()
+if __name__ == "__main__":
+    main()

@@ -28,7 +28,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from lmtool.tiny.path import MODEL_DIR
 from lmtool.tiny.recipe.corpus import documents
 from lmtool.tiny.recipe.document import Document
-from lmtool.tiny.recipe.evaluate import categories, judge
+from lmtool.tiny.recipe.evaluate import scores
 from lmtool.tiny.recipe.tokenizer import CONTEXT, save_tokenizer, train_tokenizer
 
 log = logging.getLogger("lmtool.tiny.recipe.train")
@@ -235,26 +235,6 @@ def validation_loss(model: LlamaForCausalLM, tokenizer: Tokenizer, count: int = 
     return sum(losses) / len(losses)
 
 
-@torch.no_grad()
-def replies(model: LlamaForCausalLM, tokenizer: Tokenizer, texts: Sequence[str], limit: int = 240) -> list[str]:
-    """Return the greedy continuation of each text, at most `limit` tokens."""
-    writer: Any = model
-    encoded_texts = [tokenizer.encode(text).ids for text in texts]
-    order = sorted(range(len(texts)), key=lambda at: len(encoded_texts[at]))
-    by_index: dict[int, str] = {}
-    for start in range(0, len(order), 64):
-        part = order[start : start + 64]
-        width = max(len(encoded_texts[at]) for at in part)
-        rows = [[0] * (width - len(encoded_texts[at])) + encoded_texts[at] for at in part]
-        mask = [[0] * (width - len(encoded_texts[at])) + [1] * len(encoded_texts[at]) for at in part]
-        output = writer.generate(
-            torch.tensor(rows), attention_mask=torch.tensor(mask), max_new_tokens=limit, do_sample=False
-        )
-        for at, ids in zip(part, output[:, width:].tolist(), strict=True):
-            by_index[at] = tokenizer.decode(ids, skip_special_tokens=True)
-    return [by_index[at] for at in range(len(texts))]
-
-
 class Run:
     """A training run: weights, optimizers, progress."""
 
@@ -353,17 +333,6 @@ class Run:
         save_tokenizer(self.tokenizer, out)
 
 
-def report(folder: Path) -> None:
-    """Log the score of the folder's model in each category, with some of its failures."""
-    model = LlamaForCausalLM.from_pretrained(folder)
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    for result in judge(categories(), lambda texts: replies(model, tokenizer, texts)):
-        verdict = "" if result.passed else f"  misses {result.category.required:.0%}"
-        log.info("%6.1f %%  %s of %d%s", 100 * result.share, result.category.name, len(result.category.cases), verdict)
-        for text, reply in result.failures[:8]:
-            log.info("            %r -> %r", text, reply)
-
-
 def settings_from(arguments: Sequence[str] | None = None) -> Settings:
     """Return the settings from the command line."""
     parser = argparse.ArgumentParser(prog="python -m lmtool.tiny.recipe.train", description="Make the embedded model.")
@@ -382,7 +351,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     run = Run(settings)
     run.train()
     run.export()
-    report(settings.out)
+    scores(settings.out)
 
 
 if __name__ == "__main__":
