@@ -6,7 +6,7 @@ import math
 from contextlib import aclosing
 from dataclasses import asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,7 +20,7 @@ from lmtool.evergreen.status import invalid
 from lmtool.types import ChatPrompt, GenerateRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from lmtool.evergreen.actions import ActionCall
     from lmtool.evergreen.generate_options import GenerateOptions
@@ -88,8 +88,9 @@ def _request(target: Target, prompt: Prompt, options: GenerateOptions, answer: _
 class _Answer:
     """Writes the outputs of one stream into the nodes that were asked for."""
 
-    def __init__(self, target: Target, outputs: Any) -> None:
+    def __init__(self, target: Target, outputs: Mapping[str, OutputNode]) -> None:
         self.outputs = outputs
+        self._wrote_text = False
         self._eos = frozenset(target.info.eos_token_ids)
         self._model = target.info.model
         self._last: TokenOutput | None = None
@@ -105,6 +106,7 @@ class _Answer:
         if "response" in self.outputs:
             text = "".join([output.text or "" for output in outputs])
             if text:
+                self._wrote_text = True
                 await self.outputs["response"].write(text, TEXT, ASSISTANT)
         if self._lists:
             tokens = [output for output in outputs if output.token is not None and not self._ends(output)]
@@ -119,7 +121,7 @@ class _Answer:
 
     async def finish(self) -> None:
         """Write what is known at the end, and close everything."""
-        if "response" in self.outputs and not self.outputs["response"].begun:
+        if "response" in self.outputs and not self._wrote_text:
             await self.outputs["response"].put("", TEXT, ASSISTANT)
         for one in self._lists.values():
             await one.finish()

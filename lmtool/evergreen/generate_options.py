@@ -32,7 +32,9 @@ _UNSUPPORTED = {"n": "ask for another GENERATE for each further answer", "stream
 class GenerateOptions:
     """How an answer is made."""
 
-    sampling: SamplingParams = SamplingParams(max_tokens=PROMPT_MAX_TOKENS, top_logprobs=0)
+    sampling: SamplingParams = field(
+        default_factory=lambda: SamplingParams(max_tokens=PROMPT_MAX_TOKENS, top_logprobs=0)
+    )
     constraint: Constraint | None = None
     priority: int = 0
     logits_processors: tuple[NamedProcessor, ...] = ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from lmtool.interfaces import tokenizer_of
 from lmtool.streams import Inbox
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
+    from collections.abc import AsyncGenerator
 
     from lmtool.interfaces import Catalogue, Tokenizer, TokenModel
     from lmtool.types import GenerateRequest, ModelInfo, ScoreRequest, TokenOutput
