@@ -68,7 +68,7 @@ def of_response_format(value: object, *, where: str = "response_format") -> dict
             parts = {name: members.get(name) for name in ("structures", "triggers")}
             return {"structural_tag": {"format": members["format"]} if "format" in members else parts}
     raise ConstraintError(
-        f"{where} is {_shown(value)}; expected type text, json_object, json_schema with a json_schema, or structural_tag"
+        f"{where} is {_shown(value)}; expected a type: text, json_object, json_schema with a schema, structural_tag"
     )
 
 

@@ -61,7 +61,7 @@ class EarlyStart:
         while tokenizer is not None:
             await self._growth.wait()
             self._growth.clear()
-            if self._builder.size < seen + MIN_BYTES or not self._builder.begun:
+            if self._builder.size < seen + MIN_BYTES or not self._builder.has_content:
                 continue
             seen = self._builder.size
             ids = await self._beginning(tokenizer)

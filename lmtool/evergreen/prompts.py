@@ -110,7 +110,7 @@ class PromptBuilder:
         return ChatPrompt(tuple(turns))
 
     @property
-    def begun(self) -> bool:
+    def has_content(self) -> bool:
         """Whether there is a text, or a turn, yet."""
         return bool(self._turns()[0])
 

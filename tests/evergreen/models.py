@@ -37,7 +37,7 @@ class Only:
             raise UnknownModelError(f"model {model!r} is not served here", f"served here: {self.name}")
         return await self.model.info()
 
-    def tokenizer(self, model=None):  # noqa: ARG002  # one model
+    def tokenizer(self, model=None):  # one model
         """See `Tokenized`."""
         return self.model.tokenizer()
 

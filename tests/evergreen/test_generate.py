@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from lmtool.evergreen.actions import ActionType, Port
+from lmtool.evergreen.connection import Connection
 from lmtool.evergreen.messages import ChunkMetadata
 from lmtool.evergreen.nodes import Reference
 from lmtool.evergreen.prompts import TOKENS
@@ -14,6 +17,19 @@ from lmtool.evergreen.references import AllowedReferences
 from lmtool.evergreen.status import Abort, Status
 from tests.evergreen.harness import action
 from tests.evergreen.models import session, struct, texts
+
+
+async def refusal(model: Any, script: Callable[[Connection], Awaitable[object]], **options: Any) -> Abort:
+    """How a session ends that does this."""
+    with pytest.raises(Abort) as caught:
+        await spoken(model, script, options)
+    return caught.value
+
+
+async def spoken(model, script, options):
+    async with session(model, **options) as client:
+        await script(client)
+
 
 QUESTION = "What is the capital of France?"
 STORY = "Once upon a time there was a little girl named Lily. She liked to play in the garden with her dog. " * 4
@@ -78,22 +94,26 @@ async def test_constraints(tiny):
 )
 async def test_what_cannot_be_done(tiny, call, status, sentence):
     """Aborts the session with its status and a sentence (rules 31, 33)."""
-    with pytest.raises(Abort) as refused:
-        async with session(tiny) as client:
-            await client.output("p").put("Once")
-            client.start(call)
-            await client.node("never").completed()
-    assert refused.value.status is status
-    assert sentence in refused.value.sentence
+
+    async def script(client):
+        await client.output("p").put("Once")
+        client.start(call)
+        await client.node("never").completed()
+
+    refused = await refusal(tiny, script)
+    assert refused.status is status
+    assert sentence in refused.sentence
 
 
 async def test_unknown_models(tiny):
     """NOT_FOUND, with what there is (rule 32)."""
-    with pytest.raises(Abort, match="'gpt-9' is not served") as refused:
-        async with session(tiny) as client:
-            await (await client.invoke("GENERATE", {"prompt": "a"}, ["response"], target="gpt-9"))["response"].text()
-    assert refused.value.status is Status.NOT_FOUND
-    assert "lmtool-tiny" in refused.value.sentence
+
+    async def script(client):
+        await (await client.invoke("GENERATE", {"prompt": "a"}, ["response"], target="gpt-9"))["response"].text()
+
+    refused = await refusal(tiny, script)
+    assert refused.status is Status.NOT_FOUND
+    assert refused.sentence == "model 'gpt-9' is not served here; served here: lmtool-tiny"
 
 
 async def test_a_prompt_beyond_the_context(tiny):
@@ -248,14 +268,16 @@ async def test_cancel(tiny):
 @pytest.mark.parametrize(("name", "config"), [("DROP", []), ("SET_TTL", [struct(seconds=0)])])
 async def test_drop_and_time_to_live(tiny, name, config):
     """A node that was dropped, or whose time is over, cannot be used any more: NOT_FOUND."""
-    with pytest.raises(Abort, match="was dropped") as refused:
-        async with session(tiny) as client:
-            await client.output("a").put("Once")
-            done = await client.invoke(name, {"node": client.node("a")}, ["status"], config)
-            assert (await texts(done))["status"]["code"] == "OK"
-            nodes = await client.invoke("GENERATE", {"prompt": client.node("a")}, ["status"])
-            await nodes["status"].completed()
-    assert refused.value.status is Status.NOT_FOUND
+
+    async def script(client):
+        await client.output("a").put("Once")
+        done = await client.invoke(name, {"node": client.node("a")}, ["status"], config)
+        assert (await texts(done))["status"]["code"] == "OK"
+        nodes = await client.invoke("GENERATE", {"prompt": client.node("a")}, ["status"])
+        await nodes["status"].completed()
+
+    refused = await refusal(tiny, script)
+    assert (refused.status, refused.message) == (Status.NOT_FOUND, "node 'a' was dropped")
 
 
 @pytest.mark.parametrize(("mimetype", "code"), [("text/plain", "OK"), ("video/mp4", "INVALID_ARGUMENT")])
@@ -285,8 +307,11 @@ async def test_the_example_with_references(tiny, tmp_path, mimetype, code):
 async def test_no_reference_by_default(tiny, tmp_path):
     """Nothing is read, and the session ends at once (rules 35, 36)."""
     (tmp_path / "secret").write_text("secret")
-    with pytest.raises(Abort, match="not accepted here") as refused:
-        async with session(tiny) as client:
-            client.write("a", Reference(f"file://{tmp_path}/secret"), ChunkMetadata("text/plain"), final=True)
-            await client.node("never").completed()
-    assert "secret" not in refused.value.sentence
+
+    async def script(client):
+        client.write("a", Reference(f"file://{tmp_path}/secret"), ChunkMetadata("text/plain"), final=True)
+        await client.node("never").completed()
+
+    refused = await refusal(tiny, script)
+    assert "not accepted here" in refused.sentence
+    assert "secret" not in refused.sentence

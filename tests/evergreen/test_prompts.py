@@ -17,9 +17,9 @@ END = ("application/x-protobuf; type=EndOfTurn", "", "")
 def built(*leaves: tuple[str, str, str | bytes], split: int = 1 << 20) -> PromptBuilder:
     """A builder of (mime type, role, data) leaves, given in pieces of at most `split` bytes."""
     builder = PromptBuilder()
-    for number, (mimetype, role, data) in enumerate(leaves):
+    for number, (mimetype, role, content) in enumerate(leaves):
         builder.begin(ChunkMetadata(mimetype, role), f"n{number}")
-        data = data.encode() if isinstance(data, str) else data
+        data = content.encode() if isinstance(content, str) else content
         for start in range(0, len(data), split):
             builder.feed(data[start : start + split])
         builder.end()
@@ -100,4 +100,4 @@ def test_what_may_still_grow():
     assert not built(text("Hi", "user")).closed
     assert built(text("Hi", "user"), END).closed
     assert built(text("Hi", "user"), (TOKENS, "", "[1]")).closed
-    assert [built().begun, built(text("a")).begun] == [False, True]
+    assert [built().has_content, built(text("a")).has_content] == [False, True]
