@@ -57,14 +57,18 @@ async def _generate(models: ServedModels, call: ActionCall) -> None:
     builder = PromptBuilder()
     ahead = EarlyStart(target.model, target.name, builder)
     try:
-        prompt = await read_prompt(call.inputs["prompt"], builder, ahead.grew)
+        try:
+            prompt = await read_prompt(call.inputs["prompt"], builder, ahead.grew)
+        finally:
+            await ahead.stop()
+        answer = _Answer(target, call.outputs)
+        async with aclosing(target.outputs(_request(target, prompt, options, answer))) as steps:
+            async for outputs in steps:
+                ahead.close()
+                await answer.add(outputs)
+        await answer.finish()
     finally:
-        await ahead.stop()
-    answer = _Answer(target, call.outputs)
-    async with aclosing(target.outputs(_request(target, prompt, options, answer))) as steps:
-        async for outputs in steps:
-            await answer.add(outputs)
-    await answer.finish()
+        ahead.close()
 
 
 def _request(target: Target, prompt: Prompt, options: GenerateOptions, answer: _Answer) -> GenerateRequest:
