@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from lmtool.evergreen.actions import ActionType, Registry
     from lmtool.evergreen.nodes import ActionRecord
+    from lmtool.types import Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,9 @@ class ActionLog:
     status: Status
     """`CANCELLED` also where the client left."""
     error: str | None = None
+    usage: Usage | None = None
+    ttft: float | None = None
+    """Seconds to its first token."""
 
 
 class Host(Live, SessionControl, Protocol):
@@ -126,7 +130,7 @@ class ActionTasks:
         first = next((each.id for each in record.action.outputs), "")
         error = problem.sentence if problem is not None and status != Status.CANCELLED else None
         head = (self._connection.number, record.action.name, record.action.target, first)
-        self._log(ActionLog(*head, time.perf_counter() - began, status, error))
+        self._log(ActionLog(*head, time.perf_counter() - began, status, error, record.usage, record.ttft))
         if self._closed:
             return
         node = record.outputs.get(STATUS_OUTPUT)
