@@ -78,7 +78,11 @@ class Provider:
             data = msgspec.json.encode({**body, **settings.extra_body})
         except UnicodeEncodeError:
             raise RequestError("the request has half of a surrogate pair, which UTF-8 cannot encode") from None
-        headers = {"content-type": "application/json", **self.authorize(settings), **settings.headers}
+        return self.post(path, model, data, "application/json", settings)
+
+    def post(self, path: str, model: str, data: bytes, content_type: str, settings: Settings) -> HttpRequest:
+        """A `POST` of any body to one of its paths."""
+        headers = {"content-type": content_type, **self.authorize(settings), **settings.headers}
         return HttpRequest("POST", self.url(path, model, settings), headers, data)
 
     def url(self, path: str, model: str, settings: Settings) -> str:
