@@ -116,8 +116,8 @@ def _names(ports: Iterable[Mapping[str, Any]]) -> str:
     return ", ".join("|".join((port["name"], *port.get("aliases", ()))) for port in ports)
 
 
-async def run_script(url: str, api_key: str | None, out: Output, file: str, timeout: float | None) -> None:
-    """Send the messages of a file, one as proto-JSON a line, and print what comes until all outputs are whole.
+async def run_script(url: str, api_key: str | None, out: Output, file: str, seconds: float | None) -> None:
+    """Send the messages of a file, one as proto-JSON a line; print the answers until all outputs are whole.
 
     Raises `FileError` with the number of a line that is no message, and `Abort` with the server's reason.
     """
@@ -127,7 +127,7 @@ async def run_script(url: str, api_key: str | None, out: Output, file: str, time
     transport = await open_evergreen(url, api_key)
     outputs = _Outputs()
     try:
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(seconds):
             sending = asyncio.create_task(_send(transport, messages))
             for message in messages:
                 outputs.expect(message)
@@ -137,7 +137,7 @@ async def run_script(url: str, api_key: str | None, out: Output, file: str, time
             await sending
             await transport.send(None)
     except TimeoutError:
-        raise TimeLimitError(f"not all outputs were whole after {timeout:g} s") from None
+        raise TimeLimitError(f"not all outputs were whole after {seconds:g} s") from None
     finally:
         await transport.close()
 

@@ -51,7 +51,7 @@ TREE: tuple[Command | Group, ...] = (
         "Sessions of nodes and actions: chat, run a script, list actions.",
         (
             Command("chat", "evergreen.chat", "Chat in a session that sends only what is new."),
-            Command("run", "evergreen.run", "Send messages from a file; print what comes."),
+            Command("run", "evergreen.run", "Send messages from a file; print the answers."),
             Command("actions", "evergreen.actions", "List the actions that a server offers."),
             Command("proto", "evergreen.proto", "Print the protocol's messages as a .proto file."),
         ),

@@ -169,4 +169,4 @@ async def run_session(
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        await transport.close()
+        await transport.close(connection.failure)

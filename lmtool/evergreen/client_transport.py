@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import queue
+import threading
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
 from lmtool.access.outgoing import DENIED, as_headers, denied
 from lmtool.errors import ConnectError, ResourceError, TimeLimitError
 from lmtool.evergreen import codec
-from lmtool.evergreen.status import Abort, Status
+from lmtool.evergreen.descriptors import METHOD, PACKAGE, SERVICE
+from lmtool.evergreen.status import ABORTED, Abort, Status, close_reason
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from websockets.asyncio.client import ClientConnection
 
     from lmtool.evergreen.messages import SessionMessage
 
 PATH = "/evergreen"
-GRPC_METHOD = "/evergreen.v2.EvergreenService/StartSession"
 INSTALL_GRPC = "install it:  pip install 'lmtool[grpc]'"
-ABORTED = 4400
-"""Close code of a session that was aborted; the reason is `STATUS_NAME: text`."""
 _REFUSED = 503
 """HTTP status of a server that opens no session now; its body says why, as a close reason does."""
 _OPEN_SECONDS = 10.0
 _MAX_RECEIVED_BYTES = 64 * 1024 * 1024
+_WAITING_MESSAGES = 16
+"""Received over gRPC and not yet taken, until the server has to wait."""
 
 
 class ClientTransport(Protocol):
@@ -36,8 +40,8 @@ class ClientTransport(Protocol):
     async def send(self, message: SessionMessage | None) -> None:
         """Send a message, None for the end of this side. Raises `ConnectError`."""
 
-    async def close(self) -> None:
-        """Give everything back."""
+    async def close(self, failure: Abort | None = None) -> None:
+        """Give everything back. failure: why the session was aborted, for the server."""
 
 
 async def dial(url: str, authorization: str | None = None, *, loopback: bool = False) -> ClientTransport:
@@ -113,9 +117,12 @@ class _SocketTransport:
             return aborted(closed.rcvd.reason)
         return ConnectError(f"the connection to {self._url} is lost ({closed})")
 
-    async def close(self) -> None:
-        """Close it."""
-        await self._connection.close()
+    async def close(self, failure: Abort | None = None) -> None:
+        """Close it, with the reason of an abort."""
+        if failure is None:
+            await self._connection.close()
+        else:
+            await self._connection.close(ABORTED, close_reason(failure))
 
 
 def aborted(reason: str) -> Abort:
@@ -131,61 +138,91 @@ async def dial_grpc(address: str, authorization: str | None = None) -> ClientTra
     except ImportError:
         raise ResourceError("gRPC needs the package grpcio", INSTALL_GRPC) from None
     options = [("grpc.max_receive_message_length", _MAX_RECEIVED_BYTES), ("grpc.max_send_message_length", -1)]
-    channel = grpc.aio.insecure_channel(address, options)
+    channel = grpc.insecure_channel(address, options)
     try:
-        async with asyncio.timeout(_OPEN_SECONDS):
-            await _ready(channel)
-    except (TimeoutError, ConnectError):
-        await channel.close()
-        raise ConnectError(f"no gRPC server at {address}") from None
-    method = channel.stream_stream(GRPC_METHOD, request_serializer=codec.encode, response_deserializer=None)
-    metadata = (("authorization", authorization),) if authorization is not None else ()
-    return _GrpcTransport(channel, method(metadata=metadata))
-
-
-async def _ready(channel: Any) -> None:  # noqa: ANN401  # grpc has no types
-    """Wait until a channel is connected. Raises `ConnectError` once it cannot be."""
-    import grpc
-
-    while (state := channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
-        if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-            raise ConnectError("refused")
-        await channel.wait_for_state_change(state)
+        await asyncio.to_thread(grpc.channel_ready_future(channel).result, _OPEN_SECONDS)
+    except grpc.FutureTimeoutError:
+        channel.close()
+        raise ConnectError(f"no gRPC server at {address} within {_OPEN_SECONDS:g} s") from None
+    return _GrpcTransport(channel, () if authorization is None else (("authorization", authorization),))
 
 
 class _GrpcTransport:
-    def __init__(self, channel: Any, call: Any) -> None:  # noqa: ANN401  # grpc has no types
+    """A call of the library's threaded interface: its asyncio one loses the reason of an abort that meets a write."""
+
+    def __init__(self, channel: Any, metadata: tuple[tuple[str, str], ...]) -> None:  # noqa: ANN401  # grpc is untyped
+        self._loop = asyncio.get_running_loop()
         self._channel = channel
-        self._call = call
+        self._requests: queue.SimpleQueue[tuple[bytes | None, asyncio.Future[None]]] = queue.SimpleQueue()
+        self._received: asyncio.Queue[bytes | Abort | ConnectError | None] = asyncio.Queue(_WAITING_MESSAGES)
+        self._over = asyncio.Event()
+        method = channel.stream_stream(f"/{PACKAGE}.{SERVICE}/{METHOD}")
+        self._call = method(self._messages(), metadata=metadata)
+        threading.Thread(target=self._read, name="lmtool-grpc", daemon=True).start()
+
+    def _messages(self) -> Iterator[bytes]:
+        """What the library sends, in a thread of its own; it takes the next message when the last one is sent."""
+        while True:
+            data, sent = self._requests.get()
+            self._loop.call_soon_threadsafe(_done, sent)
+            if data is None:
+                return
+            yield data
+
+    def _read(self) -> None:
+        import grpc
+
+        end: Abort | ConnectError | None = None
+        try:
+            for data in self._call:
+                self._put(data)
+        except grpc.RpcError:
+            end = self._reason()
+        self._put(end)
+
+    def _put(self, item: bytes | Abort | ConnectError | None) -> None:
+        """Hand an item to the event loop; waits while many have not been received. The loop may be closed already."""
+        putting = self._received.put(item)
+        try:
+            asyncio.run_coroutine_threadsafe(putting, self._loop).result()
+        except RuntimeError:
+            putting.close()
+
+    def _reason(self) -> Abort | ConnectError:
+        code, text = self._call.code(), self._call.details() or "the session has ended"
+        if code.name == "UNAVAILABLE" or code.value[0] not in set(Status):
+            return ConnectError(f"the connection is lost ({text})")
+        return Abort(Status(code.value[0]), text)
 
     async def receive(self) -> SessionMessage | None:
-        import grpc
-
-        try:
-            data = await self._call.read()
-        except grpc.aio.AioRpcError as error:
-            raise self._reason(error) from None
-        return None if data is grpc.aio.EOF else codec.decode(data)
+        """See `ClientTransport`."""
+        item = await self._received.get()
+        if isinstance(item, bytes):
+            return codec.decode(item)
+        self._over.set()
+        if item is not None:
+            raise item
+        return None
 
     async def send(self, message: SessionMessage | None) -> None:
-        import grpc
-
-        if self._call.done():  # a write now would overwrite the reason of the end, which the reader has
-            await asyncio.Event().wait()
+        """See `ClientTransport`. Once the server has ended, nothing is sent any more: the reader has the reason."""
+        sent = self._loop.create_future()
+        self._requests.put((None if message is None else codec.encode(message), sent))
+        over = asyncio.ensure_future(self._over.wait())
         try:
-            if message is None:
-                await self._call.done_writing()
-            else:
-                await self._call.write(message)
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            await asyncio.Event().wait()
+            await asyncio.wait({sent, over}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            over.cancel()
 
-    def _reason(self, error: Any) -> Abort | ConnectError:  # noqa: ANN401  # grpc has no types
-        code, text = error.code().value[0], error.details() or "the session has ended"
-        if error.code().name == "UNAVAILABLE" or code not in set(Status):
-            return ConnectError(f"the connection is lost ({text})")
-        return Abort(Status(code), text)
-
-    async def close(self) -> None:
+    async def close(self, failure: Abort | None = None) -> None:  # noqa: ARG002  # gRPC's clients can only cancel
+        """Cancel the call, and close the channel."""
         self._call.cancel()
-        await self._channel.close()
+        self._requests.put((None, self._loop.create_future()))
+        while not self._received.empty():
+            self._received.get_nowait()
+        await asyncio.to_thread(self._channel.close)
+
+
+def _done(sent: asyncio.Future[None]) -> None:
+    if not sent.done():
+        sent.set_result(None)

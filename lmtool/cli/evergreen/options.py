@@ -17,6 +17,6 @@ def address(common: Common, grpc: str | None) -> str:
     """The URL for `lmtool.session`. Raises `UsageError` for two addresses."""
     if grpc is None:
         return common.address
-    if common.endpoint is not None and "endpoint" in common.typed:
+    if common.endpoint is not None and "--endpoint" not in common.origins:  # from settings, it is only a default
         raise UsageError("-e and --grpc are two addresses", "give one of them")
     return f"grpc://{grpc.removeprefix('grpc://')}"

@@ -1,4 +1,4 @@
-"""`lmtool evergreen run`: sends a session's messages from a file, and prints what the server sends."""
+"""`lmtool evergreen run`: sends a session's messages from a file, and prints the server's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def run(
     grpc: str | None = GRPC,
     timeout: float | None = TIMEOUT,
 ) -> Coroutine[Any, Any, None]:
-    """Send the messages of a file, and print what comes as proto-JSON, one message a line.
+    """Send the messages of a file, and print the server's as proto-JSON, one a line.
 
     Ends once all outputs that the file asks for are whole.
     """
