@@ -31,7 +31,7 @@ from lmtool.evergreen.status import Abort, Status
 from tests.evergreen.stubs import PROTO, compiled, public
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
-structs = st.dictionaries(texts, st.none() | st.booleans() | texts | st.lists(st.integers(-9, 9)), max_size=2)
+structs = st.dictionaries(texts, st.none() | st.booleans() | texts | st.lists(st.integers(-9, 9)), max_size=1)
 anys = structs.map(pack_struct)
 stamps = st.builds(Timestamp, st.integers(0, 2**32), st.integers(0, 999_999_999))
 metadata = st.builds(ChunkMetadata, texts, texts, texts, st.none() | stamps, st.lists(anys, max_size=2).map(tuple))
