@@ -166,6 +166,7 @@ class Session:
         """Ask the peer for an action; its outputs are the peer's to write. Raises `Abort` for what it would refuse."""
         record = self._open_action(action, "here")
         self.started[record] = None
+        self._end_started()  # one without outputs: nothing tells when it ends
         self._outbox.add_action(action)
         return record
 

@@ -60,15 +60,12 @@ class Provider:
 
         Raises `RequestError` for what the API cannot express.
         """
-        names = self.parameter_names(settings)
-        parameters: dict[str, object] = {}
-        for name, value in chat.parameters.items():
-            if name not in names and name not in self.own_parameters:
-                raise RequestError(f"{self.name} has no parameter {name}")
-            parameters[names.get(name, name)] = value
-        missing = self.missing_features(chat)
+        missing = [f"parameter {name}" for name in self.missing_parameters(chat, settings)]
+        missing += self.missing_features(chat)
         if missing:
             raise RequestError(f"{self.name} has no {', '.join(missing)}")
+        names = self.parameter_names(settings)
+        parameters = {names.get(name, name): value for name, value in chat.parameters.items() if value != []}
         body = self.write_chat(chat, model, parameters)
         return self.json_request(settings.chat_endpoint or self.chat_path, model, body, settings)
 
