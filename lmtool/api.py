@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, cast
 
 from lmtool.constraint import constraint_from
 from lmtool.errors import ResourceError, UsageError, kind_of
-from lmtool.evergreen.actions import action as action
+from lmtool.evergreen.actions import action as action  # noqa: PLC0414  # for `lmtool.action`
 from lmtool.streams import stream
 from lmtool.types import (
     ChatMessage,
