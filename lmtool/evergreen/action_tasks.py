@@ -13,13 +13,14 @@ from lmtool.errors import LmtoolError
 from lmtool.evergreen.actions import STATUS_OUTPUT, ActionCall, SessionControl
 from lmtool.evergreen.messages import ChunkMetadata
 from lmtool.evergreen.node_io import InputNode, Live, OutputNode
-from lmtool.evergreen.status import Abort, Status, abort_of, quoted
+from lmtool.evergreen.status import QUOTE_LENGTH, Abort, Status, abort_of, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lmtool.evergreen.actions import ActionType, Registry
     from lmtool.evergreen.nodes import ActionRecord
+    from lmtool.types import Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +34,12 @@ class ActionLog:
     """Of its first output; empty for one without outputs."""
     seconds: float
     status: Status
-    """`CANCELLED` also where the client left."""
+    end: str
+    """`stop`, `cancelled`, or `left` where the session ended before it did."""
     error: str | None = None
+    usage: Usage | None = None
+    ttft: float | None = None
+    """Seconds to its first token."""
 
 
 class Host(Live, SessionControl, Protocol):
@@ -125,8 +130,9 @@ class ActionTasks:
         status = Status.OK if problem is None else problem.status
         first = next((each.id for each in record.action.outputs), "")
         error = problem.sentence if problem is not None and status != Status.CANCELLED else None
-        head = (self._connection.number, record.action.name, record.action.target, first)
-        self._log(ActionLog(*head, time.perf_counter() - began, status, error))
+        end = "stop" if status != Status.CANCELLED else "left" if self._closed else "cancelled"
+        head = (self._connection.number, record.action.name[:QUOTE_LENGTH], record.action.target, first)
+        self._log(ActionLog(*head, time.perf_counter() - began, status, end, error, record.usage, record.ttft))
         if self._closed:
             return
         node = record.outputs.get(STATUS_OUTPUT)

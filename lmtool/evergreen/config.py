@@ -11,8 +11,8 @@ class SessionLimits:
 
     max_message_bytes: int = 4 * 1024 * 1024
     """Of one message as it travels, in either encoding."""
-    max_fragments_in_message: int = 65_536
-    """Fragments and actions of one message, which are counted before it is decoded."""
+    max_message_items: int = 16_384
+    """Fragments, actions, ids of children, parameters and configs of one message, counted before it is decoded."""
     max_session_bytes: int = 64 * 1024 * 1024
     """All nodes of a session, of both sides: payloads, ids, and what each fragment and edge takes to keep."""
     max_nodes: int = 10_000

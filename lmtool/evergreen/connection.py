@@ -57,11 +57,16 @@ class Connection:
         number: int = 0,
         references: References | None = None,
         log: Callable[[ActionLog], None] = _ignore,
+        peer_actions: bool = True,
     ) -> None:
-        """registry: actions that the peer may ask for; log: called with each that ended."""
+        """registry: actions that the peer may ask for; log: called with each that ended.
+
+        peer_actions: whether this end may ask the peer for actions.
+        """
         self.number = number
         self.references = references
         self.session = Session(limits) if references is None else Session(limits, references.check)
+        self._peer_actions = peer_actions
         self.failure: Abort | None = None
         """Why the session was aborted, by either side."""
         self._tasks = ActionTasks(self, registry or Registry(), log)
@@ -72,6 +77,9 @@ class Connection:
         self._over = asyncio.Event()
         """Set at the session's end, however it comes."""
         self._finishing = False
+        self._refusal: Abort | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     # Transport.
 
@@ -119,7 +127,11 @@ class Connection:
         self._handle(events)
         for event in events:
             if isinstance(event, ActionReceived):
+                if self._refusal is not None:
+                    raise self._refusal
+                self._idle.clear()
                 self._tasks.start(event.record)
+        self._note_idle()
 
     async def _write(self, send: Send) -> None:
         stall = self.session.limits.stall_seconds
@@ -131,6 +143,7 @@ class Connection:
                         await send(message)
                 except TimeoutError:
                     raise ConnectError(f"the peer took no byte for {stall:g} s") from None
+            self._note_idle()
             if self.finished:
                 await send(None)
                 return
@@ -155,6 +168,18 @@ class Connection:
         """Actions of the peer that run."""
         return len(self._tasks)
 
+    def refuse_new(self, abort: Abort) -> None:
+        """Abort the session when the peer asks for another action."""
+        self._refusal = abort
+
+    async def idle(self) -> None:
+        """Return when no action of the peer runs, and all output was handed to the transport."""
+        await self._idle.wait()
+
+    def _note_idle(self) -> None:
+        if not self._tasks and not self.session.unsent:
+            self._idle.set()
+
     def fail(self, abort: Abort) -> None:
         """Abort the session: `run` raises this (rule 38)."""
         if self.failure is None:
@@ -164,6 +189,7 @@ class Connection:
     def close(self) -> list[asyncio.Task[None]]:
         """End everything; tasks of actions that are still to end."""
         self._over.set()
+        self._idle.set()
         if self._timer is not None:
             self._timer.cancel()
         tasks = self._tasks.close()
@@ -271,6 +297,8 @@ class Connection:
 
     def start(self, action: Action) -> dict[str, InputNode]:
         """Ask the peer for an action, whose inputs may be written later; its outputs by name. Raises `Abort`."""
+        if not self._peer_actions:
+            raise Abort(Status.FAILED_PRECONDITION, "this server may not ask clients for actions", "see --peer-actions")
         record = self.session.start(action)
         self._sendable.set()
         return {name: InputNode(self, node) for name, node in record.outputs.items()}

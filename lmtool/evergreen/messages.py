@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 FieldKind: TypeAlias = Literal["string", "bytes", "int32", "int64", "double", "bool", "message"]
+"""Types of protobuf that occur."""
 
 _KEY = "wire"
 
@@ -16,7 +17,7 @@ class WireField(NamedTuple):
     number: int
     kind: FieldKind
     message: type | str | None = None
-    """Of a field that is a message: its dataclass, or the full name of one of protobuf's own messages."""
+    """Of a field that is a message: its dataclass, or `google.protobuf.Struct`, which is a mapping here."""
     repeated: bool = False
     optional: bool = False
     """Whether its absence differs from its default (proto3 `optional`); messages always have presence."""
@@ -38,18 +39,18 @@ def wire_fields(message: type) -> dict[str, WireField]:
 class Timestamp:
     """A moment in UTC, as `google.protobuf.Timestamp` has it."""
 
-    seconds: int = 0
+    seconds: int = wire(1, "int64", 0)
     """Since 1970."""
-    nanos: int = 0
+    nanos: int = wire(2, "int32", 0)
 
 
 @dataclass(frozen=True, slots=True)
 class AnyMessage:
     """A message of any type in its binary form, as `google.protobuf.Any` has it; `codec.unpack_config` reads it."""
 
-    type_url: str = ""
+    type_url: str = wire(1, "string", "")
     """Ends with `/` and the full name of the type."""
-    value: bytes = b""
+    value: bytes = wire(2, "bytes", b"")
 
     @property
     def type_name(self) -> str:
@@ -67,9 +68,9 @@ class ChunkMetadata:
     """In a conversation."""
     original_file_name: str = wire(3, "string", "")
     """Without folders."""
-    capture_time: Timestamp | None = wire(6, "message", message="google.protobuf.Timestamp")
+    capture_time: Timestamp | None = wire(6, "message", message=Timestamp)
     """For latency, never for ordering."""
-    experimental: tuple[AnyMessage, ...] = wire(100, "message", message="google.protobuf.Any", repeated=True)
+    experimental: tuple[AnyMessage, ...] = wire(100, "message", message=AnyMessage, repeated=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ class Action:
     name: str = wire(2, "string", "")
     inputs: tuple[NamedParameter, ...] = wire(3, "message", message=NamedParameter, repeated=True)
     outputs: tuple[NamedParameter, ...] = wire(4, "message", message=NamedParameter, repeated=True)
-    configs: tuple[AnyMessage, ...] = wire(5, "message", message="google.protobuf.Any", repeated=True)
+    configs: tuple[AnyMessage, ...] = wire(5, "message", message=AnyMessage, repeated=True)
     target_spec: TargetSpec | None = wire(6, "message", message=TargetSpec)
 
     @property

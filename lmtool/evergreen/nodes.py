@@ -9,6 +9,7 @@ from lmtool.evergreen.status import Abort, Status, quoted
 
 if TYPE_CHECKING:
     from lmtool.evergreen.messages import Action, ChunkMetadata, NodeFragment
+    from lmtool.types import Usage
 
 Side: TypeAlias = Literal["here", "peer"]
 """Which end of a session produces a node or an action."""
@@ -85,6 +86,10 @@ class ActionRecord:
     ended: bool = False
     unsent_bytes: int = 0
     """Of its outputs, not yet handed to the transport."""
+    usage: Usage | None = None
+    """What a model consumed for it; its handler sets it, for the server's log."""
+    ttft: float | None = None
+    """Seconds to its first token; set likewise."""
 
 
 class LeafCursor:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _EXPIRY_SECONDS = 1.0
 """Until a node that an action needs, and whose time is over, is looked at again."""
+_SENT_FRAGMENTS = 1024
+"""Of one message that is sent."""
 SLICE = 256
 """Fragments between two yields of `Session.feed_slices`: about 2 ms."""
 
@@ -164,6 +166,7 @@ class Session:
         """Ask the peer for an action; its outputs are the peer's to write. Raises `Abort` for what it would refuse."""
         record = self._open_action(action, "here")
         self.started[record] = None
+        self._end_started()  # one without outputs: nothing tells when it ends
         self._outbox.add_action(action)
         return record
 
@@ -223,7 +226,7 @@ class Session:
 
     def take(self) -> SessionMessage | None:
         """The next message to send; None where nothing waits."""
-        return self._outbox.take(self.limits.sent_message_bytes, self.limits.max_fragments_in_message)
+        return self._outbox.take(self.limits.sent_message_bytes, _SENT_FRAGMENTS)
 
     @property
     def unsent(self) -> bool:

@@ -128,6 +128,11 @@ class TestRequests:
         body = write_chat(chat, "m", parameters)
         assert body == {"model": "m", "max_tokens": 4096, **expected, "messages": turns}
 
+    def test_a_users_id(self) -> None:
+        """Glide's configurations have it alone; the API wants it named."""
+        body = write_chat(ChatRequest((ChatMessage("user", "a"),)), "m", {"metadata": "u-1"})
+        assert body["metadata"] == {"user_id": "u-1"}
+
     @pytest.mark.parametrize(
         ("choice", "parallel", "expected"),
         [

@@ -95,12 +95,15 @@ def test_what_version_1_cannot_express(messages: tuple[ChatMessage, ...], said: 
 
 
 def test_what_version_2_cannot_express() -> None:
-    """A tool cannot be demanded by name; developers are systems."""
+    """A tool cannot be demanded by name; developers and preambles are systems."""
     tool = {"type": "function", "function": {"name": "f"}}
     with pytest.raises(RequestError, match="required"):
         cohere_v2.write_chat(ChatRequest((USER,), tools=(tool,), tool_choice="named", tool_name="f"), "m", {})
     body = cohere_v2.write_chat(ChatRequest((ChatMessage("developer", "A"), USER)), "m", {})
-    assert body["messages"] == [{"role": "system", "content": "A"}, {"role": "user", "content": "Weather?"}]
+    turns = [{"role": "system", "content": "A"}, {"role": "user", "content": "Weather?"}]
+    assert body["messages"] == turns
+    body = cohere_v2.write_chat(ChatRequest((USER,)), "m", {"preamble": "A", "k": 1})
+    assert body == {"model": "m", "messages": turns, "k": 1, "stream": False}
 
 
 def test_forms_of_the_text() -> None:
