@@ -53,6 +53,25 @@ def constraint_from(value: object, *, where: str = "constraint") -> Constraint:
     return _READERS[name](value, f"{where}.{name}", switches["strict"], not switches["disable_any_whitespace"])
 
 
+def of_response_format(value: object, *, where: str = "response_format") -> dict[str, object] | None:
+    """OpenAI's `response_format` as `constraint_from` reads it; None for any text. Raises `ConstraintError`."""
+    members = {name: member for name, member in value.items() if member is not None} if _is_object(value) else {}
+    match members:
+        case {"type": "text"}:
+            return None
+        case {"type": "json_object"}:
+            return {"json_object": True}
+        case {"type": "json_schema", "json_schema": dict(schema)}:
+            allowed = {} if schema.get("schema") is None else schema["schema"]
+            return {"json": allowed, "strict": schema.get("strict") or False}
+        case {"type": "structural_tag"}:
+            parts = {name: members.get(name) for name in ("structures", "triggers")}
+            return {"structural_tag": {"format": members["format"]} if "format" in members else parts}
+    raise ConstraintError(
+        f"{where} is {_shown(value)}; expected a type: text, json_object, json_schema with a schema, structural_tag"
+    )
+
+
 def json_schema(
     schema: object, *, where: str = "schema", strict: bool = True, any_whitespace: bool = False
 ) -> Constraint:

@@ -41,14 +41,14 @@ def test_tool_is_content(words: tuple[str, ...]) -> None:
 
 
 def test_help_is_light() -> None:
-    """`lmtool --help` loads no torch, transformers, textual, websockets, asyncio, pydantic or prompt_toolkit."""
+    """`lmtool --help` loads no torch, transformers, textual, websockets, asyncio, aiohttp, pydantic, prompt_toolkit."""
     code = (
         "import sys; sys.argv = ['lmtool', '--help']\n"
         "from lmtool.cli.main import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
         "heavy = {'torch', 'transformers', 'textual', 'websockets', 'asyncio', 'pydantic', 'msgspec', 'rich'}\n"
-        "heavy.add('prompt_toolkit')\n"
+        "heavy |= {'prompt_toolkit', 'aiohttp'}\n"
         "sys.exit(' '.join(sorted(heavy & set(sys.modules))) or 0)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

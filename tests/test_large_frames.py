@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import httpx
+import httpx2
 import pytest
 from websockets.asyncio.client import connect
 
@@ -43,7 +43,7 @@ async def answer(url: str, name: str) -> str:
     made = case.make()
     assert len(made.encode()) <= LIMIT
     if case.wire != LMTP:
-        async with httpx.AsyncClient(base_url=url.replace("ws://", "http://"), timeout=PATIENCE) as client:
+        async with httpx2.AsyncClient(base_url=url.replace("ws://", "http://"), timeout=PATIENCE) as client:
             return (await client.post(case.wire, content=made.encode())).text
     async with connect(url, compression=None, max_size=None, open_timeout=PATIENCE) as connection:
         await connection.send(made)

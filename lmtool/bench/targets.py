@@ -8,14 +8,16 @@ import json
 import os
 import time
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-import httpx
+import aiohttp
 
 from lmtool.access.outgoing import DENIED, as_headers, denied
 from lmtool.bench.record import Record
 from lmtool.errors import ConnectError, ServerError, TimeLimitError
+from lmtool.http_client import open_client, reason_of
 from lmtool.providers.answer_events import AnswerFailed, TextDelta, TokenUsage, ToolCallDelta, counted_tokens
 from lmtool.providers.answer_reader import AnswerReader
 from lmtool.providers.body_parts import form_of
@@ -34,6 +36,7 @@ OnToken: TypeAlias = "Callable[[Record], None]"
 """Called with a request's record at each arrival of tokens."""
 PROC = Path("/proc")
 _LISTENING = "0A"
+_JSON = {"content-type": "application/json"}
 
 
 class Target(Protocol):
@@ -118,10 +121,12 @@ class OpenAITarget:
     """
 
     def __init__(self, url: str, model: str = "", timeout: float = 600.0, *, authorization: str | None = None) -> None:
-        """url: ends with `/v1`. timeout: seconds without a byte. authorization: the header of this name."""
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
-        headers = as_headers(authorization)
-        self._client = httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False, headers=headers)
+        """Open no connection yet; make it in a running event loop.
+
+        url: ends with `/v1`. timeout: seconds without a byte. authorization: the header of this name.
+        """
+        headers = {"accept-encoding": "identity", **as_headers(authorization)}
+        self._client = open_client(headers=headers, connect_timeout=timeout, read_timeout=timeout)
         self._has_key = authorization is not None
         self._url = url.rstrip("/")
         self.model = model
@@ -129,23 +134,22 @@ class OpenAITarget:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._client.aclose()
+        await self._client.close()
 
     async def models(self) -> list[str]:
         """The names of the served models. Raises `ConnectError`, `AccessDeniedError`, `ServerError`."""
         try:
-            answer = await self._client.get(f"{self._url}/models")
-            answer.raise_for_status()
-            return [str(entry["id"]) for entry in answer.json()["data"]]
-        except httpx.HTTPStatusError as error:
-            status = error.response.status_code
-            if status in DENIED:
-                raise denied(self._url, status, error.response.text, key_sent=self._has_key) from None
-            raise ServerError(f"{self._url}/models answered {status}") from None
-        except httpx.TimeoutException:
+            async with self._client.get(f"{self._url}/models", allow_redirects=False) as answer:
+                text = (await answer.read()).decode("utf-8", "replace")
+            if answer.status in DENIED:
+                raise denied(self._url, answer.status, text, key_sent=self._has_key)
+            if answer.status != HTTPStatus.OK:
+                raise ServerError(f"{self._url}/models answered {answer.status}")
+            return [str(entry["id"]) for entry in json.loads(text)["data"]]
+        except TimeoutError:
             raise TimeLimitError(f"no answer from {self._url}") from None
-        except httpx.HTTPError as error:
-            raise ConnectError(f"no OpenAI-compatible server at {self._url} ({error})") from None
+        except aiohttp.ClientError as error:
+            raise ConnectError(f"no OpenAI-compatible server at {self._url} ({reason_of(error)})") from None
         except (ValueError, KeyError, TypeError) as error:
             raise ServerError(f"{self._url}/models gave no list of models ({error!r})") from None
 
@@ -168,20 +172,22 @@ class OpenAITarget:
         if job.scored:
             record.error = "scoring is measured over LMTP only"
             return record
+        data = json.dumps(body).encode()
         try:
-            async with self._client.stream("POST", f"{self._url}/completions", json=body) as answer:
-                if answer.status_code != httpx.codes.OK:
-                    text = (await answer.aread()).decode("utf-8", "replace")
-                    record.error = f"status {answer.status_code}: {text[:200]}"
+            url = f"{self._url}/completions"
+            async with self._client.post(url, data=data, headers=_JSON, allow_redirects=False) as answer:
+                if answer.status != HTTPStatus.OK:
+                    text = (await answer.read()).decode("utf-8", "replace")
+                    record.error = f"status {answer.status}: {text[:200]}"
                     return record
                 reader = AnswerReader("completions", form_of(answer.headers.get("content-type", "")))
                 recorder = _Recorder(record, on_token)
-                async for data in answer.aiter_bytes():
-                    recorder.add(reader.feed(data))
+                async for piece in answer.content.iter_any():
+                    recorder.add(reader.feed(piece))
                 recorder.add(reader.end())
                 recorder.end()
-        except httpx.HTTPError as error:
-            record.error = f"{type(error).__name__}: {error}"
+        except (aiohttp.ClientError, TimeoutError) as error:
+            record.error = f"{type(error).__name__}: {reason_of(error)}"
         record.tokens = record.tokens or len(record.stamps)
         return record
 

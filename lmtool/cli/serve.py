@@ -19,6 +19,7 @@ from lmtool.serving.config import (
     MODELS,
     OUTPUT,
     AccessConfig,
+    EvergreenOptions,
     HttpConfig,
     LifeConfig,
     ListenConfig,
@@ -34,6 +35,7 @@ async def serve(
     listen: ListenConfig,
     access: AccessConfig,
     http: HttpConfig,
+    evergreen: EvergreenOptions,
     server: ServerConfig,
     engine: EngineConfig,
     replicas: ReplicasConfig,
@@ -55,7 +57,7 @@ async def serve(
     record: str | None = option(None, "Record traffic as a trace; a folder: one a connection.", OUTPUT, metavar="FILE"),
     inspect: bool = option(False, "Show the traffic: lmtool inspect on this server.", OUTPUT),
 ) -> None:
-    """Serve a model over LMTP and over HTTP, as OpenAI's and Anthropic's APIs.
+    """Serve a model over LMTP, Evergreen, and HTTP as OpenAI's and Anthropic's APIs.
 
     Listens at once; requests wait while the model loads. Ctrl-C lets running streams end and exits with 0; a second
     one ends them.
@@ -80,6 +82,7 @@ async def serve(
     models = replace(models, model=model)
     models.check()
     http.check()
+    evergreen.check()
     engine = replace(
         engine,
         device="cuda" if cuda and engine.device == "auto" else engine.device,
@@ -88,7 +91,7 @@ async def serve(
     )
     policy = AccessPolicy() if stdio else access.policy(listen, common.api_key)
     await asyncio.to_thread(check_device, backend, engine)
-    service = ServiceConfig(models, engine, server, backend, policy, http=http)
+    service = ServiceConfig(models, engine, server, backend, policy, http=http, evergreen=evergreen)
     workers = commands(replicas, service, dict(os.environ), verbose=bool(common.verbose))
     config = ServingConfig(
         None if stdio else listen,
@@ -113,7 +116,9 @@ def _check_contradictions(
 ) -> None:
     if cuda and device not in {"auto", "cuda"} and not device.startswith("cuda:"):
         raise UsageError(f"--cuda and --device {device} contradict each other", "give one of them")
-    if stdio and (other := common.typed & {"port", "host", "allow_origin", "allow_host", "no_auth"}):
+    if stdio and (
+        other := common.typed & {"port", "host", "allow_origin", "allow_host", "no_auth", "grpc_port", "allow_ref"}
+    ):
         raise UsageError(
             f"--stdio and --{min(other).replace('_', '-')} contradict each other: it speaks on stdin and stdout",
             "give one of them",

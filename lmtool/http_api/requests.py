@@ -170,17 +170,9 @@ class ResponseFormat(Fields):
 
     def constraint(self) -> dict[str, object] | None:
         """The form as `constraint.constraint_from` reads it; None for any text."""
-        if self.type == "json_object":
-            return {"json_object": True}
-        if self.type == "structural_tag":
-            parts = {"structures": self.structures, "triggers": self.triggers}
-            return {"structural_tag": parts if self.format is None else {"format": self.format}}
-        if self.type == "text":
-            return None
-        if self.json_schema is None:
+        if self.type == "json_schema" and self.json_schema is None:
             raise wrong("response_format.json_schema", None, "an object with name and schema")
-        schema = {} if self.json_schema.schema is None else self.json_schema.schema
-        return {"json": schema, "strict": self.json_schema.strict or False}
+        return constraints.of_response_format(msgspec.to_builtins(self))
 
 
 def one_constraint(spellings: Mapping[str, object]) -> Constraint | None:

@@ -106,6 +106,8 @@ def write_chat(chat: ChatRequest, model: str, parameters: Mapping[str, object]) 
     if schema is not None:
         output = object_of(parameters.get("output_config"))
         body["output_config"] = {**output, "format": {"type": "json_schema", "schema": schema}}
+    if isinstance(user := parameters.get("metadata"), str):  # Glide has the user's id in its place
+        body["metadata"] = {"user_id": user}
     if chat.stream:
         body["stream"] = True
     return body

@@ -124,9 +124,14 @@ def finish_events(reason: str, error: str = "") -> Iterator[ChoiceFinished | Ans
 
 
 def write_chat(chat: ChatRequest, model: str, parameters: Mapping[str, object]) -> dict[str, object]:
-    """The body of a chat. Raises `RequestError` for a tool that must be called by name."""
+    """The body of a chat. A `preamble` of a configuration, which version 1 has, is the first system turn.
+
+    Raises `RequestError` for a tool that must be called by name.
+    """
+    own = {name: value for name, value in parameters.items() if name != "preamble"}
+    preamble = [{"role": "system", "content": parameters["preamble"]}] if parameters.get("preamble") else []
     messages = [{**write_message(one), "role": _ROLES.get(one.role, one.role)} for one in chat.messages]
-    body: dict[str, object] = {"model": model, "messages": messages, **parameters, "stream": chat.stream}
+    body: dict[str, object] = {"model": model, "messages": [*preamble, *messages], **own, "stream": chat.stream}
     if chat.tools:
         body["tools"] = list(chat.tools)
         if chat.tool_choice == "named":

@@ -60,15 +60,12 @@ class Provider:
 
         Raises `RequestError` for what the API cannot express.
         """
-        names = self.parameter_names(settings)
-        parameters: dict[str, object] = {}
-        for name, value in chat.parameters.items():
-            if name not in names and name not in self.own_parameters:
-                raise RequestError(f"{self.name} has no parameter {name}")
-            parameters[names.get(name, name)] = value
-        missing = self.missing_features(chat)
+        missing = [f"parameter {name}" for name in self.missing_parameters(chat, settings)]
+        missing += self.missing_features(chat)
         if missing:
             raise RequestError(f"{self.name} has no {', '.join(missing)}")
+        names = self.parameter_names(settings)
+        parameters = {names.get(name, name): value for name, value in chat.parameters.items() if value != []}
         body = self.write_chat(chat, model, parameters)
         return self.json_request(settings.chat_endpoint or self.chat_path, model, body, settings)
 
@@ -78,7 +75,11 @@ class Provider:
             data = msgspec.json.encode({**body, **settings.extra_body})
         except UnicodeEncodeError:
             raise RequestError("the request has half of a surrogate pair, which UTF-8 cannot encode") from None
-        headers = {"content-type": "application/json", **self.authorize(settings), **settings.headers}
+        return self.post(path, model, data, "application/json", settings)
+
+    def post(self, path: str, model: str, data: bytes, content_type: str, settings: Settings) -> HttpRequest:
+        """A `POST` of any body to one of its paths."""
+        headers = {"content-type": content_type, **self.authorize(settings), **settings.headers}
         return HttpRequest("POST", self.url(path, model, settings), headers, data)
 
     def url(self, path: str, model: str, settings: Settings) -> str:

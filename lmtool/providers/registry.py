@@ -93,7 +93,7 @@ COHERE_V2 = Provider(
     write_chat=cohere_v2.write_chat,
     parameters=_COHERE,
     own_parameters=frozenset(
-        {"documents", "citation_options", "safety_mode", "strict_tools", "thinking", "priority"},
+        {"documents", "citation_options", "safety_mode", "strict_tools", "thinking", "priority", "preamble"},
     ),
     features=frozenset({"tools", "tool_choice", "response_format", "logprobs"}),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib.util
+import json
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from lmtool.interfaces import Counted, MetricFamily
 from lmtool.prompt_limits import limits_of
 from lmtool.serving.config import ModelsConfig
 from lmtool.serving.model_names import AUTO, GGUF, served
+from lmtool.types import Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
     from lmtool.engine.config import EngineConfig
     from lmtool.engine.model_manager import ModelManager
+    from lmtool.evergreen.action_tasks import ActionLog
+    from lmtool.evergreen.server import EvergreenServer
     from lmtool.guide.compiler import MatcherCompiler
     from lmtool.interfaces import Face, GuideCompiler, LoadedModel
     from lmtool.lmtp.balancer import Balancer
@@ -42,7 +46,7 @@ if TYPE_CHECKING:
 Models: TypeAlias = "ModelManager | Balancer"
 """The models of a server: in this process, or behind workers."""
 
-SERVE_PACKAGES = ("torch", "transformers", "safetensors", "starlette", "uvicorn", "llguidance")
+SERVE_PACKAGES = ("torch", "transformers", "safetensors", "starlette", "uvicorn", "llguidance", "google.protobuf")
 INSTALL_SERVE = "pip install 'lmtool[serve]'"
 
 _log = logging.getLogger(__name__)
@@ -226,7 +230,47 @@ def faces(
     from lmtool.http_api.server import OpenAIServer
 
     api = ApiConfig(config.models.tool_call_parser, health.count_answer, config.engine.max_logprobs)
-    return [lmtp_server(models, config, log, tap), OpenAIServer(models, api, catalogue=models)]
+    return [
+        lmtp_server(models, config, log, tap),
+        OpenAIServer(models, api, catalogue=models),
+        evergreen_server(models, config, log),
+    ]
+
+
+def evergreen_server(models: Models, config: ServiceConfig, log: Callable[[RequestLog], None]) -> EvergreenServer:
+    """Evergreen, over WebSocket and gRPC. log: gets each action that ended."""
+    from lmtool.evergreen.menu import menu
+    from lmtool.evergreen.references import allowed_references
+    from lmtool.evergreen.server import EvergreenServer, Plugs
+
+    references = allowed_references(config.evergreen.allow_ref)
+
+    def log_action(entry: ActionLog) -> None:
+        log(_request_log(entry))
+
+    peer_actions = config.evergreen.peer_actions
+    plugs = Plugs(menu(models, models), references=references, log=log_action, peer_actions=peer_actions)
+    return EvergreenServer(plugs)
+
+
+def _request_log(entry: ActionLog) -> RequestLog:
+    """An action in the terms of the server's log."""
+    from lmtool.lmtp.request_log import RequestLog
+
+    used = entry.usage or Usage(0, 0)
+    return RequestLog(
+        entry.connection,
+        json.dumps(entry.output_id, ensure_ascii=False),
+        entry.name,
+        entry.target or None,
+        used.prompt_tokens,
+        used.completion_tokens,
+        entry.ttft,
+        entry.seconds,
+        None if entry.error is not None else entry.end,
+        entry.error,
+        cached_tokens=used.cached_tokens,
+    )
 
 
 def check_device(backend: BackendConfig, engine: EngineConfig) -> None:
@@ -244,6 +288,11 @@ def need_serve_packages() -> None:
 
 def need_packages(names: Sequence[str]) -> None:
     """Raise `ResourceError` with the install line when one of these packages is missing."""
-    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    missing = [name for name in names if not _is_installed(name)]
     if missing:
         raise ResourceError(f"serving a model needs {', '.join(missing)}", f"install it:  {INSTALL_SERVE}")
+
+
+def _is_installed(name: str) -> bool:
+    package, _, module = name.partition(".")
+    return importlib.util.find_spec(package) is not None and (not module or importlib.util.find_spec(name) is not None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from lmtool.access.names import host_name, is_loopback, machine_names, normal_or
 from lmtool.access.policy import AccessPolicy
 from lmtool.backends.registry import BackendConfig
 from lmtool.engine.config import EngineConfig
-from lmtool.errors import FileError, UsageError
+from lmtool.errors import FileError, ResourceError, UsageError
 from lmtool.lmtp.config import ServerConfig
 from lmtool.option import option
 from lmtool.serving.model_names import AUTO, served
@@ -182,6 +183,35 @@ class AccessConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class EvergreenOptions:
+    """How a server speaks Evergreen, beside `/evergreen` on its port."""
+
+    grpc_port: int | None = option(
+        None,
+        "Speak Evergreen over gRPC on this port too; 0 takes a free one.",
+        CONNECTIONS,
+        metavar="N",
+        minimum=0,
+        maximum=65535,
+    )
+    allow_ref: tuple[str, ...] = option(
+        (),
+        "Let Evergreen's nodes refer to file:FOLDER or https://HOST (repeatable).",
+        CONNECTIONS,
+        metavar="WHERE",
+    )
+    peer_actions: bool = option(False, "Let installed Evergreen actions call actions of their clients.", CONNECTIONS)
+
+    def check(self) -> None:
+        """Raise `UsageError` for what cannot be allowed, `ResourceError` without the packages of gRPC."""
+        from lmtool.evergreen.references import allowed_references
+
+        allowed_references(self.allow_ref)
+        if self.grpc_port is not None and find_spec("grpc") is None:
+            raise ResourceError("Evergreen over gRPC needs grpcio", "install it:  pip install 'lmtool[grpc]'")
+
+
+@dataclass(frozen=True, slots=True)
 class HttpConfig:
     """How uvicorn carries HTTP and WebSocket."""
 
@@ -221,6 +251,7 @@ class ServiceConfig:
     balances: bool = False
     """Whether the workers are independent servers, which announce their models themselves; else they serve `models`."""
     http: HttpConfig = field(default_factory=HttpConfig)
+    evergreen: EvergreenOptions = field(default_factory=EvergreenOptions)
 
 
 @dataclass(frozen=True, slots=True)

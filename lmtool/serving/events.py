@@ -36,6 +36,8 @@ class Listening:
     """Whether other machines can connect."""
     attempt: str
     """A command that connects to it."""
+    grpc: str | None = None
+    """Where Evergreen is spoken over gRPC, as HOST:PORT."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,8 @@ def as_lines(event: Event, clock: str, columns: int) -> list[str]:
         case Listening():
             where = f"  listen   {event.url}" + ("  (every interface)" if event.everywhere else "")
             both = f"{where}     try: {event.attempt}"
-            return [both] if len(both) <= columns else [where, f"  try      {event.attempt}"]
+            more = [] if event.grpc is None else [f"  gRPC     {event.grpc}"]
+            return [both, *more] if len(both) <= columns else [where, f"  try      {event.attempt}", *more]
         case Loading():
             return [f"loading {event.progress.model}" + _amount(event.progress)]
         case Ready():

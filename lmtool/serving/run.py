@@ -114,7 +114,7 @@ class _Run:
         sockets = await self._sockets()
         self.console.emit(Started(__version__, "LMTP over WebSocket" if self.config.listen else "LMTP over stdio"))
         try:
-            where = self._open(service, sockets)
+            where = await self._open(service, sockets)
             info = await self._load(service)
             gc.freeze()  # what was imported and loaded stays; looking through it again would only cost latency
             self.ready_file.write(where)
@@ -134,13 +134,17 @@ class _Run:
         except ResourceError as refusal:
             raise await explain(self.config.listen, refusal, access.key) from refusal
 
-    def _open(self, service: Service, sockets: list[socket.socket]) -> str:
+    async def _open(self, service: Service, sockets: list[socket.socket]) -> str:
         if self.config.listen is None:
             service.talk()
             return "stdio"
         service.listen(sockets)
-        where = url(self.config.listen, sockets)
-        self.console.emit(Listening(where, self.config.listen.public, attempt(where)))
+        where, grpc = url(self.config.listen, sockets), None
+        port = self.config.service.evergreen.grpc_port
+        if port is not None:
+            port = await service.listen_grpc(sockets[0].getsockname()[0], port)
+            grpc = f"{where.removeprefix('ws://').rpartition(':')[0]}:{port}"
+        self.console.emit(Listening(where, self.config.listen.public, attempt(where), grpc))
         return where
 
     async def _load(self, service: Service) -> ModelInfo | None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import uvicorn
 
     from lmtool.access.policy import AccessPolicy
+    from lmtool.evergreen.grpc_server import GrpcServer
     from lmtool.interfaces import Face, MetricFamily, TokenModel
     from lmtool.lmtp.config import ServerConfig
     from lmtool.lmtp.request_log import RequestLog
@@ -49,6 +50,7 @@ class Service:
         self._loader = Loader(config.engine, config.backend, models=config.models)
         self._models = models_of(config, self._loader)
         self._http_server: uvicorn.Server | None = None
+        self._grpc_server: GrpcServer | None = None
         self._wire: TextIO | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.faces: Sequence[Face] = ()
@@ -71,6 +73,15 @@ class Service:
         self.faces = faces(self._models, config, self.health, self._ended, self._tap)
         self._http_server = http_server(self._application(), config.access, config.server, config.http)
         self._tasks.append(asyncio.create_task(self._http_server.serve(sockets)))
+
+    async def listen_grpc(self, host: str, port: int) -> int:
+        """Answer Evergreen over gRPC there too, 0 for a free port; the port. After `listen`. Raises `ResourceError`."""
+        from lmtool.evergreen.grpc_server import GrpcServer
+        from lmtool.evergreen.server import EvergreenServer
+
+        sessions = next(face for face in self.faces if isinstance(face, EvergreenServer))
+        self._grpc_server = GrpcServer(sessions, self._config.access)
+        return await self._grpc_server.start(host, port)
 
     def talk(self) -> None:
         """Answer on this process's stdin and stdout, which nothing else may use from now on."""
@@ -126,6 +137,8 @@ class Service:
     async def close(self) -> None:
         """Close everything; streams still running end with an error. Waits for a load under way, which cannot stop."""
         await self.drain(0)  # says why to streams that still run; uvicorn would cut them off
+        if self._grpc_server is not None:
+            await self._grpc_server.stop()
         if self._http_server is not None:
             self._http_server.should_exit = True
         else:

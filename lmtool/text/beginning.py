@@ -22,7 +22,7 @@ _WORD = 32
 
 
 def beginning_ids(tokenizer: Tokenizer, prompt: Prompt, *, closed: bool = False) -> tuple[int, ...]:
-    """The ids that `prompt` begins with, however it goes on; possibly none.
+    """The ids that `prompt` begins with, however it goes on; possibly none. A conversation has a message at least.
 
     closed: whether nothing more comes to the last turn of a conversation; otherwise its text may go on.
 
@@ -59,6 +59,8 @@ def _continuations(prompt: Prompt, *, closed: bool) -> Iterator[Prompt]:
 
 
 def _conversations(chat: ChatPrompt, *, closed: bool) -> Iterator[ChatPrompt]:
+    if chat.prefill:
+        return (replace(chat, prefill=text) for text in _longer(chat.prefill))
     *before, last = chat.messages
     if not closed and last.tokens is None:
         turns = (replace(last, content=text) for text in _longer(last.content))

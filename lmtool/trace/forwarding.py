@@ -14,13 +14,16 @@ from lmtool.trace.proxy import CONNECT_LIMIT
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    import httpx
+    import aiohttp
     from websockets.asyncio.client import ClientConnection
 
     from lmtool.trace.http_stream import Head
     from lmtool.trace.proxy import Target
 
-_HOP = {"host", "connection", "keep-alive", "transfer-encoding", "content-length", "upgrade", "accept-encoding"}
+_HOP = {
+    *("host", "connection", "keep-alive", "transfer-encoding", "content-length", "upgrade", "accept-encoding"),
+    "expect",
+}
 """Headers of one connection: they are not passed on (RFC 9110, 7.6.1), and answers shall come uncompressed."""
 _OURS = {"origin", "sec-fetch-site", "proxy-authorization"}
 """Headers for this server's door: the server behind is asked by a program."""
@@ -73,27 +76,30 @@ class FrameForwarder:
             await self._answer(frame if isinstance(frame, str) else frame.decode("utf-8", "replace"))
 
 
-async def forward_http(target: Target, head: Head, body: bytes) -> AsyncIterator[httpx.Response | bytes]:
+async def forward_http(target: Target, head: Head, body: bytes) -> AsyncIterator[aiohttp.ClientResponse | bytes]:
     """A request passed on: yields the response, then pieces of its body as they come.
 
     Raises `ConnectError` when the server cannot be reached or breaks off.
     """
-    import httpx
+    import aiohttp
+
+    from lmtool.http_client import open_client, reason_of, verbatim
 
     method, path, _ = head.start
     dropped = _HOP | _OURS | (_KEYS if target.authorization is not None else set())
     headers = [(name, value) for name, value in head.headers if name not in dropped]
     headers += [("accept-encoding", "identity"), *as_headers(target.authorization).items()]
+    url = verbatim(_url(target, path))
     try:
         async with (
-            httpx.AsyncClient(timeout=httpx.Timeout(None, connect=CONNECT_LIMIT), trust_env=False) as client,
-            client.stream(method, _url(target, path), headers=headers, content=body) as response,
+            open_client(connect_timeout=CONNECT_LIMIT) as client,
+            client.request(method, url, headers=headers, data=body or None, allow_redirects=False) as response,
         ):
             yield response
-            async for piece in response.aiter_raw():
+            async for piece in response.content.iter_any():
                 yield piece
-    except httpx.HTTPError as error:
-        raise ConnectError(f"{target.url}: {error}") from None
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise ConnectError(f"{target.url}: {reason_of(error)}") from None
 
 
 def _url(target: Target, path: str) -> str:

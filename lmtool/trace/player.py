@@ -187,7 +187,7 @@ class _Connection:
                     await self._writer.drain()
                 else:
                     started = True
-                    self._write_head(part.status_code, part.reason_phrase, part.headers, None)
+                    self._write_head(part.status, part.reason or "", part.headers, None)
             self._writer.write(b"0\r\n\r\n")
         except LmtoolError as error:
             if started:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import httpx
+import httpx2
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
@@ -39,10 +39,10 @@ LET_IN = Knock("key", 0, SHOWN)
 PAGE_LET_IN = Knock("page with a key", 0, {**SHOWN, "origin": "https://good.example"})
 
 
-async def http_answer(port: int, knock: Knock, method: str, path: str, body: bytes = b"{") -> httpx.Response:
+async def http_answer(port: int, knock: Knock, method: str, path: str, body: bytes = b"{") -> httpx2.Response:
     """The answer to an HTTP request."""
     headers = {**knock.headers, **({} if knock.host is None else {"host": knock.host})}
-    async with httpx.AsyncClient(trust_env=False, timeout=60, verify=False) as client:
+    async with httpx2.AsyncClient(trust_env=False, timeout=60, verify=False) as client:
         content = None if method in {"GET", "HEAD", "OPTIONS"} else body
         return await client.request(method, f"http://127.0.0.1:{port}{path}", headers=headers, content=content)
 

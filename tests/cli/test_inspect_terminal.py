@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import httpx
+import httpx2
 import pytest
 
 from lmtool.api import connect
@@ -100,7 +100,7 @@ class TestServeInspect:
             screen.until("ready")
             url = ready.read_text().strip().replace("ws://", "http://")
             body = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "max_tokens": 8}
-            answer = httpx.post(f"{url}v1/messages", json={**body, "stream": True, "temperature": 0})
+            answer = httpx2.post(f"{url}v1/messages", json={**body, "stream": True, "temperature": 0})
             assert answer.status_code == 200, answer.text
             screen.until("CHAT")
             screen.until("a piece of text")
@@ -117,7 +117,7 @@ class TestServeInspect:
             screen.until("ready")
             url = ready.read_text().strip().replace("ws://", "http://")
             shown = {"authorization": f"Bearer {KEY}", "host": "models.example", "origin": "http://models.example:3000"}
-            answer = httpx.get(f"{url}v1/models", headers=shown)
+            answer = httpx2.get(f"{url}v1/models", headers=shown)
             assert answer.status_code == 200, answer.text
             assert answer.headers["access-control-allow-origin"] == "http://models.example:3000"
             for change, status in (
@@ -125,7 +125,7 @@ class TestServeInspect:
                 ({"origin": "https://evil.example"}, 403),
                 ({"host": "evil.example"}, 421),
             ):
-                assert httpx.get(f"{url}v1/models", headers={**shown, **change}).status_code == status
+                assert httpx2.get(f"{url}v1/models", headers={**shown, **change}).status_code == status
             screen.until("GET /v1/models")
             assert "API key" not in screen.text
             screen.press("q")

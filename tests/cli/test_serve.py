@@ -256,6 +256,8 @@ def test_kernels_that_are_required_and_not_there(lmtool: Run) -> None:
         (("auto", "--static"), "error: --static serves one model, auto serves any"),
         (("--stdio", "--port", "9"), "error: --stdio and --port contradict each other"),
         (("--stdio", "--host", "::1"), "error: --stdio and --host contradict each other"),
+        (("--stdio", "--grpc-port", "0"), "error: --stdio and --grpc-port contradict each other"),
+        (("--allow-ref", "file:/no/such/folder"), "--allow-ref"),
         (("--port", "70000"), "70000"),
         (("--device", "tpu"), "error: device 'tpu' is not known; expected auto, cpu, cuda or cuda:N"),
         (("--dtype", "int3"), "error: dtype 'int3' is not known; expected auto, float32, bfloat16, float16"),

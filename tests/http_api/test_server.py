@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-import httpx
+import httpx2
 import jsonschema
 import openai
 import pydantic
@@ -84,7 +84,7 @@ def test_chat(client: openai.OpenAI) -> None:
 def test_a_stream_ends_with_done(base: str) -> None:
     """Each event is a line of JSON; the last one is `[DONE]`."""
     body = {"model": MODEL, "messages": FRANCE, "stream": True, "max_tokens": 3}
-    with httpx.stream("POST", f"{base}/chat/completions", json=body) as response:
+    with httpx2.stream("POST", f"{base}/chat/completions", json=body) as response:
         assert response.headers["content-type"].startswith("text/event-stream")
         lines = [line for line in response.iter_lines() if line]
     assert lines[-1] == "data: [DONE]"
@@ -105,9 +105,9 @@ def test_several_answers_to_several_prompts(client: openai.OpenAI) -> None:
 
 
 def httpx_tokens(client: openai.OpenAI, text: str) -> list[int]:
-    answer = httpx.post(f"{client.base_url}tokenize", json={"model": MODEL, "prompt": text}).json()
+    answer = httpx2.post(f"{client.base_url}tokenize", json={"model": MODEL, "prompt": text}).json()
     assert answer["count"] == len(answer["tokens"])
-    back = httpx.post(f"{client.base_url}detokenize", json={"model": MODEL, "tokens": answer["tokens"]}).json()
+    back = httpx2.post(f"{client.base_url}detokenize", json={"model": MODEL, "tokens": answer["tokens"]}).json()
     assert back == {"prompt": text}
     tokens: list[int] = answer["tokens"]
     return tokens
@@ -208,10 +208,10 @@ def test_no_embeddings_are_made_up(client: openai.OpenAI) -> None:
 
 def test_tokens_of_messages(base: str) -> None:
     """`/tokenize` takes a conversation, too: what the chat template makes of it."""
-    told = httpx.post(f"{base}/tokenize", json={"messages": FRANCE}).json()
-    text = httpx.post(f"{base}/detokenize", json={"tokens": told["tokens"]}).json()["prompt"]
+    told = httpx2.post(f"{base}/tokenize", json={"messages": FRANCE}).json()
+    text = httpx2.post(f"{base}/detokenize", json={"tokens": told["tokens"]}).json()["prompt"]
     assert FRANCE[0]["content"] in text
-    assert httpx.post(f"{base}/tokenize", json={"prompt": "a", "tokens": 1}).json()["error"]["param"] == "tokens"
+    assert httpx2.post(f"{base}/tokenize", json={"prompt": "a", "tokens": 1}).json()["error"]["param"] == "tokens"
 
 
 def test_a_choice(client: openai.OpenAI) -> None:
@@ -248,7 +248,7 @@ def test_a_prompt_that_is_too_long(client: openai.OpenAI) -> None:
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b"[" * 100_000, b" " * (MAX_BYTES + 1)])
 def test_what_is_no_request(base: str, body: bytes) -> None:
     """Anything may be sent; each gets an error object."""
-    answer = httpx.post(f"{base}/chat/completions", content=body, timeout=60)  # a helper that reads it may start first
+    answer = httpx2.post(f"{base}/chat/completions", content=body, timeout=60)  # a helper that reads it may start first
     assert answer.status_code in {400, 413}
     assert answer.json()["error"]["message"]
 
@@ -283,7 +283,7 @@ class TestThroughWorkers:
             "temperature": 0,
             "max_tokens": 9,
         }
-        async with httpx.AsyncClient(timeout=60) as http:
+        async with httpx2.AsyncClient(timeout=60) as http:
             answers = [(await http.post(f"{url}v1/chat/completions", json=ask)).json() for url in urls]
             plain = (await http.post(f"{urls[1]}v1/chat/completions", json={**ask, "tools": []})).json()
             listed = (await http.post(f"{urls[0]}tokenize", json={"messages": FRANCE, "tools": tools})).json()
@@ -331,7 +331,7 @@ def test_long_bodies(base: str, path: str, body: dict[str, object]) -> None:
     brief = {"max_tokens": 4} if "completions" in path else {}
     still = {} if "token" in path else {"temperature": 0}
     asked = json.dumps({"model": MODEL, **brief, **still, **body})
-    short, long = (httpx.post(f"{base}/{path}", content=text, timeout=60) for text in (asked, asked + " " * LONG))
+    short, long = (httpx2.post(f"{base}/{path}", content=text, timeout=60) for text in (asked, asked + " " * LONG))
     assert short.status_code == long.status_code
     assert CHANGES.sub("", short.text) == CHANGES.sub("", long.text)
 
@@ -351,7 +351,7 @@ async def test_who_hangs_up_stops_the_work(base: str, embedded: str, path: str) 
 
     async with LmtpClient(embedded) as watcher:
         for stream in (False, True):
-            async with httpx.AsyncClient() as http:
+            async with httpx2.AsyncClient() as http:
                 asking = asyncio.create_task(http.post(f"{base}/{path}", json={**ENDLESS[path], "stream": stream}))
                 while (await watcher.info()).running == 0:
                     await asyncio.sleep(0)
@@ -365,7 +365,7 @@ async def test_who_hangs_up_stops_the_work(base: str, embedded: str, path: str) 
 def test_constraints_show_in_the_metrics(client: openai.OpenAI, embedded: str) -> None:
     """What was compiled is counted where everything else is."""
     client.chat.completions.create(model=MODEL, messages=FRANCE, max_tokens=5, extra_body={"guided_regex": "[ab]{3}"})
-    text = httpx.get(embedded.replace("ws://", "http://") + "metrics").text
+    text = httpx2.get(embedded.replace("ws://", "http://") + "metrics").text
     (line,) = [line for line in text.splitlines() if line.startswith("lmtool_guide_compiles_total ")]
     assert int(line.split()[1]) >= 1
     assert 'lmtool_requests_total{command="GENERATE",ending="stop"}' in text
@@ -388,7 +388,7 @@ class TestHeads:
 
     async def test_a_head_without_end(self, base: str) -> None:
         """The connection is closed after 64 KiB, whatever the bytes come in."""
-        url = httpx.URL(base)
+        url = httpx2.URL(base)
         for line in (b"GET /%s", b"GET / HTTP/1.1\r\nhost: x\r\nx-long: %s", b"GET / HTTP/1.1\r\nhost: x\r\n%s"):
             reader, writer = await asyncio.open_connection(url.host, url.port)
             writer.write(line.partition(b"%s")[0])
@@ -403,7 +403,7 @@ class TestHeads:
 
     def test_a_long_body_is_no_head(self, base: str) -> None:
         """It is read in pieces as large, one request after the other on a connection."""
-        with httpx.Client() as http:
+        with httpx2.Client() as http:
             for _ in range(2):
                 body = {"model": MODEL, "prompt": "a", "max_tokens": 1, "user": "x" * (MAX_HEAD_BYTES * 3)}
                 assert http.post(f"{base}/completions", json=body).status_code == 200

@@ -17,7 +17,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from lmtool.access.asgi import Door
 from lmtool.access.policy import AccessPolicy
 from lmtool.http_api.errors import refused
-from lmtool.interfaces import Catalogue, ProgressSource, TokenModel
+from lmtool.interfaces import Catalogue, Face, ProgressSource, TokenModel
 from lmtool.lmtp.config import ServerConfig
 from lmtool.lmtp.connection import Plugs, Tap
 from lmtool.lmtp.request_log import RequestLog
@@ -55,8 +55,17 @@ async def serving(
     logged: list[RequestLog] = []
     config = config or ServerConfig()
     server = LmtpServer(Plugs(model, config, progress, catalogue, logged.append, tap))
+    async with listening(server, policy, config) as port:
+        yield Served(port, server, logged)
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    face: Face, policy: AccessPolicy | None = None, config: ServerConfig | None = None
+) -> AsyncIterator[int]:
+    """Put a protocol on a free port behind the door, and drain it at the end; the port."""
     options = uvicorn_options(config)
-    guarded = Door(Starlette(routes=server.routes()), policy or AccessPolicy(), refused)
+    guarded = Door(Starlette(routes=list(face.routes())), policy or AccessPolicy(), refused)
     runner = uvicorn.Server(uvicorn.Config(guarded, lifespan="off", log_level="error", **options))  # type: ignore[arg-type]
     listener = socket.create_server(("127.0.0.1", 0))
     # Without uvicorn's main loop, which takes over signals and looks for the end only ten times a second.
@@ -64,9 +73,9 @@ async def serving(
     runner.lifespan = runner.config.lifespan_class(runner.config)
     await runner.startup(sockets=[listener])
     try:
-        yield Served(listener.getsockname()[1], server, logged)
+        yield listener.getsockname()[1]
     finally:
-        await server.drain(0)
+        await face.drain(0)
         await runner.shutdown(sockets=[listener])
 
 

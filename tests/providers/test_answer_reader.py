@@ -78,6 +78,7 @@ def test_a_part_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     (failed,) = reader.feed(b"data: " + b"x" * 200)
     assert isinstance(failed, AnswerFailed)
     assert "more than 100 bytes" in failed.message
+    assert reader.malformed
     assert reader.feed(b'\n\ndata: {"error": "later"}\n\n') == []
 
 

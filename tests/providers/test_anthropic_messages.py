@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
 from lmtool.providers.answer_events import ChoiceFinished, TextDelta, TokenUsage, ToolCallDelta
-from lmtool.providers.anthropic_messages import read
+from lmtool.providers.anthropic_messages import read, write_chat
+from lmtool.providers.chat_request import ChatRequest
+from lmtool.types import ChatMessage, ToolCall
+
+if TYPE_CHECKING:
+    from lmtool.providers.chat_request import ToolChoice
 
 USE = {"type": "tool_use", "id": "t1", "name": "f", "input": {}}
 
@@ -67,3 +74,82 @@ def test_a_whole_message() -> None:
         TokenUsage(5, None, None),
         ChoiceFinished(0, "stop"),
     ]
+
+
+class TestRequests:
+    """What is written where OpenAI's form and this one differ."""
+
+    def test_turns_alternate(self) -> None:
+        """Turns of one role are joined, answers of tools are the user's, empty texts are left out."""
+        messages = (
+            ChatMessage("user", "a"),
+            ChatMessage("user", ""),
+            ChatMessage("user", "b"),
+            ChatMessage("assistant", "", (ToolCall("1", "f", "{}"), ToolCall("2", "g", "no JSON"))),
+            ChatMessage("tool", "x", tool_call_id="1"),
+            ChatMessage("tool", "y", tool_call_id="2"),
+            ChatMessage("user", "c"),
+            ChatMessage("assistant", ""),
+        )
+        assert write_chat(ChatRequest(messages), "m", {})["messages"] == [
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "tool_use", "id": "1", "name": "f", "input": {}},
+                    {"type": "tool_use", "id": "2", "name": "g", "input": {}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": "1", "content": "x"},
+                    {"type": "tool_result", "tool_use_id": "2", "content": "y"},
+                    {"type": "text", "text": "c"},
+                ],
+            },
+        ]
+
+    @pytest.mark.parametrize(
+        ("roles", "parameters", "expected"),
+        [
+            ("system user developer", {}, {"system": "system\n\ndeveloper", "messages": [("user", "user")]}),
+            ("system user", {"system": "own"}, {"system": "own\n\nsystem", "messages": [("user", "user")]}),
+            ("user", {"system": "own"}, {"system": "own", "messages": [("user", "user")]}),
+            ("system", {}, {"messages": [("user", "system")]}),
+        ],
+    )
+    def test_system_turns_stand_apart(
+        self, roles: str, parameters: dict[str, object], expected: dict[str, Any]
+    ) -> None:
+        """All of them, behind what a configuration has; a conversation of nothing else is a user's turn."""
+        chat = ChatRequest(tuple(ChatMessage(role, role) for role in roles.split()))
+        turns = [{"role": role, "content": text} for role, text in expected["messages"]]
+        body = write_chat(chat, "m", parameters)
+        assert body == {"model": "m", "max_tokens": 4096, **expected, "messages": turns}
+
+    def test_a_users_id(self) -> None:
+        """Glide's configurations have it alone; the API wants it named."""
+        body = write_chat(ChatRequest((ChatMessage("user", "a"),)), "m", {"metadata": "u-1"})
+        assert body["metadata"] == {"user_id": "u-1"}
+
+    @pytest.mark.parametrize(
+        ("choice", "parallel", "expected"),
+        [
+            (None, None, None),
+            (None, False, {"type": "auto", "disable_parallel_tool_use": True}),
+            ("auto", True, {"type": "auto"}),
+            ("none", False, {"type": "none"}),
+            ("required", None, {"type": "any"}),
+            ("named", None, {"type": "tool", "name": "f"}),
+        ],
+    )
+    def test_which_tools_may_be_called(
+        self, choice: ToolChoice | None, parallel: bool | None, expected: dict[str, object] | None
+    ) -> None:
+        """Each of OpenAI's choices has its own word; their number is part of the choice."""
+        tool = {"type": "function", "function": {"name": "f"}}
+        chat = ChatRequest((ChatMessage("user", "a"),), {}, (tool,), choice, "f", parallel)
+        body = write_chat(chat, "m", {})
+        assert body.get("tool_choice") == expected
+        assert body["tools"] == [{"name": "f", "input_schema": {"type": "object", "properties": {}}}]

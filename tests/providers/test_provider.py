@@ -134,6 +134,15 @@ class TestParameters:
         provider = PROVIDERS[name]
         assert {*provider.parameters, *provider.compatible_parameters} <= set(UNIFIED_PARAMETERS)
 
+    def test_no_stops(self) -> None:
+        """An empty list of stops, as Glide's configurations may have, is none."""
+        request = PROVIDERS["openai"].request(ChatRequest(HELLO.messages, {"stop": [], "seed": 0}), "m", KEY)
+        assert json.loads(request.body) == {
+            "model": "m",
+            "messages": [{"role": "user", "content": "Hello there"}],
+            "seed": 0,
+        }
+
     def test_of_a_request_that_the_api_lacks(self) -> None:
         """Nothing is dropped in silence."""
         with pytest.raises(RequestError, match="anthropic has no parameter n"):

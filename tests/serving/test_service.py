@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import httpx
+import httpx2
 import openai
 import pytest
 
@@ -33,8 +33,8 @@ def ignore(_progress: LoadProgress) -> None:
     """Nobody wants to know."""
 
 
-def http_client(where: str) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=where.replace("ws", "http", 1), timeout=60)
+def http_client(where: str) -> httpx2.AsyncClient:
+    return httpx2.AsyncClient(base_url=where.replace("ws", "http", 1), timeout=60)
 
 
 async def test_from_the_open_port_to_the_last_word() -> None:
@@ -100,7 +100,7 @@ async def test_a_drain_that_takes_too_long() -> None:
     async with running(ServiceConfig(ModelsConfig(STORIES))) as (service, where):
         body = {"model": "stories260K", "prompt": "Once", "max_tokens": 400, "ignore_eos": True, "stream": True}
         url = where.replace("ws", "http", 1) + "v1/completions"
-        async with httpx.AsyncClient(timeout=60) as http, http.stream("POST", url, json=body) as answer:
+        async with httpx2.AsyncClient(timeout=60) as http, http.stream("POST", url, json=body) as answer:
             await anext(answer.aiter_lines())
             assert not await service.drain(0.0)
             assert service.streams == 1
@@ -171,7 +171,7 @@ async def test_under_auto_it_is_ready_at_once() -> None:
     await service.close()
 
 
-async def listed(http: httpx.AsyncClient) -> dict[str, str]:
+async def listed(http: httpx2.AsyncClient) -> dict[str, str]:
     """Names and phases; each name is there by itself as well, with and without `/v1`."""
     cards = (await http.get("/v1/models")).json()["data"]
     for card in cards:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import httpx
+import httpx2
 import pytest
 
 import lmtool
@@ -110,7 +110,7 @@ async def said(model: lmtool.Model, prompt: object, **how: object) -> tuple[str,
 
 async def counted(address: str) -> int:
     """The alarms so far."""
-    async with httpx.AsyncClient() as http:
+    async with httpx2.AsyncClient() as http:
         told = (await http.get(address.replace("ws", "http", 1) + "metrics")).text
     [line] = [line for line in told.splitlines() if line.startswith("lmtool_invalid_answers_total ")]
     return int(line.rpartition(" ")[2])
@@ -137,7 +137,7 @@ async def test_http(faulty: str, kind: str, streamed: bool) -> None:
     """Over each HTTP route as well, whether it is streamed or not; a tool's arguments are held alike."""
     before = await counted(faulty)
     path, body = requests(ONE_NAME)[kind]
-    async with httpx.AsyncClient(base_url=faulty.replace("ws", "http", 1), timeout=60) as http:
+    async with httpx2.AsyncClient(base_url=faulty.replace("ws", "http", 1), timeout=60) as http:
         answer = await http.post(path, json={**body, "stream": streamed})
     assert answer.status_code == (200 if streamed else 500)
     assert "'a' occurs twice" in answer.text
@@ -193,7 +193,7 @@ async def test_stop_strings_over_http(sound: str, kind: str, streamed: bool) -> 
     """On each HTTP route that has them (Responses has none) as well."""
     path, body = requests(WORDS)[kind]
     stops = {"stop_sequences": ["two"]} if kind == "messages" else {"stop": ["two"]}
-    async with httpx.AsyncClient(base_url=sound.replace("ws", "http", 1), timeout=60) as http:
+    async with httpx2.AsyncClient(base_url=sound.replace("ws", "http", 1), timeout=60) as http:
         answer = await http.post(path, json={**body, **stops, "stream": streamed})
         whole = await http.post(path, json={**body, "stream": streamed})
     assert "cut at the stop string 'two'" in answer.text

@@ -8,7 +8,7 @@ import json
 import socket
 from collections.abc import AsyncIterator, Sequence
 
-import httpx
+import httpx2
 import pytest
 from websockets.asyncio.client import connect
 
@@ -120,7 +120,7 @@ async def test_http() -> None:
     async with (
         playing(STREAM) as server,
         in_front_of(f"http://127.0.0.1:{server.port}/v1") as port,
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
     ):
         streamed = await client.post("/v1/x", json={"model": "m"})
         assert streamed.content == b'data: {"a":1}\n\ndata: [DONE]\n\n'

@@ -9,7 +9,7 @@ import socket
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-import httpx
+import httpx2
 import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
@@ -189,7 +189,7 @@ async def test_cancel_ends_an_answer() -> None:
 
 async def test_http_bodies_are_byte_exact() -> None:
     """Streams as chunks, other bodies with their length; one connection for both; what is not recorded is 404."""
-    async with playing(STREAM) as mock, httpx.AsyncClient(base_url=f"http://127.0.0.1:{mock.port}") as client:
+    async with playing(STREAM) as mock, httpx2.AsyncClient(base_url=f"http://127.0.0.1:{mock.port}") as client:
         streamed = await client.post("/v1/x", json={"model": "m"})
         assert streamed.content == b'data: {"a":1}\n\ndata: [DONE]\n\n'
         assert streamed.headers["content-type"] == "text/event-stream"
@@ -200,15 +200,15 @@ async def test_http_bodies_are_byte_exact() -> None:
         assert missing.status_code == 404
         assert "model: recorded 'm', got 'other'" in missing.json()["error"]["message"]
     async with playing(STREAM, "close") as mock:
-        with pytest.raises(httpx.RemoteProtocolError):
-            await asyncio.to_thread(httpx.get, f"http://127.0.0.1:{mock.port}/v1/y")
+        with pytest.raises(httpx2.RemoteProtocolError):
+            await asyncio.to_thread(httpx2.get, f"http://127.0.0.1:{mock.port}/v1/y")
 
 
 async def test_a_response_that_was_cut_is_cut() -> None:
     """A body without its end ends in the same way for the client."""
     async with playing(STREAM[:4]) as mock:
-        with pytest.raises(httpx.RemoteProtocolError):
-            await asyncio.to_thread(httpx.post, f"http://127.0.0.1:{mock.port}/v1/x", json={"model": "m"})
+        with pytest.raises(httpx2.RemoteProtocolError):
+            await asyncio.to_thread(httpx2.post, f"http://127.0.0.1:{mock.port}/v1/x", json={"model": "m"})
 
 
 async def test_trouble_reaches_the_client() -> None:
@@ -226,8 +226,8 @@ async def test_trouble_reaches_the_client() -> None:
         async with playing(STREAM, chaos=Chaos(("cut",), seed)) as mock:
             url = f"http://127.0.0.1:{mock.port}/v1/x"
             try:
-                await asyncio.to_thread(httpx.post, url, json={"model": "m"})
-            except httpx.HTTPError:
+                await asyncio.to_thread(httpx2.post, url, json={"model": "m"})
+            except httpx2.HTTPError:
                 seen["http"].add(False)
             else:
                 seen["http"].add(True)

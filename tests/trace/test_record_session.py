@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from websockets.sync.client import connect
 
@@ -101,16 +101,16 @@ def test_serve_records_http_too(start_server, tmp_path: Path, folder: bool) -> N
     with start_server("--api-key", KEY, "--record", f"{place}/" if folder else str(place)) as server:
         server.expect("ready in")
         url = server.url.replace("ws://", "http://").rstrip("/")
-        assert httpx.post(f"{url}/v1/completions", json={"prompt": "refused"}).status_code == 401
+        assert httpx2.post(f"{url}/v1/completions", json={"prompt": "refused"}).status_code == 401
         for path, body in ASKED.items():
             most = "max_output_tokens" if "responses" in path else "max_tokens"
             for stream in (False, True):
                 asked = {**body, most: 16, "temperature": 0, "stream": stream}
-                answer = httpx.post(f"{url}{path}?key={KEY}", json=asked, headers=key, timeout=60)
+                answer = httpx2.post(f"{url}{path}?key={KEY}", json=asked, headers=key, timeout=60)
                 assert answer.status_code == 200, answer.text
-        assert httpx.get(f"{url}/health").status_code == 200
-        assert httpx.get(f"{url}/metrics", headers=key).status_code == 200
-        refused = httpx.post(f"{url}/v1/completions", json={"prompt": "x", "max_tokens": -1}, headers=key)
+        assert httpx2.get(f"{url}/health").status_code == 200
+        assert httpx2.get(f"{url}/metrics", headers=key).status_code == 200
+        refused = httpx2.post(f"{url}/v1/completions", json={"prompt": "x", "max_tokens": -1}, headers=key)
         assert refused.status_code == 400
         protocol: Any = key_protocol(KEY)
         with connect(server.url, compression=None, subprotocols=["lmtp", protocol]) as client:

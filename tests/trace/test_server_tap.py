@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import httpx
+import httpx2
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request as StarletteRequest
@@ -55,12 +55,12 @@ def application() -> Starlette:
     return Starlette(routes=[*routes, Route("/health", lambda _: Response("ok"))])
 
 
-async def asked(told: Told, method: str, path: str, **more: Any) -> httpx.Response:
+async def asked(told: Told, method: str, path: str, **more: Any) -> httpx2.Response:
     """One request to the application behind a tap."""
     ticks = iter(range(100))
     tap = ServerTap(told.take, lambda: float(next(ticks)))
-    transport = httpx.ASGITransport(app=tap.around(application(), leave_out=("/health",)), raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+    transport = httpx2.ASGITransport(app=tap.around(application(), leave_out=("/health",)), raise_app_exceptions=False)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://x") as client:
         return await client.request(method, path, **more)
 
 
@@ -162,8 +162,8 @@ async def test_both_kinds_are_numbered_in_one_row() -> None:
     told = Told()
     tap = ServerTap(told.take, lambda: 0.0)
     tap.opened(1, "")
-    transport = httpx.ASGITransport(app=tap.around(application()))
-    async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+    transport = httpx2.ASGITransport(app=tap.around(application()))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://x") as client:
         await client.get("/health")
     tap.opened(2, "")
     tap.frame(1, ">", "X {}")

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from lmtool.lmtp.client import LmtpClient
@@ -96,7 +96,7 @@ class TestProxy:
                 "stream": True,
                 "max_tokens": 3,
             }
-            async with httpx.AsyncClient(trust_env=False) as client:
+            async with httpx2.AsyncClient(trust_env=False) as client:
                 url = f"http://127.0.0.1:{place.getsockname()[1]}/v1/chat/completions"
                 answer = await client.post(
                     url, json=body | {"logprobs": True, "top_logprobs": 2}, headers={"Authorization": "Bearer sesame"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from starlette.testclient import TestClient
 
@@ -24,7 +24,7 @@ def base(embedded: str) -> str:
 
 
 def posted(base: str, body: dict[str, Any], path: str = "/messages") -> Any:
-    answer = httpx.post(base + path, json=body, timeout=60)
+    answer = httpx2.post(base + path, json=body, timeout=60)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
@@ -34,7 +34,7 @@ def test_whole_and_streamed(base: str) -> None:
     whole = posted(base, {**FRANCE, "temperature": 0})
     assert whole["content"] == [{"type": "text", "text": "The capital of France is Paris."}]
     assert (whole["stop_reason"], whole["type"], whole["role"]) == ("end_turn", "message", "assistant")
-    text = httpx.post(f"{base}/messages", json={**FRANCE, "temperature": 0, "stream": True}).text
+    text = httpx2.post(f"{base}/messages", json={**FRANCE, "temperature": 0, "stream": True}).text
     events = [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: ")]
     names = [line.removeprefix("event: ") for line in text.splitlines() if line.startswith("event: ")]
     assert [event["type"] for event in events] == names

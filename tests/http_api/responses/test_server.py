@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import httpx
+import httpx2
 import openai
 import pydantic
 import pytest
@@ -118,5 +118,5 @@ def test_errors(client: openai.OpenAI) -> None:
 
 def test_who_asks_for_none_is_told(client: openai.OpenAI) -> None:
     """An unknown id is 404 in OpenAI's form."""
-    answer = httpx.get(f"{client.base_url}responses/resp_0")
+    answer = httpx2.get(f"{client.base_url}responses/resp_0")
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "previous_response_not_found")

@@ -1,0 +1,1 @@
+"""Evergreen: sessions of nodes and actions. Messages, codec, session (both ends alike), actions, connection, faces."""

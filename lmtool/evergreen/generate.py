@@ -1,0 +1,172 @@
+"""GENERATE: an answer of a served model to a prompt that may still be on its way."""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import aclosing
+from dataclasses import asdict, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lmtool.evergreen.actions import ActionType, Port
+from lmtool.evergreen.codec import unpack_config
+from lmtool.evergreen.early_start import EarlyStart
+from lmtool.evergreen.generate_options import read_options
+from lmtool.evergreen.node_io import TEXT
+from lmtool.evergreen.prompts import ASSISTANT, TOKENS, PromptBuilder, read_prompt
+from lmtool.evergreen.status import invalid
+from lmtool.types import ChatPrompt, GenerateRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from lmtool.evergreen.actions import ActionCall
+    from lmtool.evergreen.generate_options import GenerateOptions
+    from lmtool.evergreen.model_access import ServedModels, Target
+    from lmtool.evergreen.node_io import OutputNode
+    from lmtool.types import Prompt, TokenOutput
+
+JSON = "application/json"
+LOGPROBS = "application/vnd.lmtool.logprobs+json"
+"""Mime type of a JSON array of `{"token": id, "logprob": nats, "top_logprobs": {id: nats}}`, one for each token."""
+
+PROMPT = Port(
+    "prompt", "Texts, or the turns of a conversation.", ("text",), required=True, mimetypes=("text/*", TOKENS)
+)
+
+
+def generate_action(models: ServedModels) -> ActionType:
+    """The action."""
+    outputs = (
+        Port("response", "The answer as it is written.", ("text",), mimetypes=(TEXT,)),
+        Port("usage", "Counts of tokens, and why the answer ended.", mimetypes=(JSON,)),
+        Port("tokens", "The answer's exact token ids; they may stand in a later prompt.", mimetypes=(TOKENS,)),
+        Port("logprobs", "The logprob of each of these tokens, and its alternatives.", mimetypes=(LOGPROBS,)),
+    )
+    summary = "Continue a prompt, or answer in a conversation."
+    return ActionType("GENERATE", (PROMPT,), outputs, partial(_generate, models), summary, seconds=None)
+
+
+async def _generate(models: ServedModels, call: ActionCall) -> None:
+    began = time.perf_counter()
+    options = read_options(map(unpack_config, call.configs))
+    target = await models.target(call.target)
+    if "response" in call.outputs and target.info.tokenizer is None:
+        raise invalid(f"{target.info.model} has no tokenizer here, so it has no text", "ask for tokens")
+    builder = PromptBuilder()
+    ahead = EarlyStart(target.model, target.name, builder)
+    try:
+        try:
+            prompt = await read_prompt(call.inputs["prompt"], builder, ahead.grew)
+        finally:
+            await ahead.stop()
+        answer = _Answer(target, call.outputs)
+        async with aclosing(target.outputs(_request(target, prompt, options, answer))) as steps:
+            async for outputs in steps:
+                ahead.close()
+                if call.record.ttft is None:
+                    call.record.ttft = time.perf_counter() - began
+                call.record.usage = outputs[-1].usage
+                await answer.add(outputs)
+        await answer.finish()
+    finally:
+        ahead.close()
+
+
+def _request(target: Target, prompt: Prompt, options: GenerateOptions, answer: _Answer) -> GenerateRequest:
+    if isinstance(prompt, ChatPrompt):
+        prompt = replace(prompt, chat_template_kwargs=options.chat_template_kwargs)
+    sampling = options.sampling
+    if "logprobs" not in answer.outputs:  # ids that a constraint forces need not wait for the model's own numbers
+        sampling = replace(sampling, top_logprobs=0, logprobs_mode="biased")
+    return GenerateRequest(
+        "answer",
+        prompt,
+        sampling,
+        target.name,
+        text="response" in answer.outputs,
+        constraint=options.constraint,
+        priority=options.priority,
+        logits_processors=options.logits_processors,
+    )
+
+
+class _Answer:
+    """Writes the outputs of one stream into the nodes that were asked for."""
+
+    def __init__(self, target: Target, outputs: Mapping[str, OutputNode]) -> None:
+        self.outputs = outputs
+        self._wrote_text = False
+        self._eos = frozenset(target.info.eos_token_ids)
+        self._model = target.info.model
+        self._last: TokenOutput | None = None
+        self._lists = {
+            name: JsonList(outputs[name], kind)
+            for name, kind in (("tokens", TOKENS), ("logprobs", LOGPROBS))
+            if name in outputs
+        }
+
+    async def add(self, outputs: list[TokenOutput]) -> None:
+        """Write what waits together as one fragment of each node."""
+        self._last = outputs[-1]
+        if "response" in self.outputs:
+            text = "".join([output.text or "" for output in outputs])
+            if text:
+                self._wrote_text = True
+                await self.outputs["response"].write(text, TEXT, ASSISTANT)
+        if self._lists:
+            tokens = [output for output in outputs if output.token is not None and not self._ends(output)]
+            if "tokens" in self._lists:
+                await self._lists["tokens"].add(output.token for output in tokens)
+            if "logprobs" in self._lists:
+                await self._lists["logprobs"].add(map(logprob_entry, tokens))
+
+    def _ends(self, output: TokenOutput) -> bool:
+        """Whether a token is the end of the answer and no part of it."""
+        return output.finish_reason == "stop" and output.token in self._eos
+
+    async def finish(self) -> None:
+        """Write what is known at the end, and close everything."""
+        if "response" in self.outputs and not self._wrote_text:
+            await self.outputs["response"].put("", TEXT, ASSISTANT)
+        for one in self._lists.values():
+            await one.finish()
+        if "usage" in self.outputs:
+            await self.outputs["usage"].put(msgspec.json.encode(self._usage()), JSON)
+
+    def _usage(self) -> dict[str, object]:
+        last = self._last
+        assert last is not None, "a stream has a last output"
+        counts = {} if last.usage is None else asdict(last.usage)
+        more = {"stopped_by": last.stopped_by, "warnings": last.warnings}
+        given = {name: value for name, value in more.items() if value}
+        return {"model": self._model, **counts, "finish_reason": last.finish_reason, **given}
+
+
+def logprob_entry(output: TokenOutput) -> dict[str, object]:
+    """A token in the array of `LOGPROBS`."""
+    alternatives = {str(token): value for token, value in output.top_logprobs or () if math.isfinite(value)}
+    return {"token": output.token, "logprob": output.logprob, "top_logprobs": alternatives}
+
+
+class JsonList:
+    """A leaf that is one JSON array, written as its items come."""
+
+    def __init__(self, node: OutputNode, mimetype: str) -> None:
+        self._node = node
+        self._mimetype = mimetype
+        self._before = "["
+
+    async def add(self, items: Iterable[object]) -> None:
+        """Append items."""
+        texts = [msgspec.json.encode(item).decode() for item in items]
+        if texts:
+            await self._node.write(self._before + ",".join(texts), self._mimetype, ASSISTANT)
+            self._before = ","
+
+    async def finish(self) -> None:
+        """End the array."""
+        await self._node.write("[]" if self._before == "[" else "]", self._mimetype, ASSISTANT)

@@ -1,0 +1,132 @@
+"""Evergreen over gRPC: `/evergreen.v2.EvergreenService/StartSession` on a port of its own.
+
+Bytes go in and out of the library, so that the codec and its limits are ours and no generated code is needed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+
+from lmtool.access.policy import find_refusal
+from lmtool.errors import ConnectError, ResourceError
+from lmtool.evergreen.codec import encode
+from lmtool.evergreen.descriptors import METHOD, PACKAGE, SERVICE
+from lmtool.evergreen.status import Abort, Status
+
+if TYPE_CHECKING:
+    from lmtool.access.policy import AccessPolicy, Reason, Refusal
+    from lmtool.evergreen.connection import Connection
+    from lmtool.evergreen.messages import SessionMessage
+    from lmtool.evergreen.server import EvergreenServer
+
+_STATUS: dict[Reason, Status] = {
+    "invalid_api_key": Status.UNAUTHENTICATED,
+    "foreign_origin": Status.PERMISSION_DENIED,
+    "foreign_host": Status.PERMISSION_DENIED,
+    "invalid_headers": Status.INVALID_ARGUMENT,
+}
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+_SLACK = 1024 * 1024
+"""What the library may receive above our own limit on a message, so that ours refuses it, by name."""
+
+
+class GrpcServer:
+    """A port that opens sessions of an `EvergreenServer`."""
+
+    def __init__(self, sessions: EvergreenServer, policy: AccessPolicy) -> None:
+        self._sessions = sessions
+        self._policy = policy
+        limit = sessions.plugs.config.limits.max_message_bytes + _SLACK
+        self._server = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", limit),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.so_reuseport", 0),
+            ]
+        )
+        handler = grpc.stream_stream_rpc_method_handler(self._session)
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(f"{PACKAGE}.{SERVICE}", {METHOD: handler}),)
+        )
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen there, 0 for a free port; the port. Raises `ResourceError`."""
+        address = f"[{host}]" if ":" in host else host
+        try:
+            bound = self._server.add_insecure_port(f"{address}:{port}")
+        except RuntimeError:
+            bound = 0
+        if not bound:
+            hint = f"other port:     --grpc-port {port % 65535 + 1}     (0 picks a free one)"
+            raise ResourceError(f"cannot listen on {host}:{port} for gRPC: the port is in use, or not allowed", hint)
+        await self._server.start()
+        return int(bound)
+
+    async def stop(self) -> None:
+        """Close the port, and calls that are still open."""
+        await self._server.stop(None)
+
+    async def _session(self, _requests: Any, context: Any) -> None:  # noqa: ANN401  # the library is untyped
+        headers = [(key, value) for key, value in context.invocation_metadata() or () if isinstance(value, str)]
+        # The library does not tell the authority; only web pages could be led here by another name, and none speaks
+        # HTTP/2 without TLS.
+        refusal = find_refusal(self._policy, [*_without_host(headers), ("host", "localhost")])
+        abort = _abort_of(refusal) if refusal is not None else self._sessions.refusal(_address(context.peer()))
+        if abort is None:
+            abort = await self._converse(context, dict(headers).get("user-agent", ""))
+        if abort is not None:
+            await context.abort(_CODES[abort.status], abort.sentence)
+
+    async def _converse(self, context: Any, agent: str) -> Abort | None:  # noqa: ANN401  # the library is untyped
+        """Run a session; why it was aborted, None for one that ended in order, or whose client has left."""
+        async with self._sessions.session(_address(context.peer()), agent) as connection:
+            try:
+                calls = _Calls(self._sessions, connection, context)
+                await connection.run(calls.receive, calls.send)
+            except Abort as abort:
+                return abort
+            except ConnectError:
+                return None
+        return None
+
+
+class _Calls:
+    """A session's messages over one call."""
+
+    def __init__(self, sessions: EvergreenServer, connection: Connection, context: Any) -> None:  # noqa: ANN401
+        self._sessions = sessions
+        self._connection = connection
+        self._context = context
+
+    async def receive(self) -> SessionMessage | None:
+        frame = await self._context.read()
+        if frame is grpc.aio.EOF:
+            return None
+        self._sessions.observe(self._connection, ">", frame)
+        return await self._sessions.read(frame)
+
+    async def send(self, message: SessionMessage | None) -> None:
+        if message is None:
+            return
+        frame = encode(message)
+        self._sessions.observe(self._connection, "<", frame)
+        try:
+            await self._context.write(frame)
+        except (grpc.aio.BaseError, grpc.aio.UsageError, RuntimeError) as error:
+            raise ConnectError("the client has left") from error
+
+
+def _without_host(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [(name, value) for name, value in headers if name not in {"host", ":authority"}]
+
+
+def _abort_of(refusal: Refusal) -> Abort:
+    return Abort(_STATUS[refusal.reason], refusal.message, refusal.hint)
+
+
+def _address(peer: str) -> str:
+    """The address in `ipv4:127.0.0.1:50000`."""
+    return peer.partition(":")[2].rpartition(":")[0]

@@ -1,0 +1,239 @@
+"""Evergreen over WebSocket at `/evergreen`, and the sessions of a server whatever carries them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, WebSocketRoute
+from starlette.websockets import WebSocketDisconnect
+
+from lmtool.errors import ConnectError
+from lmtool.evergreen.actions import Registry
+from lmtool.evergreen.codec import decode, encode, encode_json
+from lmtool.evergreen.config import EvergreenConfig
+from lmtool.evergreen.connection import Connection
+from lmtool.evergreen.status import ABORTED, Abort, Status, close_reason
+from lmtool.interfaces import MetricFamily
+from lmtool.subprocesses.offload import is_long, run_in_subprocess
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable
+
+    from starlette.websockets import WebSocket
+
+    from lmtool.evergreen.action_tasks import ActionLog
+    from lmtool.evergreen.messages import SessionMessage
+    from lmtool.evergreen.node_io import References
+
+_FLUSH_SECONDS = 2.0
+_GOING_AWAY = 1001
+
+
+class Tap(Protocol):
+    """Observes sessions, such as to record them; no method may raise."""
+
+    def opened(self, connection: int, agent: str) -> None:
+        """A client has begun a session; agent: its `User-Agent`."""
+
+    def frame(self, connection: int, direction: Literal[">", "<"], frame: str | bytes) -> None:
+        """A message was received (`>`) or is about to be sent (`<`)."""
+
+    def ended(self, connection: int, by: Literal["client", "server"], code: int | None) -> None:
+        """A session has ended; code: WebSocket's close code."""
+
+
+def _ignore(_entry: ActionLog) -> None:
+    """Log nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plugs:
+    """What a server and all its sessions are plugged into."""
+
+    registry: Registry = field(default_factory=Registry)
+    """The actions that it offers."""
+    config: EvergreenConfig = field(default_factory=EvergreenConfig)
+    references: References | None = None
+    """Outside data that leaves may refer to; None: none."""
+    log: Callable[[ActionLog], None] = _ignore
+    """Called with each action that ended."""
+    tap: Tap | None = None
+    """Observes every message."""
+    peer_actions: bool = False
+    """Whether actions may ask clients for actions of theirs."""
+
+
+class EvergreenServer:
+    """Offers actions to any number of clients, over WebSocket and whatever else opens sessions here."""
+
+    def __init__(self, plugs: Plugs) -> None:
+        self.plugs = plugs
+        self._count = 0
+        self._sessions: dict[Connection, str] = {}
+        """Each with its client's address."""
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._draining: Abort | None = None
+        self._totals: Counter[Status] = Counter()
+
+    @property
+    def running(self) -> int:
+        """Actions of all sessions that have not ended."""
+        return sum(connection.running for connection in self._sessions)
+
+    def routes(self) -> list[BaseRoute]:
+        """Routes for a starlette application; serve it behind `access.asgi.Door`."""
+        return [WebSocketRoute("/evergreen", self._websocket)]
+
+    def metrics(self) -> Iterable[MetricFamily]:
+        """How many sessions are open and have ended, and actions that run."""
+        ended = [(f'{{status="{status.name}"}}', count) for status, count in sorted(self._totals.items())]
+        return [
+            MetricFamily.gauge("evergreen_sessions", "Open Evergreen sessions.", len(self._sessions)),
+            MetricFamily.gauge("evergreen_actions_running", "Evergreen actions that run.", self.running),
+            MetricFamily("evergreen_sessions_total", "counter", "Ended Evergreen sessions by status.", ended),
+        ]
+
+    async def drain(self, seconds: float) -> bool:
+        """Take no new session and no new action, let running ones end, then end every session.
+
+        Sessions with actions still running after `seconds` are aborted. Returns whether all ended by themselves.
+        """
+        self._draining = Abort(Status.UNAVAILABLE, "the server is shutting down", "connect again when it is back")
+        for connection in self._sessions:
+            connection.refuse_new(self._draining)
+        await _within(seconds, [connection.idle() for connection in self._sessions])
+        finished = not self.running
+        for connection in list(self._sessions):
+            connection.fail(self._draining)
+        await _within(_FLUSH_SECONDS, [self._empty.wait()])
+        return finished
+
+    def refusal(self, client: str) -> Abort | None:
+        """Why another session of this address is not opened; None where it is."""
+        config = self.plugs.config
+        if self._draining is not None:
+            return self._draining
+        if len(self._sessions) >= config.max_sessions:
+            return _too_many("max_sessions", config.max_sessions, "sessions are open")
+        if list(self._sessions.values()).count(client) >= config.max_client_sessions:
+            return _too_many("max_client_sessions", config.max_client_sessions, "sessions of this address are open")
+        return None
+
+    @contextlib.asynccontextmanager
+    async def session(self, client: str, agent: str = "") -> AsyncIterator[Connection]:
+        """A session while the block runs; `run` it there."""
+        plugs = self.plugs
+        self._count += 1
+        connection = Connection(
+            plugs.registry,
+            plugs.config.limits,
+            number=self._count,
+            references=plugs.references,
+            log=plugs.log,
+            peer_actions=plugs.peer_actions,
+        )
+        self._sessions[connection] = client
+        self._empty.clear()
+        if plugs.tap is not None:
+            plugs.tap.opened(connection.number, agent)
+        try:
+            yield connection
+        finally:
+            del self._sessions[connection]
+            failure = connection.failure
+            self._totals[Status.OK if failure is None else failure.status] += 1
+            if plugs.tap is not None:
+                plugs.tap.ended(
+                    connection.number, "client" if failure is None else "server", ABORTED if failure else None
+                )
+            if not self._sessions:
+                self._empty.set()
+
+    def observe(self, connection: Connection, direction: Literal[">", "<"], frame: str | bytes) -> None:
+        """Show a message to the tap."""
+        if self.plugs.tap is not None:
+            self.plugs.tap.frame(connection.number, direction, frame)
+
+    async def read(self, frame: str | bytes) -> SessionMessage:
+        """The message of a frame; a long one is read in another process. Raises `Abort`."""
+        read = partial(decode, limits=self.plugs.config.limits)
+        return await run_in_subprocess(read, frame) if is_long(frame) else read(frame)
+
+    # WebSocket.
+
+    async def _websocket(self, websocket: WebSocket) -> None:
+        client = websocket.client.host if websocket.client is not None else ""
+        refusal = self.refusal(client)
+        if refusal is not None:
+            await websocket.send_denial_response(_denial(refusal))
+            return
+        async with self.session(client, websocket.headers.get("user-agent", "")) as connection:
+            await websocket.accept()
+            code, reason = 1000, ""
+            try:
+                await _Frames(self, connection, websocket).run()
+            except Abort as abort:
+                code, reason = ABORTED, close_reason(abort)
+            except ConnectError:
+                return
+            with contextlib.suppress(TimeoutError, WebSocketDisconnect, OSError):
+                async with asyncio.timeout(_FLUSH_SECONDS):  # a client that reads nothing does not see it
+                    await websocket.close(code, reason)
+
+
+class _Frames:
+    """A session's frames over one WebSocket: answers go in the kind that the client last used."""
+
+    def __init__(self, server: EvergreenServer, connection: Connection, websocket: WebSocket) -> None:
+        self._server = server
+        self._connection = connection
+        self._websocket = websocket
+        self._text = True
+
+    async def run(self) -> None:
+        await self._connection.run(self._receive, self._send)
+
+    async def _receive(self) -> SessionMessage | None:
+        event = await self._websocket.receive()
+        if event["type"] == "websocket.disconnect":
+            raise ConnectError("the client has left")
+        text = event.get("text")
+        self._text = text is not None
+        frame = text if text is not None else event["bytes"]
+        self._server.observe(self._connection, ">", frame)
+        return await self._server.read(frame)
+
+    async def _send(self, message: SessionMessage | None) -> None:
+        if message is None:
+            return
+        frame = encode_json(message) if self._text else encode(message)
+        self._server.observe(self._connection, "<", frame)
+        try:
+            if isinstance(frame, str):
+                await self._websocket.send_text(frame)
+            else:
+                await self._websocket.send_bytes(frame)
+        except (WebSocketDisconnect, OSError) as error:
+            raise ConnectError("the client has left") from error
+
+
+def _too_many(name: str, limit: int, what: str) -> Abort:
+    return Abort(Status.RESOURCE_EXHAUSTED, f"{limit} {what}, the limit {name}", "end one, or try again later")
+
+
+def _denial(refusal: Abort) -> Response:
+    return PlainTextResponse(refusal.reason, 503)
+
+
+async def _within(seconds: float, waits: Iterable[object]) -> None:
+    """Wait for all of these, but no longer than that."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await asyncio.gather(*waits)  # type: ignore[call-overload]  # coroutines

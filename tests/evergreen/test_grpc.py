@@ -1,0 +1,134 @@
+"""Evergreen over gRPC, driven by stubs that grpcio-tools makes of the public interface."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from lmtool.access.policy import AccessPolicy
+from lmtool.errors import ResourceError
+from lmtool.evergreen.actions import ActionCall, ActionType, Port
+from lmtool.evergreen.config import EvergreenConfig, SessionLimits
+from lmtool.evergreen.grpc_server import GrpcServer
+from lmtool.evergreen.server import EvergreenServer, Plugs
+from tests.evergreen.harness import action, grpc_serving, grpc_session, leaf, parent, registry
+
+
+async def test_a_session_of_stubs():
+    """Action and nodes in, an output streamed back; the half-close ends the session in order (rule 39)."""
+    server = EvergreenServer(Plugs(registry()))
+    async with grpc_serving(server) as address, grpc_session(address) as caller:
+        await caller.send(actions=[action("UPPER", {"text": "prompt"}, {"text": "answer"})])
+        await caller.send(parent("prompt", "a", "b"), leaf("b", "doughnut"))
+        await caller.send(leaf("a", "half a ", continued=True))
+        await caller.send(leaf("a", "jam ", seq=1))
+        assert await caller.value("answer") == b"HALF A JAM DOUGHNUT"
+        await caller.call.done_writing()
+        assert await caller.failure() == ("OK", "")
+    assert not server.running
+
+
+async def test_a_hundred_actions_in_fifty_sessions():
+    """A hundred actions in one session, fifty sessions at once."""
+    server = EvergreenServer(Plugs(registry()))
+
+    async def converse(address: str, count: int) -> None:
+        async with grpc_session(address) as caller:
+            names = [str(each) for each in range(count)]
+            await caller.send(actions=[action("UPPER", {"text": f"in{n}"}, {"text": f"out{n}"}) for n in names])
+            await caller.send(*(leaf(f"in{n}", f"text {n}") for n in names))
+            assert [await caller.value(f"out{n}") for n in names] == [f"TEXT {n}".encode() for n in names]
+
+    async with grpc_serving(server) as address:
+        await converse(address, 100)
+        await asyncio.gather(*(converse(address, 2) for _ in range(50)))
+
+
+@pytest.mark.parametrize(
+    ("key", "status"), [(None, "UNAUTHENTICATED"), ("Bearer wrong", "UNAUTHENTICATED"), ("Bearer right", "OK")]
+)
+async def test_the_key(key, status):
+    """The key is the metadata `authorization`, checked by the policy of every wire."""
+    server = EvergreenServer(Plugs(registry()))
+    metadata = (("authorization", key),) if key else ()
+    async with (
+        grpc_serving(server, AccessPolicy("right")) as address,
+        grpc_session(address, metadata=metadata) as caller,
+    ):
+        await caller.call.done_writing()
+        assert (await caller.failure())[0] == status
+
+
+async def test_a_foreign_page():
+    """An origin that may not use this server is PERMISSION_DENIED."""
+    server = EvergreenServer(Plugs(registry()))
+    async with (
+        grpc_serving(server) as address,
+        grpc_session(address, metadata=(("origin", "https://example.org"),)) as caller,
+    ):
+        status, text = await caller.failure()
+        assert (status, "example.org" in text) == ("PERMISSION_DENIED", True)
+
+
+async def test_an_abort_has_its_status_and_sentence():
+    """What is wrong ends the call with the rule's status, never UNKNOWN."""
+    server = EvergreenServer(Plugs(registry()))
+    async with grpc_serving(server) as address, grpc_session(address) as caller:
+        await caller.send(leaf("a", "x", seq=0, mimetype=None))
+        status, text = await caller.failure()
+        assert (status, "metadata" in text) == ("INVALID_ARGUMENT", True)
+
+
+async def test_malformed_bytes_end_the_call_alone():
+    """Bytes that are no message are INVALID_ARGUMENT; another session goes on (rule 41)."""
+    import grpc.aio
+
+    server = EvergreenServer(Plugs(registry()))
+    async with grpc_serving(server) as address, grpc_session(address) as other:
+        async with grpc.aio.insecure_channel(address) as channel:
+            call = channel.stream_stream("/evergreen.v2.EvergreenService/StartSession")()
+            await call.write(b"\xff\xff")
+            assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+        await other.send(leaf("in", "on"), actions=[action("UPPER", {"text": "in"}, {"text": "out"})])
+        assert await other.value("out") == b"ON"
+
+
+async def test_a_message_above_the_limit_names_it():
+    """A message of more than the limit is refused by our limit's name, not by the library."""
+    limits = SessionLimits(max_message_bytes=10_000)
+    server = EvergreenServer(Plugs(registry(), EvergreenConfig(limits)))
+    async with grpc_serving(server) as address, grpc_session(address) as caller:
+        await caller.send(leaf("a", b"x" * 10_000))
+        status, text = await caller.failure()
+        assert (status, "max_message_bytes" in text) == ("RESOURCE_EXHAUSTED", True)
+
+
+async def test_a_client_that_vanishes_cancels_its_actions():
+    """When the call is cancelled, its handlers are, and the session is gone (rule 40)."""
+    begun, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def wait(call: ActionCall) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    server = EvergreenServer(Plugs(registry(ActionType("WAIT", (), (Port("out"),), wait))))
+    async with grpc_serving(server) as address:
+        async with grpc_session(address) as caller:
+            await caller.send(actions=[action("WAIT", {}, {"out": "out"})])
+            async with asyncio.timeout(10):
+                await begun.wait()
+        async with asyncio.timeout(10):
+            await cancelled.wait()
+
+
+async def test_a_port_in_use():
+    """A port that is taken is an error with the option that picks another one."""
+    server = EvergreenServer(Plugs(registry()))
+    async with grpc_serving(server) as address:
+        port = int(address.rpartition(":")[2])
+        with pytest.raises(ResourceError, match=f"cannot listen on 127.0.0.1:{port}"):
+            await GrpcServer(server, AccessPolicy()).start("127.0.0.1", port)

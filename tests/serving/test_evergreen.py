@@ -1,0 +1,60 @@
+"""A service speaks Evergreen on its own port and over gRPC, on the models that it serves."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+from websockets.asyncio.client import connect
+
+from lmtool.errors import ResourceError
+from lmtool.evergreen.codec import encode, pack_struct
+from lmtool.evergreen.messages import SessionMessage
+from lmtool.lmtp.request_log import RequestLog
+from lmtool.serving.config import EvergreenOptions, ListenConfig, ServiceConfig
+from lmtool.serving.listening import bind, url
+from lmtool.serving.service import Service
+from tests.evergreen.harness import action, grpc_session, leaf
+from tests.evergreen.test_websocket import value
+from tests.lmtp.harness import until
+
+ASK = SessionMessage(
+    (leaf("question", "The capital of France is"),),
+    (action("GENERATE", {"prompt": "question"}, {"response": "answer"}, configs=(pack_struct({"max_tokens": 4}),)),),
+)
+
+
+async def test_both_wires_answer_and_count():
+    """GENERATE over WebSocket and over gRPC gives the same text; both are logged and counted like other requests."""
+    logged: list[RequestLog] = []
+    service = Service(ServiceConfig(), logged.append)
+    listen = ListenConfig(port=0)
+    sockets = bind(listen)
+    service.listen(sockets)
+    port = await service.listen_grpc("127.0.0.1", 0)
+    try:
+        await service.ready(lambda _: None)
+        async with connect(f"{url(listen, sockets)}evergreen") as websocket:
+            await websocket.send(encode(ASK))
+            text = await value(websocket, "answer")
+        async with grpc_session(f"127.0.0.1:{port}") as caller:
+            await caller.send(*ASK.node_fragments, actions=ASK.actions)
+            assert await caller.value("answer") == text != b""
+        await until(lambda: len(logged) == 2)
+        assert [(entry.command, entry.stream_id, entry.end) for entry in logged] == [
+            ("GENERATE", '"answer"', "stop")
+        ] * 2
+        assert service.health.requests["GENERATE", "stop"] == 2
+    finally:
+        await service.close()
+
+
+def test_without_the_packages_of_grpc(monkeypatch: pytest.MonkeyPatch):
+    """`--grpc-port` without grpcio is a missing resource, with the line that installs it."""
+    monkeypatch.setattr("lmtool.serving.config.find_spec", lambda name: None)
+    assert importlib.util.find_spec("grpc") is not None
+    EvergreenOptions().check()
+    with pytest.raises(ResourceError, match="grpcio") as caught:
+        EvergreenOptions(grpc_port=0).check()
+    assert caught.value.hints == ("install it:  pip install 'lmtool[grpc]'",)
+    assert caught.value.exit_code == 8
