@@ -24,17 +24,10 @@ PROPERTIES = table("facts", "properties")
 GROUPS = {name: tuple(members.split(", ")) for name, members in rows("facts", "groups")}
 """Members by group. They are always listed in this order, from any of them on: so no member comes twice."""
 AMOUNTS = (
-    (2, "two"),
-    (3, "three"),
-    (3, "three"),
-    (3, "3"),
-    (4, "four"),
-    (5, "five"),
-    (3, "some"),
-    (3, "a few"),
-    (2, "2"),
+    *((2, "two"), (2, "2"), (3, "three"), (3, "three"), (3, "3"), (3, "some"), (3, "a few"), (3, "")),
+    *((4, "four"), (4, "4"), (5, "five"), (5, "5"), (6, "six")),
 )
-AMOUNTS += ((4, "4"), (5, "5"), (6, "six"), (3, ""))
+"""How many are asked for, and the word for it."""
 POSITIONS = ("first", "second", "third", "last")
 
 

@@ -202,7 +202,8 @@ class Run:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.tokens = settings.batch * (GPU_BATCH if self.device.type == "cuda" else 1)
         self.bfloat16 = prefers_bfloat16(self.device)
-        self.model = new_model(settings, self.tokenizer.get_vocab_size()).to(self.device)
+        self.model = new_model(settings, self.tokenizer.get_vocab_size())
+        torch.nn.Module.to(self.model, self.device)
         matrices = [parameter for parameter in self.model.model.layers.parameters() if parameter.ndim == 2]
         matrix_ids = {id(matrix) for matrix in matrices}
         others = [parameter for parameter in self.model.parameters() if id(parameter) not in matrix_ids]
