@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -9,7 +10,8 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, cast
 
 from lmtool.constraint import constraint_from
-from lmtool.errors import kind_of
+from lmtool.errors import ResourceError, UsageError, kind_of
+from lmtool.evergreen.actions import action as action  # noqa: PLC0414  # for `lmtool.action`
 from lmtool.streams import stream
 from lmtool.types import (
     ChatMessage,
@@ -27,6 +29,9 @@ from lmtool.types import (
 
 if TYPE_CHECKING:
     from lmtool.errors import LmtoolError
+    from lmtool.evergreen.actions import ActionType
+    from lmtool.evergreen.client import Session
+    from lmtool.evergreen.client_transport import ClientTransport
     from lmtool.interfaces import TokenModel
     from lmtool.serving.service import Service
     from lmtool.types import LoadProgress
@@ -209,6 +214,44 @@ async def connect(
 
     async with LmtpClient(url, api_key=api_key, open_timeout=open_timeout, on_progress=on_progress) as client:
         yield Model(client, model)
+
+
+@asynccontextmanager
+async def session(
+    url: str = "ws://127.0.0.1:8080/",
+    *,
+    api_key: str | None = None,
+    actions: Sequence[ActionType] = (),
+) -> AsyncIterator[Session]:
+    """An Evergreen session with a server, as long as the block lasts: `async with lmtool.session(url) as session`.
+
+    url: as for `connect`, or `grpc://HOST:PORT`; its path may be left out. api_key: as for `connect`. actions: what the
+    server may ask for, where it does (`lmtool serve --peer-actions`); made by `lmtool.action`.
+
+    Leaving the block in order waits for the answers to all that was asked for. Raises `evergreen.status.Abort` with the
+    server's reason, `UsageError`, `AccessDeniedError`, `ConnectError` or `TimeLimitError`.
+    """
+    from lmtool.evergreen.client import run_session
+
+    async with run_session(await open_evergreen(url, api_key), actions) as running:
+        yield running
+
+
+async def open_evergreen(url: str, api_key: str | None = None) -> ClientTransport:
+    """A transport for an Evergreen session, see `session`. Raises the same."""
+    if importlib.util.find_spec("google.protobuf") is None:
+        raise ResourceError("Evergreen needs the package protobuf", "install it:  pip install 'lmtool[grpc]'")
+    from lmtool.access.outgoing import authorization
+    from lmtool.evergreen.client_transport import dial, dial_grpc
+    from lmtool.lmtp.endpoint import SocketEndpoint, parse
+
+    if url.startswith("grpc://"):
+        address, shown = authorization(url, api_key)
+        return await dial_grpc(address.removeprefix("grpc://").rstrip("/"), shown)
+    endpoint = parse(url, api_key)
+    if not isinstance(endpoint, SocketEndpoint):
+        raise UsageError("a session needs a server that listens", "serve it:  lmtool serve")
+    return await dial(endpoint.url, endpoint.authorization, loopback=endpoint.loopback)
 
 
 @asynccontextmanager

@@ -47,6 +47,17 @@ TREE: tuple[Command | Group, ...] = (
     Command("info", "info", "Describe a server's model and protocol.", "Ask"),
     Command("tokenize", "tokenize", "Show the tokens of a text: ids, texts, bytes.", "Ask"),
     Group(
+        "evergreen",
+        "Sessions of nodes and actions: chat, run a script, list actions.",
+        (
+            Command("chat", "evergreen.chat", "Chat in a session that sends only what is new."),
+            Command("run", "evergreen.run", "Send messages from a file; print the answers."),
+            Command("actions", "evergreen.actions", "List the actions that a server offers."),
+            Command("proto", "evergreen.proto", "Print the protocol's messages as a .proto file."),
+        ),
+        "Ask",
+    ),
+    Group(
         "trace",
         "Recorded conversations: record, replay, compare, edit.",
         (

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from lmtool.types import FinishReason
 
 
+_AHEAD_TOKENS = 256
+"""Most tokens of a step that computes nothing but prefills ahead of their prompts."""
+
+
 class Scheduler:
     """Owns the queue and the blocks. `plan` chooses, the caller computes, `commit` records the outcome.
 
@@ -166,9 +170,11 @@ class Scheduler:
             plan.chunks += 1
 
     def _prefill_ahead(self, plan: Plan, admitted: Many[Sequence]) -> None:
-        """Give requests that sample nothing what others leave of a step; beside others at most one chunk."""
-        if plan.spans:
-            plan.room = min(plan.room, self._limits.chunk_tokens)
+        """Give requests that sample nothing what others leave of a step; beside others at most one chunk.
+
+        Alone, steps are short all the same: who comes meanwhile waits for the end of one.
+        """
+        plan.room = min(plan.room, self._limits.chunk_tokens if plan.spans else _AHEAD_TOKENS)
         for sequence in admitted[: self._limits.max_streams - len(plan.spans)]:
             self._prefill(plan, sequence)
         self._admit(plan, places=self._limits.max_streams - len(plan.spans), prefill_only=True)

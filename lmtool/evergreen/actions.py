@@ -134,6 +134,30 @@ class ActionType:
         return names
 
 
+def action(
+    name: str,
+    inputs: Sequence[str | Port] = (),
+    outputs: Sequence[str | Port] = (),
+    *,
+    description: str | None = None,
+    seconds: float | None = 600.0,
+) -> Callable[[Handler], ActionType]:
+    """Make an action of an `async def handler(call)`, see the head of this file.
+
+    inputs: an input that is only named must be given; a `Port` says more. description: by default the first line of the
+    handler's docstring. seconds: a handler that takes longer aborts its session; None: no limit.
+    """
+
+    def make(handler: Handler) -> ActionType:
+        lines = (handler.__doc__ or "").strip().splitlines()
+        summary = description if description is not None else next(iter(lines), "")
+        needed = tuple(Port(each, required=True) if isinstance(each, str) else each for each in inputs)
+        offered = tuple(Port(each) if isinstance(each, str) else each for each in outputs)
+        return ActionType(name, needed, offered, handler, summary, seconds)
+
+    return make
+
+
 class Registry:
     """The menu of a server, or what a client offers, by name."""
 

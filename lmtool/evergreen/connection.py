@@ -57,11 +57,16 @@ class Connection:
         number: int = 0,
         references: References | None = None,
         log: Callable[[ActionLog], None] = _ignore,
+        peer_actions: bool = True,
     ) -> None:
-        """registry: actions that the peer may ask for; log: called with each that ended."""
+        """registry: actions that the peer may ask for; log: called with each that ended.
+
+        peer_actions: whether this end may ask the peer for actions.
+        """
         self.number = number
         self.references = references
         self.session = Session(limits) if references is None else Session(limits, references.check)
+        self._peer_actions = peer_actions
         self.failure: Abort | None = None
         """Why the session was aborted, by either side."""
         self._tasks = ActionTasks(self, registry or Registry(), log)
@@ -292,6 +297,8 @@ class Connection:
 
     def start(self, action: Action) -> dict[str, InputNode]:
         """Ask the peer for an action, whose inputs may be written later; its outputs by name. Raises `Abort`."""
+        if not self._peer_actions:
+            raise Abort(Status.FAILED_PRECONDITION, "this server may not ask clients for actions", "see --peer-actions")
         record = self.session.start(action)
         self._sendable.set()
         return {name: InputNode(self, node) for name, node in record.outputs.items()}

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 
 from lmtool.errors import LmtoolError
 from lmtool.interfaces import tokenizer_of
-from lmtool.streams import stream
 from lmtool.text.beginning import beginning_ids
 from lmtool.text.worker import prompt_size, run_in_worker
 from lmtool.types import GenerateRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lmtool.evergreen.prompts import PromptBuilder
-    from lmtool.interfaces import Tokenizer, TokenModel
+    from lmtool.interfaces import StreamHandle, Tokenizer, TokenModel
+    from lmtool.types import TokenOutput
 
 MIN_BYTES = 256
 """The prompt is looked at again once it has grown by so much, so that a text in single words is not read for each."""
@@ -23,7 +25,7 @@ MIN_TOKENS = 64
 
 
 class EarlyStart:
-    """One prompt's early start: call `grew` as it grows, `stop` once it is whole, or given up.
+    """One prompt's early start: call `grew` as it grows, `stop` once it is whole, `close` at the end.
 
     Each request draws nothing (`GenerateRequest.prefill_only`), runs behind all others, and is one at a time. Whatever
     fails here fails nothing else: what is not computed ahead is computed later.
@@ -36,6 +38,10 @@ class EarlyStart:
         self._builder = builder
         self._growth = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._prefill: StreamHandle | None = None
+        """The last request."""
+        self._last: asyncio.Future[TokenOutput] | None = None
+        """Its end."""
         self.computed = 0
         """Ids that were asked to be computed so far."""
 
@@ -46,7 +52,9 @@ class EarlyStart:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """Compute nothing more ahead."""
+        """Compute nothing more ahead; what is being computed now is kept for the prompt that is sent next."""
+        if self._prefill is not None:
+            self._prefill.pause()  # a step of a stream that is cancelled would have been computed in vain
         if self._task is None:
             return
         self._task.cancel()
@@ -54,6 +62,11 @@ class EarlyStart:
         if isinstance(failure, Exception):
             problem = {"message": "a prompt was not computed ahead", "exception": failure}
             asyncio.get_running_loop().call_exception_handler(problem)
+
+    def close(self) -> None:
+        """Give up what was not computed."""
+        if self._prefill is not None:
+            self._prefill.cancel()
 
     async def _run(self) -> None:
         tokenizer = tokenizer_of(self._model, self._name)
@@ -67,7 +80,7 @@ class EarlyStart:
             ids = await self._beginning(tokenizer)
             if len(ids) >= self.computed + MIN_TOKENS:
                 self.computed = len(ids)
-                if not await self._prefill(ids):
+                if (await self._compute(ids)).error is not None:
                     return
 
     async def _beginning(self, tokenizer: Tokenizer) -> tuple[int, ...]:
@@ -78,8 +91,13 @@ class EarlyStart:
         except LmtoolError:  # the whole prompt may be another matter, and has its own error
             return ()
 
-    async def _prefill(self, ids: tuple[int, ...]) -> bool:
-        """Compute them; whether that is worth trying again."""
+    async def _compute(self, ids: tuple[int, ...]) -> TokenOutput:
+        """Have them computed; the end of that."""
+        self._last = asyncio.get_running_loop().create_future()
         request = GenerateRequest("ahead", ids, model=self._name, prefill_only=True)
-        outputs = [output async for output in stream(self._model, request)]
-        return outputs[-1].error is None
+        self._prefill = self._model.submit(request, self._take)
+        return await self._last
+
+    def _take(self, outputs: Sequence[TokenOutput]) -> None:
+        if self._last is not None and not self._last.done():
+            self._last.set_result(outputs[-1])

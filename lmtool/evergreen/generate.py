@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from contextlib import aclosing
 from dataclasses import asdict, replace
 from functools import partial
@@ -50,6 +51,7 @@ def generate_action(models: ServedModels) -> ActionType:
 
 
 async def _generate(models: ServedModels, call: ActionCall) -> None:
+    began = time.perf_counter()
     options = read_options(map(unpack_config, call.configs))
     target = await models.target(call.target)
     if "response" in call.outputs and target.info.tokenizer is None:
@@ -57,14 +59,21 @@ async def _generate(models: ServedModels, call: ActionCall) -> None:
     builder = PromptBuilder()
     ahead = EarlyStart(target.model, target.name, builder)
     try:
-        prompt = await read_prompt(call.inputs["prompt"], builder, ahead.grew)
+        try:
+            prompt = await read_prompt(call.inputs["prompt"], builder, ahead.grew)
+        finally:
+            await ahead.stop()
+        answer = _Answer(target, call.outputs)
+        async with aclosing(target.outputs(_request(target, prompt, options, answer))) as steps:
+            async for outputs in steps:
+                ahead.close()
+                if call.record.ttft is None:
+                    call.record.ttft = time.perf_counter() - began
+                call.record.usage = outputs[-1].usage
+                await answer.add(outputs)
+        await answer.finish()
     finally:
-        await ahead.stop()
-    answer = _Answer(target, call.outputs)
-    async with aclosing(target.outputs(_request(target, prompt, options, answer))) as steps:
-        async for outputs in steps:
-            await answer.add(outputs)
-    await answer.finish()
+        ahead.close()
 
 
 def _request(target: Target, prompt: Prompt, options: GenerateOptions, answer: _Answer) -> GenerateRequest:

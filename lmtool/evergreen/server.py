@@ -18,7 +18,7 @@ from lmtool.evergreen.actions import Registry
 from lmtool.evergreen.codec import decode, encode, encode_json
 from lmtool.evergreen.config import EvergreenConfig
 from lmtool.evergreen.connection import Connection
-from lmtool.evergreen.status import Abort, Status
+from lmtool.evergreen.status import ABORTED, Abort, Status, close_reason
 from lmtool.interfaces import MetricFamily
 from lmtool.subprocesses.offload import is_long, run_in_subprocess
 
@@ -31,10 +31,6 @@ if TYPE_CHECKING:
     from lmtool.evergreen.messages import SessionMessage
     from lmtool.evergreen.node_io import References
 
-ABORTED = 4400
-"""WebSocket's close code of an aborted session; the reason is `STATUS_NAME: text`."""
-_REASON_BYTES = 123
-"""Most that a close frame carries (RFC 6455, 5.5)."""
 _FLUSH_SECONDS = 2.0
 _GOING_AWAY = 1001
 
@@ -69,6 +65,8 @@ class Plugs:
     """Called with each action that ended."""
     tap: Tap | None = None
     """Observes every message."""
+    peer_actions: bool = False
+    """Whether actions may ask clients for actions of theirs."""
 
 
 class EvergreenServer:
@@ -134,7 +132,12 @@ class EvergreenServer:
         plugs = self.plugs
         self._count += 1
         connection = Connection(
-            plugs.registry, plugs.config.limits, number=self._count, references=plugs.references, log=plugs.log
+            plugs.registry,
+            plugs.config.limits,
+            number=self._count,
+            references=plugs.references,
+            log=plugs.log,
+            peer_actions=plugs.peer_actions,
         )
         self._sessions[connection] = client
         self._empty.clear()
@@ -177,7 +180,7 @@ class EvergreenServer:
             try:
                 await _Frames(self, connection, websocket).run()
             except Abort as abort:
-                code, reason = ABORTED, cut(abort.reason, _REASON_BYTES)
+                code, reason = ABORTED, close_reason(abort)
             except ConnectError:
                 return
             with contextlib.suppress(TimeoutError, WebSocketDisconnect, OSError):
@@ -219,11 +222,6 @@ class _Frames:
                 await self._websocket.send_bytes(frame)
         except (WebSocketDisconnect, OSError) as error:
             raise ConnectError("the client has left") from error
-
-
-def cut(text: str, size: int) -> str:
-    """As much of a text as fits into `size` bytes of UTF-8."""
-    return text.encode(errors="replace")[:size].decode(errors="ignore")
 
 
 def _too_many(name: str, limit: int, what: str) -> Abort:

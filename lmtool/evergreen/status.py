@@ -15,6 +15,8 @@ from lmtool.errors import (
     UnknownModelError,
 )
 
+ABORTED = 4400
+"""WebSocket's close code of an aborted session; the reason is `STATUS_NAME: text`."""
 QUOTE_LENGTH = 80
 """Most characters of a client's words in an error."""
 
@@ -54,6 +56,11 @@ class Abort(LmtoolError):  # noqa: N818  # the protocol's word: "the session is 
     def reason(self) -> str:
         """`STATUS_NAME: text`, as a WebSocket's close code carries it."""
         return f"{self.status.name}: {self.sentence}"
+
+
+def close_reason(abort: Abort) -> str:
+    """As much of an abort's reason as a WebSocket's close frame carries: 123 bytes (RFC 6455, 5.5)."""
+    return abort.reason.encode(errors="replace")[:123].decode(errors="ignore")
 
 
 def quoted(text: str) -> str:

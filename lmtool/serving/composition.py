@@ -248,7 +248,9 @@ def evergreen_server(models: Models, config: ServiceConfig, log: Callable[[Reque
     def log_action(entry: ActionLog) -> None:
         log(_request_log(entry))
 
-    return EvergreenServer(Plugs(menu(models, models), references=references, log=log_action))
+    peer_actions = config.evergreen.peer_actions
+    plugs = Plugs(menu(models, models), references=references, log=log_action, peer_actions=peer_actions)
+    return EvergreenServer(plugs)
 
 
 def _request_log(entry: ActionLog) -> RequestLog:

@@ -200,6 +200,7 @@ class EvergreenOptions:
         CONNECTIONS,
         metavar="WHERE",
     )
+    peer_actions: bool = option(False, "Let installed Evergreen actions call actions of their clients.", CONNECTIONS)
 
     def check(self) -> None:
         """Raise `UsageError` for what cannot be allowed, `ResourceError` without the packages of gRPC."""

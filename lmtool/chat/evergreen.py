@@ -1,0 +1,186 @@
+"""Evergreen for people: a conversation in one session, a script of messages, the list of actions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lmtool.api import open_evergreen, session
+from lmtool.errors import FileError, TimeLimitError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from lmtool.chat.console import Console
+    from lmtool.evergreen.client import Conversation, Session
+    from lmtool.evergreen.client_transport import ClientTransport
+    from lmtool.evergreen.messages import SessionMessage
+    from lmtool.terminal import Output
+
+
+async def converse(
+    url: str,
+    api_key: str | None,
+    out: Output,
+    config: Mapping[str, object],
+    *,
+    model: str,
+    system: str | None,
+    stats: bool,
+) -> None:
+    """Chat until stdin ends. Raises what `lmtool.session` raises."""
+    from prompt_toolkit.completion import DummyCompleter
+
+    from lmtool.chat.console import open_console
+    from lmtool.chat.render import StyledOutput
+
+    async with session(url, api_key=api_key) as live:
+        conversation = live.conversation(system=system, model=model, **config)
+        async with open_console(StyledOutput.of(out), DummyCompleter()) as console:
+            await _Chat(live, conversation, console, stats=stats).run()
+
+
+class _Chat:
+    """The loop over lines and answers; one answer at a time, lines that come meanwhile wait."""
+
+    def __init__(self, live: Session, conversation: Conversation, console: Console, *, stats: bool) -> None:
+        self._live = live
+        self._conversation = conversation
+        self._console = console
+        self._stats = stats
+        self._lines: asyncio.Queue[str | None] = asyncio.Queue()
+        self._answering: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        reader = asyncio.create_task(self._read())
+        try:
+            while (line := await self._lines.get()) is not None:
+                if not line.strip():
+                    continue
+                self._console.echo(f"> {line}")
+                self._answering = asyncio.create_task(self._answer(line))
+                with contextlib.suppress(asyncio.CancelledError):
+                    await self._answering
+                self._answering = None
+        finally:
+            reader.cancel()
+
+    async def _read(self) -> None:
+        """Take what the user types; Ctrl-C cancels an answer, and leaves where there is none."""
+        while (event := await self._console.events.get()) != "end":
+            if event != "interrupt":
+                self._lines.put_nowait(event.text)
+            elif self._answering is not None:
+                self._answering.cancel()
+            else:
+                break
+        self._lines.put_nowait(None)
+
+    async def _answer(self, line: str) -> None:
+        nodes = self._conversation.ask(line)
+        try:
+            async with contextlib.aclosing(self._live.pieces(nodes["response"])) as pieces:
+                async for piece in pieces:
+                    self._console.put([(piece, "")])
+        finally:
+            self._console.put([("\n", "")])
+        if self._stats:
+            self._console.say(_counts(json.loads(await nodes["usage"].value())))
+
+
+def _counts(usage: Mapping[str, Any]) -> str:
+    prompt, cached = usage.get("prompt_tokens", 0), usage.get("cached_tokens", 0)
+    answer, reason = usage.get("completion_tokens", 0), usage.get("finish_reason")
+    return f"prompt {prompt} tokens, {cached} of them cached; answer {answer} tokens ({reason})"
+
+
+async def list_actions(url: str, api_key: str | None, out: Output, *, as_json: bool) -> None:
+    """Print what a server offers. Raises what `lmtool.session` raises."""
+    async with session(url, api_key=api_key) as live:
+        text = await (await live.call("LIST_ACTIONS", {}, ["actions"]))["actions"].text()
+    if as_json:
+        out.line(text)
+        return
+    for each in json.loads(text):
+        out.line(f"{each['name']}({_names(each['inputs'])}) -> {_names(each['outputs'])}")
+        if each["description"]:
+            out.line(f"    {each['description']}")
+
+
+def _names(ports: Iterable[Mapping[str, Any]]) -> str:
+    """`prompt (or text), scored?`: a question mark behind what may be left out."""
+    return ", ".join("|".join((port["name"], *port.get("aliases", ()))) for port in ports)
+
+
+async def run_script(url: str, api_key: str | None, out: Output, file: str, seconds: float | None) -> None:
+    """Send the messages of a file, one as proto-JSON a line; print the answers until all outputs are whole.
+
+    Raises `FileError` with the number of a line that is no message, and `Abort` with the server's reason.
+    """
+    from lmtool.evergreen import codec
+
+    messages = list(_messages(file))
+    transport = await open_evergreen(url, api_key)
+    outputs = _Outputs()
+    try:
+        async with asyncio.timeout(seconds):
+            sending = asyncio.create_task(_send(transport, messages))
+            for message in messages:
+                outputs.expect(message)
+            while outputs.open and (answer := await transport.receive()) is not None:
+                out.line(codec.encode_json(answer))
+                outputs.take(answer)
+            await sending
+            await transport.send(None)
+    except TimeoutError:
+        raise TimeLimitError(f"not all outputs were whole after {seconds:g} s") from None
+    finally:
+        await transport.close()
+
+
+async def _send(transport: ClientTransport, messages: Iterable[SessionMessage]) -> None:
+    for message in messages:
+        await transport.send(message)
+
+
+def _messages(file: str) -> Iterator[SessionMessage]:
+    from lmtool.evergreen import codec
+    from lmtool.evergreen.status import Abort
+
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from None
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            yield codec.decode(line)
+        except Abort as error:
+            raise FileError(f"line {number} of {file} is no message: {error.message}", *error.hints) from None
+
+
+class _Outputs:
+    """Which outputs of a script are not whole yet, with all that is below them."""
+
+    def __init__(self) -> None:
+        self.open: set[str] = set()
+        self._known: set[str] = set()
+        """Nodes that the script writes, or that are whole."""
+
+    def expect(self, message: SessionMessage) -> None:
+        """Note the outputs of a message's actions."""
+        self._known |= {fragment.id for fragment in message.node_fragments}
+        self.open |= {output.id for action in message.actions for output in action.outputs}
+
+    def take(self, message: SessionMessage) -> None:
+        """Note what a message of the server completes; its fragments come in order."""
+        for fragment in message.node_fragments:
+            self.open |= set(fragment.child_ids) - self._known
+            if not fragment.continued:
+                self.open.discard(fragment.id)
+                self._known.add(fragment.id)

@@ -1,0 +1,1 @@
+"""Commands that speak Evergreen, one file each."""

@@ -1,0 +1,22 @@
+"""What the Evergreen commands share: how a server is reached."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lmtool.errors import UsageError
+from lmtool.option import option
+
+if TYPE_CHECKING:
+    from lmtool.cli.common_options import Common
+
+GRPC = option(None, "Reach the server by gRPC at this address, in place of -e.", metavar="HOST:PORT")
+
+
+def address(common: Common, grpc: str | None) -> str:
+    """The URL for `lmtool.session`. Raises `UsageError` for two addresses."""
+    if grpc is None:
+        return common.address
+    if common.endpoint is not None and "--endpoint" not in common.origins:  # from settings, it is only a default
+        raise UsageError("-e and --grpc are two addresses", "give one of them")
+    return f"grpc://{grpc.removeprefix('grpc://')}"
