@@ -33,7 +33,7 @@ class SessionLimits:
     """Actions of the peer that have not ended."""
     max_parameters: int = 1_000
     """Inputs and outputs of one action."""
-    max_graph_steps: int = 5_000_000
+    max_graph_steps: int = 500_000
     """Updates of nodes by edges that were added below them, over the whole session: a session in any usual order
     needs about one for each edge."""
     unread_bytes: int = 1024 * 1024

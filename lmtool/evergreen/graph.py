@@ -87,8 +87,7 @@ class Graph:
             return  # the first one wins, whatever this one says (rule 3)
         self._check_seq(node, fragment)
         self._check_content(node, fragment)
-        for child_id in fragment.child_ids:
-            self._link(node, self.node(child_id))
+        self._add_leaves(node, sum(self._link(node, self.node(child_id)) for child_id in fragment.child_ids))
         chunk = fragment.chunk_fragment
         self._charge(node, _FRAGMENT_COST + (len(chunk.data or chunk.ref or "") if chunk is not None else 0))
         self._place(node, fragment)
@@ -188,8 +187,8 @@ class Graph:
 
     # Edges.
 
-    def _link(self, parent: Node, child: Node) -> None:
-        """Add an edge; raises `Abort` for a cycle, and where nesting or the number of leaves is above its limit."""
+    def _link(self, parent: Node, child: Node) -> int:
+        """Add an edge; how many leaves it adds. Raises `Abort` for a cycle, and where nesting is above its limit."""
         if parent.edges >= self._limits.max_children:
             name = f"node {quoted(parent.id)} has more children"
             raise over_limit("max_children", self._limits.max_children, name)
@@ -203,7 +202,7 @@ class Graph:
             if not child.complete:
                 parent.open_children += 1
         child.parents[parent] = times + 1
-        self._add_leaves(parent, child.leaves - first_child)
+        return child.leaves - first_child
 
     def _check_nesting(self, node: Node, height: int) -> None:
         if height > self._limits.max_nesting:

@@ -5,6 +5,8 @@ Bytes go in and out of the library, so that the codec and its limits are ours an
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -29,6 +31,9 @@ _STATUS: dict[Reason, Status] = {
     "invalid_headers": Status.INVALID_ARGUMENT,
 }
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
+_GONE = (grpc.aio.BaseError, grpc.aio.UsageError, RuntimeError)
+"""What the library raises for a write to a client that has left."""
+_KEEPALIVE_MS = 60_000
 _SLACK = 1024 * 1024
 """What the library may receive above our own limit on a message, so that ours refuses it, by name."""
 
@@ -45,7 +50,10 @@ class GrpcServer:
                 ("grpc.max_receive_message_length", limit),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.so_reuseport", 0),
-            ]
+                ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+                ("grpc.keepalive_timeout_ms", _KEEPALIVE_MS),
+            ],
+            maximum_concurrent_rpcs=2 * sessions.plugs.config.max_sessions,
         )
         handler = grpc.stream_stream_rpc_method_handler(self._session)
         self._server.add_generic_rpc_handlers(
@@ -82,15 +90,17 @@ class GrpcServer:
 
     async def _converse(self, context: Any, agent: str) -> Abort | None:  # noqa: ANN401  # the library is untyped
         """Run a session; why it was aborted, None for one that ended in order, or whose client has left."""
+        reason: Abort | None = None
         async with self._sessions.session(_address(context.peer()), agent) as connection:
+            calls = _Calls(self._sessions, connection, context)
             try:
-                calls = _Calls(self._sessions, connection, context)
                 await connection.run(calls.receive, calls.send)
             except Abort as abort:
-                return abort
+                reason = abort
             except ConnectError:
-                return None
-        return None
+                reason = None
+        await calls.written()
+        return reason
 
 
 class _Calls:
@@ -100,6 +110,17 @@ class _Calls:
         self._sessions = sessions
         self._connection = connection
         self._context = context
+        self._writing: asyncio.Future[None] | None = None
+
+    async def written(self) -> None:
+        """Return when the library has sent what it was given: it fails if a call is to end before that.
+
+        Of the session nothing is kept meanwhile; where the client reads nothing, the call lasts as long as its
+        connection.
+        """
+        if self._writing is not None:
+            with contextlib.suppress(*_GONE):
+                await self._writing
 
     async def receive(self) -> SessionMessage | None:
         frame = await self._context.read()
@@ -113,9 +134,10 @@ class _Calls:
             return
         frame = encode(message)
         self._sessions.observe(self._connection, "<", frame)
+        self._writing = asyncio.ensure_future(self._context.write(frame))
         try:
-            await self._context.write(frame)
-        except (grpc.aio.BaseError, grpc.aio.UsageError, RuntimeError) as error:
+            await asyncio.shield(self._writing)
+        except _GONE as error:
             raise ConnectError("the client has left") from error
 
 

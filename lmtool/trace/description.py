@@ -65,7 +65,7 @@ def line_of(step: StreamEvent, answers: Answers[Stream]) -> str:
 
 def _request(started: RequestStarted, answers: Answers[Stream]) -> str:
     parts = [started.kind, started.model or "", _prompt(started, answers)]
-    known = ("model", "prompt", "messages", "input", "stream_id", "scored", "$blob")
+    known = ("model", "prompt", "messages", "input", "message", "stream_id", "scored", "$blob")
     parts += [f"{name} {_short(value)}" for name, value in started.payload.items() if name not in known]
     if isinstance(scored := started.payload.get("scored"), list):
         parts.append(f"scored {len(scored)} ids")

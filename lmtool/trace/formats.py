@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from lmtool.trace.answers import Answers, StreamText
 from lmtool.trace.content import parse_frame
 from lmtool.trace.events import Close, Drop, Frame, Open
-from lmtool.trace.stream_events import RequestStarted, Stream, new_stream, stream_of
+from lmtool.trace.stream_events import PROMPT_MEMBERS, RequestStarted, Stream, new_stream, stream_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _COMMAND = re.compile(r"(GENERATE|SCORE|MODEL_INFO|CANCEL|TOKEN|MSG) \S")
 _FROM_SERVER = ("TOKEN", "MSG")
 COLUMNS = ("time", "stream", "token", "text", "logprob", "finish_reason", "error", "top_logprobs")
-_LARGE = ("prompt", "logit_bias", "messages", "input")
+_LARGE = (*PROMPT_MEMBERS, "logit_bias")
 """Members of a request that a document leaves out."""
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lmtool.trace.diff import first_difference
 from lmtool.trace.exchanges import HttpExchange
+from lmtool.trace.stream_events import PROMPT_MEMBERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ MatchMode: TypeAlias = Literal["exact", "prompt", "order"]
 
 DEFAULTS: Mapping[str, object] = {"temperature": 0.0, "max_tokens": 32, "top_logprobs": 1, "logit_bias": {}}
 """What a missing field of a GENERATE means (LMTP)."""
-_PROMPT_FIELDS = ("model", "prompt", "scored", "messages", "input")
+_PROMPT_FIELDS = ("model", *PROMPT_MEMBERS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from lmtool.errors import UsageError
 from lmtool.trace.content import JsonText, write_json
 from lmtool.trace.events import Frame, Open, Piece, Request, Response, Vocab, token_entries
 from lmtool.trace.large_values import reference
+from lmtool.trace.stream_events import PROMPT_MEMBERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +31,6 @@ HARMLESS_HEADERS = frozenset(
 )
 """Headers that are kept when headers are redacted; all others are left out."""
 
-_PROMPTS = ("prompt", "scored", "messages", "input", "system", "instructions")
 _SECRETS = re.compile(
     r"\b(?:sk-[A-Za-z0-9_-]{16,}|hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{30,}"
     r"|xox[abprs]-[A-Za-z0-9-]{10,}|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{5,})"
@@ -100,7 +100,7 @@ class Redaction:
             return JsonText("", self._mark(content if isinstance(content, str) else content.hex()), "py")
         if not isinstance(content.value, dict):
             return JsonText(content.lead, self._mark(content.value), content.style)
-        members = {n: self._mark(v) if n in _PROMPTS else v for n, v in content.value.items()}
+        members = {n: self._mark(v) if _is_prompt(n, v) else v for n, v in content.value.items()}
         return JsonText(content.lead, members, content.style)
 
     def _mark(self, value: object) -> object:
@@ -113,6 +113,11 @@ class Redaction:
     def _vocab(self, event: Vocab) -> Vocab | None:
         tokens = {token: text for token, text in event.tokens.items() if self.keeps(token)}
         return Vocab(event.time, event.connection, tokens) if tokens or not event.tokens else None
+
+
+def _is_prompt(name: str, value: object) -> bool:
+    """Whether a member of a request holds what a model reads; in a `model` that is no name the unified API has it."""
+    return name in PROMPT_MEMBERS or (name == "model" and isinstance(value, dict | list))
 
 
 def entry_token_ids(entry: Mapping[str, object]) -> list[int]:

@@ -24,6 +24,14 @@ Alternative: TypeAlias = "tuple[int | str | bytes, float]"
 """Token id (over HTTP, where there are none, its text or bytes), and its logprob in nats."""
 
 
+PROMPT_MEMBERS = (
+    *("prompt", "scored", "messages", "input", "system", "instructions", "suffix"),
+    *("message", "chat_history", "preamble", "tool_results", "documents", "texts"),
+    *("messageHistory", "message_history", "override_params"),
+)
+"""Members of requests that hold what a model reads: of LMTP, OpenAI, Anthropic and Ollama; Cohere; the unified API."""
+
+
 @dataclass(slots=True, eq=False)
 class RequestStarted:
     """A request."""
@@ -58,9 +66,10 @@ class RequestStarted:
 
     @property
     def prompt(self) -> object:
-        """Ids, text or messages, under whichever name the API has for them."""
-        names = ("prompt", "messages", "input")
-        return next((self.payload[name] for name in names if self.payload.get(name) is not None), None)
+        """Ids, text or messages, under whichever name the API has for them; the last text where it stands alone."""
+        names = ("prompt", "messages", "input", "message")
+        prompt = next((self.payload[name] for name in names if self.payload.get(name) is not None), None)
+        return prompt["content"] if isinstance(prompt, dict) and isinstance(prompt.get("content"), str) else prompt
 
     @property
     def is_unconditional(self) -> bool:

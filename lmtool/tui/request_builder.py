@@ -12,6 +12,7 @@ from lmtool.lmtp.codec import decode_request
 from lmtool.lmtp.messages import Generate, Score
 from lmtool.trace.content import JsonText
 from lmtool.trace.events import Frame, Request
+from lmtool.trace.stream_events import PROMPT_MEMBERS
 from lmtool.tui.runs import visible
 from lmtool.tui.sources.requests import TextToScore
 from lmtool.types import GenerateRequest, SamplingParams
@@ -31,7 +32,7 @@ TOP_LOGPROBS = 5
 """Alternatives a token that a branch has at least."""
 LINE_FEED = visible("\n")
 """What stands for a line feed in an editable line, and means one where it is typed."""
-_HTTP_PROMPTS = ("prompt", "messages", "input", "instructions", "system", "tools")
+_HTTP_PROMPTS = (*PROMPT_MEMBERS, "tools")
 
 
 # The request of a stream.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lmtool.logprobs.mode import logprobs_mode
 from lmtool.trace.large_values import reference
-from lmtool.trace.stream_events import new_stream
+from lmtool.trace.stream_events import PROMPT_MEMBERS, new_stream
 from lmtool.tui.streams import Stream
 
 if TYPE_CHECKING:
@@ -21,8 +21,7 @@ PROMPT_TOKENS = 256
 PROMPT_CHARACTERS = 2000
 RULED_OUT = -100.0
 """A bias with which no token is sampled (LMQL's masks have it)."""
-_PROMPTS = ("prompt", "messages", "input", "scored", "system", "instructions")
-_LARGE = (*_PROMPTS, "logit_bias", "stream_id", "model", "stream", "tools")
+_LARGE = (*PROMPT_MEMBERS, "logit_bias", "stream_id", "model", "stream", "tools")
 _MAX_TOKENS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 _SHORT = {
     "temperature": "t",

@@ -35,8 +35,9 @@ async def copy(call: ActionCall) -> None:
     output = call.outputs["copy"]
     async for leaf in call.inputs["node"]:
         child = output.child()
+        await child.write(b"", metadata=leaf.metadata)  # an empty leaf is a value
         async for piece in leaf:
-            await child.write(piece, metadata=leaf.metadata)
+            await child.write(piece)
         child.close()
 
 

@@ -253,4 +253,4 @@ async def test_a_tree_comes_back_byte_for_byte():
                     if not fragment.continued:
                         closed.add(fragment.id)
         assert [values.get(each, b"") for each in order] == [b"words", b"\x89PNG", *frames]
-        assert [types.get(each) for each in order[:3]] == ["text/plain", "image/png", None]
+        assert [types.get(each) for each in order[:3]] == ["text/plain", "image/png", "image/png"]

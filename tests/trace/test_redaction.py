@@ -60,6 +60,26 @@ def test_http_prompts_and_headers_go() -> None:
     assert opened == Open(0, 1, {"path": "/", "agent": "a"})
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"message": "secret", "chat_history": ["secret"], "preamble": "secret", "tool_results": ["secret"]},
+        {"message": {"role": "user", "content": "secret"}, "messageHistory": ["secret"], "message_history": ["secret"]},
+        {"message": {}, "override_params": {"a": {"message": "secret"}}},
+        {"model": {"name": "a", "messages": ["secret"]}},
+        {"texts": ["secret"], "documents": ["secret"]},
+        {"prompt": "a", "suffix": "secret"},
+    ],
+)
+def test_prompts_of_every_api_go(body: dict[str, object]) -> None:
+    """Cohere's, the unified API's in each of its forms, and what follows a gap; the rest of the body stays."""
+    event = Request(0, 1, "POST", "/v1/chat", {}, JsonText("", {**body, "temperature": 0.5}, "py"))
+    redacted = Redaction(("prompt",), b"").apply(event)
+    assert isinstance(redacted, Request)
+    assert b"secret" not in redacted.wire_body()
+    assert b'"temperature": 0.5' in redacted.wire_body()
+
+
 def test_text_that_was_not_taken_apart_may_hold_a_prompt() -> None:
     """An exact text of a client goes wholly."""
     told = Redaction(("prompt",), b"").apply(Frame(0, ">", 1, 'GENERATE {"prompt": [5], "temperature": Infinity}'))

@@ -19,6 +19,8 @@ def started(kind: str = "GENERATE", **payload: object) -> RequestStarted:
     [
         (started(prompt=[1, 2]), [1, 2], 2),
         (started(prompt="text"), "text", None),
+        (started(message="text", chat_history=[]), "text", None),
+        (started(message={"role": "user", "content": "text"}), "text", None),
         (started("POST /v1/chat/completions", messages=[{"role": "user"}]), [{"role": "user"}], 1),
         (started("POST /v1/responses", input="text"), "text", None),
         (started(prompt={"$redacted": "prompt", "n": 12}), {"$redacted": "prompt", "n": 12}, 12),
