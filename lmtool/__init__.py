@@ -1,8 +1,8 @@
 """Load a language model once, in a long-lived process; stream its tokens to everything else.
 
 `connect(url)` and `load(model)` give a `Model` behind a socket or in this process, `serve(model)` offers one to
-others, `session(url)` speaks Evergreen with a server. Names are loaded when they are first used: `import lmtool` alone
-costs nothing.
+others, `session(url)` speaks Evergreen with a server, `pools(url)` the unified API with a gateway. Names are loaded
+when they are first used: `import lmtool` alone costs nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 TYPE_CHECKING = False  # type checkers know this name; importing `typing` for it would take most of this file's time
 
 if TYPE_CHECKING:
-    from lmtool.api import Model, Server, action, connect, load, serve, session
+    from lmtool.api import Model, Server, action, connect, load, pools, serve, session
     from lmtool.errors import LmtoolError
     from lmtool.types import ChatMessage, ModelInfo, TokenOutput
 
@@ -26,12 +26,13 @@ __all__ = [
     "action",
     "connect",
     "load",
+    "pools",
     "serve",
     "session",
 ]
 
 _HOMES = {
-    **dict.fromkeys(("Model", "Server", "action", "connect", "load", "serve", "session"), "lmtool.api"),
+    **dict.fromkeys(("Model", "Server", "action", "connect", "load", "pools", "serve", "session"), "lmtool.api"),
     **dict.fromkeys(("ChatMessage", "ModelInfo", "TokenOutput"), "lmtool.types"),
     "LmtoolError": "lmtool.errors",
 }

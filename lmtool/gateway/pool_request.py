@@ -28,7 +28,7 @@ class PoolRequest:
     chat: ChatRequest
     """With the parameters that the client has set."""
     constraint: Constraint | None = None
-    """What the text must match; members whose API can be told so do."""
+    """What the text must match; passed on to members whose API has constraints."""
     overrides: Mapping[str, tuple[ChatMessage, ...]] = field(default_factory=dict)
     """Messages in place of the conversation's, by the id or the model of a member."""
 
