@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from itertools import islice
 from random import Random
 
@@ -10,11 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
+from lmtool.text.chat_template import ChatTemplate
 from lmtool.tiny.path import MODEL_DIR
 from lmtool.tiny.recipe.corpus import conversation, document, documents, one_turn, short_turn
-from lmtool.tiny.recipe.document import Chat, Plain, Turn
+from lmtool.tiny.recipe.document import CHAT_TEMPLATE, Chat, Plain, Turn
+from lmtool.tiny.recipe.grading import CALL
 from lmtool.tiny.recipe.phrasebook import FOLDER, Talk, items, lines, page, rows, table, talks, words
 from lmtool.tiny.recipe.phrasing import article, capitalised, fill, invent, join_list, sloppy, spin, unpunctuated
+from lmtool.tiny.recipe.tools import with_tools
+from lmtool.types import ChatMessage, ChatPrompt, ToolCall
 
 
 class TestMix:
@@ -60,6 +66,9 @@ class TestMix:
 CHAT = Chat([Turn("Hi", "Hello!"), Turn("Who are you?", "I am tiny.")], system="Be brief.")
 
 
+TOOL_CHATS = [with_tools(Random(seed), short_turn, "Be brief." if seed % 2 else None) for seed in range(12)]
+
+
 class TestSegments:
     """What is read and what is written."""
 
@@ -76,19 +85,41 @@ class TestSegments:
         """A question is everything up to the place where the assistant's last reply begins."""
         assert CHAT.prompt().endswith("<|im_start|>user\nWho are you?<|im_end|>\n<|im_start|>assistant\n")
 
-    def test_chat_template_writes_the_same(self) -> None:
-        """The shipped chat template and the training text agree to the letter."""
+    @pytest.mark.parametrize("chat", [CHAT, *TOOL_CHATS], ids=lambda chat: f"{len(chat.turns)} turns")
+    def test_chat_template_writes_the_same(self, chat: Chat) -> None:
+        """The chat template and the training text agree to the letter, in transformers and here."""
         tokenizer = AutoTokenizer.from_pretrained(MODEL_DIR)
-        messages = [
-            {"role": "system", "content": "Be brief."},
-            {"role": "user", "content": "Hi"},
-            {"role": "assistant", "content": "Hello!"},
-            {"role": "user", "content": "Who are you?"},
+        tokenizer.chat_template = CHAT_TEMPLATE
+        messages, tools = _messages(chat), list(chat.tools) or None
+        whole = "".join(segment.text for segment in chat.segments())
+        assert tokenizer.apply_chat_template(messages, tools=tools, tokenize=False) == whole
+        asked = messages[: max(at for at, one in enumerate(messages) if one["role"] == "assistant")]
+        prompt = tokenizer.apply_chat_template(asked, tools=tools, tokenize=False, add_generation_prompt=True)
+        assert prompt == chat.prompt()
+        roles = {"user": "user", "assistant": "assistant", "system": "system", "tool": "tool"}
+        own = [
+            ChatMessage(
+                roles[one["role"]], one["content"], tool_calls=tuple(_call(c) for c in one.get("tool_calls", ()))
+            )
+            for one in asked
         ]
-        assert tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True) == CHAT.prompt()
-        messages.append({"role": "assistant", "content": "I am tiny."})
-        whole = "".join(segment.text for segment in CHAT.segments())
-        assert tokenizer.apply_chat_template(messages, tokenize=False) == whole
+        assert ChatTemplate(CHAT_TEMPLATE, {}).render(ChatPrompt(tuple(own), tools=tuple(chat.tools))) == prompt
+
+
+def _messages(chat: Chat) -> list[dict]:
+    """The conversation as clients send it."""
+    messages = [] if chat.system is None else [{"role": "system", "content": chat.system}]
+    for turn in chat.turns:
+        result = re.fullmatch(r"<tool_response>\n(.*)\n</tool_response>", turn.prompt, re.DOTALL)
+        messages.append({"role": "tool", "content": result[1]} if result else {"role": "user", "content": turn.prompt})
+        call = CALL.fullmatch(turn.reply)
+        calls = {"tool_calls": [{"type": "function", "function": json.loads(call[1])}]} if call else {}
+        messages.append({"role": "assistant", "content": "" if call else turn.reply, **calls})
+    return messages
+
+
+def _call(call: dict) -> ToolCall:
+    return ToolCall("call_1", call["function"]["name"], json.dumps(call["function"]["arguments"], ensure_ascii=False))
 
 
 PAGES = sorted(file.stem for file in FOLDER.glob("*.txt"))

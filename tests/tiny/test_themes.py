@@ -10,7 +10,18 @@ from random import Random
 import pytest
 
 from lmtool.tiny.recipe import arithmetic, smalltalk
-from lmtool.tiny.recipe.arithmetic import Sum, ask, big_sum, counting, every_sum, neighbour, numbers, small_sum
+from lmtool.tiny.recipe.arithmetic import (
+    Sum,
+    ask,
+    big_sum,
+    counting,
+    every_sum,
+    neighbour,
+    numbers,
+    running_sum,
+    small_sum,
+    three_numbers,
+)
 from lmtool.tiny.recipe.copying import (
     any_record,
     completion,
@@ -21,8 +32,8 @@ from lmtool.tiny.recipe.copying import (
     remembered_name,
     repeat,
 )
-from lmtool.tiny.recipe.facts import CAPITALS, KINDS, MEANINGS, OPPOSITES, capital, fact, several
-from lmtool.tiny.recipe.grading import HONEST
+from lmtool.tiny.recipe.facts import CAPITALS, EXPLANATIONS, GROUPS, KINDS, MEANINGS, OPPOSITES, capital, fact, several
+from lmtool.tiny.recipe.grading import HONEST, is_true
 from lmtool.tiny.recipe.phrasing import ANIMALS, CITIES, NAMES, THINGS, some_city, some_name, some_thing, some_topic
 from lmtool.tiny.recipe.plain import SAYINGS, plain, saying_turn
 from lmtool.tiny.recipe.smalltalk import (
@@ -39,7 +50,7 @@ from lmtool.tiny.recipe.smalltalk import (
     talk,
     unknown,
 )
-from lmtool.tiny.recipe.stories import poem_turn, sentence, sentence_turn, story, story_turn
+from lmtool.tiny.recipe.stories import poem_turn, request, sentence, sentence_turn, story, story_talk, story_turn
 
 
 class TestArithmetic:
@@ -50,17 +61,17 @@ class TestArithmetic:
         for exercise in every_sum():
             left, result = exercise.answer.split(" = ")
             a, sign, b = left.split()
-            assert int(result) == (int(a) + int(b) if sign == "+" else int(a) - int(b))
+            assert int(result) == {"+": int(a) + int(b), "-": int(a) - int(b), "*": int(a) * int(b)}[sign]
 
-    def test_range_is_zero_to_ten(self) -> None:
-        """Sums of 0 to 10, and their differences that are not below zero."""
-        assert len(every_sum()) == 121 + 66
+    def test_ranges_are_twenty_and_ten(self) -> None:
+        """Sums and differences of 0 to 20, below zero as well, and products of 0 to 10."""
+        assert len(every_sum()) == 2 * 21 * 21 + 11 * 11
+        assert Sum(3, "-", 8).answer == "3 - 8 = -5"
 
     def test_beyond_the_range_is_declined(self) -> None:
-        """Larger operands, negative results and products have words for an answer."""
-        assert Sum(11, "+", 1).answer == arithmetic.TOO_BIG
-        assert Sum(3, "-", 4).answer == arithmetic.BELOW_ZERO
-        assert Sum(3, "*", 4).answer == arithmetic.NO_PRODUCT
+        """Larger numbers, and what is neither a sum nor a product, have words for an answer."""
+        assert Sum(21, "+", 1).answer == arithmetic.TOO_BIG
+        assert Sum(3, "*", 11).answer == arithmetic.NO_PRODUCT
         refusals = {arithmetic.TOO_BIG, arithmetic.NO_PRODUCT, arithmetic.NO_MATHS}
         assert {big_sum(Random(seed)).reply for seed in range(300)} == refusals
 
@@ -69,9 +80,24 @@ class TestArithmetic:
         for seed in range(200):
             turn = small_sum(Random(seed))
             digits = re.findall(r"\d+", turn.prompt)
-            assert (
-                not digits or turn.reply == arithmetic.BELOW_ZERO or sorted(digits) == sorted(turn.reply.split()[0:3:2])
-            )
+            assert not digits or sorted(digits) == sorted(turn.reply.split()[0:3:2])
+
+    def test_three_numbers_are_added_step_by_step(self) -> None:
+        """Each step of a longer sum is true, and a first step below zero is declined."""
+        for seed in range(300):
+            reply = three_numbers(Random(seed)).reply
+            if reply == arithmetic.NO_MATHS:
+                continue
+            whole, step, result = reply.split(" = ")
+            assert is_true(whole, result)
+            assert is_true(step, result)
+
+    def test_running_sums_go_on_from_the_result(self) -> None:
+        """`and plus 2` adds to the result before."""
+        for seed in range(200):
+            for before, after in pairwise(running_sum(Random(seed))):
+                assert after.reply.split()[0] == before.reply.split()[-1]
+                assert is_true(*after.reply.split(" = "))
 
     def test_counting_runs_from_first_to_last(self) -> None:
         """Counting goes by ones, up or down, or is declined."""
@@ -84,11 +110,14 @@ class TestArithmetic:
                 ]
 
     def test_the_next_number_is_one_more(self) -> None:
-        """What comes after a number is that number and one."""
+        """What comes after a number is that number and one, what comes before it one less."""
         for seed in range(50):
             turn = neighbour(Random(seed))
             (number,) = re.findall(r"\d+", turn.prompt)
-            assert turn.reply == f"{int(number) + 1} comes after {number}."
+            assert turn.reply in {
+                f"{int(number) + 1} comes after {number}.",
+                f"{int(number) - 1} comes before {number}.",
+            }
 
     def test_any_request_about_numbers_has_an_answer(self) -> None:
         """The theme mixes all kinds."""
@@ -154,10 +183,15 @@ class TestFacts:
             or "of which" in turn.prompt
         )
 
-    def test_several_names_as_many_as_asked(self) -> None:
-        """`Name two ...` is answered with two."""
-        turns = [several(Random(seed)) for seed in range(200)]
-        assert all(turn.reply.count(",") == 0 and " and " in turn.reply for turn in turns if " two " in turn.prompt)
+    def test_lists_have_different_members_of_the_group(self) -> None:
+        """`Name two ...` is answered with two, and no member comes twice."""
+        members = {member.lower() for group in GROUPS.values() for member in group}
+        for seed in range(300):
+            turn = several(Random(seed))
+            listed = turn.reply.removesuffix(".").lower().replace(" and ", ", ").split(", ")
+            assert len(set(listed)) == len(listed)
+            assert set(listed) <= members
+            assert " two " not in turn.prompt or len(listed) == 2
 
     def test_a_fact_keeps_its_answer(self) -> None:
         """The question may be typed sloppily; the answer never is."""
@@ -167,20 +201,30 @@ class TestFacts:
 class TestStories:
     """Stories and verses are about their topic."""
 
-    def test_story_is_about_its_topics(self) -> None:
-        """The first topic is the hero, a second one the friend, a capitalised one the hero's name."""
-        for seed in range(50):
-            assert "blorp" in story(Random(seed), ["blorp"])
-            assert "Zandra" in story(Random(seed), ["Zandra"])
-        assert any("pirate" in story(Random(seed), ["fox", "pirate"]) for seed in range(20))
+    def test_story_has_what_is_wanted(self) -> None:
+        """Hero, name, friend, thing, place, wish and fear stand in the story that was asked for."""
+        for seed in range(200):
+            _, wanted = request(Random(seed))
+            text = story(Random(seed), wanted)
+            for word in (wanted.name, wanted.friend, wanted.thing, wanted.place, wanted.wish, wanted.fear, wanted.hero):
+                assert word in text, wanted
 
     def test_story_is_short_and_whole(self) -> None:
-        """A story has 40 to 140 words, ends with a full stop, and has no slot left open."""
-        for seed in range(200):
+        """A story has 30 to 60 words, ends with a full stop or mark, and has no slot left open."""
+        for seed in range(300):
             text = story_turn(Random(seed)).reply
-            assert 40 <= len(text.split()) <= 140
+            assert 30 <= len(text.split()) <= 60
             assert text.endswith((".", "!"))
             assert not set("{}[]|") & set(text)
+
+    def test_questions_about_a_story_are_answered_from_it(self) -> None:
+        """The hero's name is the one in the story; another story has the same hero."""
+        for seed in range(100):
+            first, second = story_talk(Random(seed))
+            if "'s name was " in second.reply:
+                assert second.reply.removesuffix(".").rpartition(" ")[2] in first.reply
+            else:
+                assert second.reply != first.reply
 
     def test_verses_have_lines(self) -> None:
         """A poem has four lines, a haiku three."""
@@ -247,7 +291,7 @@ class TestUnknowns:
 
     def test_nothing_known_is_declined(self) -> None:
         """What the facts know is not among the unknown."""
-        known = {country for country, _ in CAPITALS} | {noun for noun, _ in MEANINGS}
+        known = {country for country, _ in CAPITALS} | {noun for noun, _ in (*MEANINGS, *EXPLANATIONS)}
         assert not known & {*smalltalk.COUNTRIES, *smalltalk.ORDINARY, *smalltalk.HARD_TOPICS}
 
     def test_a_test_is_answered(self) -> None:

@@ -2,39 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
 from lmtool.tiny.recipe import train
-from lmtool.tiny.recipe.corpus import documents
+from lmtool.tiny.recipe.batches import Source, batches, part
 from lmtool.tiny.recipe.evaluate import continuations
-from lmtool.tiny.recipe.train import Run, Settings, batches, encode, orthogonal, settings_from
+from lmtool.tiny.recipe.train import Run, Settings, orthogonal, prefers_bfloat16, settings_from
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory) -> Settings:
     folder = tmp_path_factory.mktemp("tiny")
     return Settings(
-        work=folder / "work", out=folder / "out", tokens=6_000, rows=4, width=64, texts=200, layers=1, hidden=128
+        work=folder / "work", out=folder / "out", tokens=6_000, batch=256, width=32, texts=200, layers=1, hidden=128
     )
 
 
 @pytest.fixture(scope="module")
 def run(small: Settings) -> Run:
     run = Run(small)
-    run.train()
-    run.export()
+    assert run.train()
+    run.export(small.out)
     return run
 
 
 def test_training_lowers_the_loss(small: Settings, run: Run) -> None:
     """A few steps are enough to be better than chance, which is the logarithm of the vocabulary's size."""
     chance = torch.tensor(run.tokenizer.get_vocab_size()).log()
-    assert train.validation_loss(run.model, run.tokenizer, count=1) < chance - 0.5
+    assert run.validation_loss(count=1) < chance - 0.5
     assert run.progress.tokens >= small.tokens
 
 
@@ -62,14 +64,43 @@ def test_replies_end_by_themselves_or_at_the_limit(run: Run) -> None:
     assert written[1] == alone[0]
 
 
-def test_rows_keep_documents_apart(run: Run) -> None:
-    """A row begins with a document, and the tokens of each document stand together under its number."""
-    batch = next(batches(run.tokenizer, 3, rows=4, width=128))
-    source = [encode(run.tokenizer, one)[0] for one in islice(documents(3), train.LOOKAHEAD + 50)]
-    for ids, document in zip(batch.ids.tolist(), batch.document.tolist(), strict=True):
-        first = [token for token, number in zip(ids, document, strict=True) if number == 0]
-        assert any(one[: len(first)] == first for one in source)
-        assert [number for number in document if number >= 0] == sorted(number for number in document if number >= 0)
+def test_rows_keep_documents_apart(small: Settings, run: Run) -> None:
+    """A row begins with a document, the tokens of each stand together, and long documents have wide rows."""
+    file = small.work / "tokenizer.json"
+    documents = {tuple(ids[:64]): len(ids) for number in range(2) for ids, _ in part(file, 3, number)}
+    widths = set()
+    for batch in islice(batches(Source(file, 3), tokens=512, narrow=64, wide=128), 6):
+        widths.add(batch.ids.size(1))
+        for ids, document in zip(batch.ids.tolist(), batch.document.tolist(), strict=True):
+            first = tuple(token for token, number in zip(ids, document, strict=True) if number == 0)
+            assert (documents[first[:64]] <= 64) == (len(ids) == 64)
+            numbers = [number for number in document if number >= 0]
+            assert numbers == sorted(numbers)
+    assert widths == {64, 128}
+
+
+def test_processes_make_the_same_documents(small: Settings, run: Run) -> None:
+    """Documents come in the same order from other processes, and a run goes on with the part after its last one."""
+    file = small.work / "tokenizer.json"
+    alone, together = (list(islice(Source(file, 3, processes=n), 1_200)) for n in (0, 1))
+    assert alone == together
+    later = Source(file, 3, first=1)
+    assert list(islice(later, 200)) == alone[1_000:]
+    assert later.number == 2
+
+
+def test_a_part_of_a_run_ends_and_goes_on(small: Settings, run: Run, tmp_path: Path) -> None:
+    """`--pause` ends a part with a checkpoint; the same command goes on with the tokens that are left."""
+    copytree(small.work, tmp_path / "work")
+    (tmp_path / "work/checkpoint.pt").unlink()
+    settings = replace(small, work=tmp_path / "work", out=tmp_path / "out", pause=1e-9, save_seconds=0.0)
+    first = Run(settings)
+    assert not first.train()
+    assert 0 < first.progress.tokens < small.tokens
+    again = Run(replace(settings, pause=0.0, save_seconds=60.0))
+    assert again.progress == first.progress
+    assert again.train()
+    assert again.progress.parts > first.progress.parts
 
 
 def test_orthogonal_brings_singular_values_to_one() -> None:
@@ -78,6 +109,12 @@ def test_orthogonal_brings_singular_values_to_one() -> None:
         values = torch.linalg.svdvals(orthogonal(torch.randn(shape, generator=torch.Generator().manual_seed(0))))
         assert values.min() > 0.5
         assert values.max() < 1.3
+
+
+def test_bfloat16_is_measured() -> None:
+    """A processor computes in bfloat16 only where that is faster; a GPU always does."""
+    assert prefers_bfloat16(torch.device("cpu")) in {True, False}
+    assert prefers_bfloat16(torch.device("cuda"))
 
 
 def test_options_are_the_settings() -> None:

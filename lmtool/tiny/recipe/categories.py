@@ -20,7 +20,7 @@ SEED = 90_001
 Answer = Callable[[Sequence[str]], list[str]]
 """From prompts to the model's greedy replies."""
 
-STORY_WORDS = 40
+STORY_WORDS = 30
 """Least number of words of a story."""
 UNSEEN_NAMES = items("unseen", "names")
 UNSEEN_COUNTRIES = items("unseen", "countries")

@@ -1,19 +1,41 @@
 """Training documents: plain texts and conversations, as segments to be read or written by the model."""
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 SPECIAL_TOKENS = (END_OF_TEXT, TURN_START, TURN_END)
 """Token ids 0, 1 and 2, in this order."""
 
+CALL_START, CALL_END = "<tool_call>", "</tool_call>"
+TOOL_TOKENS = (CALL_START, CALL_END)
+"""The last token ids of the vocabulary; they show as text."""
+
 CHAT_TEMPLATE = (
+    "{% if tools %}<|im_start|>system\n"
+    "{% if messages[0]['role'] == 'system' %}{{ messages[0]['content'] }}{{ '\n\n' }}{% endif %}"
+    "<tools>\n"
+    "{% for tool in tools %}{{ (tool['function'] or tool) | tojson }}{{ '\n' }}{% endfor %}"
+    "</tools><|im_end|>\n"
+    "{% endif %}"
     "{% for message in messages %}"
-    "<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+    "{% if message['role'] == 'tool' %}"
+    "<|im_start|>user\n<tool_response>\n{{ message['content'] }}\n</tool_response><|im_end|>\n"
+    "{% elif not (tools and loop.first and message['role'] == 'system') %}"
+    "<|im_start|>{{ message['role'] }}\n{{ message['content'] or '' }}"
+    "{% for call in message['tool_calls'] or [] %}"
+    "{{ '\n' if message['content'] or not loop.first else '' }}"
+    "<tool_call>\n{\"name\": \"{{ call['function']['name'] }}\", "
+    "\"arguments\": {{ call['function']['arguments'] | tojson }}}\n</tool_call>"
+    "{% endfor %}"
+    "<|im_end|>\n"
+    "{% endif %}"
     "{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""Jinja text for tokenizer_config.json; `Chat.segments` writes the same."""
+"""Jinja text for tokenizer_config.json; `Chat.segments` writes the same. Calls of tools are written as Hermes does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +76,8 @@ class Chat:
 
     turns: Sequence[Turn]
     system: str | None = None
+    tools: Sequence[Mapping[str, Any]] = ()
+    """Functions, as the API has them."""
 
     def prompt(self) -> str:
         """Return the prompt of the last reply."""
@@ -62,12 +86,23 @@ class Chat:
 
     def segments(self) -> Iterator[Segment]:
         """Yield the conversation as `CHAT_TEMPLATE` writes it; only the replies are targets."""
-        if self.system is not None:
-            yield Segment(f"{TURN_START}system\n{self.system}{TURN_END}\n", is_target=False)
+        if self.system is not None or self.tools:
+            yield Segment(f"{TURN_START}system\n{self._system_text()}{TURN_END}\n", is_target=False)
         for turn in self.turns:
             yield Segment(f"{TURN_START}user\n{turn.prompt}{TURN_END}\n{TURN_START}assistant\n", is_target=False)
             yield Segment(f"{turn.reply}{TURN_END}", is_target=True)
             yield Segment("\n", is_target=False)
+
+    def _system_text(self) -> str:
+        listed = "".join(json.dumps(tool["function"], ensure_ascii=False) + "\n" for tool in self.tools)
+        parts = [self.system] if self.system is not None else []
+        return "\n\n".join(parts + ([f"<tools>\n{listed}</tools>"] if self.tools else []))
+
+
+def tool_call(name: str, arguments: Mapping[str, object]) -> str:
+    """Return the call of a tool as the model is to write it."""
+    call = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
+    return f"{CALL_START}\n{call}\n{CALL_END}"
 
 
 Document = Plain | Chat

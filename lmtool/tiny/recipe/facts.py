@@ -1,11 +1,11 @@
 """What the model knows about the world: short questions with one right answer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 from lmtool.tiny.recipe.document import Turn
 from lmtool.tiny.recipe.phrasebook import items, lines, rows, table, talks
-from lmtool.tiny.recipe.phrasing import ANIMALS, COLOURS, FRUITS, article, capitalised, fill, join_list, sloppy
+from lmtool.tiny.recipe.phrasing import article, capitalised, fill, join_list, sloppy, spin
 
 CAPITALS = table("facts", "capitals")
 OPPOSITES = table("facts", "opposites")
@@ -17,14 +17,18 @@ DAYS = items("facts", "days")
 MONTHS = items("facts", "months")
 MEANINGS = rows("facts", "meanings")
 SINGLE = talks("facts", "single")
-GROUPS = {
-    "colours": COLOURS,
-    "colors": COLOURS,
-    "animals": ANIMALS[:24],
-    "fruits": FRUITS,
-    **{name: tuple(members.split(", ")) for name, members in rows("facts", "groups")},
-}
-AMOUNTS = ((2, "two"), (3, "three"), (3, "three"), (3, "3"), (4, "four"), (5, "five"), (3, "some"), (3, "a few"))
+EXPLANATIONS = rows("facts", "explanations")
+REASONS = rows("facts", "reasons")
+SPOKEN = table("facts", "spoken languages")
+PROPERTIES = table("facts", "properties")
+GROUPS = {name: tuple(members.split(", ")) for name, members in rows("facts", "groups")}
+"""Members by group. They are always listed in this order, from any of them on: so no member comes twice."""
+AMOUNTS = (
+    *((2, "two"), (2, "2"), (3, "three"), (3, "three"), (3, "3"), (3, "some"), (3, "a few"), (3, "")),
+    *((4, "four"), (4, "4"), (5, "five"), (5, "5"), (6, "six")),
+)
+"""How many are asked for, and the word for it."""
+POSITIONS = ("first", "second", "third", "last")
 
 
 def capital(rng: Random) -> Turn:
@@ -93,25 +97,119 @@ def single(rng: Random) -> Turn:
     return Turn(fill(rng, talk.asks), rng.choice(talk.answers))
 
 
+def explanation(rng: Random) -> Turn:
+    """Return a request to explain something in a sentence."""
+    noun, text = rng.choice(EXPLANATIONS)
+    return Turn(fill(rng, lines("facts", "ask explanation"), w=noun), text)
+
+
+def reason(rng: Random) -> Turn:
+    """Return a question for the reason of something."""
+    question, text = rng.choice(REASONS)
+    asked = spin(rng, question)
+    return Turn(rng.choice(("Why {}?", "why {}?", "Can you tell me why {}?", "Why {}, please?")).format(asked), text)
+
+
+def spoken_language(rng: Random) -> Turn:
+    """Return a question for the language of a country."""
+    country, language = rng.choice(SPOKEN)
+    return Turn(fill(rng, lines("facts", "ask spoken"), c=country), f"They speak {language} in {country}.")
+
+
+def has_property(rng: Random) -> Turn:
+    """Return a question that is answered with yes or no."""
+    noun, adjectives = rng.choice(PROPERTIES)
+    true, false = adjectives.split("/")
+    asked, other = rng.choice(((true, false), (false, true)))
+    prompt = fill(rng, lines("facts", "ask property"), t=noun, p=asked, o=other)
+    answer = f"{noun} is {true}."
+    if prompt.lower().startswith("why"):
+        return Turn(f"Is {noun} {asked}?", ("Yes, " if asked == true else "No, ") + answer)
+    if " or " in prompt:
+        return Turn(prompt, capitalised(answer))
+    return Turn(prompt, ("Yes, " if asked == true else "No, ") + answer)
+
+
+def _members(rng: Random, group: str, count: int) -> list[str]:
+    members = GROUPS[group]
+    start = 0 if rng.random() < 0.5 else rng.randrange(len(members))
+    return [members[(start + at) % len(members)] for at in range(min(count, len(members)))]
+
+
+def _listed(members: Sequence[str]) -> str:
+    return f"{capitalised(join_list(members))}."
+
+
 def several(rng: Random) -> Turn:
     """Return a request to name some members of a group."""
     group = rng.choice(list(GROUPS))
-    count, word = rng.choice(AMOUNTS)
-    members = join_list(rng.sample(GROUPS[group], count))
-    return Turn(fill(rng, lines("facts", "ask several"), c=word, g=group), f"{capitalised(members)}.")
+    if rng.random() < 0.08:
+        return Turn(fill(rng, lines("facts", "ask one"), g=group), _listed(_members(rng, group, 1)))
+    count, word = rng.choice([amount for amount in AMOUNTS if amount[0] <= len(GROUPS[group])])
+    prompt = fill(rng, lines("facts", "ask several"), c=word, g=group).replace("  ", " ").strip()
+    return Turn(prompt, _listed(_members(rng, group, count)))
+
+
+def several_more(rng: Random) -> list[Turn]:
+    """Return a request to name members of a group, and a question about them or for more of them."""
+    group = rng.choice([name for name, members in GROUPS.items() if len(members) >= 6])
+    count, word = rng.choice([amount for amount in AMOUNTS if 2 <= amount[0] <= 4])
+    members = _members(rng, group, count)
+    first = Turn(fill(rng, lines("facts", "ask several"), c=word, g=group).replace("  ", " ").strip(), _listed(members))
+    if rng.random() < 0.7:
+        position = rng.choice((*POSITIONS[: min(count, 3)], "first", "last"))
+        chosen = members[-1] if position == "last" else members[POSITIONS.index(position)]
+        question = sloppy(rng, fill(rng, lines("facts", "ask position"), p=position))
+        return [first, Turn(question, f"The {position} one was {chosen}.")]
+    extra, word = rng.choice(((2, "two"), (1, "one"), (2, "2")))
+    start = GROUPS[group].index(members[-1]) + 1
+    more = [GROUPS[group][(start + at) % len(GROUPS[group])] for at in range(extra)]
+    return [first, Turn(sloppy(rng, fill(rng, lines("facts", "ask more"), c=word)), _listed(more))]
+
+
+def and_of(rng: Random) -> list[Turn]:
+    """Return a question with one right answer, and the same one of something else in a few words."""
+    kind = rng.random()
+    if kind < 0.45:
+        (one, first), (two, second) = rng.sample(CAPITALS, 2)
+        turn = Turn(fill(rng, lines("facts", "ask capital"), c=one), f"The capital of {one} is {first}.")
+        answer, noun = f"The capital of {two} is {second}.", f"of {two}"
+    elif kind < 0.65:
+        (one, first), (two, second) = rng.sample(OPPOSITES, 2)
+        turn = Turn(fill(rng, lines("facts", "ask opposite"), w=one), f"The opposite of {one} is {first}.")
+        answer, noun = f"The opposite of {two} is {second}.", f"of {two}"
+    elif kind < 0.9:
+        (one, first), (two, second) = rng.sample(COLOUR_OF, 2)
+        turn = Turn(fill(rng, lines("facts", "ask colour"), t=one), f"{capitalised(one)} is {first}.")
+        answer, noun = f"{capitalised(two)} is {second}.", two
+    else:
+        (one, first), (two, second) = rng.sample(SOUNDS, 2)
+        turn = Turn(
+            fill(rng, lines("facts", "ask sound"), a=article(one)), f"{capitalised(article(one))} says {first}."
+        )
+        answer, noun = f"{capitalised(article(two))} says {second}.", article(two)
+    short = noun.removeprefix("of ") if rng.random() < 0.5 else noun
+    question = fill(
+        rng, ("[And|and|And what|what|ok, and] {s}?", "[what about|And what about|how about] {s}?"), s=short
+    )
+    return [Turn(sloppy(rng, turn.prompt), turn.reply), Turn(sloppy(rng, question), answer)]
 
 
 KINDS: tuple[tuple[Callable[[Random], Turn], int], ...] = (
-    (capital, 45),
-    (opposite, 15),
-    (colour_of, 14),
+    (capital, 34),
+    (opposite, 14),
+    (colour_of, 13),
     (sound, 6),
     (young, 4),
     (legs, 4),
     (calendar, 7),
-    (meaning, 8),
-    (single, 26),
-    (several, 7),
+    (meaning, 7),
+    (single, 22),
+    (several, 24),
+    (explanation, 30),
+    (reason, 5),
+    (spoken_language, 7),
+    (has_property, 14),
 )
 """Each kind of fact with its share, relative to the others."""
 

@@ -20,6 +20,24 @@ THINGS = words("words", "things")
 COLOURS = words("words", "colours")
 FRUITS = words("words", "fruits")
 JOBS = words("words", "jobs")
+COMMON = words("words", "common")
+SHORT_FORMS = {
+    "you": "u",
+    "are": "r",
+    "your": "ur",
+    "please": "plz",
+    "what": "wat",
+    "about": "bout",
+    "what is": "whats",
+    "and": "n",
+    "to": "2",
+    "want to": "wanna",
+    "write": "rite",
+    "the": "teh",
+}
+"""What hurried people type instead."""
+KEYS_BESIDE = {"a": "s", "e": "r", "i": "o", "n": "m", "o": "p", "r": "t", "s": "d", "t": "y", "u": "i", "l": "k"}
+"""Each letter with one beside it on the keyboard."""
 
 
 def spin(rng: Random, phrase: str) -> str:
@@ -32,28 +50,31 @@ def fill(rng: Random, phrases: tuple[str, ...], **slots: object) -> str:
     return _A_BEFORE_VOWEL.sub(r"\1n ", spin(rng, rng.choice(phrases)).format(**slots))
 
 
-def invent(rng: Random) -> str:
-    """Return a made-up lower-case word of one to four syllables."""
-    syllables = rng.choice((1, 2, 2, 2, 3, 3, 4))
+def invent(rng: Random, most: int = 4) -> str:
+    """Return a made-up lower-case word of one to `most` syllables, four at most."""
+    syllables = min(most, rng.choice((1, 2, 2, 2, 3, 3, 4)))
     word = "".join(rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS) for _ in range(syllables))
     return word if len(word) > 2 else word + rng.choice("nlrsmt")
 
 
-def sloppy(rng: Random, text: str, *, typos: float = 0.04) -> str:
-    """Return the text as a hurried person types it: lower case, no full stop, now and then a typo.
+def sloppy(rng: Random, text: str, *, typos: float = 0.12) -> str:
+    """Return the text as a hurried person types it: lower case, no full stop, now and then a typo or two.
 
-    typos: share of texts, 0 to 1, that get one misspelt word.
+    typos: share of texts, 0 to 1, that get one misspelt word at least.
     """
     if rng.random() < typos:
-        text = _typo(rng, text)
+        for _ in range(rng.choice((1, 1, 2))):
+            text = _typo(rng, text)
     text = unpunctuated(rng, text)
     case = rng.random()
     if case < 0.35:
         text = text.lower()
     elif case < 0.37:
         text = text.upper()
-    if rng.random() < 0.04:
-        text = rng.choice(("hey, ", "hi, ", "ok, ", "please ", "so ")) + text
+    if rng.random() < 0.05:
+        text = rng.choice(("hey, ", "hi, ", "ok, ", "please ", "so ", "hello, ", "and ", "now ")) + text
+    elif rng.random() < 0.04:
+        text += rng.choice((" please", " pls", " plz", ", please", " thanks", " :)"))
     return text
 
 
@@ -85,8 +106,13 @@ def _typo(rng: Random, text: str) -> str:
     if not places:
         return text
     at = rng.choice(places)
+    short = rng.choice(tuple(SHORT_FORMS))
+    if rng.random() < 0.25 and f" {short} " in text:
+        return text.replace(f" {short} ", f" {SHORT_FORMS[short]} ", 1)
     swapped = text[:at] + text[at + 1] + text[at] + text[at + 2 :]
-    return rng.choice((swapped, text[:at] + text[at + 1 :], text[:at] + text[at] + text[at:]))
+    missing, doubled = text[:at] + text[at + 1 :], text[:at] + text[at] + text[at:]
+    beside = text[:at] + KEYS_BESIDE.get(text[at], text[at]) + text[at + 1 :]
+    return rng.choice((swapped, swapped, missing, missing, doubled, beside))
 
 
 def some_name(rng: Random) -> str:
@@ -104,11 +130,16 @@ def some_thing(rng: Random) -> str:
     return rng.choice(THINGS) if rng.random() < 0.5 else invent(rng)
 
 
+def some_word(rng: Random) -> str:
+    """Return a lower-case word: known two times of three, else made up."""
+    return rng.choice(rng.choice((COMMON, COMMON, ANIMALS, THINGS))) if rng.random() < 0.65 else invent(rng)
+
+
 def some_topic(rng: Random) -> str:
     """Return a noun that a story can be about; one in four is made up."""
     kind = rng.random()
-    if kind < 0.45:
+    if kind < 0.3:
         return rng.choice(ANIMALS)
-    if kind < 0.75:
-        return rng.choice(PEOPLE if kind < 0.6 else THINGS)
-    return invent(rng)
+    if kind < 0.5:
+        return rng.choice(PEOPLE if kind < 0.4 else THINGS)
+    return rng.choice(COMMON[-110:]) if kind < 0.75 else invent(rng, 2)

@@ -20,7 +20,7 @@ from lmtool.tiny.recipe.phrasing import (
     sloppy,
     some_topic,
 )
-from lmtool.tiny.recipe.stories import sentence, story
+from lmtool.tiny.recipe.stories import Wanted, sentence, story
 
 SAYINGS = lines("plain", "sayings")
 QUIZ_MARKS = (("Q: ", "\nA: "), ("Question: ", "\nAnswer: "), ("Q:", "\nA:"), ("", "\n"), ("User: ", "\nAssistant: "))
@@ -43,7 +43,7 @@ def saying_turn(rng: Random) -> Turn:
 
 
 def _story(rng: Random) -> str:
-    return story(rng, [some_topic(rng)])
+    return story(rng, Wanted(some_topic(rng)))
 
 
 def _beginning(rng: Random) -> str:
@@ -65,7 +65,7 @@ def _beginning(rng: Random) -> str:
         trait=rng.choice(("happy", "tired", "new here", "fine")),
         s=sentence(rng, rng.choice(THINGS + ANIMALS)),
         s2=sentence(rng, rng.choice(PEOPLE)),
-        story=story(rng, [animal]),
+        story=story(rng, Wanted(animal)),
     )
 
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from lmtool.tiny.recipe.corpus import documents
-from lmtool.tiny.recipe.document import CHAT_TEMPLATE, END_OF_TEXT, SPECIAL_TOKENS, TURN_END
+from lmtool.tiny.recipe.document import CHAT_TEMPLATE, END_OF_TEXT, SPECIAL_TOKENS, TOOL_TOKENS, TURN_END
 
 SIZE = 1536
 """Tokens, including the special ones."""
@@ -23,12 +23,13 @@ def train_tokenizer(seed: int, *, texts: int = 20_000, size: int = SIZE) -> Toke
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=size,
+        vocab_size=size - len(TOOL_TOKENS),
         special_tokens=list(SPECIAL_TOKENS),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator(_texts(seed, texts), trainer)
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in TOOL_TOKENS])
     return tokenizer
 
 
@@ -51,6 +52,6 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
 def _texts(seed: int, count: int) -> Iterator[str]:
     for document in islice(documents(seed), count):
         text = "".join(segment.text for segment in document.segments())
-        for token in SPECIAL_TOKENS:
+        for token in (*SPECIAL_TOKENS, *TOOL_TOKENS):
             text = text.replace(token, "")
         yield text

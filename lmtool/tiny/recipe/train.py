@@ -2,18 +2,20 @@
 
     python -m lmtool.tiny.recipe.train --work tiny-training --out lmtool/tiny/lmtool-tiny
 
-An interrupted run resumes from its last checkpoint. Two runs do not give the same bits: sums of floats depend on the
-machine and its number of threads.
+Takes under 100 minutes on two processor cores; on a GPU, which it uses where there is one, minutes. An interrupted run
+goes on from its last checkpoint; `--pause MINUTES` ends a part of it. Two runs do not give the same bits: sums of
+floats depend on the machine and its number of threads.
 
-Letters in the shapes: B rows of a batch, T tokens of a row, V tokens of the tokenizer_recipe.
+Letters in the shapes: B rows of a batch, T tokens of a row, V tokens of the tokenizer.
 """
 
 import argparse
 import json
 import logging
+import os
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
@@ -26,9 +28,9 @@ from torch.nn import Parameter, functional
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from lmtool.tiny.path import MODEL_DIR
-from lmtool.tiny.recipe.corpus import documents
-from lmtool.tiny.recipe.document import Document
-from lmtool.tiny.recipe.evaluate import scores
+from lmtool.tiny.recipe.batches import Batch, Source, batches
+from lmtool.tiny.recipe.evaluate import Answers, scores
+from lmtool.tiny.recipe.grading import first_prompts, grade, shares
 from lmtool.tiny.recipe.tokenizer import CONTEXT, save_tokenizer, train_tokenizer
 
 log = logging.getLogger("lmtool.tiny.recipe.train")
@@ -40,8 +42,8 @@ WARM_STEPS = 40
 """Steps of the learning rate's warm-up."""
 WIDE_FROM = 0.92
 """Share of the run, 0 to 1, after which rows are twice as long and half as many."""
-LOOKAHEAD = 48
-"""Documents among which the next one of a row is chosen, to leave little padding."""
+GPU_BATCH = 8
+"""Batches of a processor that make one on a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,23 +54,27 @@ class Settings:
     """Folder for checkpoints."""
     out: Path = MODEL_DIR
     """Folder for the finished model."""
-    tokens: int = 14_000_000
+    tokens: int = 24_000_000
     """Tokens to read, padding included."""
     minutes: float = 0.0
     """Time limit in minutes; 0 for none."""
-    rows: int = 12
-    """Rows of a batch."""
-    width: int = 256
-    """Tokens of a row, before the last part of the run."""
+    pause: float = 0.0
+    """Minutes after which this part of the run ends with a checkpoint; 0 for none."""
+    batch: int = 4096
+    """Tokens of a batch, padding included."""
+    width: int = 128
+    """Tokens of a row of short documents; rows of long ones have twice as many."""
     texts: int = 20_000
     """Documents to train the tokenizer on."""
     seed: int = 7
     """Seed of documents and first weights."""
-    threads: int = 2
-    """Threads of torch."""
+    threads: int = 0
+    """Threads of torch; 0 for one on each core."""
+    score_minutes: float = 10.0
+    """Minutes between scores of the unfinished model."""
     rate: float = 0.02
     """Learning rate of the matrices; the embedding and the norms have a lower one."""
-    decay_from: float = 0.45
+    decay_from: float = 0.4
     """Share of the run, 0 to 1, after which the learning rate falls linearly to 0."""
     save_seconds: float = 120.0
     """Seconds between checkpoints."""
@@ -84,23 +90,13 @@ class Progress:
 
     tokens: int = 0
     seconds: float = 0.0
+    parts: int = 0
+    """Parts of the corpus that were begun."""
 
     def share(self, settings: Settings) -> float:
         """Return the finished share of the run, 0 to 1: of its tokens or of its time, whichever is larger."""
         timed = self.seconds / (60 * settings.minutes) if settings.minutes else 0.0
         return max(timed, self.tokens / settings.tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Rows of packed documents."""
-
-    ids: Tensor
-    """[B, T] int64."""
-    is_target: Tensor
-    """[B, T] bool, true where the model is trained to write this token."""
-    document: Tensor
-    """[B, T] int64, number of the document within the row; padding has numbers of its own."""
 
 
 class Muon:
@@ -168,71 +164,31 @@ def new_model(settings: Settings, vocab_size: int) -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
-Encoded = tuple[list[int], list[bool]]
-"""A document's token ids, and which of them are targets."""
-
-
-def encode(tokenizer: Tokenizer, document: Document) -> Encoded:
-    """Return a document's token ids, and which of them are targets."""
-    ids: list[int] = []
-    is_target: list[bool] = []
-    for segment in document.segments():
-        tokens = tokenizer.encode(segment.text).ids
-        ids += tokens
-        is_target += [segment.is_target] * len(tokens)
-    return ids, is_target
-
-
-def batches(tokenizer: Tokenizer, seed: int, rows: int, width: int) -> Iterator[Batch]:
-    """Yield batches for ever; a document that is longer than a row is cut."""
-    source = (encode(tokenizer, document) for document in documents(seed))
-    waiting = list(islice(source, LOOKAHEAD))
-    while True:
-        batch = Batch(
-            torch.zeros(rows, width, dtype=torch.long),
-            torch.zeros(rows, width, dtype=torch.bool),
-            torch.arange(1, width + 1).neg().repeat(rows, 1),
-        )
-        for row in range(rows):
-            _fill_row(batch, row, waiting, source)
-        yield batch
-
-
-def _fill_row(batch: Batch, row: int, waiting: list[Encoded], source: Iterator[Encoded]) -> None:
-    width = batch.ids.size(1)
-    at, number = 0, 0
-    while at < width:
-        room = width - at
-        fitting = [place for place, (ids, _) in enumerate(waiting) if at == 0 or len(ids) <= room]
-        if not fitting:
-            return
-        place = fitting[0] if room > width // 4 else max(fitting, key=lambda place: len(waiting[place][0]))
-        ids, is_target = waiting.pop(place)
-        waiting.append(next(source))
-        end = min(at + len(ids), width)
-        batch.ids[row, at:end] = torch.tensor(ids[: end - at])
-        batch.is_target[row, at:end] = torch.tensor(is_target[: end - at])
-        batch.document[row, at:end] = number
-        at, number = end, number + 1
-
-
 def batch_loss(model: LlamaForCausalLM, batch: Batch) -> Tensor:
     """Return the mean loss over the target tokens, in nats; documents of a row do not attend to each other."""
     width = batch.ids.size(1)
-    visible = (batch.document[:, :, None] == batch.document[:, None, :]) & torch.ones(
-        width, width, dtype=torch.bool
-    ).tril()
-    mask = torch.zeros(visible.shape).masked_fill_(~visible, torch.finfo(torch.float32).min)[:, None]
-    hidden = model.model(input_ids=batch.ids, attention_mask=mask, use_cache=False).last_hidden_state
+    before = torch.ones(width, width, dtype=torch.bool, device=batch.ids.device).tril()
+    visible = (batch.document[:, :, None] == batch.document[:, None, :]) & before
+    mask = torch.zeros_like(visible, dtype=torch.float32).masked_fill_(~visible, torch.finfo(torch.float32).min)
+    hidden = model.model(input_ids=batch.ids, attention_mask=mask[:, None], use_cache=False).last_hidden_state
     targets = batch.is_target[:, 1:] & (batch.document[:, 1:] == batch.document[:, :-1])
-    return functional.cross_entropy(model.lm_head(hidden[:, :-1][targets]), batch.ids[:, 1:][targets])
+    logits = model.lm_head(hidden[:, :-1][targets])
+    return functional.cross_entropy(logits.float(), batch.ids[:, 1:][targets])
 
 
-@torch.no_grad()
-def validation_loss(model: LlamaForCausalLM, tokenizer: Tokenizer, count: int = 6) -> float:
-    """Return the mean loss, in nats, on `count` batches that are not trained on."""
-    losses = [float(batch_loss(model, batch)) for batch in islice(batches(tokenizer, VALIDATION_SEED, 12, 256), count)]
-    return sum(losses) / len(losses)
+def prefers_bfloat16(device: torch.device) -> bool:
+    """Return whether matrix products of a batch are clearly faster in bfloat16 here: always on a GPU."""
+    if device.type == "cuda":
+        return True
+    seconds = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        left, right = torch.ones(256, 256, dtype=dtype), torch.ones(256, 576, dtype=dtype)
+        left @ right
+        start = time.perf_counter()
+        for _ in range(5):
+            left @ right
+        seconds[dtype] = time.perf_counter() - start
+    return seconds[torch.bfloat16] < 0.7 * seconds[torch.float32]
 
 
 class Run:
@@ -243,7 +199,11 @@ class Run:
         self.progress = Progress()
         settings.work.mkdir(parents=True, exist_ok=True)
         self.tokenizer = self._tokenizer()
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.tokens = settings.batch * (GPU_BATCH if self.device.type == "cuda" else 1)
+        self.bfloat16 = prefers_bfloat16(self.device)
         self.model = new_model(settings, self.tokenizer.get_vocab_size())
+        torch.nn.Module.to(self.model, self.device)
         matrices = [parameter for parameter in self.model.model.layers.parameters() if parameter.ndim == 2]
         matrix_ids = {id(matrix) for matrix in matrices}
         others = [parameter for parameter in self.model.parameters() if id(parameter) not in matrix_ids]
@@ -252,26 +212,41 @@ class Run:
         self.checkpoint = settings.work / "checkpoint.pt"
         if self.checkpoint.exists():
             self._load()
+        processes = (os.cpu_count() or 2) - 1 if self.device.type == "cuda" else 0
+        tokenizer = settings.work / "tokenizer.json"
+        self.source = Source(tokenizer, settings.seed, first=self.progress.parts, processes=processes)
 
-    def train(self) -> None:
-        """Train until the tokens or the time are used up, with checkpoints."""
+    def train(self) -> bool:
+        """Train until the tokens or the time are used up, with checkpoints; return whether the run is complete."""
+        log.info("%s, bfloat16 %s, batches of %d tokens", self.device, self.bfloat16, self.tokens)
+        start = saved = scored = time.monotonic()
         while self.progress.share(self.settings) < 1:
-            self._train_until_checkpoint()
+            self._train_until(saved + self.settings.save_seconds)
             self._save()
+            saved = time.monotonic()
+            if saved - scored > 60 * self.settings.score_minutes:
+                self._score()
+                scored = time.monotonic()
+            if self.settings.pause and saved - start > 60 * self.settings.pause:
+                break
+        return self.progress.share(self.settings) >= 1
 
-    def _train_until_checkpoint(self) -> None:
-        start = time.monotonic()
-        wide = 2 if self.progress.share(self.settings) >= WIDE_FROM else 1
-        seed = self.settings.seed + self.progress.tokens
-        for batch in batches(self.tokenizer, seed, self.settings.rows // wide, self.settings.width * wide):
-            self._step(batch)
-            if time.monotonic() - start > self.settings.save_seconds or self.progress.share(self.settings) >= 1:
+    def _train_until(self, deadline: float) -> None:
+        """Train up to this time of the monotonic clock, to the end of the run, or until its rows become wider."""
+        wide = self.progress.share(self.settings) >= WIDE_FROM
+        width = self.settings.width * (2 if wide else 1)
+        for batch in batches(self.source, self.tokens, width, 2 * width):
+            self._step(batch.to(self.device))
+            self.progress.parts = self.source.number
+            share = self.progress.share(self.settings)
+            if time.monotonic() > deadline or share >= 1 or (share >= WIDE_FROM) != wide:
                 return
 
     def _step(self, batch: Batch) -> None:
         start = time.monotonic()
         rate = self.settings.rate * self._rate_share(batch.ids.numel())
-        loss: Any = batch_loss(self.model, batch)
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bfloat16):
+            loss: Any = batch_loss(self.model, batch)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.muon.step(rate)
@@ -287,6 +262,21 @@ class Run:
         fall = (1 - self.progress.share(self.settings)) / (1 - self.settings.decay_from)
         return max(0.0, min(1.0, rise, fall))
 
+    def validation_loss(self, count: int = 6) -> float:
+        """Return the mean loss, in nats, on `count` batches that are not trained on."""
+        source, width = Source(self.settings.work / "tokenizer.json", VALIDATION_SEED), 2 * self.settings.width
+        with torch.no_grad():
+            losses = [
+                float(batch_loss(self.model, batch.to(self.device)))
+                for batch in islice(batches(source, self.settings.batch, width, 2 * width), count)
+            ]
+        return sum(losses) / len(losses)
+
+    def _score(self) -> None:
+        self.export(folder := self.settings.work / "unfinished")
+        by_kind = shares(grade(first_prompts(), Answers(folder)))
+        log.info("first prompts: %s", ", ".join(f"{kind} {100 * share:.0f}" for kind, share in by_kind.items()))
+
     def _tokenizer(self) -> Tokenizer:
         path = self.settings.work / "tokenizer.json"
         if not path.exists():
@@ -300,26 +290,26 @@ class Run:
             "adam": self.adam.state_dict(),
             "tokens": self.progress.tokens,
             "seconds": self.progress.seconds,
+            "parts": self.progress.parts,
         }
         unfinished = self.checkpoint.with_suffix(".new")
         torch.save(state, unfinished)
         unfinished.replace(self.checkpoint)
-        loss = validation_loss(self.model, self.tokenizer)
+        loss = self.validation_loss()
         minutes = self.progress.seconds / 60
         log.info("%.2fM tokens, %.1f min, validation loss %.4f", self.progress.tokens / 1e6, minutes, loss)
 
     def _load(self) -> None:
-        state = torch.load(self.checkpoint)
+        state = torch.load(self.checkpoint, map_location=self.device)
         self.model.load_state_dict(state["model"])
         for average, saved in zip(self.muon.averages, state["muon"], strict=True):
             average.copy_(saved)
         self.adam.load_state_dict(state["adam"])
-        self.progress = Progress(state["tokens"], state["seconds"])
+        self.progress = Progress(state["tokens"], state["seconds"], state["parts"])
         log.info("resuming from %.2fM tokens", self.progress.tokens / 1e6)
 
-    def export(self) -> None:
-        """Write the finished model: weights stored as float16 to be small, computed in float32."""
-        out = self.settings.out
+    def export(self, out: Path) -> None:
+        """Write the model to a folder: weights stored as float16 to be small, computed in float32."""
         out.mkdir(parents=True, exist_ok=True)
         finished: Any = new_model(self.settings, self.tokenizer.get_vocab_size())
         finished.load_state_dict(self.model.state_dict())
@@ -344,14 +334,14 @@ def settings_from(arguments: Sequence[str] | None = None) -> Settings:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train, or resume training; write the model, then log its scores."""
+    """Train, or go on with training; when that is complete, write the model and log its scores."""
     settings = settings_from(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    torch.set_num_threads(settings.threads)
+    torch.set_num_threads(settings.threads or os.cpu_count() or 1)
     run = Run(settings)
-    run.train()
-    run.export()
-    scores(settings.out)
+    if run.train():
+        run.export(settings.out)
+        scores(settings.out)
 
 
 if __name__ == "__main__":
