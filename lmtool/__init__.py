@@ -10,8 +10,9 @@ from __future__ import annotations
 TYPE_CHECKING = False  # type checkers know this name; importing `typing` for it would take most of this file's time
 
 if TYPE_CHECKING:
-    from lmtool.api import Model, Server, action, connect, load, pools, serve, session
+    from lmtool.api import Model, Server, action, connect, load, serve, session
     from lmtool.errors import LmtoolError
+    from lmtool.gateway.client import pools
     from lmtool.types import ChatMessage, ModelInfo, TokenOutput
 
 __version__ = "0.1.0"
@@ -32,9 +33,10 @@ __all__ = [
 ]
 
 _HOMES = {
-    **dict.fromkeys(("Model", "Server", "action", "connect", "load", "pools", "serve", "session"), "lmtool.api"),
+    **dict.fromkeys(("Model", "Server", "action", "connect", "load", "serve", "session"), "lmtool.api"),
     **dict.fromkeys(("ChatMessage", "ModelInfo", "TokenOutput"), "lmtool.types"),
     "LmtoolError": "lmtool.errors",
+    "pools": "lmtool.gateway.client",
 }
 
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from lmtool.evergreen.actions import ActionType
     from lmtool.evergreen.client import Session
     from lmtool.evergreen.client_transport import ClientTransport
-    from lmtool.gateway.client import PoolsClient
     from lmtool.interfaces import TokenModel
     from lmtool.serving.service import Service
     from lmtool.types import LoadProgress
@@ -236,16 +235,6 @@ async def session(
 
     async with run_session(await open_evergreen(url, api_key), actions) as running:
         yield running
-
-
-def pools(url: str, api_key: str | None = None) -> PoolsClient:
-    """A client of a gateway, to use as `async with`: its `chat` and `stream` answer from a pool.
-
-    url, api_key: of the gateway. Raises `UsageError`.
-    """
-    from lmtool.gateway.client import PoolsClient
-
-    return PoolsClient(url, api_key)
 
 
 def need_protobuf() -> None:

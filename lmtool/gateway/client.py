@@ -50,6 +50,11 @@ class PoolReply:
     """The reply as it was sent."""
 
 
+def pools(url: str, api_key: str | None = None) -> PoolsClient:
+    """A client of a gateway's pools, to use as `async with`. url, api_key: of the gateway. Raises `UsageError`."""
+    return PoolsClient(url, api_key)
+
+
 class PoolsClient:
     """A gateway's pools. Use it as `async with`, or `close` it."""
 
