@@ -237,10 +237,15 @@ async def session(
         yield running
 
 
+def need_protobuf() -> None:
+    """Raise `ResourceError` with the install line where Evergreen's messages cannot be read."""
+    if importlib.util.find_spec("google") is None or importlib.util.find_spec("google.protobuf") is None:
+        raise ResourceError("Evergreen needs the package protobuf", "install it:  pip install 'lmtool[grpc]'")
+
+
 async def open_evergreen(url: str, api_key: str | None = None) -> ClientTransport:
     """A transport for an Evergreen session, see `session`. Raises the same."""
-    if importlib.util.find_spec("google.protobuf") is None:
-        raise ResourceError("Evergreen needs the package protobuf", "install it:  pip install 'lmtool[grpc]'")
+    need_protobuf()
     from lmtool.access.outgoing import authorization
     from lmtool.evergreen.client_transport import dial, dial_grpc
     from lmtool.lmtp.endpoint import SocketEndpoint, parse

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmtool.api import open_evergreen, session
+from lmtool.api import need_protobuf, open_evergreen, session
 from lmtool.errors import FileError, TimeLimitError
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ async def run_script(url: str, api_key: str | None, out: Output, file: str, seco
 
     Raises `FileError` with the number of a line that is no message, and `Abort` with the server's reason.
     """
+    need_protobuf()
     from lmtool.evergreen import codec
 
     messages = list(_messages(file))

@@ -40,7 +40,7 @@ def score_action(models: ServedModels) -> ActionType:
 
 async def _score(models: ServedModels, call: ActionCall) -> None:
     sampling = read_options(map(unpack_config, call.configs)).sampling
-    target = await models.target(call.target)
+    target = await models.target(call)
     prompt: Prompt = ()
     if "prompt" in call.inputs:
         prompt = await read_prompt(call.inputs["prompt"], PromptBuilder())
@@ -52,6 +52,7 @@ async def _score(models: ServedModels, call: ActionCall) -> None:
         async for outputs in steps:
             tokens = [output for output in outputs if output.token is not None]
             count += len(tokens)
+            call.record.usage = outputs[-1].usage
             total += math.fsum(output.logprob or 0.0 for output in tokens)
             if entries is not None:
                 await entries.add(map(logprob_entry, tokens))
@@ -83,7 +84,7 @@ def tokenize_action(models: ServedModels) -> ActionType:
 
 
 async def _tokenize(models: ServedModels, call: ActionCall) -> None:
-    target = await models.target(call.target)
+    target = await models.target(call)
     ids = await target.tokenizer.tokenize(await read_prompt(call.inputs["prompt"], PromptBuilder()))
     if "tokens" in call.outputs:
         await call.outputs["tokens"].put(msgspec.json.encode(ids), TOKENS)

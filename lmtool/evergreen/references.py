@@ -15,6 +15,7 @@ import socket
 import stat
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -25,6 +26,8 @@ from lmtool.evergreen.status import invalid, over_limit, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from aiohttp.abc import AbstractResolver
 
 MAX_BYTES = 64 * 1024 * 1024
 """Of one reference."""
@@ -72,7 +75,7 @@ class AllowedReferences:
                 elif parts.scheme == "file":
                     data = await asyncio.to_thread(_read_file, self._paths(parts), limit)
                 else:
-                    data = await _download(parts, limit, self.find_address or public_address)
+                    data = await _download(uri, limit, self.find_address or public_address)
         except (OSError, ValueError, TimeoutError):
             raise invalid(f"the reference {quoted(uri)} cannot be read") from None
         if len(data) > limit:
@@ -216,34 +219,46 @@ def _is_public(text: str) -> bool:
     return all(one is None or (one.is_global and not one.is_multicast) for one in (address, *inner))
 
 
-async def _download(parts: SplitResult, limit: int, find_address: FindAddress) -> bytes:
+async def _download(uri: str, limit: int, find_address: FindAddress) -> bytes:
     """What a host gives, at most one byte beyond the limit. Raises `OSError`."""
-    import httpx
+    import aiohttp
+    from yarl import URL
 
-    origin = _origin(parts)
-    assert origin is not None, "it was checked"
-    scheme, host, port = origin
-    address = await find_address(host, port)
-    url = httpx.URL(scheme=scheme, host=address, port=port, raw_path=_target(parts))
-    headers = {"Host": parts.netloc, "Accept-Encoding": "identity"}
-    more = {"sni_hostname": host}
+    url = URL(uri, encoded=True).with_fragment(None)
+    address = await find_address(url.host or "", url.port or 0)
+    connector = aiohttp.TCPConnector(resolver=_resolver(address))
     received = bytearray()
     try:
         async with (
-            httpx.AsyncClient(trust_env=False, follow_redirects=False, timeout=SECONDS) as client,
-            client.stream("GET", url, headers=headers, extensions=more) as answer,
+            aiohttp.ClientSession(
+                connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
+            ) as client,
+            client.get(url, allow_redirects=False, headers={"Accept-Encoding": "identity"}) as answer,
         ):
-            if answer.status_code != httpx.codes.OK:
-                raise OSError(f"status {answer.status_code}")
-            async for piece in answer.aiter_raw():
+            if answer.status != HTTPStatus.OK:
+                raise OSError(f"status {answer.status}")
+            async for piece in answer.content.iter_any():
                 received += piece
                 if len(received) > limit:
                     break
-    except httpx.HTTPError as error:
+    except aiohttp.ClientError as error:
         raise OSError(str(error)) from error
-    return bytes(received)
+    return bytes(received[: limit + 1])
 
 
-def _target(parts: SplitResult) -> bytes:
-    query = f"?{parts.query}" if parts.query else ""
-    return f"{parts.path or '/'}{query}".encode("ascii", "strict")
+def _resolver(address: str) -> AbstractResolver:
+    """Gives this address for every name: a host is resolved once."""
+    from aiohttp.abc import AbstractResolver, ResolveResult
+
+    class Fixed(AbstractResolver):
+        async def resolve(
+            self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+        ) -> list[ResolveResult]:
+            del family
+            kind = socket.AF_INET6 if ":" in address else socket.AF_INET
+            return [ResolveResult(hostname=host, host=address, port=port, family=kind, proto=0, flags=0)]
+
+        async def close(self) -> None:
+            pass
+
+    return Fixed()

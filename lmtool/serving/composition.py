@@ -233,12 +233,14 @@ def faces(
     return [
         lmtp_server(models, config, log, tap),
         OpenAIServer(models, api, catalogue=models),
-        evergreen_server(models, config, log),
+        evergreen_server(models, config, log, tap),
     ]
 
 
-def evergreen_server(models: Models, config: ServiceConfig, log: Callable[[RequestLog], None]) -> EvergreenServer:
-    """Evergreen, over WebSocket and gRPC. log: gets each action that ended."""
+def evergreen_server(
+    models: Models, config: ServiceConfig, log: Callable[[RequestLog], None], tap: ServerTap | None
+) -> EvergreenServer:
+    """Evergreen, over WebSocket and gRPC. log: gets each action that ended; tap: is shown every message."""
     from lmtool.evergreen.menu import menu
     from lmtool.evergreen.references import allowed_references
     from lmtool.evergreen.server import EvergreenServer, Plugs
@@ -248,8 +250,13 @@ def evergreen_server(models: Models, config: ServiceConfig, log: Callable[[Reque
     def log_action(entry: ActionLog) -> None:
         log(_request_log(entry))
 
-    peer_actions = config.evergreen.peer_actions
-    plugs = Plugs(menu(models, models), references=references, log=log_action, peer_actions=peer_actions)
+    plugs = Plugs(
+        menu(models, models),
+        references=references,
+        log=log_action,
+        tap=None if tap is None else tap.sessions(),
+        peer_actions=config.evergreen.peer_actions,
+    )
     return EvergreenServer(plugs)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -16,7 +17,8 @@ from lmtool.evergreen.prompts import TOKENS
 from lmtool.evergreen.references import AllowedReferences
 from lmtool.evergreen.status import Abort, Status
 from tests.evergreen.harness import action
-from tests.evergreen.models import session, struct, texts
+from tests.evergreen.models import Only, session, struct, texts
+from tests.scripted_model import ScriptedModel
 
 
 async def refusal(model: Any, script: Callable[[Connection], Awaitable[object]], **options: Any) -> Abort:
@@ -315,3 +317,49 @@ async def test_no_reference_by_default(tiny, tmp_path):
     refused = await refusal(tiny, script)
     assert "not accepted here" in refused.sentence
     assert "secret" not in refused.sentence
+
+
+@pytest.fixture
+def llama(tmp_path):
+    """A random Llama with a chat template of one special id a turn, computed by the kernels in C."""
+    from lmtool.bench.peers.maker_peer import Peer
+    from lmtool.engine.config import EngineConfig
+    from lmtool.serving.composition import Loader
+    from lmtool.serving.config import ModelsConfig
+
+    folder = str(tmp_path / "llama")
+    Peer({}).make("llama-tiny", folder, 0)
+    (tmp_path / "template").write_text(
+        "{% for m in messages %}<s> {{ m.content }} </s>{% endfor %}{% if add_generation_prompt %}<s> w9 {% endif %}"
+    )
+    models = ModelsConfig(folder, chat_template=str(tmp_path / "template"))
+    model = Loader(EngineConfig(device="cpu", threads=1), models=models).load(folder, lambda _: None)
+    yield Only(model, "llama")
+    model.close()
+
+
+@pytest.mark.parametrize("answer", ["a", "t"])
+async def test_nothing_is_computed_twice(llama, answer):
+    """The second turn of a long conversation has more than 0.95 of what was said from the cache, by text or by ids."""
+    said = " ".join(f"w{10 + number * 37 % 500}" for number in range(800))
+    config = struct(max_tokens=20, ignore_eos=True)
+    async with session(llama) as client:
+        first = (await converse(client, said, config))["usage"]
+        again = (await follow(client, "q", answer, "q2", config=config))["usage"]
+    assert again["cached_tokens"] > 0.95 * (first["prompt_tokens"] + first["completion_tokens"])
+
+
+async def test_a_session_is_one_client():
+    """Streams of a session share a sink, so that clients are served in turn, not actions; each reads its own."""
+    model = ScriptedModel()
+    sinks = []
+    submit = model.submit
+    model.submit = lambda request, sink: (sinks.append(sink), submit(request, sink))[1]
+    async with session(model) as one, session(model) as other:
+        nodes = [
+            (await client.invoke("SCORE", {"scored": text}, ["score"]))["score"]
+            for client, text in ((one, "ab"), (one, "abc"), (other, "a"))
+        ]
+        counts = [json.loads(await node.value())["tokens"] for node in nodes]
+    assert counts == [2, 3, 1]
+    assert [sink is sinks[0] for sink in sinks] == [True, True, False]

@@ -10,6 +10,9 @@ def proto(
     common: Common, *, config: bool = option(False, "Print lmtool's own GenerateConfig in place of the protocol.")
 ) -> None:
     """Print a .proto file: the protocol, or the config message of GENERATE."""
+    from lmtool.api import need_protobuf
+
+    need_protobuf()
     from lmtool.evergreen.descriptors import proto_text
 
     common.output().write(proto_text("lmtool.evergreen") if config else proto_text())
