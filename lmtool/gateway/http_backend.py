@@ -28,7 +28,7 @@ from lmtool.providers.outcomes import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 
     from lmtool.gateway.config import HttpTarget, MemberConfig
     from lmtool.gateway.pool_request import PoolRequest
@@ -65,6 +65,28 @@ class HttpClient:
                 auto_decompress=True,
             )
         return self._session
+
+    async def exchange(self, url: str, data: object, headers: Mapping[str, str], seconds: float) -> tuple[str, bytes]:
+        """Content type and body of the answer to a `POST`. seconds: for all of it. Raises `CallFailedError`."""
+        try:
+            async with (
+                asyncio.timeout(seconds),
+                self.session.post(url, data=data, headers=headers, allow_redirects=False) as response,
+            ):
+                body = bytearray()
+                async for piece in response.content.iter_any():
+                    body += piece
+                    if len(body) > MAX_ANSWER_BYTES:
+                        raise CallFailedError(TOO_LARGE)
+        except TimeoutError:
+            raise CallFailedError(TIMEOUT) from None
+        except aiohttp.ClientError as error:
+            raise CallFailedError(_outcome(error)) from None
+        lower = {name.lower(): value for name, value in response.headers.items()}
+        outcome = outcome_of_status(response.status, lower, bytes(body[:MAX_ERROR_BYTES]), time.time())
+        if outcome.kind != "ok":
+            raise CallFailedError(outcome)
+        return lower.get("content-type", "application/octet-stream"), bytes(body)
 
     async def close(self) -> None:
         """Close all connections."""

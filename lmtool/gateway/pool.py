@@ -100,10 +100,14 @@ class Pool:
             )
             for at in available
         ]
-        ordered = [one.member for one in self._strategies[request.chat.stream].order(candidates, now)]
+        ordered = self.order_candidates(candidates, now, stream=request.chat.stream)
         if ordered and self.config.strategy == "least_loaded":
             self._prefixes.add(prompt, ordered[0])
         return ordered
+
+    def order_candidates(self, candidates: Sequence[Candidate], now: float, *, stream: bool = False) -> list[int]:
+        """These members in the order of the strategy."""
+        return [one.member for one in self._strategies[stream].order(candidates, now)]
 
     def _cost(self, member: int, request: PoolRequest) -> float:
         prices = self.members[member].config.prices

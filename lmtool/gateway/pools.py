@@ -46,7 +46,8 @@ class Pools:
         """
         self._own = own
         self._local = local
-        self._client = HttpClient()
+        self.client = HttpClient()
+        """The connections to all providers."""
         self._pools: dict[str, Pool] = {}
         self._retired: list[Member] = []
         """Members that a new configuration has left out, whose calls may still run."""
@@ -78,7 +79,7 @@ class Pools:
     def _backend(self, config: MemberConfig) -> Backend:
         target = config.target
         if isinstance(target, HttpTarget):
-            return HttpBackend(config, target, self._client)
+            return HttpBackend(config, target, self.client)
         if isinstance(target, LitellmTarget):
             from lmtool.gateway.litellm_backend import LitellmBackend
 
@@ -208,7 +209,7 @@ class Pools:
         for pool in self.pools:
             if pool.cache is not None:
                 pool.cache.close()
-        await self._client.close()
+        await self.client.close()
 
 
 def pool_info(pool: Pool) -> ModelInfo:
