@@ -30,9 +30,9 @@ class Inbox:
         self._handles: list[StreamHandle] = []
         self._paused = False
 
-    def submit(self, model: TokenModel, request: GenerateRequest | ScoreRequest) -> None:
-        """Start a stream whose outputs come here."""
-        self._handles.append(model.submit(request, self))
+    def submit(self, model: TokenModel, request: GenerateRequest | ScoreRequest, sink: Sink | None = None) -> None:
+        """Start a stream whose outputs come here. sink: one that passes them on to here."""
+        self._handles.append(model.submit(request, sink or self))
 
     def __call__(self, outputs: Sequence[TokenOutput]) -> None:
         """Take the outputs of one step, see `Sink`."""

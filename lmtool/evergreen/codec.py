@@ -18,7 +18,7 @@ from lmtool.evergreen.config import SessionLimits
 from lmtool.evergreen.descriptors import POOL, full_name, protobuf_class
 from lmtool.evergreen.generate_config import GenerateConfig
 from lmtool.evergreen.messages import AnyMessage, SessionMessage, WireField, wire_fields
-from lmtool.evergreen.status import invalid, over_limit, quoted
+from lmtool.evergreen.status import Abort, invalid, over_limit, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,11 +55,22 @@ def encode(message: SessionMessage) -> bytes:
 
 def encode_json(message: SessionMessage) -> str:
     """The proto-JSON form, in camelCase and in one line. Raises `Abort` for an `Any` of a type that is not known."""
+    return json.dumps(_to_json(message), ensure_ascii=False, separators=(",", ":"))
+
+
+def json_value(message: SessionMessage) -> Mapping[str, object]:
+    """The proto-JSON form as an object, for a record; `{"hex": ...}` for a message that JSON cannot write."""
     try:
-        values = json_format.MessageToDict(_to_protobuf(message), descriptor_pool=POOL)
+        return _to_json(message)
+    except Abort:
+        return {"hex": encode(message).hex()}
+
+
+def _to_json(message: SessionMessage) -> Mapping[str, object]:
+    try:
+        return json_format.MessageToDict(_to_protobuf(message), descriptor_pool=POOL)
     except (TypeError, ValueError, json_format.SerializeToJsonError) as error:
         raise invalid(f"a message cannot be written as JSON: {quoted(str(error))}") from error
-    return json.dumps(values, ensure_ascii=False, separators=(",", ":"))
 
 
 # Binary.

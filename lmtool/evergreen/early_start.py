@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 MIN_BYTES = 256
 """The prompt is looked at again once it has grown by so much, so that a text in single words is not read for each."""
+MAX_READ = 16
+"""Times its length that a prompt is read at most for this, so that one sent in small pieces costs no more than that."""
+_FREE_BYTES = 64 * 1024
+"""Read without counting."""
 MIN_TOKENS = 64
 """Fewer new ids are not worth a request."""
 
@@ -70,13 +74,14 @@ class EarlyStart:
 
     async def _run(self) -> None:
         tokenizer = tokenizer_of(self._model, self._name)
-        seen = 0
+        seen = read = 0
         while tokenizer is not None:
             await self._growth.wait()
             self._growth.clear()
-            if self._builder.size < seen + MIN_BYTES or not self._builder.has_content:
+            size = self._builder.size
+            if size < seen + MIN_BYTES or read + size > MAX_READ * size + _FREE_BYTES or not self._builder.has_content:
                 continue
-            seen = self._builder.size
+            seen, read = size, read + size
             ids = await self._beginning(tokenizer)
             if len(ids) >= self.computed + MIN_TOKENS:
                 self.computed = len(ids)

@@ -51,9 +51,8 @@ def generate_action(models: ServedModels) -> ActionType:
 
 
 async def _generate(models: ServedModels, call: ActionCall) -> None:
-    began = time.perf_counter()
     options = read_options(map(unpack_config, call.configs))
-    target = await models.target(call.target)
+    target = await models.target(call)
     if "response" in call.outputs and target.info.tokenizer is None:
         raise invalid(f"{target.info.model} has no tokenizer here, so it has no text", "ask for tokens")
     builder = PromptBuilder()
@@ -63,6 +62,7 @@ async def _generate(models: ServedModels, call: ActionCall) -> None:
             prompt = await read_prompt(call.inputs["prompt"], builder, ahead.grew)
         finally:
             await ahead.stop()
+        began = time.perf_counter()
         answer = _Answer(target, call.outputs)
         async with aclosing(target.outputs(_request(target, prompt, options, answer))) as steps:
             async for outputs in steps:

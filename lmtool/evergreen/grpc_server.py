@@ -126,15 +126,13 @@ class _Calls:
         frame = await self._context.read()
         if frame is grpc.aio.EOF:
             return None
-        self._sessions.observe(self._connection, ">", frame)
-        return await self._sessions.read(frame)
+        return await self._sessions.read(self._connection, frame)
 
     async def send(self, message: SessionMessage | None) -> None:
         if message is None:
             return
-        frame = encode(message)
-        self._sessions.observe(self._connection, "<", frame)
-        self._writing = asyncio.ensure_future(self._context.write(frame))
+        self._sessions.observe(self._connection, "<", message)
+        self._writing = asyncio.ensure_future(self._context.write(encode(message)))
         try:
             await asyncio.shield(self._writing)
         except _GONE as error:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from lmtool.errors import kind_of
 from lmtool.evergreen.status import invalid
@@ -11,10 +13,33 @@ from lmtool.interfaces import tokenizer_of
 from lmtool.streams import Inbox
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Sequence
 
+    from lmtool.evergreen.actions import ActionCall
     from lmtool.interfaces import Catalogue, Tokenizer, TokenModel
-    from lmtool.types import GenerateRequest, ModelInfo, ScoreRequest, TokenOutput
+    from lmtool.types import GenerateRequest, ModelInfo, ScoreRequest, StreamId, TokenOutput
+
+
+class SessionSink:
+    """The sink of all streams of a session, so that a model takes them for one client's: it serves clients in turn."""
+
+    def __init__(self) -> None:
+        self._inboxes: dict[StreamId, Inbox] = {}
+        self._ids = count()
+
+    def submit(self, model: TokenModel, request: GenerateRequest | ScoreRequest) -> Inbox:
+        """Start a stream; where its outputs arrive."""
+        inbox, stream_id = Inbox(), next(self._ids)
+        self._inboxes[stream_id] = inbox
+        inbox.submit(model, replace(request, stream_id=stream_id), self)
+        return inbox
+
+    def __call__(self, outputs: Sequence[TokenOutput]) -> None:
+        """Take the outputs of one step, see `Sink`."""
+        for output in outputs:
+            self._inboxes[output.stream_id]([output])
+            if output.last:
+                del self._inboxes[output.stream_id]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +50,8 @@ class Target:
     name: str | None
     """For requests; None for the only model."""
     info: ModelInfo
+    sink: SessionSink
+    """Of the action's session."""
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -36,8 +63,7 @@ class Target:
 
     async def outputs(self, request: GenerateRequest | ScoreRequest) -> AsyncGenerator[list[TokenOutput], None]:
         """A stream's outputs, those that wait together. Raises the error that ends it; leaving early cancels it."""
-        inbox, ended = Inbox(), False
-        inbox.submit(self.model, request)
+        inbox, ended = self.sink.submit(self.model, request), False
         try:
             while not ended:
                 outputs = await inbox.take()
@@ -60,14 +86,16 @@ class ServedModels:
     def __init__(self, model: TokenModel, catalogue: Catalogue) -> None:
         self._model = model
         self._catalogue = catalogue
+        self._sinks: WeakKeyDictionary[object, SessionSink] = WeakKeyDictionary()
 
-    async def target(self, name: str) -> Target:
-        """The model served under a name, once it is loaded; of several, an empty name means the first.
+    async def target(self, call: ActionCall) -> Target:
+        """The model that an action names, once it is loaded; of several, an empty name means the first.
 
         Raises `UnknownModelError`, or the load's error.
         """
-        chosen = name or self._default()
-        return Target(self._model, chosen, await self._model.info(chosen))
+        chosen = call.target or self._default()
+        sink = self._sinks.setdefault(call.control, SessionSink())
+        return Target(self._model, chosen, await self._model.info(chosen), sink)
 
     def _default(self) -> str | None:
         entries = self._catalogue.models()

@@ -40,7 +40,7 @@ def score_action(models: ServedModels) -> ActionType:
 
 async def _score(models: ServedModels, call: ActionCall) -> None:
     sampling = read_options(map(unpack_config, call.configs)).sampling
-    target = await models.target(call.target)
+    target = await models.target(call)
     prompt: Prompt = ()
     if "prompt" in call.inputs:
         prompt = await read_prompt(call.inputs["prompt"], PromptBuilder())
@@ -84,7 +84,7 @@ def tokenize_action(models: ServedModels) -> ActionType:
 
 
 async def _tokenize(models: ServedModels, call: ActionCall) -> None:
-    target = await models.target(call.target)
+    target = await models.target(call)
     ids = await target.tokenizer.tokenize(await read_prompt(call.inputs["prompt"], PromptBuilder()))
     if "tokens" in call.outputs:
         await call.outputs["tokens"].put(msgspec.json.encode(ids), TOKENS)

@@ -15,7 +15,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from lmtool.errors import ConnectError
 from lmtool.evergreen.actions import Registry
-from lmtool.evergreen.codec import decode, encode, encode_json
+from lmtool.evergreen.codec import decode, encode, encode_json, json_value
 from lmtool.evergreen.config import EvergreenConfig
 from lmtool.evergreen.connection import Connection
 from lmtool.evergreen.status import ABORTED, Abort, Status, close_reason
@@ -23,7 +23,7 @@ from lmtool.interfaces import MetricFamily
 from lmtool.subprocesses.offload import is_long, run_in_subprocess
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
     from starlette.websockets import WebSocket
 
@@ -41,11 +41,11 @@ class Tap(Protocol):
     def opened(self, connection: int, agent: str) -> None:
         """A client has begun a session; agent: its `User-Agent`."""
 
-    def frame(self, connection: int, direction: Literal[">", "<"], frame: str | bytes) -> None:
-        """A message was received (`>`) or is about to be sent (`<`)."""
+    def message(self, connection: int, direction: Literal[">", "<"], value: Mapping[str, object]) -> None:
+        """A message was received (`>`) or is about to be sent (`<`); value: as proto-JSON."""
 
-    def ended(self, connection: int, by: Literal["client", "server"], code: int | None) -> None:
-        """A session has ended; code: WebSocket's close code."""
+    def ended(self, connection: int, by: Literal["client", "server"], code: int | None, reason: str) -> None:
+        """A session has ended; code and reason: as WebSocket's, also where something else carried it."""
 
 
 def _ignore(_entry: ActionLog) -> None:
@@ -149,22 +149,30 @@ class EvergreenServer:
             del self._sessions[connection]
             failure = connection.failure
             self._totals[Status.OK if failure is None else failure.status] += 1
-            if plugs.tap is not None:
-                plugs.tap.ended(
-                    connection.number, "client" if failure is None else "server", ABORTED if failure else None
-                )
+            if plugs.tap is not None and failure is None:
+                plugs.tap.ended(connection.number, "client", None, "")
+            elif plugs.tap is not None and failure is not None:
+                plugs.tap.ended(connection.number, "server", ABORTED, failure.reason)
             if not self._sessions:
                 self._empty.set()
 
-    def observe(self, connection: Connection, direction: Literal[">", "<"], frame: str | bytes) -> None:
+    def observe(self, connection: Connection, direction: Literal[">", "<"], message: SessionMessage) -> None:
         """Show a message to the tap."""
         if self.plugs.tap is not None:
-            self.plugs.tap.frame(connection.number, direction, frame)
+            self.plugs.tap.message(connection.number, direction, json_value(message))
 
-    async def read(self, frame: str | bytes) -> SessionMessage:
+    async def read(self, connection: Connection, frame: str | bytes) -> SessionMessage:
         """The message of a frame; a long one is read in another process. Raises `Abort`."""
-        read = partial(decode, limits=self.plugs.config.limits)
-        return await run_in_subprocess(read, frame) if is_long(frame) else read(frame)
+        decoder = partial(decode, limits=self.plugs.config.limits)
+        if not is_long(frame):
+            message = decoder(frame)
+            self.observe(connection, ">", message)
+            return message
+        message = await run_in_subprocess(decoder, frame)
+        if self.plugs.tap is not None:
+            value = await asyncio.to_thread(json_value, message)
+            self.plugs.tap.message(connection.number, ">", value)
+        return message
 
     # WebSocket.
 
@@ -207,14 +215,13 @@ class _Frames:
         text = event.get("text")
         self._text = text is not None
         frame = text if text is not None else event["bytes"]
-        self._server.observe(self._connection, ">", frame)
-        return await self._server.read(frame)
+        return await self._server.read(self._connection, frame)
 
     async def _send(self, message: SessionMessage | None) -> None:
         if message is None:
             return
+        self._server.observe(self._connection, "<", message)
         frame = encode_json(message) if self._text else encode(message)
-        self._server.observe(self._connection, "<", frame)
         try:
             if isinstance(frame, str):
                 await self._websocket.send_text(frame)

@@ -50,9 +50,9 @@ def parse(text: str, name: str = "pools.yaml") -> GatewayConfig:
     config = GatewayConfig(())
     if root is not None:
         config = _gateway(Section(root, "", faults))
-    elif not faults.found:
-        faults.found.append((1, "the file is empty; expected pools"))
-    if faults.found:
+    elif not faults.entries:
+        faults.entries.append((1, "the file is empty; expected pools"))
+    if faults.entries:
         sentences = faults.sentences(name)
         count = f"{len(sentences)} fault{'s' * (len(sentences) > 1)}"
         raise ConfigError(f"{name} has {count}", *sentences)
@@ -77,7 +77,7 @@ def _gateway(top: Section) -> GatewayConfig:
     top.close()
     if found is None and isinstance(top.node, yaml.MappingNode):
         top.fault("there are no pools; expected pools (or Glide's routers.language)")
-    elif not pools and not top.faults.found:
+    elif not pools and not top.faults.entries:
         top.fault("there are no pools that are enabled")
     _check_equal([(section, section.template("id")) for section in found or ()], "pool")
     return GatewayConfig(tuple(pool for pool, enabled in pools if enabled), host, port)

@@ -28,7 +28,7 @@ class PoolRequest:
     chat: ChatRequest
     """With the parameters that the client has set."""
     constraint: Constraint | None = None
-    """What the text must match; members whose API can be told so do."""
+    """What the text must match; passed on to members whose API has constraints."""
     overrides: Mapping[str, tuple[ChatMessage, ...]] = field(default_factory=dict)
     """Messages in place of the conversation's, by the id or the model of a member."""
 
@@ -49,7 +49,9 @@ def from_stream(request: GenerateRequest | ScoreRequest) -> PoolRequest:
     for name, given in (("logits_processors", request.logits_processors), ("prefill_only", request.prefill_only)):
         if given:
             raise RequestError(f"a pool has no logits, so it cannot have {name}", f"leave {name} out")
-    options = request.chat or ChatOptions(_changed(request))
+    if any(message.tokens is not None for message in prompt.messages):
+        raise RequestError("a pool has no token ids, so a message cannot have tokens", "send its content")
+    options = request.chat or _options(request)
     messages = (*prompt.messages, ChatMessage("assistant", prompt.prefill)) if prompt.prefill else prompt.messages
     chat = ChatRequest(
         messages,
@@ -65,11 +67,12 @@ def from_stream(request: GenerateRequest | ScoreRequest) -> PoolRequest:
     return PoolRequest(chat, request.constraint)
 
 
-def _changed(request: GenerateRequest) -> frozenset[str]:
-    """The parameters of a stream without options: those of LMTP, whose limit and temperature hold by themselves."""
+def _options(request: GenerateRequest) -> ChatOptions:
+    """The options of a stream without any: LMTP's, whose limit and temperature hold by themselves."""
     sampling = request.sampling
     changed = {name for name, default in DEFAULTS.items() if getattr(sampling, name) != default}
-    return frozenset(changed - {"top_logprobs", "logprobs_mode"} | {"max_tokens", "temperature"})
+    parameters = frozenset(changed - {"top_logprobs", "logprobs_mode"} | {"max_tokens", "temperature"})
+    return ChatOptions(parameters, logprobs=sampling.top_logprobs if sampling.top_logprobs > 1 else None)
 
 
 def _parameters(request: GenerateRequest, options: ChatOptions) -> dict[str, object]:

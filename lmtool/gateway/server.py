@@ -135,10 +135,17 @@ async def _collect(answer: PoolAnswer, reply: Reply) -> None:
 
 
 async def _events(answer: PoolAnswer, reply: Reply) -> AsyncGenerator[list[Event], None]:
-    async with aclosing(answer.events()) as events:
-        async for some in events:
-            if pieces := list(reply.pieces(some)):
-                yield pieces
+    """The pieces of a stream. Raises `PoolFailedError` before the first one; later it is the last event."""
+    try:
+        async with aclosing(answer.events()) as events:
+            async for some in events:
+                if pieces := list(reply.pieces(some)):
+                    yield pieces
+    except PoolFailedError as error:
+        if answer.member is None:
+            raise
+        yield [error_body(error) | {"finish_reason": "error"}]
+        return
     yield [reply.end()]
 
 

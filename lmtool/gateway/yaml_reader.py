@@ -26,15 +26,15 @@ MAX_NODES = 100_000
 class Faults:
     """What is wrong with a file, by line."""
 
-    found: list[tuple[int, str]] = field(default_factory=list)
+    entries: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, node: yaml.Node, sentence: str) -> None:
         """Add a fault at a node."""
-        self.found.append((node.start_mark.line + 1, sentence))
+        self.entries.append((node.start_mark.line + 1, sentence))
 
     def sentences(self, name: str) -> list[str]:
         """`FILE:LINE: what is wrong`, in the order of lines."""
-        return [f"{name}:{line}: {sentence}" for line, sentence in sorted(self.found)]
+        return [f"{name}:{line}: {sentence}" for line, sentence in sorted(self.entries)]
 
 
 def compose(text: str, faults: Faults) -> yaml.Node | None:
@@ -47,7 +47,7 @@ def compose(text: str, faults: Faults) -> yaml.Node | None:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
-        faults.found.append(((mark.line + 1) if mark else 1, f"this is no YAML: {problem}"))
+        faults.entries.append(((mark.line + 1) if mark else 1, f"this is no YAML: {problem}"))
         return None
     finally:
         loader.dispose()

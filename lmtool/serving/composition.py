@@ -251,7 +251,7 @@ def faces(
     api = ApiConfig(config.models.tool_call_parser, health.count_answer, config.engine.max_logprobs)
     mounted: list[Face] = [lmtp_server(models, config, log, tap), OpenAIServer(models, api, catalogue=models)]
     if not config.pools_only:
-        mounted.append(evergreen_server(models, config, log))
+        mounted.append(evergreen_server(models, config, log, tap))
     if config.pools is not None:
         from lmtool.gateway.pools import Pools
         from lmtool.gateway.server import GatewayServer
@@ -262,9 +262,9 @@ def faces(
 
 
 def evergreen_server(
-    models: Models | Pools, config: ServiceConfig, log: Callable[[RequestLog], None]
+    models: Models | Pools, config: ServiceConfig, log: Callable[[RequestLog], None], tap: ServerTap | None
 ) -> EvergreenServer:
-    """Evergreen, over WebSocket and gRPC. log: gets each action that ended."""
+    """Evergreen, over WebSocket and gRPC. log: gets each action that ended; tap: is shown every message."""
     from lmtool.evergreen.menu import menu
     from lmtool.evergreen.references import allowed_references
     from lmtool.evergreen.server import EvergreenServer, Plugs
@@ -274,8 +274,13 @@ def evergreen_server(
     def log_action(entry: ActionLog) -> None:
         log(_request_log(entry))
 
-    peer_actions = config.evergreen.peer_actions
-    plugs = Plugs(menu(models, models), references=references, log=log_action, peer_actions=peer_actions)
+    plugs = Plugs(
+        menu(models, models),
+        references=references,
+        log=log_action,
+        tap=None if tap is None else tap.sessions(),
+        peer_actions=config.evergreen.peer_actions,
+    )
     return EvergreenServer(plugs)
 
 

@@ -15,6 +15,7 @@ from lmtool.trace.events import (
     End,
     Event,
     Frame,
+    Message,
     Open,
     Other,
     Piece,
@@ -101,6 +102,8 @@ def _tail(event: Event, style: Style) -> str:
             return "".join(f", {_json(one)}" for one in event.rest)
         case Stat() | Vocab():
             return f", {_json(facts_of(event))}"
+        case Message():
+            return f", {_json(event.direction)}, {_json(event.value)}"
     facts = facts_of(event)
     return f", {_json(facts)}" if facts else ""
 
@@ -206,6 +209,14 @@ def _frame(line: _Line) -> Event:
     return Frame(line.time, direction, line.connection, line.content(0))
 
 
+def _message(line: _Line) -> Event:
+    direction = line.part(0, str, "> or <")
+    if direction not in {">", "<"}:
+        raise LineError(f"message has {_shown(direction)} where > or < is expected")
+    way: Literal[">", "<"] = ">" if direction == ">" else "<"
+    return Message(line.time, way, line.connection, line.part(1, dict, "an object"))
+
+
 def _close(line: _Line) -> Event:
     facts = line.facts()
     code = None if facts.get("code") is None else line.member("code", int, "an integer")
@@ -257,6 +268,7 @@ def _end(line: _Line) -> Event:
 _READERS: Mapping[str, Callable[[_Line], Event]] = {
     ">": _frame,
     "<": _frame,
+    "message": _message,
     "open": lambda line: Open(line.time, line.connection, line.facts()),
     "close": _close,
     "drop": lambda line: Drop(line.time, line.connection, line.facts()),

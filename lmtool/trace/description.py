@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from lmtool.trace.events import (
     Drop,
     End,
     Frame,
+    Message,
     Open,
     Other,
     Piece,
@@ -107,6 +109,8 @@ def _other(event: Event) -> str:  # noqa: C901 - one short case per kind reads b
             wire = event.wire()
             shown = f"{len(wire)} bytes, binary" if isinstance(wire, bytes) else _cut(wire)
             return f"{event.direction} {shown}"
+        case Message():
+            return f"{event.direction} {_message(event)}"
         case Request():
             return f"> {event.method} {event.path}"
         case Response():
@@ -130,6 +134,46 @@ def _other(event: Event) -> str:  # noqa: C901 - one short case per kind reads b
             return "< done"
         case Other():
             return f"{event.kind} {_short(event.rest)}"
+
+
+def _message(event: Message) -> str:
+    """The actions and fragments of a message, each in a few words."""
+    found = event.value.get("actions")
+    actions = [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+    parts = [f"{each.get('name', '')}({_pairs(each, 'inputs')}) -> {_pairs(each, 'outputs')}" for each in actions]
+    return _cut(" · ".join(parts + [_fragment(each) for each in event.fragments()]) or "empty message")
+
+
+def _pairs(action: Mapping[str, object], name: str) -> str:
+    found = action.get(name)
+    pairs = [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+    return ", ".join(f"{each.get('name', '')}={each.get('id', '')}" for each in pairs)
+
+
+def _fragment(fragment: Mapping[str, object]) -> str:
+    chunk = fragment.get("chunkFragment")
+    data = chunk_text(chunk) if isinstance(chunk, dict) else None
+    children = fragment.get("childIds")
+    shown = (
+        _short(data) if data is not None else f"[{', '.join(map(str, children))}]" if isinstance(children, list) else ""
+    )
+    return f"{fragment.get('id', '')}#{fragment.get('seq', 0)} {shown}".rstrip() + (
+        "…" if fragment.get("continued") else ""
+    )
+
+
+def chunk_text(chunk: Mapping[str, object]) -> str:
+    """What a piece of a leaf says: its text, how many bytes it has, or where they are."""
+    data = chunk.get("data")
+    if not isinstance(data, str):
+        return str(chunk.get("ref") or data or "")
+    try:
+        payload = base64.b64decode(data)
+        return payload.decode()
+    except UnicodeDecodeError:
+        return f"{len(payload)} bytes"
+    except ValueError:
+        return data  # no base64: a trace that others wrote
 
 
 def _short(value: object) -> str:
@@ -180,6 +224,8 @@ def _facts(event: Event) -> Mapping[str, object]:
                 event.body.value if isinstance(event.body, JsonText) else event.wire_body().decode("utf-8", "replace")
             )
             return {**facts, "body": body}
+        case Message():
+            return {**facts, "direction": event.direction, "message": _finite(event.value)}
         case Other():
             return {**facts, "rest": list(event.rest)}
     return facts

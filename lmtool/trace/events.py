@@ -57,6 +57,22 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
+class Message:
+    """One message of an Evergreen session, whatever carried it."""
+
+    time: float
+    direction: Direction
+    connection: int
+    value: Mapping[str, object]
+    """The message as proto-JSON; `{"hex": ...}` for one that JSON cannot write."""
+
+    def fragments(self) -> list[dict[str, object]]:
+        """Its fragments of nodes, as proto-JSON."""
+        found = self.value.get("nodeFragments")
+        return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """An HTTP request, whole."""
 
@@ -200,7 +216,21 @@ class Other:
 
 
 Event: TypeAlias = (
-    Frame | Request | Response | Piece | Done | Open | Close | Drop | Vocab | Blob | Remark | Stat | End | Other
+    Frame
+    | Message
+    | Request
+    | Response
+    | Piece
+    | Done
+    | Open
+    | Close
+    | Drop
+    | Vocab
+    | Blob
+    | Remark
+    | Stat
+    | End
+    | Other
 )
 
 

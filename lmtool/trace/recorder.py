@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from lmtool.trace.content import JsonText
-from lmtool.trace.events import Frame, Request, Vocab, token_entries
+from lmtool.trace.events import Frame, Message, Request, Vocab, token_entries
 from lmtool.trace.large_values import LargeValues, may_be_large
 from lmtool.trace.redaction import Redaction, entry_token_ids, likely_keys
 
@@ -106,7 +106,7 @@ class Recorder:
 
     def _look_for_keys(self, event: Event) -> None:
         if isinstance(event, Request) or (
-            isinstance(event, Frame) and event.direction == ">" and not may_be_large(event)
+            isinstance(event, Frame | Message) and event.direction == ">" and not may_be_large(event)
         ):
             self.suspects.update(likely_keys(event))
 

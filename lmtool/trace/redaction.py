@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import re
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from lmtool.errors import UsageError
 from lmtool.trace.content import JsonText, write_json
-from lmtool.trace.events import Frame, Open, Piece, Request, Response, Vocab, token_entries
+from lmtool.trace.events import Frame, Message, Open, Piece, Request, Response, Vocab, token_entries
 from lmtool.trace.large_values import reference
 from lmtool.trace.stream_events import PROMPT_MEMBERS
 
@@ -65,6 +66,8 @@ class Redaction:
         match event:
             case Frame() if event.direction == ">":
                 return Frame(event.time, ">", event.connection, self._prompt(event.content))
+            case Message():
+                return self._message(event)
             case Request():
                 body = None if event.body is None else self._prompt(event.body)
                 headers = self._headers(event.headers)
@@ -103,12 +106,31 @@ class Redaction:
         members = {n: self._mark(v) if _is_prompt(n, v) else v for n, v in content.value.items()}
         return JsonText(content.lead, members, content.style)
 
-    def _mark(self, value: object) -> object:
+    def _message(self, event: Message) -> Message:
+        """A message without its payloads: what a client sends goes with prompts, what a server sends with texts."""
+        part: RedactedPart = "prompt" if event.direction == ">" else "text"
+        if part not in self.what:
+            return event
+        value = {name: member for name, member in event.value.items() if name == "actions"}
+        if "nodeFragments" in event.value:
+            value["nodeFragments"] = [self._fragment(each, part) for each in event.fragments()]
+        if "hex" in event.value:
+            value["hex"] = self._mark(event.value["hex"], part)
+        return Message(event.time, event.direction, event.connection, value)
+
+    def _fragment(self, fragment: dict[str, object], part: RedactedPart) -> dict[str, object]:
+        chunk = fragment.get("chunkFragment")
+        if not isinstance(chunk, dict):
+            return fragment
+        payload = {name: self._mark(chunk[name], part) for name in ("data", "ref") if name in chunk}
+        return {**fragment, "chunkFragment": {**chunk, **payload}}
+
+    def _mark(self, value: object, part: RedactedPart = "prompt") -> object:
         if isinstance(value, dict) and "$redacted" in value:
             return value
         text = write_json(value, "py")
         size = len(value) if isinstance(value, list | str) and reference(value) is None else 1
-        return {"$redacted": "prompt", "n": size, "sha256": hashlib.sha256(self.salt + text.encode()).hexdigest()}
+        return {"$redacted": part, "n": size, "sha256": hashlib.sha256(self.salt + text.encode()).hexdigest()}
 
     def _vocab(self, event: Vocab) -> Vocab | None:
         tokens = {token: text for token, text in event.tokens.items() if self.keeps(token)}
@@ -132,9 +154,20 @@ def likely_keys(event: Event) -> list[str]:
     """What looks like a key in an event's content, each with its middle left out."""
     if isinstance(event, Request):
         text = " ".join([event.path, *event.headers.values(), event.wire_body().decode("utf-8", "replace")])
+    elif isinstance(event, Message):
+        data = (chunk.get("data") for each in event.fragments() if isinstance(chunk := each.get("chunkFragment"), dict))
+        text = " ".join(_decoded(each) for each in data if isinstance(each, str))
     elif isinstance(event, Frame | Piece):
         wire = event.wire()
         text = wire if isinstance(wire, str) else wire.decode("utf-8", "replace")
     else:
         return []
     return [f"{found[:6]}…{found[-2:]}" for found in _SECRETS.findall(text)]
+
+
+def _decoded(data: str) -> str:
+    """The text of base64; empty where it is none."""
+    try:
+        return base64.b64decode(data).decode("utf-8", "replace")
+    except ValueError:
+        return ""

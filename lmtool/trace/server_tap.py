@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import quote
 
 from lmtool.trace.connection_tap import ConnectionTap, FrameTap
+from lmtool.trace.events import Close, Message, Open
 from lmtool.trace.http_stream import Data, Head, Last
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from lmtool.trace.events import Event
     from lmtool.trace.http_stream import Part
 
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
-Application: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
+AsgiMessage: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[AsgiMessage]]
+Send: TypeAlias = Callable[[AsgiMessage], Awaitable[None]]
+Application: TypeAlias = Callable[[AsgiMessage, Receive, Send], Awaitable[None]]
 """An ASGI application: scope, receive, send."""
 
 
@@ -49,13 +50,17 @@ class ServerTap(FrameTap):
         """An LMTP connection is over."""
         super().ended(self._numbers.pop(connection), by, code)
 
+    def sessions(self) -> SessionTap:
+        """What a protocol of sessions is given to be recorded: Evergreen."""
+        return SessionTap(self._next, self._emit, self._clock)
+
     def around(self, application: Application, leave_out: Collection[str] = ()) -> Application:
         """The application with its HTTP requests recorded, except those to these paths: probes would fill a recording.
 
         Each message goes on first, unchanged, and is recorded afterwards.
         """
 
-        async def record(scope: Message, receive: Receive, send: Send) -> None:
+        async def record(scope: AsgiMessage, receive: Receive, send: Send) -> None:
             path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
             if scope["type"] != "http" or path in leave_out:
                 await application(scope, receive, send)
@@ -75,12 +80,41 @@ class ServerTap(FrameTap):
         return self._count
 
 
+class SessionTap:
+    """Makes events of sessions' messages. Nothing here raises."""
+
+    def __init__(
+        self, next_number: Callable[[], int], emit: Callable[[int, Iterable[Event]], None], clock: Callable[[], float]
+    ) -> None:
+        self._next = next_number
+        self._emit = emit
+        self._clock = clock
+        self._numbers: dict[int, int] = {}
+        """By the server's own number."""
+
+    def opened(self, connection: int, agent: str) -> None:
+        """A session begins."""
+        number = self._numbers[connection] = self._next()
+        facts = {"peer": "client", "protocol": "evergreen", **({"agent": agent} if agent else {})}
+        self._emit(number, [Open(self._clock(), number, facts)])
+
+    def message(self, connection: int, direction: Literal[">", "<"], value: Mapping[str, object]) -> None:
+        """A message goes by; value: as proto-JSON."""
+        number = self._numbers[connection]
+        self._emit(number, [Message(self._clock(), direction, number, value)])
+
+    def ended(self, connection: int, by: Literal["client", "server"], code: int | None, reason: str) -> None:
+        """A session is over."""
+        number = self._numbers.pop(connection)
+        self._emit(number, [Close(self._clock(), number, by, code, reason)])
+
+
 class _Exchange:
     """One HTTP request and its response."""
 
     def __init__(
         self,
-        scope: Message,
+        scope: AsgiMessage,
         tap: ConnectionTap,
         clock: Callable[[], float],
         emit: Callable[[Iterable[Event]], None],
@@ -103,7 +137,7 @@ class _Exchange:
         self._emit(self._tap.request_parts(self._clock(), [*parts, *([Last()] if complete else [])]))
 
     def wrap_receive(self, receive: Receive) -> Receive:
-        async def record_request() -> Message:
+        async def record_request() -> AsgiMessage:
             message = await receive()
             if message["type"] == "http.disconnect":
                 self._ended_by = "client"
@@ -114,7 +148,7 @@ class _Exchange:
         return record_request
 
     def wrap_send(self, send: Send) -> Send:
-        async def record_response(message: Message) -> None:
+        async def record_response(message: AsgiMessage) -> None:
             await send(message)
             parts: list[Part] = []
             if message["type"] == "http.response.start":
@@ -134,7 +168,7 @@ class _Exchange:
         self._emit(self._tap.end(self._clock(), "client" if self._complete else self._ended_by))
 
 
-def _data(message: Message) -> Data:
+def _data(message: AsgiMessage) -> Data:
     return Data(b"", message.get("body", b""))
 
 
@@ -142,7 +176,7 @@ def _headers(pairs: Iterable[tuple[bytes, bytes]]) -> tuple[tuple[str, str], ...
     return tuple((name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in pairs)
 
 
-def _target(scope: Message) -> str:
+def _target(scope: AsgiMessage) -> str:
     """The request's target as it was sent, as far as an application can know."""
     raw, query = scope.get("raw_path"), scope.get("query_string", b"")
     path = raw.decode("latin-1") if raw else quote(scope["path"])

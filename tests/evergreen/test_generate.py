@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from lmtool.evergreen.references import AllowedReferences
 from lmtool.evergreen.status import Abort, Status
 from tests.evergreen.harness import action
 from tests.evergreen.models import Only, session, struct, texts
+from tests.scripted_model import ScriptedModel
 
 
 async def refusal(model: Any, script: Callable[[Connection], Awaitable[object]], **options: Any) -> Abort:
@@ -345,3 +347,19 @@ async def test_nothing_is_computed_twice(llama, answer):
         first = (await converse(client, said, config))["usage"]
         again = (await follow(client, "q", answer, "q2", config=config))["usage"]
     assert again["cached_tokens"] > 0.95 * (first["prompt_tokens"] + first["completion_tokens"])
+
+
+async def test_a_session_is_one_client():
+    """Streams of a session share a sink, so that clients are served in turn, not actions; each reads its own."""
+    model = ScriptedModel()
+    sinks = []
+    submit = model.submit
+    model.submit = lambda request, sink: (sinks.append(sink), submit(request, sink))[1]
+    async with session(model) as one, session(model) as other:
+        nodes = [
+            (await client.invoke("SCORE", {"scored": text}, ["score"]))["score"]
+            for client, text in ((one, "ab"), (one, "abc"), (other, "a"))
+        ]
+        counts = [json.loads(await node.value())["tokens"] for node in nodes]
+    assert counts == [2, 3, 1]
+    assert [sink is sinks[0] for sink in sinks] == [True, True, False]

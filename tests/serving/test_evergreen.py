@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+from pathlib import Path
 
 import pytest
 from websockets.asyncio.client import connect
 
 from lmtool.errors import ResourceError
-from lmtool.evergreen.codec import encode, pack_struct
+from lmtool.evergreen.codec import encode, encode_json, pack_struct
 from lmtool.evergreen.messages import SessionMessage
 from lmtool.lmtp.request_log import RequestLog
 from lmtool.serving.config import EvergreenOptions, ListenConfig, ServiceConfig
 from lmtool.serving.listening import bind, url
 from lmtool.serving.service import Service
+from lmtool.terminal import Output
+from lmtool.trace.events import Close, Message
+from lmtool.trace.header import Header
+from lmtool.trace.reader import TraceReader
+from lmtool.trace.record_session import record_session
 from tests.evergreen.harness import action, grpc_session, leaf
-from tests.evergreen.test_websocket import value
+from tests.evergreen.test_websocket import closing, value
 from tests.lmtp.harness import until
 
 ASK = SessionMessage(
@@ -58,3 +65,29 @@ def test_without_the_packages_of_grpc(monkeypatch: pytest.MonkeyPatch):
         EvergreenOptions(grpc_port=0).check()
     assert caught.value.hints == ("install it:  pip install 'lmtool[grpc]'",)
     assert caught.value.exit_code == 8
+
+
+async def test_a_recording_keeps_each_message(tmp_path: Path):
+    """`--record` keeps messages as JSON whatever carried them, and why a session ended."""
+    file = tmp_path / "a.lmtp.jsonl"
+    out = Output(color=False, note_color=False, terminal=False, quiet=True)
+    async with record_session(out, str(file), "server", Header()) as tap:
+        service = Service(ServiceConfig(), tap=tap)
+        listen = ListenConfig(port=0)
+        sockets = bind(listen)
+        service.listen(sockets)
+        port = await service.listen_grpc("127.0.0.1", 0)
+        wrong = SessionMessage(ASK.node_fragments, (action("NONE", {}, {"out": "answer"}),))
+        async with connect(f"{url(listen, sockets)}evergreen") as websocket:
+            await websocket.send(encode_json(wrong))
+            assert (await closing(websocket))[0] == 4400
+        async with grpc_session(f"127.0.0.1:{port}") as caller:
+            await caller.send(*wrong.node_fragments, actions=wrong.actions)
+            await caller.failure()
+        await service.close()
+    events = list(TraceReader(file))
+    expected = json.loads(encode_json(wrong))
+    assert [each.value for each in events if isinstance(each, Message)] == [expected, expected]
+    closes = [each for each in events if isinstance(each, Close)]
+    assert [(each.connection, each.code) for each in closes] == [(1, 4400), (2, 4400)]
+    assert closes[0].reason.startswith("UNIMPLEMENTED: ")

@@ -13,6 +13,7 @@ from lmtool.trace.events import (
     Done,
     Drop,
     Frame,
+    Message,
     Open,
     Other,
     Piece,
@@ -38,6 +39,7 @@ connections = st.integers(0, 2**50)
 
 events: st.SearchStrategy[Event] = st.one_of(
     st.builds(Frame, times, st.sampled_from(["<", ">"]), connections, contents),
+    st.builds(Message, times, st.sampled_from(["<", ">"]), connections, facts),
     st.builds(Request, times, connections, text, text, headers, st.none() | contents),
     st.builds(Response, times, connections, st.integers(100, 599), text, headers),
     st.builds(Piece, times, st.sampled_from(["sse", "body"]), connections, contents),

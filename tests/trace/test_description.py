@@ -18,6 +18,7 @@ from lmtool.trace.events import (
     End,
     Event,
     Frame,
+    Message,
     Open,
     Other,
     Piece,
@@ -128,3 +129,24 @@ def test_requests_that_are_refused() -> None:
     refusal = Frame(1, "<", 1, JsonText("MSG", [{"stream_id": 1, "error": "no"}], "py"))
     list(describe(generate(0), answers))
     assert next(describe(refusal, answers)).endswith('1/1     < error · "no"')
+
+
+def test_messages_of_sessions():
+    """An Evergreen message is one line: its actions and fragments, texts as they are, other bytes by their number."""
+    fragments = [
+        {"id": "q", "chunkFragment": {"metadata": {"mimetype": "text/plain"}, "data": "SGk="}, "continued": True},
+        {"id": "q", "seq": 1, "chunkFragment": {"data": "/w=="}},
+        {"id": "p", "childIds": ["q", "r"]},
+        {"id": "r", "chunkFragment": {"ref": "file:x"}},
+        {"id": "e"},
+    ]
+    call = {"name": "GENERATE", "inputs": [{"name": "prompt", "id": "p"}], "outputs": [{"name": "response", "id": "a"}]}
+    event = Message(1.0, ">", 3, {"actions": [call], "nodeFragments": fragments})
+    [line] = describe(event, Answers(stream_of))
+    assert line.split("  3       ")[1] == (
+        '> GENERATE(prompt=p) -> response=a · q#0 "Hi"… · q#1 "1 bytes" · p#0 [q, r] · r#0 "file:x" · e#0'
+    )
+    [empty] = describe(Message(1.0, "<", 3, {}), Answers(stream_of))
+    assert empty.endswith("< empty message")
+    [one] = objects(event)
+    assert (one["event"], one["direction"], one["message"]) == ("message", ">", event.value)

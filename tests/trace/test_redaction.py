@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import json
+
 import pytest
 from hypothesis import given
 
 from lmtool.errors import UsageError
 from lmtool.trace.content import JsonText
-from lmtool.trace.events import Event, Frame, Open, Request, Response, Vocab
+from lmtool.trace.events import Event, Frame, Message, Open, Request, Response, Vocab
 from lmtool.trace.redaction import Redaction, likely_keys, parse
 from tests.trace.conftest import generate, token, tokens
 from tests.trace.strategies import events
@@ -120,3 +123,32 @@ def test_keys_are_found() -> None:
     assert likely_keys(Frame(0, ">", 1, f"GENERATE {key}")) == [shown]
     assert likely_keys(generate(0)) == []
     assert likely_keys(Vocab(0, 0, {1: key})) == []
+
+
+@pytest.mark.parametrize(("direction", "part"), [(">", "prompt"), ("<", "text")])
+def test_messages_of_sessions(direction, part):
+    """Payloads of an Evergreen session go with the prompts where the client sent them, with the texts else."""
+    chunk = {"metadata": {"mimetype": "text/plain"}, "data": "SGk="}
+    value = {
+        "actions": [{"name": "X"}],
+        "nodeFragments": [{"id": "a", "chunkFragment": chunk}, {"id": "b", "chunkFragment": {"ref": "file:secret"}}],
+    }
+    event = Message(0.0, direction, 1, value)
+    for other in ({"prompt", "text", "headers"} - {part},):
+        assert Redaction(tuple(other), b"salt").apply(event) == event
+    redacted = Redaction((part,), b"salt").apply(event)
+    text = json.dumps(redacted.value)
+    assert "SGk=" not in text
+    assert "secret" not in text
+    [data, ref] = [each["chunkFragment"] for each in redacted.fragments()]
+    assert (data["data"]["$redacted"], data["metadata"], ref["ref"]["n"]) == (part, chunk["metadata"], 11)
+    assert redacted.value["actions"] == value["actions"]
+    hidden = Redaction((part,), b"salt").apply(Message(0.0, direction, 1, {"hex": "00ff"}))
+    assert "00ff" not in json.dumps(hidden.value)
+
+
+def test_keys_in_messages_of_sessions():
+    """What looks like a key is found in a payload's base64."""
+    data = base64.b64encode(b"my key is sk-abcdefghijklmnopqrstuv").decode()
+    event = Message(0.0, ">", 1, {"nodeFragments": [{"id": "a", "chunkFragment": {"data": data}}]})
+    assert likely_keys(event) == ["sk-abc…uv"]
