@@ -1,0 +1,187 @@
+"""Evergreen's actions as streams: what the messages of a session mean for them, and their nodes as trees."""
+
+from __future__ import annotations
+
+import base64
+import codecs
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from lmtool.trace.stream_events import OutputEvent, RequestStarted, Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from lmtool.trace.events import Message
+    from lmtool.trace.stream_events import StreamEvent
+
+S = TypeVar("S", bound=Stream)
+
+PREVIEW = 80
+"""Characters of a leaf's text that are kept."""
+MAX_LINES = 200
+"""Of a tree that is shown: nodes may stand in it many times."""
+
+
+@dataclass(slots=True, eq=False)
+class TraceNode:
+    """A node as far as the trace has it."""
+
+    id: str
+    mimetype: str = ""
+    role: str = ""
+    size: int = 0
+    """Bytes of its own payload."""
+    text: str = ""
+    """The beginning of it, of a text."""
+    children: dict[int, list[TraceNode]] = field(default_factory=dict)
+    """By seq of the fragment that names them."""
+    final: bool = False
+
+    def summary(self) -> str:
+        """What it is, in a few words."""
+        if self.children:
+            return f"{sum(map(len, self.children.values()))} children"
+        kind = f"{self.mimetype} {self.role}".strip()
+        shown = repr(self.text) if self.text else f"{self.size} bytes"
+        return " ".join(filter(None, (kind, shown, "" if self.final else "…")))
+
+
+@dataclass(frozen=True, slots=True)
+class ActionNodes:
+    """The nodes of an action: its inputs and outputs by name, and what is below them."""
+
+    inputs: Mapping[str, TraceNode]
+    outputs: Mapping[str, TraceNode]
+
+    def lines(self) -> Iterator[tuple[int, str]]:
+        """Depth and words of each line of the tree, at most `MAX_LINES`."""
+        waiting = [(0, f"{name} ▸", node) for name, node in reversed([*self.inputs.items()])]
+        waiting = [(0, f"▸ {name}", node) for name, node in reversed([*self.outputs.items()])] + waiting
+        for _ in range(MAX_LINES):
+            if not waiting:
+                return
+            depth, name, node = waiting.pop()
+            yield depth, f"{name} {node.summary()}".strip()
+            below = [child for _, children in sorted(node.children.items()) for child in children]
+            waiting += [(depth + 1, "", child) for child in reversed(below)]
+
+
+@dataclass(slots=True, eq=False)
+class _Running(Generic[S]):
+    """An action whose outputs are not complete."""
+
+    stream: S
+    open: set[str]
+    """Ids of its outputs, and of what is below them, that are not complete."""
+    decoder: codecs.IncrementalDecoder = field(default_factory=codecs.getincrementaldecoder("utf-8"))
+
+    def __post_init__(self) -> None:
+        self.decoder.errors = "replace"
+
+
+class SessionActions(Generic[S]):
+    """Follows the messages of one session, in order."""
+
+    def __init__(self, start: Callable[[RequestStarted], S]) -> None:
+        """start: makes the stream of a request."""
+        self._start = start
+        self._nodes: dict[str, TraceNode] = {}
+        self._owners: dict[str, _Running[S]] = {}
+        """By id of the outputs, and of what is below them."""
+        self._running: dict[_Running[S], None] = {}
+        self._count = 0
+
+    def open_streams(self) -> list[S]:
+        """Streams of actions that have not ended."""
+        return [running.stream for running in self._running]
+
+    def follow(self, event: Message) -> list[StreamEvent]:
+        """What a message means: actions of the client begin streams, texts that the server writes are their output."""
+        found: list[StreamEvent] = []
+        actions = _objects(event.value, "actions") if event.direction == ">" else []
+        for action in actions:
+            found += self._action(event, action)
+        for fragment in event.fragments():
+            found += self._fragment(event, fragment)
+        return found
+
+    def _action(self, event: Message, action: Mapping[str, object]) -> list[StreamEvent]:
+        self._count += 1
+        label, name = f"{event.connection}/{self._count}", str(action.get("name", ""))
+        nodes = ActionNodes(self._parameters(action, "inputs"), self._parameters(action, "outputs"))
+        started = RequestStarted(event.time, event.connection, label, name, _payload(action), nodes=nodes)
+        running = _Running(self._start(started), {node.id for node in nodes.outputs.values()})
+        self._owners |= dict.fromkeys(running.open, running)
+        self._running[running] = None
+        return [started, *self._end(event.time, running)]
+
+    def _parameters(self, action: Mapping[str, object], name: str) -> dict[str, TraceNode]:
+        pairs = _objects(action, name)
+        return {str(pair.get("name", "")): self._node(str(pair.get("id", ""))) for pair in pairs}
+
+    def _node(self, node_id: str) -> TraceNode:
+        return self._nodes.setdefault(node_id, TraceNode(node_id))
+
+    def _fragment(self, event: Message, fragment: Mapping[str, object]) -> Iterator[StreamEvent]:
+        node = self._node(str(fragment.get("id", "")))
+        seq, ids = fragment.get("seq", 0), fragment.get("childIds")
+        children = [self._node(str(each)) for each in ids] if isinstance(ids, list) else []
+        if children and isinstance(seq, int):
+            node.children[seq] = children
+        data = _take_chunk(node, fragment.get("chunkFragment"))
+        node.final = node.final or not fragment.get("continued")
+        running = self._owners.get(node.id) if event.direction == "<" else None
+        if running is None:
+            return
+        for child in children:
+            if not child.final:
+                self._owners[child.id] = running
+                running.open.add(child.id)
+        if data and node.mimetype.startswith("text/"):
+            text = running.decoder.decode(data)
+            yield OutputEvent(event.time, running.stream, text=text, is_piece=True)
+        if node.final:
+            running.open.discard(node.id)
+            yield from self._end(event.time, running)
+
+    def _end(self, time: float, running: _Running[S]) -> Sequence[StreamEvent]:
+        if running.open:
+            return ()
+        del self._running[running]
+        running.stream.end(time, "stop", None)
+        return [OutputEvent(time, running.stream, finish_reason="stop")]
+
+
+def _objects(value: Mapping[str, object], name: str) -> list[Mapping[str, object]]:
+    found = value.get(name)
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+def _payload(action: Mapping[str, object]) -> dict[str, object]:
+    """The options of an action, and its target as the model."""
+    payload: dict[str, object] = {}
+    for config in _objects(action, "configs"):
+        inner = config.get("value")
+        payload |= inner if isinstance(inner, dict) else {name: one for name, one in config.items() if name != "@type"}
+    target = action.get("targetSpec")
+    return payload | ({"model": target["id"]} if isinstance(target, dict) and target.get("id") else {})
+
+
+def _take_chunk(node: TraceNode, chunk: object) -> bytes:
+    """Note what a piece of a leaf says of it; the piece's bytes."""
+    if not isinstance(chunk, dict):
+        return b""
+    metadata = chunk.get("metadata")
+    if isinstance(metadata, dict) and not node.mimetype:
+        node.mimetype, node.role = str(metadata.get("mimetype", "")), str(metadata.get("role", ""))
+    try:
+        data = base64.b64decode(str(chunk.get("data") or ""))
+    except ValueError:
+        return b""  # redacted, or a trace that others wrote
+    node.size += len(data)
+    if node.mimetype.startswith("text/") and len(node.text) < PREVIEW:
+        node.text = (node.text + data.decode(errors="replace"))[:PREVIEW]
+    elif isinstance(chunk.get("ref"), str):
+        node.text = str(chunk["ref"])[:PREVIEW]
+    return data
