@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
+BY_CI = ("python3 -m venv", "pip install", "pytest", ".ci/run")
+"""Commands that `.ci/run` runs itself, in a fresh environment."""
 PAGES = [ROOT / "README.md", *sorted((ROOT / "lmtool/docs").glob("*.md"))]
 
 _BLOCK = re.compile(r"^```(\w+)( skip)?\n(.*?)^```", re.MULTILINE | re.DOTALL)

@@ -72,27 +72,34 @@ class Reader:
 
     def type(self, example: Example) -> None:
         """Do as a reader does; fails where the page does not tell the truth."""
+        printed = self.run(example)
+        if printed is not None:
+            assert not (missing := example.missing_from(printed)), f"not printed: {missing}\n{printed}"
+
+    def run(self, example: Example) -> str | None:
+        """Return what an example prints; None for scripts and for what draws on the screen."""
         source = self.adapt(example.source)
         if example.language == "python":
             result = self._run([str(BIN / "python"), "-c", source])
             assert result.returncode == 0, result.stderr
             assert result.stdout.strip()
-        elif ON_SCREEN.match(source):
+            return None
+        if ON_SCREEN.match(source):
             self._look(source)
-        elif SERVERS.match(source) and example.language != "text":
-            self._serve(source, example)
-        else:
-            result = self._run(["bash", "-c", source])
-            assert (result.returncode == 0) is (example.language != "text"), result.stdout + result.stderr
-            self._compare(example, result.stdout + "\n" + result.stderr)
+            return None
+        if SERVERS.match(source) and example.language != "text":
+            return self._serve(source)
+        result = self._run(["bash", "-c", source])
+        assert (result.returncode == 0) is (example.language != "text"), result.stdout + result.stderr
+        return result.stdout + "\n" + result.stderr
 
     def _run(self, words: list[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             words, env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE, check=False
         )
 
-    def _serve(self, source: str, example: Example) -> None:
-        """Start a server, wait until it says where it listens, and end it with Ctrl-C."""
+    def _serve(self, source: str) -> str:
+        """Start a server, wait until it says where it listens, end it with Ctrl-C, and return what it has printed."""
         words = shlex.split(source, comments=True)
         at = next(i for i, word in enumerate(words) if "=" not in word)  # variables stand in front
         with subprocess.Popen(
@@ -113,7 +120,7 @@ class Reader:
                     process.send_signal(signal.SIGINT)
             watch.cancel()
         assert process.returncode == 0, "".join(printed)
-        self._compare(example, "".join(printed))
+        return "".join(printed)
 
     def _look(self, source: str) -> None:
         """Open what draws on the screen, see that it draws, and leave it with `q`."""
@@ -123,10 +130,6 @@ class Reader:
             screen.until("Interleaved")
             screen.press("q")
             assert screen.end() == 0, screen.text
-
-    @staticmethod
-    def _compare(example: Example, printed: str) -> None:
-        assert not (missing := example.missing_from(printed)), f"not printed: {missing}\n{printed}"
 
 
 def free_port() -> str:

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.docs.examples import PAGES, ROOT, Example, examples
+from tests.docs.examples import BY_CI, PAGES, ROOT, Example, examples
 from tests.docs.reader import BIN, Reader
+from tests.docs.rewrite import rewritten
 
 if TYPE_CHECKING:
     from tests.conftest import StartServer
-
-BY_CI = ("python3 -m venv", "pip install", "pytest", ".ci/run")
-"""What `.ci/run` does itself, in a fresh environment."""
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +74,14 @@ def anchors(page: Path) -> set[str]:
     """The headings of a page, as GitHub turns them into links."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_outputs_are_rewritten_where_they_changed() -> None:
+    """Words that differ replace those shown; lines left out stay left out, and lines that differ only in times stay."""
+    example = Example("console", "lmtool chat hi", "Hello there.\n...\nstop · ttft 11 ms\n\n")
+    printed = "Good day to you. " + "And more. " * 20 + "\nA line.\nAnother.\nstop · ttft 7.5 ms\n"
+    assert rewritten(example, printed) == "Good day to you.\n...\nstop · ttft 11 ms\n"
+    assert rewritten(Example("console", "x", "a\nb\n"), "c\nd\ne\n") == "c\nd\ne\n"
 
 
 def test_readme_is_short() -> None:

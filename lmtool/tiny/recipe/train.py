@@ -16,7 +16,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -36,14 +36,15 @@ from lmtool.tiny.recipe.tokenizer import CONTEXT, save_tokenizer, train_tokenize
 log = logging.getLogger("lmtool.tiny.recipe.train")
 
 VALIDATION_SEED = 1_000_003
+VALIDATION_TOKENS = 24_576
 ADAM_RATE = 0.15
 """Learning rate of embedding and norms, as a share of that of the matrices."""
 WARM_STEPS = 40
 """Steps of the learning rate's warm-up."""
 WIDE_FROM = 0.92
 """Share of the run, 0 to 1, after which rows are twice as long and half as many."""
-GPU_BATCH = 8
-"""Batches of a processor that make one on a GPU."""
+GPU_TIMES = 4
+"""How many times as many tokens a batch and the run have on a GPU, in as many steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,8 @@ class Settings:
     """Folder for the finished model."""
     tokens: int = 24_000_000
     """Tokens to read, padding included."""
-    minutes: float = 0.0
-    """Time limit in minutes; 0 for none."""
+    minutes: float = 95.0
+    """Time limit of all steps together, in minutes; 0 for none."""
     pause: float = 0.0
     """Minutes after which this part of the run ends with a checkpoint; 0 for none."""
     batch: int = 4096
@@ -70,13 +71,13 @@ class Settings:
     """Seed of documents and first weights."""
     threads: int = 0
     """Threads of torch; 0 for one on each core."""
-    score_minutes: float = 10.0
+    score_minutes: float = 20.0
     """Minutes between scores of the unfinished model."""
     rate: float = 0.02
     """Learning rate of the matrices; the embedding and the norms have a lower one."""
     decay_from: float = 0.4
     """Share of the run, 0 to 1, after which the learning rate falls linearly to 0."""
-    save_seconds: float = 120.0
+    save_seconds: float = 300.0
     """Seconds between checkpoints."""
     layers: int = 4
     """Transformer blocks."""
@@ -169,8 +170,7 @@ def batch_loss(model: LlamaForCausalLM, batch: Batch) -> Tensor:
     width = batch.ids.size(1)
     before = torch.ones(width, width, dtype=torch.bool, device=batch.ids.device).tril()
     visible = (batch.document[:, :, None] == batch.document[:, None, :]) & before
-    mask = torch.zeros_like(visible, dtype=torch.float32).masked_fill_(~visible, torch.finfo(torch.float32).min)
-    hidden = model.model(input_ids=batch.ids, attention_mask=mask[:, None], use_cache=False).last_hidden_state
+    hidden = model.model(input_ids=batch.ids, attention_mask=visible[:, None], use_cache=False).last_hidden_state
     targets = batch.is_target[:, 1:] & (batch.document[:, 1:] == batch.document[:, :-1])
     logits = model.lm_head(hidden[:, :-1][targets])
     return functional.cross_entropy(logits.float(), batch.ids[:, 1:][targets])
@@ -195,12 +195,13 @@ class Run:
     """A training run: weights, optimizers, progress."""
 
     def __init__(self, settings: Settings) -> None:
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if self.device.type == "cuda":
+            settings = replace(settings, batch=GPU_TIMES * settings.batch, tokens=GPU_TIMES * settings.tokens)
         self.settings = settings
         self.progress = Progress()
         settings.work.mkdir(parents=True, exist_ok=True)
         self.tokenizer = self._tokenizer()
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.tokens = settings.batch * (GPU_BATCH if self.device.type == "cuda" else 1)
         self.bfloat16 = prefers_bfloat16(self.device)
         self.model = new_model(settings, self.tokenizer.get_vocab_size())
         torch.nn.Module.to(self.model, self.device)
@@ -218,7 +219,7 @@ class Run:
 
     def train(self) -> bool:
         """Train until the tokens or the time are used up, with checkpoints; return whether the run is complete."""
-        log.info("%s, bfloat16 %s, batches of %d tokens", self.device, self.bfloat16, self.tokens)
+        log.info("%s, bfloat16 %s, batches of %d tokens", self.device, self.bfloat16, self.settings.batch)
         start = saved = scored = time.monotonic()
         while self.progress.share(self.settings) < 1:
             self._train_until(saved + self.settings.save_seconds)
@@ -235,7 +236,7 @@ class Run:
         """Train up to this time of the monotonic clock, to the end of the run, or until its rows become wider."""
         wide = self.progress.share(self.settings) >= WIDE_FROM
         width = self.settings.width * (2 if wide else 1)
-        for batch in batches(self.source, self.tokens, width, 2 * width):
+        for batch in batches(self.source, self.settings.batch, width, 2 * width):
             self._step(batch.to(self.device))
             self.progress.parts = self.source.number
             share = self.progress.share(self.settings)
@@ -262,8 +263,9 @@ class Run:
         fall = (1 - self.progress.share(self.settings)) / (1 - self.settings.decay_from)
         return max(0.0, min(1.0, rise, fall))
 
-    def validation_loss(self, count: int = 6) -> float:
-        """Return the mean loss, in nats, on `count` batches that are not trained on."""
+    def validation_loss(self, tokens: int = VALIDATION_TOKENS) -> float:
+        """Return the mean loss, in nats, on batches of so many tokens in all, which are not trained on."""
+        count = max(1, tokens // self.settings.batch)
         source, width = Source(self.settings.work / "tokenizer.json", VALIDATION_SEED), 2 * self.settings.width
         with torch.no_grad():
             losses = [
