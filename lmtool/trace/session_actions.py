@@ -1,70 +1,21 @@
-"""Evergreen's actions as streams: what the messages of a session mean for them, and their nodes as trees."""
+"""Evergreen's actions as streams: what the messages of a session mean for them."""
 
 from __future__ import annotations
 
-import base64
 import codecs
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from lmtool.trace.node_tree import ActionNodes, TraceNode
 from lmtool.trace.stream_events import OutputEvent, RequestStarted, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lmtool.trace.events import Message
-    from lmtool.trace.stream_events import StreamEvent
+from lmtool.trace.stream_events import StreamEvent
 
 S = TypeVar("S", bound=Stream)
-
-PREVIEW = 80
-"""Characters of a leaf's text that are kept."""
-MAX_LINES = 200
-"""Of a tree that is shown: nodes may stand in it many times."""
-
-
-@dataclass(slots=True, eq=False)
-class TraceNode:
-    """A node as far as the trace has it."""
-
-    id: str
-    mimetype: str = ""
-    role: str = ""
-    size: int = 0
-    """Bytes of its own payload."""
-    text: str = ""
-    """The beginning of it, of a text."""
-    children: dict[int, list[TraceNode]] = field(default_factory=dict)
-    """By seq of the fragment that names them."""
-    final: bool = False
-
-    def summary(self) -> str:
-        """What it is, in a few words."""
-        if self.children:
-            return f"{sum(map(len, self.children.values()))} children"
-        kind = f"{self.mimetype} {self.role}".strip()
-        shown = repr(self.text) if self.text else f"{self.size} bytes"
-        return " ".join(filter(None, (kind, shown, "" if self.final else "…")))
-
-
-@dataclass(frozen=True, slots=True)
-class ActionNodes:
-    """The nodes of an action: its inputs and outputs by name, and what is below them."""
-
-    inputs: Mapping[str, TraceNode]
-    outputs: Mapping[str, TraceNode]
-
-    def lines(self) -> Iterator[tuple[int, str]]:
-        """Depth and words of each line of the tree, at most `MAX_LINES`."""
-        waiting = [(0, f"{name} ▸", node) for name, node in reversed([*self.inputs.items()])]
-        waiting = [(0, f"▸ {name}", node) for name, node in reversed([*self.outputs.items()])] + waiting
-        for _ in range(MAX_LINES):
-            if not waiting:
-                return
-            depth, name, node = waiting.pop()
-            yield depth, f"{name} {node.summary()}".strip()
-            below = [child for _, children in sorted(node.children.items()) for child in children]
-            waiting += [(depth + 1, "", child) for child in reversed(below)]
 
 
 @dataclass(slots=True, eq=False)
@@ -129,7 +80,7 @@ class SessionActions(Generic[S]):
         children = [self._node(str(each)) for each in ids] if isinstance(ids, list) else []
         if children and isinstance(seq, int):
             node.children[seq] = children
-        data = _take_chunk(node, fragment.get("chunkFragment"))
+        data = node.take_chunk(fragment.get("chunkFragment"))
         node.final = node.final or not fragment.get("continued")
         running = self._owners.get(node.id) if event.direction == "<" else None
         if running is None:
@@ -166,22 +117,3 @@ def _payload(action: Mapping[str, object]) -> dict[str, object]:
         payload |= inner if isinstance(inner, dict) else {name: one for name, one in config.items() if name != "@type"}
     target = action.get("targetSpec")
     return payload | ({"model": target["id"]} if isinstance(target, dict) and target.get("id") else {})
-
-
-def _take_chunk(node: TraceNode, chunk: object) -> bytes:
-    """Note what a piece of a leaf says of it; the piece's bytes."""
-    if not isinstance(chunk, dict):
-        return b""
-    metadata = chunk.get("metadata")
-    if isinstance(metadata, dict) and not node.mimetype:
-        node.mimetype, node.role = str(metadata.get("mimetype", "")), str(metadata.get("role", ""))
-    try:
-        data = base64.b64decode(str(chunk.get("data") or ""))
-    except ValueError:
-        return b""  # redacted, or a trace that others wrote
-    node.size += len(data)
-    if node.mimetype.startswith("text/") and len(node.text) < PREVIEW:
-        node.text = (node.text + data.decode(errors="replace"))[:PREVIEW]
-    elif isinstance(chunk.get("ref"), str):
-        node.text = str(chunk["ref"])[:PREVIEW]
-    return data

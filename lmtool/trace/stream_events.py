@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from lmtool.providers.answer_events import Api
     from lmtool.providers.body_parts import Form
-    from lmtool.trace.session_actions import ActionNodes
+    from lmtool.trace.node_tree import ActionNodes
 
 Kind: TypeAlias = Literal["GEN", "SCORE", "CHAT", "TEXT", "ACT", ""]
 """LMTP's two commands; HTTP requests that continue a conversation or a text; Evergreen's actions; empty: nothing is

@@ -16,7 +16,7 @@ from lmtool.trace import stream_events
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lmtool.trace.session_actions import ActionNodes
+    from lmtool.trace.node_tree import ActionNodes
     from lmtool.trace.stream_events import Phase
     from lmtool.tui.columns import FrameLog, TokenLog
     from lmtool.types import LogprobsMode

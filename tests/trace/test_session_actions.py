@@ -7,7 +7,7 @@ from typing import Any
 
 from lmtool.trace.answers import Answers
 from lmtool.trace.events import Close, Drop, Event, Message
-from lmtool.trace.session_actions import MAX_LINES, ActionNodes, TraceNode
+from lmtool.trace.node_tree import MAX_LINES, ActionNodes, TraceNode
 from lmtool.trace.stream_events import OutputEvent, RequestStarted, stream_of
 
 
