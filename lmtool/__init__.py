@@ -1,8 +1,8 @@
 """Load a language model once, in a long-lived process; stream its tokens to everything else.
 
 `connect(url)` and `load(model)` give a `Model` behind a socket or in this process, `serve(model)` offers one to
-others, `session(url)` speaks Evergreen with a server. Names are loaded when they are first used: `import lmtool` alone
-costs nothing.
+others, `session(url)` speaks Evergreen with a server, `pools(url)` the unified API with a gateway. Names are loaded
+when they are first used: `import lmtool` alone costs nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ TYPE_CHECKING = False  # type checkers know this name; importing `typing` for it
 if TYPE_CHECKING:
     from lmtool.api import Model, Server, action, connect, load, serve, session
     from lmtool.errors import LmtoolError
+    from lmtool.gateway.client import pools
     from lmtool.types import ChatMessage, ModelInfo, TokenOutput
 
 __version__ = "0.1.0"
@@ -26,6 +27,7 @@ __all__ = [
     "action",
     "connect",
     "load",
+    "pools",
     "serve",
     "session",
 ]
@@ -34,6 +36,7 @@ _HOMES = {
     **dict.fromkeys(("Model", "Server", "action", "connect", "load", "serve", "session"), "lmtool.api"),
     **dict.fromkeys(("ChatMessage", "ModelInfo", "TokenOutput"), "lmtool.types"),
     "LmtoolError": "lmtool.errors",
+    "pools": "lmtool.gateway.client",
 }
 
 

@@ -9,8 +9,9 @@ from typing import Literal, TypeAlias
 StreamId: TypeAlias = Hashable
 """Names a stream within its sink. Chosen by whoever submits the request; opaque to everyone else."""
 
-FinishReason: TypeAlias = Literal["stop", "length", "cancelled", "prefill"]
-"""Why a stream ended: an eos id or stop condition, the token limit, its own client's CANCEL, or `prefill_only`."""
+FinishReason: TypeAlias = Literal["stop", "length", "cancelled", "prefill", "content_filter"]
+"""Why a stream ended: an eos id or stop condition, the token limit, its own client's CANCEL, `prefill_only`, or the
+filter of a provider."""
 
 LogprobsMode: TypeAlias = Literal["raw", "biased", "processed"]
 """Which normalised distribution a logprob is taken from.
@@ -94,6 +95,22 @@ class ChatPrompt:
 
 
 @dataclass(frozen=True, slots=True)
+class ChatOptions:
+    """What a client asks of a model that gives text and no ids, in the terms of chat APIs."""
+
+    parameters: frozenset[str] = frozenset()
+    """Fields of `SamplingParams` that the client has set; for the others the model has defaults of its own."""
+    tool_choice: Literal["auto", "required", "named"] | None = None
+    """Whether one of the prompt's tools may or must be called; None: the model's default."""
+    tool_name: str | None = None
+    """The tool that must be called, under `named`."""
+    parallel_tool_calls: bool | None = None
+    """Whether one answer may have several calls; None: the model's default."""
+    logprobs: int | None = None
+    """Alternatives beside each token; None: no logprobs."""
+
+
+@dataclass(frozen=True, slots=True)
 class MixedPrompt:
     """Texts and token ids in a row."""
 
@@ -169,6 +186,8 @@ class GenerateRequest:
     Ends with `prefill`, without a token; `sampling`, `constraint` and `logits_processors` are ignored. It runs behind
     all other requests, whatever its `priority`. Models that are not computed by lmtool's own engine refuse it.
     """
+    chat: ChatOptions | None = None
+    """For models that give text and no ids, see `ModelInfo.text_only`; None: all of `sampling` counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +217,31 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedToken:
+    """A token of a model that names it by its text, having no ids."""
+
+    piece: bytes
+    """UTF-8, of part of a character at times."""
+    logprob: float | None = None
+    """Nats; None where the model does not tell."""
+    top_logprobs: tuple[tuple[bytes, float], ...] = ()
+    """Alternatives, best first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallPart:
+    """A tool call begins or goes on, in the answer of a model that tells calls from text itself."""
+
+    index: int
+    """Which call of the answer, from 0 on."""
+    id: str | None = None
+    """In the call's first part only; so is the name."""
+    name: str | None = None
+    arguments: str = ""
+    """More of the arguments' JSON text."""
+
+
+@dataclass(frozen=True, slots=True)
 class TokenOutput:
     """One event of one stream: a token, an ending, a failure, or a token that ends it.
 
@@ -224,6 +268,10 @@ class TokenOutput:
     """On the last event: what of the request's constraint was not held, or more narrowly than it says."""
     stopped_by: str | int | None = None
     """On the last event: the stop string, or the stop id that is no eos id, that ended the text, where it is known."""
+    named_tokens: tuple[NamedToken, ...] = ()
+    """The tokens of `text`, from a model without ids that was asked for logprobs and has them."""
+    tool_calls: tuple[ToolCallPart, ...] = ()
+    """What this event adds to calls, from a model that tells calls from text itself."""
 
     @property
     def last(self) -> bool:
@@ -294,6 +342,9 @@ class ModelInfo:
     attention: `Triton`, `flash-attn 3`, `torch`."""
     max_top_logprobs: int | None = None
     """Most alternatives that a token carries; None where it is not known."""
+    text_only: bool = False
+    """Whether it takes conversations and gives text, without ids: a pool of providers. It tells tool calls from text
+    itself, and passes constraints on."""
 
 
 ModelPhase: TypeAlias = Literal["unloaded", "queued", "loading", "ready", "unloading", "failed"]

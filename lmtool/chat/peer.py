@@ -181,7 +181,7 @@ class Waiting:
 
 
 def _text_peer(client: LmtpClient, info: ModelInfo, url: str) -> Peer:
-    if info.tokenizer is None:
+    if info.tokenizer is None and not info.text_only:
         raise UsageError(
             f"the server at {url} accepts and sends token ids only",
             "name its model's tokenizer, a hub name or a folder:  --tokenizer NAME",

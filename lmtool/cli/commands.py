@@ -42,6 +42,8 @@ class Group:
 TREE: tuple[Command | Group, ...] = (
     Command("serve", "serve", "Serve a model over LMTP.", "Run"),
     Command("balance", "balance", "Balance the load of many servers behind one address.", "Run"),
+    Command("gateway", "gateway", "Serve pools of providers: strategies, fallback, one API.", "Run"),
+    Command("pools", "pools", "Show a gateway's pools: models, health, counts, costs.", "Ask"),
     Command("chat", "chat", "Chat with a model: one answer, or a conversation.", "Ask"),
     Command("score", "score", "Compute logprob, probability and perplexity of texts.", "Ask"),
     Command("info", "info", "Describe a server's model and protocol.", "Ask"),

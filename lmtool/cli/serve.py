@@ -24,6 +24,7 @@ from lmtool.serving.config import (
     LifeConfig,
     ListenConfig,
     ModelsConfig,
+    PoolsConfig,
     ReplicasConfig,
     ServiceConfig,
     ServingConfig,
@@ -55,6 +56,7 @@ async def serve(
     batch_size: int | None = option(None, "LMQL's --max-streams.", minimum=1, hidden=True),
     static: bool = option(False, "Load no other models: always so, except with auto.", MODELS),
     record: str | None = option(None, "Record traffic as a trace; a folder: one a connection.", OUTPUT, metavar="FILE"),
+    pools: str | None = option(None, "Serve the pools of this file too, see gateway.", MODELS, metavar="FILE"),
     inspect: bool = option(False, "Show the traffic: lmtool inspect on this server.", OUTPUT),
 ) -> None:
     """Serve a model over LMTP, Evergreen, and HTTP as OpenAI's and Anthropic's APIs.
@@ -91,7 +93,8 @@ async def serve(
     )
     policy = AccessPolicy() if stdio else access.policy(listen, common.api_key)
     await asyncio.to_thread(check_device, backend, engine)
-    service = ServiceConfig(models, engine, server, backend, policy, http=http, evergreen=evergreen)
+    pooled = _pools(pools)
+    service = ServiceConfig(models, engine, server, backend, policy, http=http, evergreen=evergreen, pools=pooled)
     workers = commands(replicas, service, dict(os.environ), verbose=bool(common.verbose))
     config = ServingConfig(
         None if stdio else listen,
@@ -109,6 +112,18 @@ async def serve(
         await serve_inspected(config, common, common.output())
     else:
         await run(config, common.output())
+
+
+def _pools(file: str | None) -> PoolsConfig | None:
+    """The pools of a file; None without one. Raises `FileError`."""
+    if file is None:
+        return None
+    from lmtool.serving.composition import need_gateway_packages
+
+    need_gateway_packages()
+    from lmtool.gateway.config_reader import load
+
+    return PoolsConfig(load(file), file)
 
 
 def _check_contradictions(

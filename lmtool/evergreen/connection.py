@@ -7,18 +7,17 @@ A transport calls `run` with functions that receive and send frames. Programs re
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from lmtool.errors import ConnectError
+from lmtool.errors import ConnectError, LmtoolError
 from lmtool.evergreen.action_tasks import ActionTasks
 from lmtool.evergreen.actions import Registry
 from lmtool.evergreen.messages import Action, NamedParameter, SessionMessage, TargetSpec
 from lmtool.evergreen.node_io import InputNode, OutputNode
 from lmtool.evergreen.session import ActionReceived, Session
-from lmtool.evergreen.status import Abort, Status, quoted
+from lmtool.evergreen.status import Abort, Status, abort_of, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -88,7 +87,7 @@ class Connection:
 
         Whatever it ends with, its actions are cancelled, and their tasks have ended, when this returns.
         """
-        self._rest(time.monotonic())
+        self._rest()
         reader, writer = asyncio.create_task(self._read(receive)), asyncio.create_task(self._write(send))
         over = asyncio.create_task(self._over.wait())
         running = {reader, writer}
@@ -107,7 +106,18 @@ class Connection:
             raise self.failure
         for end in ends[:2]:
             if isinstance(end, Exception):
-                raise end
+                raise self._reason(end)
+
+    def _reason(self, end: Exception) -> Abort | ConnectError:
+        """What a session's end by this error is; a bug of ours is told to the event loop, and INTERNAL."""
+        if isinstance(end, ConnectError):
+            return end
+        if not isinstance(end, LmtoolError):
+            context = {"message": "an Evergreen session failed", "exception": end}
+            asyncio.get_running_loop().call_exception_handler(context)
+            end = Abort(Status.INTERNAL, f"this end of the session failed ({type(end).__name__})")
+        self.failure = abort_of(end)
+        return self.failure
 
     async def _read(self, receive: Receive) -> None:
         try:
@@ -115,15 +125,17 @@ class Connection:
                 await self.receive(message)
             self.session.feed_end()
             self._sendable.set()
-        except Abort as abort:
-            self.fail(abort)
+        except ConnectError:
+            raise
+        except LmtoolError as error:
+            self.fail(abort_of(error))
 
     async def receive(self, message: SessionMessage) -> None:
         """Take a message of the peer. Raises `Abort`."""
         for _ in self.session.feed_slices(message):
             await asyncio.sleep(0)
         events = self.session.finish_feed(message)
-        self._rest(time.monotonic())
+        self._rest()
         self._handle(events)
         for event in events:
             if isinstance(event, ActionReceived):
@@ -204,24 +216,26 @@ class Connection:
 
     # Time.
 
-    def _rest(self, now: float) -> None:
+    def _rest(self) -> None:
         """Something has happened: count idle time from here."""
+        now = asyncio.get_running_loop().time()
         self.session.note_traffic(now)
-        if self._timer is None:
-            self._set_timer(now)
+        if self._timer is None or self._timer.when() > self.session.deadline:
+            self._set_timer()
 
-    def _set_timer(self, now: float) -> None:
-        delay = max(0.0, self.session.deadline - now)
-        self._timer = asyncio.get_running_loop().call_later(delay, self._check_time)
+    def _set_timer(self) -> None:
+        """Look at the time at the next deadline; one that moves away meanwhile is found out then."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self._over.is_set():
+            self._timer = asyncio.get_running_loop().call_at(self.session.deadline, self._check_time)
 
     def _check_time(self) -> None:
-        now = time.monotonic()
         try:
-            self._handle(self.session.check_time(now))
+            self._handle(self.session.check_time(asyncio.get_running_loop().time()))
         except Abort as abort:
             self.fail(abort)
-            return
-        self._set_timer(now)
+        self._set_timer()
 
     # Nodes, for `node_io`.
 
@@ -283,7 +297,7 @@ class Connection:
     def end_action(self, record: ActionRecord) -> None:
         """An action of the peer has ended; its open outputs are closed."""
         self._handle(self.session.end_action(record))
-        self._rest(time.monotonic())
+        self._rest()
 
     def node(self, node_id: str) -> InputNode:
         """A node of the session to read, also one that has not arrived yet. Raises `Abort`."""
@@ -341,8 +355,5 @@ class Connection:
 
     def set_ttl(self, node_id: str, seconds: float) -> None:
         """Drop a node and what is below it after a time in seconds. Raises `Abort`, NOT_FOUND."""
-        now = time.monotonic()
-        self.session.set_ttl(node_id, now + seconds)
-        if self._timer is not None:
-            self._timer.cancel()
-        self._set_timer(now)
+        self.session.set_ttl(node_id, asyncio.get_running_loop().time() + seconds)
+        self._set_timer()

@@ -164,8 +164,14 @@ class EvergreenServer:
     async def read(self, connection: Connection, frame: str | bytes) -> SessionMessage:
         """The message of a frame; a long one is read in another process. Raises `Abort`."""
         decoder = partial(decode, limits=self.plugs.config.limits)
-        message = await run_in_subprocess(decoder, frame) if is_long(frame) else decoder(frame)
-        self.observe(connection, ">", message)
+        if not is_long(frame):
+            message = decoder(frame)
+            self.observe(connection, ">", message)
+            return message
+        message = await run_in_subprocess(decoder, frame)
+        if self.plugs.tap is not None:
+            value = await asyncio.to_thread(json_value, message)
+            self.plugs.tap.message(connection.number, ">", value)
         return message
 
     # WebSocket.

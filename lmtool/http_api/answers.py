@@ -6,13 +6,12 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lmtool.http_api.tools.deltas import Plain, Reader
+from lmtool.http_api.tools.deltas import Delta, Plain, Reader
 from lmtool.types import ToolCall, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lmtool.http_api.tools.deltas import Delta
     from lmtool.types import TokenOutput
 
 
@@ -51,7 +50,7 @@ class Answer:
     outputs: list[TokenOutput] = field(default_factory=list)
     """Those with a token."""
     ended: str | None = None
-    """`stop`, `length` or `cancelled`."""
+    """`stop`, `length`, `content_filter` or `cancelled`."""
     usage: Usage | None = None
     warnings: tuple[str, ...] = ()
     stopped_by: str | int | None = None
@@ -66,7 +65,8 @@ class Answer:
         mark = "" if output.token is None else self.marks.get(output.token, "")
         text = mark + (output.text or "")
         deltas = [*self.reader.push(text)]
-        if output.token is not None:
+        deltas += [Delta("", part.index, part.name, part.arguments, part.id) for part in output.tool_calls]
+        if output.token is not None or output.named_tokens:
             self.outputs.append(output)
         if output.finish_reason is not None:
             deltas += self.reader.finish()
@@ -81,7 +81,7 @@ class Answer:
         for delta in deltas:
             self.text += delta.text
             if delta.name is not None:
-                self.calls.append(Call(self._new_id(), delta.name))
+                self.calls.append(Call(delta.id or self._new_id(), delta.name))
             if delta.call is not None:
                 self.calls[delta.call].arguments += delta.arguments
 

@@ -45,7 +45,8 @@ class Generation:
 
         Raises `ApiError`, or `RequestError` where the chat template refuses the messages.
         """
-        if self.call.logprobs is not None or self.call.echo or self.call.prompt_logprobs is not None:
+        needs_ids = self.call.logprobs is not None and not self.served.info.text_only
+        if needs_ids or self.call.echo or self.call.prompt_logprobs is not None:
             self.served.need_tokenizer()
         tokenizer = self.served.tokenizer
         if tokenizer is None or not (count or len(self.call.prompts) > 1):
@@ -60,6 +61,8 @@ class Generation:
     def _answer_constraint(self) -> Constraint | None:
         """What the answers must match: the request's own form, or calls where it allows them. Raises `ApiError`."""
         tools, form = self.call.tools, self.call.constraint
+        if self.served.info.text_only:  # it takes tools as they are
+            return None if tools is not None and tools.forced else form
         if tools is None or tools.forced:
             return form
         if form is None:
@@ -94,13 +97,13 @@ class Generation:
         answer = Answer(index, self.call.logprobs, self._reader(form), id_length=form.id_length)
         if self.call.tools is not None and not self.call.tools.parallel:
             answer.max_calls = 1
-        if self.call.tools is not None and not self.call.tools.forced:
+        if self.call.tools is not None and not self.call.tools.forced and not self.served.info.text_only:
             answer.marks = {number: mark for mark, number in self._special_marks.items()}
         return answer
 
     def _reader(self, form: ToolCallParser) -> Reader:
         tools = self.call.tools
-        if tools is None:
+        if tools is None or self.served.info.text_only:
             return Plain()
         if tools.mode == "named":
             return NamedToolReader(tools.tools[0].name)
@@ -157,6 +160,7 @@ class Generation:
             constraint=self.constraint,
             priority=call.priority,
             logits_processors=call.logits_processors,
+            chat=call.chat_options() if self.served.info.text_only else None,
         )
 
     async def finish(self) -> None:

@@ -64,11 +64,12 @@ async def read_request(
 
     limits: of the models' prompts; what is beyond them is refused.
     """
-    body, read_body = await _body(request), partial(_read, read, limits or {})
-    return await run_in_subprocess(read_body, body) if is_long(body) else read_body(body)
+    body, decode_body = await read_body(request), partial(_read, read, limits or {})
+    return await run_in_subprocess(decode_body, body) if is_long(body) else decode_body(body)
 
 
-async def _body(request: Request) -> bytes:
+async def read_body(request: Request) -> bytes:
+    """The bytes of a request. Raises `ApiError` for more than `MAX_BYTES`."""
     chunks, size = [], 0
     async for chunk in request.stream():
         chunks.append(chunk)

@@ -13,8 +13,8 @@ from lmtool.errors import ConstraintError
 from lmtool.http_api import errors
 from lmtool.http_api.decoding import Body, Fields, refuse, wrong
 from lmtool.logit_bias import pack_bias
-from lmtool.sampling_parameters import NUMERIC_PARAMETERS
-from lmtool.types import ChatPrompt, SamplingParams
+from lmtool.sampling_parameters import DEFAULTS, NUMERIC_PARAMETERS
+from lmtool.types import ChatOptions, ChatPrompt, SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,6 +62,8 @@ class Call:
     """What may be called, or must be."""
     priority: int = 0
     logits_processors: tuple[NamedProcessor, ...] = ()
+    parameters: frozenset[str] = frozenset()
+    """Fields of `sampling` that the client has set."""
 
     @property
     def width(self) -> int:
@@ -72,6 +74,15 @@ class Call:
         """Raise `ContextOverflowError` for a prompt that cannot fit."""
         for prompt in self.prompts:
             limits.check_prompt(prompt)
+
+    def chat_options(self) -> ChatOptions:
+        """What a model without ids needs to know beside prompt and parameters."""
+        options = ChatOptions(self.parameters, logprobs=self.logprobs)
+        if (tools := self.tools) is None or tools.mode == "none":
+            return options
+        name = tools.tools[0].name if tools.mode == "named" else None
+        parallel = None if tools.parallel else False
+        return replace(options, tool_choice=tools.mode, tool_name=name, parallel_tool_calls=parallel)
 
     def seed(self, index: int) -> int | None:
         """The seed of an answer: those to one prompt must differ."""
@@ -129,6 +140,23 @@ class SamplingFields(Body):
             top_logprobs=logprobs or 0,
             logprobs_mode="biased" if logprobs is None else "raw",
         )
+
+
+def set_parameters(request: Body) -> frozenset[str]:
+    """The fields of `SamplingParams` that a request of any API has set."""
+    spellings = {name: name for name in DEFAULTS} | _SPELLINGS
+    return frozenset(name for spelling, name in spellings.items() if getattr(request, spelling, None) is not None) - {
+        "top_logprobs",
+        "logprobs_mode",
+    }
+
+
+_SPELLINGS = {
+    "max_completion_tokens": "max_tokens",
+    "max_output_tokens": "max_tokens",
+    "stop_sequences": "stop",
+}
+"""Other names of parameters, in one API or another."""
 
 
 def _or(value: float | None, default: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from typing import TYPE_CHECKING, cast, get_args
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -20,7 +20,7 @@ from lmtool.lmtp.messages import (
     ServerMessage,
     UnknownMessage,
 )
-from lmtool.types import FinishReason, LoadProgress, TokenOutput, Usage
+from lmtool.types import FinishReason, LoadProgress, NamedToken, TokenOutput, ToolCallPart, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,6 +40,8 @@ def write_output(output: TokenOutput, *, extended: bool) -> bytes:
     stream_id = msgspec.Raw(str(output.stream_id).encode())
     if output.error is not None:
         return _error_entry(stream_id, output.error, output.error_code if extended else None)
+    if output.named_tokens or output.tool_calls:
+        return json_text.dump(_text_entry(stream_id, output))
     has_token, alternatives = output.token is not None, output.top_logprobs
     return json_text.dump(
         _WrittenEntry(
@@ -66,6 +68,29 @@ class _WrittenEntry(msgspec.Struct, gc=False):
     text: str | UnsetType
     usage: Usage | UnsetType
     warnings: tuple[str, ...] | UnsetType
+
+
+def _text_entry(stream_id: msgspec.Raw, output: TokenOutput) -> dict[str, object]:
+    """An entry of a model without ids: tokens by their texts, and what was added to tool calls (TXT-5)."""
+    entry: dict[str, object] = {
+        "stream_id": stream_id,
+        "finish_reason": output.finish_reason,
+        "text": output.text or "",
+    }
+    if output.named_tokens:
+        entry["tokens"] = [
+            {
+                "bytes": list(one.piece),
+                "logprob": _finite(one.logprob),
+                "top_logprobs": [
+                    [list(piece), logprob] for piece, logprob in one.top_logprobs if math.isfinite(logprob)
+                ],
+            }
+            for one in output.named_tokens
+        ]
+    if output.tool_calls:
+        entry["tool_calls"] = output.tool_calls
+    return entry
 
 
 def write_message(message: ModelInfoAnswer | ModelsAnswer | RequestFailed | Progress | FieldsIgnored) -> bytes:
@@ -99,6 +124,19 @@ def _finite(logprob: float | None) -> float | None:
     return LEAST_LOGPROB if logprob < 0 else 0.0
 
 
+class _NamedToken(msgspec.Struct, kw_only=True):
+    """A token of a model without ids."""
+
+    bytes: list[Annotated[int, msgspec.Meta(ge=0, le=255)]]
+    logprob: float | None = None
+    top_logprobs: list[tuple[list[Annotated[int, msgspec.Meta(ge=0, le=255)]], float]] = []
+
+    def token(self) -> NamedToken:
+        """The token."""
+        top = tuple((bytes(piece), logprob) for piece, logprob in self.top_logprobs)
+        return NamedToken(bytes(self.bytes), self.logprob, top)
+
+
 class _Fields(msgspec.Struct, kw_only=True):
     """What an entry of a TOKEN list says of its stream."""
 
@@ -111,6 +149,8 @@ class _Fields(msgspec.Struct, kw_only=True):
     error: str | None = None
     error_code: str | None = None
     warnings: tuple[str, ...] | None = None
+    tokens: list[_NamedToken] | None = None
+    tool_calls: tuple[ToolCallPart, ...] | None = None
 
 
 class _Entry(_Fields, kw_only=True):
@@ -162,6 +202,8 @@ def _output(stream_id: str, entry: _Fields) -> TokenOutput:
         entry.error,
         entry.error_code if entry.error is None else entry.error_code or "server",
         entry.warnings or (),
+        named_tokens=() if entry.tokens is None else tuple([token.token() for token in entry.tokens]),
+        tool_calls=entry.tool_calls or (),
     )
 
 

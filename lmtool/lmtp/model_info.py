@@ -35,6 +35,8 @@ def to_wire(info: ModelInfo, limits: Mapping[str, int | None] | None = None) -> 
     if info.tokenizer is not None:
         members["tokenizer"] = {"name": info.tokenizer.name, "sha256": info.tokenizer.sha256}
     members["chat_template"] = info.chat_template
+    if info.text_only:
+        members["text_only"] = True
     if info.tool_calls is not None:
         members["tool_calls"] = info.tool_calls
     members["versions"] = dict(info.versions)
@@ -59,6 +61,7 @@ def from_wire(members: Mapping[str, object] | str, model: str | None) -> ModelIn
         eos_token_ids=tuple(token for token in _list(members, "eos_token_ids") if isinstance(token, int)),
         tokenizer=_tokenizer(members.get("tokenizer")),
         chat_template=members.get("chat_template") is True,
+        text_only=members.get("text_only") is True,
         tool_calls=_tool_calls(members.get("tool_calls")),
         versions=_versions(members),
         max_top_logprobs=_number(limits, "top_logprobs") if isinstance(limits, dict) else None,

@@ -86,7 +86,7 @@ class ChatAnswer:
             if isinstance(event, AnswerFailed):
                 self.failure = self.failure or event
             elif isinstance(event, TokenUsage):
-                self.usage = _newer(self.usage, event)
+                self.usage = newer_usage(self.usage, event)
             else:
                 self._add_to(self.choices.setdefault(event.choice, AnswerChoice()), event)
 
@@ -111,7 +111,7 @@ class ChatAnswer:
         return bool(self.choices) and all(choice.finish_reason is not None for choice in self.choices.values())
 
 
-def _newer(old: TokenUsage, new: TokenUsage) -> TokenUsage:
+def newer_usage(old: TokenUsage, new: TokenUsage) -> TokenUsage:
     """The counts of two events of one answer: the later one's, where it has them."""
 
     def count(name: str) -> int | None:

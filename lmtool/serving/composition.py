@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from lmtool.engine.model_manager import ModelManager
     from lmtool.evergreen.action_tasks import ActionLog
     from lmtool.evergreen.server import EvergreenServer
+    from lmtool.gateway.pools import Pools
     from lmtool.guide.compiler import MatcherCompiler
     from lmtool.interfaces import Face, GuideCompiler, LoadedModel
     from lmtool.lmtp.balancer import Balancer
@@ -48,6 +49,8 @@ Models: TypeAlias = "ModelManager | Balancer"
 
 SERVE_PACKAGES = ("torch", "transformers", "safetensors", "starlette", "uvicorn", "llguidance", "google.protobuf")
 INSTALL_SERVE = "pip install 'lmtool[serve]'"
+GATEWAY_PACKAGES = ("starlette", "uvicorn", "yaml")
+INSTALL_GATEWAY = "pip install 'lmtool[gateway]'"
 
 _log = logging.getLogger(__name__)
 
@@ -149,7 +152,7 @@ GUIDE_METRICS: tuple[tuple[str, str, Literal["counter", "gauge"], str], ...] = (
 """Field of the compiler's counts, and its metric after `lmtool_guide_`."""
 
 
-def model_metrics(models: Models, loader: Loader) -> list[MetricFamily]:
+def model_metrics(models: Models | None, loader: Loader) -> list[MetricFamily]:
     """Streams of all models or workers, and what compiling constraints has taken."""
     from lmtool.lmtp.balancer import Balancer
 
@@ -212,8 +215,20 @@ def models_of(config: ServiceConfig, loader: Loader) -> Models:
     )
 
 
+def pools_of(config: ServiceConfig, models: Models | None) -> Pools | None:
+    """The pools of a server, which stand for its models as well; None where it has none. Raises `FileError`."""
+    if config.pools is None:
+        return None
+    from lmtool.gateway.pools import OwnModels, Pools
+    from lmtool.lmtp.endpoint import parse
+
+    own = None if models is None else OwnModels(models, models, models)
+    local = None if config.pools.local is None else parse(config.pools.local, config.pools.key)
+    return Pools(config.pools.gateway, own, local)
+
+
 def lmtp_server(
-    models: Models, config: ServiceConfig, log: Callable[[RequestLog], None], tap: ServerTap | None
+    models: Models | Pools, config: ServiceConfig, log: Callable[[RequestLog], None], tap: ServerTap | None
 ) -> LmtpServer:
     """LMTP, over a port or a pipe. log: gets each request that ended; tap: is shown every frame."""
     from lmtool.lmtp.connection import Plugs
@@ -223,22 +238,31 @@ def lmtp_server(
 
 
 def faces(
-    models: Models, config: ServiceConfig, health: Health, log: Callable[[RequestLog], None], tap: ServerTap | None
+    models: Models | Pools,
+    config: ServiceConfig,
+    health: Health,
+    log: Callable[[RequestLog], None],
+    tap: ServerTap | None,
 ) -> list[Face]:
     """Every protocol on the port; a further one is a room of its own and a line here."""
     from lmtool.http_api.models import ApiConfig
     from lmtool.http_api.server import OpenAIServer
 
     api = ApiConfig(config.models.tool_call_parser, health.count_answer, config.engine.max_logprobs)
-    return [
-        lmtp_server(models, config, log, tap),
-        OpenAIServer(models, api, catalogue=models),
-        evergreen_server(models, config, log, tap),
-    ]
+    mounted: list[Face] = [lmtp_server(models, config, log, tap), OpenAIServer(models, api, catalogue=models)]
+    if not config.pools_only:
+        mounted.append(evergreen_server(models, config, log, tap))
+    if config.pools is not None:
+        from lmtool.gateway.pools import Pools
+        from lmtool.gateway.server import GatewayServer
+
+        assert isinstance(models, Pools)
+        mounted.insert(0, GatewayServer(models))  # its /v1/{pool}/chat before what takes any path
+    return mounted
 
 
 def evergreen_server(
-    models: Models, config: ServiceConfig, log: Callable[[RequestLog], None], tap: ServerTap | None
+    models: Models | Pools, config: ServiceConfig, log: Callable[[RequestLog], None], tap: ServerTap | None
 ) -> EvergreenServer:
     """Evergreen, over WebSocket and gRPC. log: gets each action that ended; tap: is shown every message."""
     from lmtool.evergreen.menu import menu
@@ -293,11 +317,16 @@ def need_serve_packages() -> None:
     need_packages(SERVE_PACKAGES)
 
 
-def need_packages(names: Sequence[str]) -> None:
+def need_gateway_packages() -> None:
+    """Raise `ResourceError` with the install line when a package is missing that pools need."""
+    need_packages(GATEWAY_PACKAGES, "a gateway", INSTALL_GATEWAY)
+
+
+def need_packages(names: Sequence[str], what: str = "serving a model", install: str = INSTALL_SERVE) -> None:
     """Raise `ResourceError` with the install line when one of these packages is missing."""
     missing = [name for name in names if not _is_installed(name)]
     if missing:
-        raise ResourceError(f"serving a model needs {', '.join(missing)}", f"install it:  {INSTALL_SERVE}")
+        raise ResourceError(f"{what} needs {', '.join(missing)}", f"install it:  {install}")
 
 
 def _is_installed(name: str) -> bool:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lmtool.engine.model_slot import ServedModel
+    from lmtool.gateway.config import GatewayConfig
 
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
 MODELS = "Models"
@@ -237,6 +238,19 @@ class ReplicasConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolsConfig:
+    """Pools of providers that a server has."""
+
+    gateway: GatewayConfig
+    file: str | None = None
+    """Where it was read, and is read again after SIGHUP; None: it has no file."""
+    local: str | None = field(default=None, repr=False)
+    """Endpoint of the server whose model `local` members stand for, where there are no models in this process."""
+    key: str | None = field(default=None, repr=False)
+    """Its API key."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceConfig:
     """Everything that decides what a server serves and how."""
 
@@ -251,6 +265,10 @@ class ServiceConfig:
     balances: bool = False
     """Whether the workers are independent servers, which announce their models themselves; else they serve `models`."""
     http: HttpConfig = field(default_factory=HttpConfig)
+    pools: PoolsConfig | None = None
+    """Pools beside the models, or in their place."""
+    pools_only: bool = False
+    """Whether there are no models beside the pools."""
     evergreen: EvergreenOptions = field(default_factory=EvergreenOptions)
 
 

@@ -70,6 +70,14 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
+class Reloaded:
+    """The file of pools was read again, and is in use."""
+
+    event: ClassVar[str] = "reloaded"
+    pools: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LoggedWarning:
     """Something went wrong, or not as well as it could, and the server goes on."""
 
@@ -92,7 +100,7 @@ class Stopped:
     event: ClassVar[str] = "stopped"
 
 
-Event: TypeAlias = Started | Listening | Loading | Ready | Finished | LoggedWarning | Draining | Stopped
+Event: TypeAlias = Started | Listening | Loading | Ready | Finished | Reloaded | LoggedWarning | Draining | Stopped
 
 
 def as_json(event: Event, time: str) -> str:
@@ -123,6 +131,8 @@ def as_lines(event: Event, clock: str, columns: int) -> list[str]:
             ]
         case Finished():
             return [f"{clock}  {request_line(event.request)}"]
+        case Reloaded():
+            return [f"reloaded: pools {', '.join(event.pools)}"]
         case LoggedWarning():
             return [f"warning: {event.message}"]
         case Draining():

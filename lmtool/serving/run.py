@@ -7,6 +7,7 @@ import contextlib
 import gc
 import logging
 import os
+import signal
 import sys
 import time
 import traceback
@@ -17,7 +18,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from lmtool import __version__
 from lmtool.errors import FileError, LmtoolError, ResourceError
 from lmtool.serving.console import Console, unbuffered
-from lmtool.serving.events import Draining, Finished, Listening, Loading, LoggedWarning, Ready, Started, Stopped
+from lmtool.serving.events import (
+    Draining,
+    Finished,
+    Listening,
+    Loading,
+    LoggedWarning,
+    Ready,
+    Reloaded,
+    Started,
+    Stopped,
+)
 from lmtool.serving.interrupts import Interrupts, watch
 from lmtool.serving.listening import bind, explain, url
 from lmtool.serving.model_names import served
@@ -117,6 +128,7 @@ class _Run:
             where = await self._open(service, sockets)
             info = await self._load(service)
             gc.freeze()  # what was imported and loaded stays; looking through it again would only cost latency
+            self._watch_reloads(service)
             self.ready_file.write(where)
             self.console.emit(Ready(info, time.perf_counter() - self.began))
             await self._serve(service)
@@ -171,6 +183,20 @@ class _Run:
                 async with asyncio.timeout(AT_ONCE):
                     await service.close()
             self._leave(self.interrupts.exit_status)
+
+    def _watch_reloads(self, service: Service) -> None:
+        """Read the file of pools again at each SIGHUP; a bad one changes nothing, and the log says so."""
+        pools = self.config.service.pools
+        if pools is None or pools.file is None or not hasattr(signal, "SIGHUP"):
+            return
+
+        def reload() -> None:
+            try:
+                self.console.emit(Reloaded(tuple(service.reload_pools())))
+            except LmtoolError as error:
+                self.console.emit(LoggedWarning(f"the pools stay as they were: {error.sentence}"))
+
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
 
     def _leave(self, status: int) -> NoReturn:
         """Exit without waiting for running threads, which a return from `main` would do."""

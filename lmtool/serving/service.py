@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lmtool.errors import LmtoolError
 from lmtool.lmtp.balancer import Balancer
-from lmtool.serving.composition import Loader, faces, lmtp_server, model_metrics, models_of
+from lmtool.serving.composition import Loader, faces, lmtp_server, model_metrics, models_of, pools_of
 from lmtool.serving.config import HttpConfig, ServiceConfig
 from lmtool.serving.health import Health, routes
 
@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 
     from lmtool.access.policy import AccessPolicy
     from lmtool.evergreen.grpc_server import GrpcServer
+    from lmtool.gateway.pools import Pools
     from lmtool.interfaces import Face, MetricFamily, TokenModel
     from lmtool.lmtp.config import ServerConfig
     from lmtool.lmtp.request_log import RequestLog
     from lmtool.lmtp.server import LmtpServer
+    from lmtool.serving.composition import Models
     from lmtool.trace.server_tap import ServerTap
     from lmtool.types import LoadProgress, ModelInfo
 
@@ -48,7 +50,8 @@ class Service:
         self._log = log
         self._tap = tap
         self._loader = Loader(config.engine, config.backend, models=config.models)
-        self._models = models_of(config, self._loader)
+        self._models = None if config.pools_only else models_of(config, self._loader)
+        self._pools = pools_of(config, self._models)
         self._http_server: uvicorn.Server | None = None
         self._grpc_server: GrpcServer | None = None
         self._wire: TextIO | None = None
@@ -59,8 +62,27 @@ class Service:
 
     @property
     def model(self) -> TokenModel:
-        """The models, for callers in this process."""
-        return self._models
+        """The models and pools, for callers in this process."""
+        return self._served
+
+    @property
+    def _served(self) -> Models | Pools:
+        served = self._pools or self._models
+        assert served is not None, "a service has models or pools"
+        return served
+
+    def reload_pools(self) -> list[str]:
+        """Read the file of pools again; the names of the pools that are in use from now on.
+
+        Raises `FileError` for a file with faults, which changes nothing.
+        """
+        from lmtool.gateway.config_reader import load
+
+        assert self._pools is not None
+        assert self._config.pools is not None
+        assert self._config.pools.file is not None
+        self._pools.configure(load(self._config.pools.file))
+        return [pool.id for pool in self._pools.pools]
 
     @property
     def streams(self) -> int:
@@ -70,7 +92,7 @@ class Service:
     def listen(self, sockets: list[socket.socket]) -> None:
         """Answer on sockets that are bound and listening, from now on; requests wait while the model loads."""
         config = self._config
-        self.faces = faces(self._models, config, self.health, self._ended, self._tap)
+        self.faces = faces(self._served, config, self.health, self._ended, self._tap)
         self._http_server = http_server(self._application(), config.access, config.server, config.http)
         self._tasks.append(asyncio.create_task(self._http_server.serve(sockets)))
 
@@ -85,7 +107,7 @@ class Service:
 
     def talk(self) -> None:
         """Answer on this process's stdin and stdout, which nothing else may use from now on."""
-        server = lmtp_server(self._models, self._config, self._ended, self._tap)
+        server = lmtp_server(self._served, self._config, self._ended, self._tap)
         self.faces = [server]
         self._tasks.append(asyncio.create_task(self._talk(server)))
 
@@ -94,7 +116,7 @@ class Service:
 
         on_progress: called in the event loop.
         """
-        if self.health.model is None and not self._config.workers:
+        if self._models is None or (self.health.model is None and not self._config.workers):
             self.health.state = "ready"
             return None
 
@@ -145,7 +167,10 @@ class Service:
             for task in self._tasks:
                 task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._models.close()
+        if self._pools is not None:
+            await self._pools.close()
+        if self._models is not None:
+            await self._models.close()
 
     def _ended(self, entry: RequestLog) -> None:
         self.health.count(entry)
@@ -161,7 +186,11 @@ class Service:
         from starlette.applications import Starlette
 
         mounted = [route for face in self.faces for route in face.routes()]
-        application = Starlette(routes=[*routes(self.health, self._metrics), *mounted])
+        application: Any = Starlette(routes=[*routes(self.health, self._metrics), *mounted])
+        if self._pools is not None:
+            from lmtool.gateway.server import noting_attempts
+
+            application = noting_attempts(application)
         return application if self._tap is None else self._tap.around(application, leave_out=("/health", "/metrics"))
 
     async def _talk(self, server: LmtpServer) -> None:

@@ -8,6 +8,9 @@ import json
 import pytest
 
 from lmtool.evergreen.actions import ActionCall, ActionType, Port
+from lmtool.evergreen.connection import Connection
+from lmtool.evergreen.in_process import in_process
+from lmtool.evergreen.messages import SessionMessage
 from lmtool.evergreen.status import Abort, Status
 from tests.evergreen.harness import action, registry, session
 
@@ -89,9 +92,6 @@ async def test_the_peer_may_offer_actions():
         answer = (await call.control.invoke("UPPER", {"text": "from the server"}, ["text"]))["text"]
         await call.outputs["out"].write(await answer.value())
 
-    from lmtool.evergreen.connection import Connection
-    from lmtool.evergreen.in_process import in_process
-
     server = Connection(registry(ActionType("ASK", (), (Port("out"),), ask)))
     async with in_process(server, Connection(registry())) as client:
         assert await (await client.invoke("ASK", {}, ["out"]))["out"].text() == "FROM THE SERVER"
@@ -107,3 +107,25 @@ async def test_a_late_handler_aborts():
         async with session(registry(ActionType("SLEEP", (), (Port("out"),), sleep, seconds=0.01))) as client:
             await (await client.invoke("SLEEP", {}, ["out"]))["out"].value()
     assert caught.value.status is Status.DEADLINE_EXCEEDED
+
+
+@pytest.mark.parametrize("where", ["receive", "send"])
+async def test_a_bug_is_internal(where):
+    """A failure of the transport itself is INTERNAL, never UNKNOWN, and the event loop is told."""
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+    asked = [SessionMessage((), (action("NOTHING", {}, {"status": "s"}),))]
+
+    async def receive() -> SessionMessage | None:
+        if where == "receive":
+            raise ZeroDivisionError
+        return asked.pop() if asked else await asyncio.Event().wait()
+
+    async def send(message: SessionMessage | None) -> None:
+        raise ZeroDivisionError
+
+    connection = Connection(registry())
+    with pytest.raises(Abort, match="ZeroDivisionError") as caught:
+        await connection.run(receive, send)
+    assert caught.value.status is connection.failure.status is Status.INTERNAL
+    assert [type(each) for each in told] == [ZeroDivisionError]

@@ -163,6 +163,35 @@ def test_inputs_that_do_not_come():
     assert working.check_time(100_000) == []
 
 
+async def test_an_input_that_does_not_come_is_noticed_in_time():
+    """The time for inputs counts from the action on, however long a session may idle."""
+    limits = SessionLimits(idle_seconds=600, input_seconds=0.2)
+    server = EvergreenServer(Plugs(registry(), EvergreenConfig(limits)))
+    async with grpc_serving(server) as address, grpc_session(address) as caller:
+        await caller.send(actions=ASK.actions)
+        status, text = await caller.failure()
+        assert (status, "input_seconds" in text) == ("DEADLINE_EXCEEDED", True)
+
+
+async def test_a_stalled_call_keeps_nothing():
+    """A call whose client takes no byte loses its session and its action, though it is open until the client leaves."""
+    cancelled = asyncio.Event()
+
+    async def flood(call) -> None:
+        try:
+            while True:
+                await call.outputs["out"].write(bytes(100_000))
+        finally:
+            cancelled.set()
+
+    limits = SessionLimits(stall_seconds=0.3, unread_bytes=100_000)
+    server = EvergreenServer(Plugs(registry(ActionType("FLOOD", (), (Port("out"),), flood)), EvergreenConfig(limits)))
+    async with grpc_serving(server) as address, grpc_session(address) as caller:
+        await caller.send(actions=[action("FLOOD", {}, {"out": "out"})])
+        await asyncio.wait_for(cancelled.wait(), PATIENCE)
+        await until(lambda: not server._sessions)
+
+
 async def test_half_closed_in_the_middle():
     """A call that half-closes with an input missing is FAILED_PRECONDITION at once."""
     server = EvergreenServer(Plugs(registry()))

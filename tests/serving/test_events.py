@@ -69,6 +69,16 @@ def test_the_listen_line_tells_what_to_try() -> None:
     ]
 
 
+def test_the_port_of_grpc_is_told() -> None:
+    """Where Evergreen is spoken over gRPC stands below where the server listens, for people and for machines."""
+    event = Listening("ws://127.0.0.1:8080/", False, "lmtool chat", "127.0.0.1:50051")
+    assert as_lines(event, "", 80) == [
+        "  listen   ws://127.0.0.1:8080/     try: lmtool chat",
+        "  gRPC     127.0.0.1:50051",
+    ]
+    assert json.loads(as_json(event, "now"))["grpc"] == "127.0.0.1:50051"
+
+
 def test_ready_shows_the_model_in_one_line_and_how_to_stop() -> None:
     """Ready: the model in one line, the seconds, and how to stop."""
     assert as_lines(Ready(GPT2, 3.42), "", 80) == [

@@ -44,6 +44,23 @@ async def test_messages(client, scripted, real):
     assert "template" in none["error"]
 
 
+async def test_models_without_ids():
+    """TXT-5: entries of a pool have text and no ids, with tokens by their bytes and tool calls where there are any."""
+    from dataclasses import replace
+
+    from lmtool.lmtp import answer_payloads
+    from lmtool.types import NamedToken, TokenOutput, ToolCallPart
+
+    token = NamedToken("é".encode()[:1], -0.5, ((b"a", -0.5), (b"b", -1.5)))
+    sent = TokenOutput("1", text="", named_tokens=(token,), tool_calls=(ToolCallPart(0, "c1", "weather", "{"),))
+    written = answer_payloads.write_output(sent, extended=True)
+    assert b'"token"' not in written
+    assert answer_payloads.read_tokens(f"[{written.decode()}]") == (sent,)
+    plain = replace(sent, text="Hi", named_tokens=(), tool_calls=())
+    entry = json.loads(answer_payloads.write_output(plain, extended=True))
+    assert entry == {"stream_id": 1, "finish_reason": None, "text": "Hi"}
+
+
 async def test_whole_characters(real):
     """TXT-3: the texts joined are the stream's text, and none is half a character."""
     entries = await ask(real, prompt=ONCE, max_tokens=100)

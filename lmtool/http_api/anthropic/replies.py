@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from lmtool.types import Usage
 
 
+_STOP_REASONS = {"length": "max_tokens", "content_filter": "refusal"}
+
+
 @dataclass(slots=True)
 class Message:
     """One message while it grows."""
@@ -73,8 +76,8 @@ class Message:
     @property
     def stop_reason(self) -> str:
         """In Anthropic's words."""
-        if self.answer.ended == "length":
-            return "max_tokens"
+        if self.answer.ended in _STOP_REASONS:
+            return _STOP_REASONS[self.answer.ended]
         if self.answer.calls:
             return "tool_use"
         return "stop_sequence" if self._cut else "end_turn"

@@ -104,7 +104,9 @@ def read(body: Mapping[str, Any], *, counting: bool = False) -> requests.Call:
     parallel = not choice.disable_parallel_tool_use
     tools = [tool.tool() for tool in request.tools or ()]
     use = tool_use(tools, _MODES[choice.type], choice.name, parallel=parallel)
-    return requests.with_tools(requests.Call(request.model, (prompt,), sampling, stream=request.stream or False), use)
+    parameters = requests.set_parameters(request)
+    call = requests.Call(request.model, (prompt,), sampling, stream=request.stream or False, parameters=parameters)
+    return requests.with_tools(call, use)
 
 
 def _turns(messages: Sequence[AnthropicMessage]) -> list[ChatMessage]:

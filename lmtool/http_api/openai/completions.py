@@ -88,13 +88,13 @@ class _Logprobs:
 
     def of(self, outputs: list[TokenOutput]) -> dict[str, Any] | None:
         """Logprobs of these tokens in the route's JSON shape, or None if not requested."""
-        if self._wanted is None or self._tokenizer is None:
-            return None
-        outputs = [output for output in outputs if output.token is not None]
-        if not outputs:
+        outputs = [output for output in outputs if output.token is not None or output.named_tokens]
+        if self._wanted is None or not outputs:
             return None
         if self._chat:
             return chat_logprobs(outputs, self._tokenizer, self._wanted)
+        if self._tokenizer is None:
+            return None
         logprobs = text_logprobs(outputs, self._tokenizer, self._wanted, self._offset)
         self._offset += sum(len(token) for token in logprobs["tokens"])
         return logprobs

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from lmtool.logprobs.distribution import ranks_of
+from lmtool.types import NamedToken
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,9 +95,11 @@ class Reply:
 
     def _choice(self, answer: Answer, tokenizer: Tokenizer | None) -> dict[str, Any]:
         logprobs = None
-        if answer.logprobs is not None and tokenizer is not None:
-            form = chat_logprobs if self.route == "chat" else text_logprobs
-            logprobs = form(answer.outputs, tokenizer, answer.logprobs)
+        named = any(output.named_tokens for output in answer.outputs)
+        if answer.logprobs is not None and self.route == "chat" and (named or tokenizer is not None):
+            logprobs = chat_logprobs(answer.outputs, tokenizer, answer.logprobs)
+        elif answer.logprobs is not None and tokenizer is not None:
+            logprobs = text_logprobs(answer.outputs, tokenizer, answer.logprobs)
         content: dict[str, Any] = {"text": answer.text}
         if self.route == "chat":
             content = {"message": _message(answer)}
@@ -131,15 +134,27 @@ def usage_object(usage: Usage) -> dict[str, object]:
     }
 
 
-def chat_logprobs(outputs: Sequence[TokenOutput], tokenizer: Tokenizer, limit: int) -> dict[str, Any]:
-    """Logprobs as chat completions have them: an entry a token, with its bytes, which may be part of a character."""
-    content = []
-    for output in outputs:
-        assert output.token is not None
-        best = (output.top_logprobs or ())[:limit]
-        entry = _spelt(output.token, output.logprob, tokenizer)
-        content.append(entry | {"top_logprobs": [_spelt(token, logprob, tokenizer) for token, logprob in best]})
+def chat_logprobs(outputs: Sequence[TokenOutput], tokenizer: Tokenizer | None, limit: int) -> dict[str, Any]:
+    """Logprobs as chat completions have them: an entry a token, with its bytes, which may be part of a character.
+
+    tokenizer: None where the model names its tokens itself.
+    """
+    tokens = [token for output in outputs for token in _named(output, tokenizer, limit)]
+    content = [
+        _spelt(token.piece, token.logprob)
+        | {"top_logprobs": [_spelt(piece, logprob) for piece, logprob in token.top_logprobs[:limit]]}
+        for token in tokens
+    ]
     return {"content": content, "refusal": None}
+
+
+def _named(output: TokenOutput, tokenizer: Tokenizer | None, limit: int) -> Sequence[NamedToken]:
+    """The tokens of an output by their bytes."""
+    if output.token is None or tokenizer is None:
+        return output.named_tokens
+    best = (output.top_logprobs or ())[:limit]
+    top = tuple((_bytes(token, tokenizer), logprob) for token, logprob in best)
+    return (NamedToken(_bytes(output.token, tokenizer), output.logprob, top),)
 
 
 def _bytes(token: int, tokenizer: Tokenizer) -> bytes:
@@ -147,8 +162,7 @@ def _bytes(token: int, tokenizer: Tokenizer) -> bytes:
     return tokenizer.piece(token) or (tokenizer.token(token) or "").encode()
 
 
-def _spelt(token: int, logprob: float | None, tokenizer: Tokenizer) -> dict[str, object]:
-    spelling = _bytes(token, tokenizer)
+def _spelt(spelling: bytes, logprob: float | None) -> dict[str, object]:
     return {"token": spelling.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(spelling)}
 
 

@@ -31,6 +31,7 @@ from lmtool.http_api.requests import (
     SamplingFields,
     are_ids,
     one_constraint,
+    set_parameters,
     with_tools,
 )
 from lmtool.http_api.tools.definitions import MAX_TOOLS, FunctionTool, choose_tools
@@ -97,6 +98,7 @@ class GenerationFields(SamplingFields):
             self._constraint(),
             priority=self.priority or 0,
             logits_processors=_processors(self.logits_processors),
+            parameters=set_parameters(self),
         )
 
     def _best_of(self) -> int | None:

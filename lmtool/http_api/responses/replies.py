@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from lmtool.types import TokenOutput, Usage
 
 
+_CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
+"""How an answer that is incomplete ended, and the reason in the API's words."""
+
+
 @dataclass(slots=True)
 class Response:
     """One response while it grows."""
@@ -62,7 +66,7 @@ class Response:
         """The events at the end of an answer."""
         if self._open is None and not self.output:
             yield from self._add_text("", [])
-        cut = self.answer.ended == "length"
+        cut = self.answer.ended in _CUT
         yield from self._close("incomplete" if cut else "completed")
         status = "incomplete" if cut else "completed"
         yield self._event(f"response.{status}", response=self._whole(status, usage))
@@ -73,7 +77,7 @@ class Response:
         return self._event("response.failed", response=whole)
 
     def _spelt(self, output: TokenOutput) -> list[Any]:
-        if self.answer.logprobs is None or self.tokenizer is None or output.token is None:
+        if self.answer.logprobs is None or not (output.named_tokens or (self.tokenizer and output.token is not None)):
             return []
         logprobs: list[Any] = chat_logprobs([output], self.tokenizer, self.answer.logprobs)["content"]
         return logprobs
@@ -131,7 +135,7 @@ class Response:
         return {"type": kind, "sequence_number": self._sent - 1, **members}
 
     def _whole(self, status: str, usage: Usage | None = None) -> dict[str, Any]:
-        cut = {"reason": "max_output_tokens"} if status == "incomplete" else None
+        cut = {"reason": _CUT.get(self.answer.ended or "")} if status == "incomplete" else None
         warned = {"warnings": list(self.answer.warnings)} if self.answer.warnings else {}
         return {
             "id": self.id,

@@ -141,6 +141,7 @@ def read(body: Mapping[str, Any], max_logprobs: int = requests.MAX_LOGPROBS) -> 
         stream=request.stream or False,
         logprobs=logprobs,
         constraint=_constraint(request.text),
+        parameters=requests.set_parameters(request),
     )
     return ResponsesCall(
         requests.with_tools(call, use),

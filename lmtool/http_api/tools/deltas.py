@@ -21,6 +21,8 @@ class Delta:
     """Of the tool: on the first delta of a call only."""
     arguments: str = ""
     """To the arguments of the call."""
+    id: str | None = None
+    """Of the call, where the model has one for it; on its first delta."""
 
 
 class Reader(Protocol):

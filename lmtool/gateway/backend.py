@@ -1,0 +1,51 @@
+"""How a member is called: a backend gives the events of one answer, or says how the call failed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from lmtool.gateway.pool_request import PoolRequest
+    from lmtool.providers.answer_events import AnswerEvent
+    from lmtool.routing.outcomes import Outcome
+
+MAX_ANSWER_BYTES = 32 << 20
+"""Of a provider's answer; a longer one counts as malformed."""
+
+
+class CallFailedError(Exception):
+    """A call that gave no answer, or broke off."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.words)
+        self.outcome = outcome
+
+
+@dataclass(slots=True)
+class Reply:
+    """What a provider says about its answer beside its events."""
+
+    ids: dict[str, str] = field(default_factory=dict)
+    """What it calls the answer, by the unified API's names."""
+    model: str | None = None
+    """The model that answered, as it names it."""
+
+
+class Backend(Protocol):
+    """One member's provider. Each call takes one request."""
+
+    def lacks(self, request: PoolRequest) -> Sequence[str]:
+        """What of the request it cannot do, by name; empty where it can do all of it."""
+
+    def answer(self, request: PoolRequest, reply: Reply) -> AsyncGenerator[list[AnswerEvent], None]:
+        """The events of the answer, those that arrive together as one list; never an `AnswerFailed`.
+
+        Closing the generator ends the call at the provider. Fills `reply`. Raises `CallFailedError`, also for an
+        answer that is empty or does not end, and `RequestError` for what it cannot express.
+        """
+
+    async def close(self) -> None:
+        """Close its connections."""

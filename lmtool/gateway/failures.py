@@ -1,0 +1,88 @@
+"""Why a pool gives no answer: errors that know every attempt, and say nothing in a provider's words."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lmtool.errors import ContextOverflowError, LmtoolError, OverloadedError, RequestError, ServerError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lmtool.routing.passes import GiveUp
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One call of a member for a request."""
+
+    model: str
+    """The member's id."""
+    outcome: str
+    """`ok`, or in our words how it failed."""
+    ms: int
+    """Milliseconds until the answer began, or the failure."""
+
+
+class PoolFailedError(LmtoolError):
+    """A request that no member of a pool has answered."""
+
+    name: str = "unknown_error"
+    """In the words of the unified API."""
+    status: int = 500
+    """Of HTTP."""
+    attempts: Sequence[Attempt] = ()
+    retry_after: int = 0
+    """Seconds after which it is worth another try; 0 where that is not known."""
+
+
+class PoolUnavailableError(PoolFailedError, OverloadedError):
+    """No member answers now."""
+
+    name, status = "all_models_unavailable", 503
+
+
+class PoolRefusedError(PoolFailedError, RequestError):
+    """Every member finds the request at fault."""
+
+    name, status = "request_refused", 400
+
+
+class PoolContextError(PoolFailedError, ContextOverflowError):
+    """The conversation is too long for every member."""
+
+    name, status = "context_too_long", 400
+
+
+class PoolBrokenError(PoolFailedError, ServerError):
+    """An answer that broke off after its first words."""
+
+    name, status = "answer_broken", 502
+
+
+def broken(model: str, reason: str, pieces: int) -> PoolBrokenError:
+    """The error of an answer that broke off. pieces: of text or of calls that were sent before."""
+    return PoolBrokenError(
+        f"the answer of {model} broke off ({reason}) after {pieces} piece{'s' * (pieces != 1)}",
+        "what was sent stays incomplete; send the request again",
+    )
+
+
+def gave_up(pool: str, step: GiveUp, *, context: bool) -> PoolFailedError:
+    """The error for a request that has been given up. context: whether a member found it too long."""
+    if step.reason == "refused":
+        if context:
+            return PoolContextError(
+                f"the conversation is too long for every model of the pool {pool}", "shorten it, or its max_tokens"
+            )
+        return PoolRefusedError(f"every model of the pool {pool} refuses the request", "see attempts for the reasons")
+    reasons = {
+        "exhausted": f"no model of the pool {pool} has answered",
+        "unavailable": f"every model of the pool {pool} rests",
+        "deadline": f"no model of the pool {pool} has answered in time",
+    }
+    error = PoolUnavailableError(reasons[step.reason], "try again in a moment")
+    error.retry_after = max(1, math.ceil(step.seconds))
+    return error

@@ -1,0 +1,216 @@
+"""Calls of providers over HTTP: one aiohttp session, timeouts, a limit of bytes, keys that are read again."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import aiohttp
+
+from lmtool.gateway.backend import MAX_ANSWER_BYTES, CallFailedError, Reply
+from lmtool.gateway.pool_request import response_format
+from lmtool.providers.answer_events import AnswerFailed, TextDelta, ToolCallDelta
+from lmtool.providers.chat_answer import ChatAnswer
+from lmtool.providers.outcomes import (
+    FIRST_TOKEN_TIMEOUT,
+    INCOMPLETE,
+    MALFORMED,
+    NO_CONNECTION,
+    RESET,
+    TIMEOUT,
+    TOO_LARGE,
+    outcome_of_answer,
+    outcome_of_failure,
+    outcome_of_status,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Sequence
+
+    from lmtool.gateway.config import HttpTarget, MemberConfig
+    from lmtool.gateway.pool_request import PoolRequest
+    from lmtool.providers.answer_events import AnswerEvent
+    from lmtool.providers.answer_reader import AnswerReader
+    from lmtool.providers.chat_request import ChatRequest
+    from lmtool.providers.http_request import HttpRequest
+    from lmtool.routing.outcomes import Outcome
+
+MAX_ERROR_BYTES = 64 * 1024
+"""Of an error's body, which is read to tell its kind."""
+_LARGE_BODY = 1 << 20
+"""Bytes from which aiohttp wants a body piece by piece."""
+_IDLE_SECONDS = 60.0
+"""How long a connection without a call stays open."""
+
+
+class HttpClient:
+    """The one session of all members; opened by the first call."""
+
+    def __init__(self) -> None:
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        """The session; needs a running event loop."""
+        if self._session is None:
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_SECONDS)
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=10.0),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                headers={"accept-encoding": "identity", "user-agent": "lmtool"},
+                auto_decompress=True,
+            )
+        return self._session
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._session is not None:
+            await self._session.close()
+
+
+class HttpBackend:
+    """A member behind one of `providers`."""
+
+    def __init__(self, config: MemberConfig, target: HttpTarget, client: HttpClient) -> None:
+        self._config = config
+        self._target = target
+        self._provider = target.provider
+        self._client = client
+
+    def lacks(self, request: PoolRequest) -> Sequence[str]:
+        """See `Backend.lacks`."""
+        chat = self._chat(request)
+        lacking: list[str] = [*self._provider.missing_parameters(chat, self._target.settings)]
+        lacking += self._provider.missing_features(chat)
+        if request.constraint is not None and chat.response_format is None:
+            lacking.append(f"constraints of kind {request.constraint.kind}")
+        return lacking
+
+    def _chat(self, request: PoolRequest) -> ChatRequest:
+        chat = request.of(self._config)
+        if request.constraint is None:
+            return chat
+        return replace(chat, response_format=response_format(request.constraint))
+
+    async def close(self) -> None:
+        """The session is everybody's."""
+
+    async def answer(self, request: PoolRequest, reply: Reply) -> AsyncGenerator[list[AnswerEvent], None]:
+        """See `Backend.answer`."""
+        chat = self._chat(request)
+        call = _Call(self._config, self._target, chat.stream, reply)
+        try:
+            async with await self._opened(chat, call) as response:
+                async for events in call.read(response):
+                    yield events
+        except TimeoutError:
+            raise CallFailedError(call.lateness) from None
+        except aiohttp.ClientError as error:
+            raise CallFailedError(_outcome(error)) from None
+
+    async def _opened(self, chat: ChatRequest, call: _Call) -> aiohttp.ClientResponse:
+        """The response to the request, once it is a good one. A key that is refused is read again, and once more sent.
+
+        Raises `CallFailedError`.
+        """
+        response = await call.send(self._client.session, self._written(chat))
+        if response.status in {401, 403} and self._read_key_again():
+            response.close()
+            response = await call.send(self._client.session, self._written(chat))
+        if 200 <= response.status < 300:
+            return response
+        async with response:
+            data = await call.within(response.content.read(MAX_ERROR_BYTES))
+        headers = {name.lower(): value for name, value in response.headers.items()}
+        raise CallFailedError(outcome_of_status(response.status, headers, data, time.time()))
+
+    def _written(self, chat: ChatRequest) -> HttpRequest:
+        return self._provider.request(chat, self._config.model or "", self._target.settings)
+
+    def _read_key_again(self) -> bool:
+        """Whether the key has another value by now, which is used from now on."""
+        key = self._target.key
+        if key is None or (new := key.again()) == key:
+            return False
+        self._target = replace(self._target, key=new, settings=replace(self._target.settings, api_key=new.secret))
+        return True
+
+
+class _Call:
+    """One call: its deadlines, and what has arrived of its answer."""
+
+    def __init__(self, config: MemberConfig, target: HttpTarget, stream: bool, reply: Reply) -> None:
+        timeouts, now = config.timeouts, asyncio.get_running_loop().time()
+        self._deadline = now + timeouts.total
+        first = timeouts.first_token if stream and timeouts.first_token is not None else timeouts.total
+        self._first_deadline = min(now + first, self._deadline)
+        self._target = target
+        self._stream = stream
+        self._reply = reply
+        self._begun = False
+        self._answer = ChatAnswer()
+
+    @property
+    def lateness(self) -> Outcome:
+        """The outcome of a call that is not done in time."""
+        waits_for_first = not self._begun and self._first_deadline < self._deadline
+        return FIRST_TOKEN_TIMEOUT if waits_for_first else TIMEOUT
+
+    async def within(self, work: Awaitable[bytes]) -> bytes:
+        """The bytes that this reads, in time. Raises `TimeoutError`."""
+        async with asyncio.timeout_at(self._deadline if self._begun else self._first_deadline):
+            return await work
+
+    async def send(self, session: aiohttp.ClientSession, request: HttpRequest) -> aiohttp.ClientResponse:
+        """The response's head."""
+        body = request.body if len(request.body) < _LARGE_BODY else io.BytesIO(request.body)
+        async with asyncio.timeout_at(self._first_deadline):
+            return await session.request(
+                request.method, request.url, data=body, headers=request.wire_headers(), allow_redirects=False
+            )
+
+    async def read(self, response: aiohttp.ClientResponse) -> AsyncGenerator[list[AnswerEvent], None]:
+        """The events of the body: as they come where they were asked for as a stream, all at the end otherwise."""
+        reader = self._target.provider.reader(response.headers.get("content-type", ""))
+        collected: list[AnswerEvent] = []
+        size = 0
+        while data := await self.within(response.content.readany()):
+            size += len(data)
+            if size > MAX_ANSWER_BYTES:
+                raise CallFailedError(TOO_LARGE)
+            events = self._check(reader, reader.feed(data))
+            if self._stream and events:
+                yield events
+            else:
+                collected += events
+        collected += self._check(reader, reader.end())
+        outcome = outcome_of_answer(reader, self._answer)
+        if outcome.kind != "ok":
+            raise CallFailedError(outcome)
+        if collected:
+            yield collected
+
+    def _check(self, reader: AnswerReader, events: list[AnswerEvent]) -> list[AnswerEvent]:
+        """The events, if they are well-formed. Raises `CallFailedError`."""
+        if reader.malformed:
+            raise CallFailedError(MALFORMED)
+        failed = next((event for event in events if isinstance(event, AnswerFailed)), None)
+        if failed is not None:
+            raise CallFailedError(outcome_of_failure(failed))
+        self._answer.add(events)
+        self._begun = self._begun or any(isinstance(event, TextDelta | ToolCallDelta) for event in events)
+        self._reply.ids, self._reply.model = reader.ids, reader.model
+        return events
+
+
+def _outcome(error: aiohttp.ClientError) -> Outcome:
+    """What happened to a connection."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return NO_CONNECTION
+    if isinstance(error, aiohttp.ClientPayloadError):
+        return INCOMPLETE
+    return MALFORMED if isinstance(error, aiohttp.ClientResponseError | aiohttp.InvalidURL) else RESET

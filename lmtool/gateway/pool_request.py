@@ -1,0 +1,103 @@
+"""What is asked of a pool, whichever route it came by, and how a member's own part of it differs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from lmtool.errors import RequestError
+from lmtool.providers.chat_request import ChatRequest, unified_name
+from lmtool.sampling_parameters import DEFAULTS
+from lmtool.types import ChatMessage, ChatOptions, ChatPrompt, GenerateRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lmtool.gateway.config import MemberConfig
+    from lmtool.types import Constraint, ScoreRequest
+
+_NEEDS_IDS = ("stop_token_ids", "min_tokens", "ignore_eos")
+"""Parameters that say something of token ids; refused where they are set."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRequest:
+    """A conversation to continue, for whichever member is chosen."""
+
+    chat: ChatRequest
+    """With the parameters that the client has set."""
+    constraint: Constraint | None = None
+    """What the text must match; passed on to members whose API has constraints."""
+    overrides: Mapping[str, tuple[ChatMessage, ...]] = field(default_factory=dict)
+    """Messages in place of the conversation's, by the id or the model of a member."""
+
+    def of(self, member: MemberConfig) -> ChatRequest:
+        """The chat as this member gets it: its own messages, and its own values of parameters that are not set."""
+        messages = self.overrides.get(member.id) or self.overrides.get(member.model or "") or self.chat.messages
+        return replace(self.chat, messages=messages, parameters={**member.defaults, **self.chat.parameters})
+
+
+def from_stream(request: GenerateRequest | ScoreRequest) -> PoolRequest:
+    """What a stream of the model interface asks of a pool. Raises `RequestError` for what needs token ids."""
+    if not isinstance(request, GenerateRequest):
+        raise RequestError("a pool has no token ids, so it cannot SCORE", "ask a served model in its place")
+    prompt = request.prompt
+    if not isinstance(prompt, ChatPrompt):
+        kind = "a text to continue" if isinstance(prompt, str) else "token ids"
+        raise RequestError(f"a pool takes messages, not {kind}", "send messages")
+    for name, given in (("logits_processors", request.logits_processors), ("prefill_only", request.prefill_only)):
+        if given:
+            raise RequestError(f"a pool has no logits, so it cannot have {name}", f"leave {name} out")
+    if any(message.tokens is not None for message in prompt.messages):
+        raise RequestError("a pool has no token ids, so a message cannot have tokens", "send its content")
+    options = request.chat or _options(request)
+    messages = (*prompt.messages, ChatMessage("assistant", prompt.prefill)) if prompt.prefill else prompt.messages
+    chat = ChatRequest(
+        messages,
+        _parameters(request, options),
+        prompt.tools,
+        options.tool_choice,
+        options.tool_name,
+        options.parallel_tool_calls,
+        logprobs=options.logprobs is not None,
+        top_logprobs=options.logprobs or None,
+        stream=True,
+    )
+    return PoolRequest(chat, request.constraint)
+
+
+def _options(request: GenerateRequest) -> ChatOptions:
+    """The options of a stream without any: LMTP's, whose limit and temperature hold by themselves."""
+    sampling = request.sampling
+    changed = {name for name, default in DEFAULTS.items() if getattr(sampling, name) != default}
+    parameters = frozenset(changed - {"top_logprobs", "logprobs_mode"} | {"max_tokens", "temperature"})
+    return ChatOptions(parameters, logprobs=sampling.top_logprobs if sampling.top_logprobs > 1 else None)
+
+
+def _parameters(request: GenerateRequest, options: ChatOptions) -> dict[str, object]:
+    """The parameters that the client has set, by unified name."""
+    found: dict[str, object] = {}
+    for name in sorted(options.parameters):
+        value = getattr(request.sampling, name)
+        if name in _NEEDS_IDS:
+            if value != DEFAULTS[name]:
+                raise RequestError(f"a pool has no token ids, so it cannot have {name}", f"leave {name} out")
+        elif name == "logit_bias":
+            found["logitBias"] = {str(token): bias for token, bias in value.items()}
+        else:
+            found[unified_name(name)] = list(value) if name == "stop" else value
+    return found
+
+
+def response_format(constraint: Constraint) -> Mapping[str, object] | None:
+    """The constraint in the terms of chat APIs; None for one that they have no word for."""
+    if constraint.kind != "json_schema":
+        return None
+    schema = json.loads(constraint.text)
+    if schema == {"type": "object"}:
+        return {"type": "json_object"}
+    return {
+        "type": "json_schema",
+        "json_schema": {"name": "answer", "schema": schema, "strict": constraint.strict},
+    }

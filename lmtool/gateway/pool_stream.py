@@ -1,0 +1,129 @@
+"""A request to a pool as a stream of the model interface: its events become outputs with text and without ids."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import aclosing
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, cast, get_args
+
+from lmtool.errors import LmtoolError, ServerError
+from lmtool.gateway.pool_request import from_stream
+from lmtool.providers.answer_events import ChoiceFinished, TextDelta, ToolCallDelta
+from lmtool.streams import failure
+from lmtool.types import FinishReason, NamedToken, TokenOutput, ToolCallPart, Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lmtool.gateway.pool import Pool, PoolAnswer
+    from lmtool.interfaces import Sink
+    from lmtool.providers.answer_events import AnswerEvent, ChunkToken, Piece
+    from lmtool.types import GenerateRequest, ScoreRequest, StreamId
+
+current_answers: ContextVar[list[PoolAnswer] | None] = ContextVar("current_answers", default=None)
+"""Where the answers of the HTTP request that is being served are noted, for its headers."""
+_REASONS = get_args(FinishReason)
+_log = logging.getLogger(__name__)
+
+
+class PoolStream:
+    """The handle of one stream; see `interfaces.StreamHandle`."""
+
+    def __init__(self, pool: Pool, request: GenerateRequest | ScoreRequest, sink: Sink) -> None:
+        """Start the stream; nothing reaches the sink before this has returned."""
+        self._sink = sink
+        self._stream_id = request.stream_id
+        self._running = asyncio.Event()
+        self._running.set()
+        self._cancelled = False
+        self._task = asyncio.get_running_loop().create_task(self._run(pool, request))
+
+    def cancel(self) -> None:
+        """End the stream, and the call of the provider."""
+        if not self._cancelled and not self._task.done():
+            self._cancelled = True
+            self._task.cancel()
+
+    def pause(self) -> None:
+        """Read nothing more from the provider until `resume`."""
+        self._running.clear()
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._running.set()
+
+    async def _run(self, pool: Pool, request: GenerateRequest | ScoreRequest) -> None:
+        try:
+            last = await self._stream(pool, request)
+        except asyncio.CancelledError:
+            last = TokenOutput(self._stream_id, finish_reason="cancelled")
+        except LmtoolError as error:
+            last = failure(self._stream_id, error)
+        except Exception:  # noqa: BLE001  # a fault of ours: the stream ends all the same, and the log has it
+            _log.exception("an answer of the pool %s failed", pool.id)
+            last = failure(self._stream_id, ServerError("an error of the gateway itself", "its log has more"))
+        self._sink([last])
+
+    async def _stream(self, pool: Pool, request: GenerateRequest | ScoreRequest) -> TokenOutput:
+        """Pass the outputs on; return the last one. Raises `LmtoolError`."""
+        answer = pool.answer(from_stream(request))
+        noted = current_answers.get()
+        if noted is not None:
+            noted.append(answer)
+        outputs = Outputs(self._stream_id)
+        async with aclosing(answer.events()) as events:
+            async for some in events:
+                await self._running.wait()
+                if made := outputs.of(some):
+                    self._sink(made)
+        return outputs.last(answer)
+
+
+class Outputs:
+    """The outputs of one answer's first choice."""
+
+    def __init__(self, stream_id: StreamId) -> None:
+        self._stream_id = stream_id
+        self._calls: dict[int, int] = {}
+        """Numbers of calls from 0 on, by those of the provider, which may number other parts among them."""
+        self._finished = ChoiceFinished(0, "stop")
+
+    def of(self, events: Sequence[AnswerEvent]) -> list[TokenOutput]:
+        """What these events come to; reasoning is not part of the text."""
+        outputs = []
+        for event in events:
+            if isinstance(event, TextDelta) and event.kind != "reasoning":
+                tokens = tuple(map(_named, event.tokens))
+                outputs.append(TokenOutput(self._stream_id, text=event.text, named_tokens=tokens))
+            elif isinstance(event, ToolCallDelta):
+                index = self._calls.setdefault(event.index, len(self._calls))
+                part = ToolCallPart(index, event.id, event.name, event.arguments)
+                outputs.append(TokenOutput(self._stream_id, text="", tool_calls=(part,)))
+            elif isinstance(event, ChoiceFinished):
+                self._finished = event
+        return outputs
+
+    def last(self, answer: PoolAnswer) -> TokenOutput:
+        """The output that ends the stream."""
+        reason = "stop" if self._finished.reason == "tool_calls" else self._finished.reason
+        usage = answer.usage
+        counts = Usage(usage.prompt_tokens or 0, usage.completion_tokens or 0, usage.cached_tokens or 0)
+        return TokenOutput(
+            self._stream_id,
+            text="",
+            finish_reason=cast("FinishReason", reason if reason in _REASONS else "stop"),
+            usage=counts,
+            stopped_by=self._finished.stop,
+        )
+
+
+def _named(token: ChunkToken) -> NamedToken:
+    return NamedToken(
+        _bytes(token.piece), token.logprob, tuple((_bytes(piece), logprob) for piece, logprob in token.alternatives)
+    )
+
+
+def _bytes(piece: Piece) -> bytes:
+    return piece.encode("utf-8", "replace") if isinstance(piece, str) else piece

@@ -1,0 +1,191 @@
+"""The unified API (GEP-0002) as a face: chat whole, as events and over WebSocket; the state of the pools."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from functools import partial
+from typing import TYPE_CHECKING
+
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+
+from lmtool.access.request_tracker import RequestTracker
+from lmtool.errors import LmtoolError
+from lmtool.gateway.chat_socket import ChatSocket
+from lmtool.gateway.failures import PoolFailedError
+from lmtool.gateway.pool_stream import current_answers
+from lmtool.gateway.unified_replies import Reply, attempts_header, error_body
+from lmtool.gateway.unified_requests import read
+from lmtool.http_api import errors
+from lmtool.http_api.errors import ApiError
+from lmtool.http_api.http import EventStream, json_response, read_body, unless_gone
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+
+    from starlette.responses import Response
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from starlette.websockets import WebSocket
+
+    from lmtool.gateway.pool import PoolAnswer
+    from lmtool.gateway.pools import Pools
+    from lmtool.http_api.http import Event
+    from lmtool.interfaces import MetricFamily
+
+ATTEMPTS = "x-lmtool-attempts"
+_NOT_TEXT: Mapping[str, str] = {
+    "/v1/embeddings/{pool}/embed": "embeddings",
+    "/v1/speech/transcribers/{pool}": "transcription",
+    "/v1/speech/synthesizers/{pool}": "speech synthesis",
+    "/v1/multi/{pool}/multimodal": "multimodal chat",
+}
+
+
+class GatewayServer:
+    """Answers the unified API over pools."""
+
+    def __init__(self, pools: Pools) -> None:
+        self._pools = pools
+        self._tracker = RequestTracker()
+        self._sockets: set[ChatSocket] = set()
+
+    @property
+    def running(self) -> int:
+        """Requests that are being answered, each stream of a WebSocket counted."""
+        return self._tracker.count + sum(socket.running for socket in self._sockets)
+
+    def metrics(self) -> Iterable[MetricFamily]:
+        """Calls, tokens and costs of the pools' members."""
+        return self._pools.metrics()
+
+    async def drain(self, seconds: float) -> bool:
+        """Take nothing new and wait for what runs; whether all of it ended by itself within `seconds`."""
+        ended = await self._tracker.drain(seconds)
+        return all([ended, *[await socket.drain(seconds) for socket in list(self._sockets)]])
+
+    def routes(self) -> list[BaseRoute]:
+        """Routes for a starlette application."""
+        counted = [Middleware(self._tracker.around)]
+
+        def post(path: str, handler: Callable[[Request], Awaitable[Response]]) -> list[BaseRoute]:
+            guarded = self._guarded(handler)
+            return [Route(one, guarded, methods=["POST"], middleware=counted) for one in (path, f"{path}/")]
+
+        chat = [*post("/v1/language/{pool}/chat", self._chat), *post("/v1/{pool}/chat", self._chat)]
+        others = [route for path, what in _NOT_TEXT.items() for route in post(path, partial(self._not_text, what))]
+        status = [
+            Route(path, self._guarded(self._status), methods=["GET"]) for path in ("/v1/language", "/v1/language/")
+        ]
+        health = [Route(path, self._health, methods=["GET"]) for path in ("/v1/health", "/v1/health/")]
+        return [*chat, *others, *status, *health, WebSocketRoute("/v1/language/{pool}/chatStream", self._socket)]
+
+    def _guarded(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        """The handler, with errors in the unified API's form."""
+
+        async def answer(request: Request) -> Response:
+            if self._tracker.draining:
+                return failed(ApiError(503, "the server is shutting down; connect again when it is back"))
+            try:
+                return await handler(request)
+            except (ApiError, LmtoolError) as error:
+                return failed(error)
+            except ClientDisconnect:
+                return json_response({}, 499)  # nobody reads it
+
+        return answer
+
+    async def _chat(self, request: Request) -> Response:
+        pool = self._pools.need_pool(request.path_params["pool"])
+        _, asked = read(await read_body(request), pool.config)
+        answer = pool.answer(asked)
+        reply = Reply(answer)
+        if asked.chat.stream:
+            stream = await EventStream(_events(answer, reply), failed=error_body).start(request.receive)
+            return _with_attempts(stream, answer)
+        await unless_gone(request.receive, _collect(answer, reply))
+        return _with_attempts(json_response(reply.whole()), answer)
+
+    async def _status(self, _request: Request) -> Response:
+        return json_response({"pools": [pool.status() for pool in self._pools.pools]})
+
+    async def _health(self, _request: Request) -> Response:
+        ready = {
+            pool.id: sum(member.health.available(pool.clock()) for member in pool.members) for pool in self._pools.pools
+        }
+        return json_response({"healthy": not self._tracker.draining, "ready_models": ready})
+
+    async def _not_text(self, what: str, request: Request) -> Response:
+        pool = self._pools.need_pool(request.path_params["pool"])
+        raise ApiError(
+            501, f"no model of the pool {pool.id} can do {what} through this gateway", code="not_implemented"
+        )
+
+    async def _socket(self, websocket: WebSocket) -> None:
+        socket = ChatSocket(websocket, self._pools)
+        self._sockets.add(socket)
+        try:
+            await socket.serve()
+        finally:
+            self._sockets.discard(socket)
+
+
+async def _collect(answer: PoolAnswer, reply: Reply) -> None:
+    async with aclosing(answer.events()) as events:
+        async for some in events:
+            reply.add(some)
+
+
+async def _events(answer: PoolAnswer, reply: Reply) -> AsyncGenerator[list[Event], None]:
+    """The pieces of a stream. Raises `PoolFailedError` before the first one; later it is the last event."""
+    try:
+        async with aclosing(answer.events()) as events:
+            async for some in events:
+                if pieces := list(reply.pieces(some)):
+                    yield pieces
+    except PoolFailedError as error:
+        if answer.member is None:
+            raise
+        yield [error_body(error) | {"finish_reason": "error"}]
+        return
+    yield [reply.end()]
+
+
+def failed(error: ApiError | LmtoolError) -> Response:
+    """The answer to a request that failed."""
+    status = error.status if isinstance(error, ApiError | PoolFailedError) else errors.from_error(error).status
+    response = json_response(error_body(error), status)
+    if isinstance(error, PoolFailedError) and error.retry_after:
+        response.headers["retry-after"] = str(error.retry_after)
+    return response
+
+
+def _with_attempts(response: Response, answer: PoolAnswer) -> Response:
+    if answer.attempts:
+        response.headers[ATTEMPTS] = attempts_header(answer.attempts)
+    return response
+
+
+def noting_attempts(application: ASGIApp) -> ASGIApp:
+    """An application whose responses name the attempts of the pools that they came from, whichever route it was."""
+
+    async def noting(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await application(scope, receive, send)
+            return
+        answers: list[PoolAnswer] = []
+
+        async def adding(message: Message) -> None:
+            attempts = [attempt for answer in answers for attempt in answer.attempts]
+            if message["type"] == "http.response.start" and attempts:
+                line = attempts_header(attempts).encode("latin-1", "replace")
+                message = {**message, "headers": [*message.get("headers", ()), (ATTEMPTS.encode(), line)]}
+            await send(message)
+
+        token = current_answers.set(answers)
+        try:
+            await application(scope, receive, adding)
+        finally:
+            current_answers.reset(token)
+
+    return noting

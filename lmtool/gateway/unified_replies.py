@@ -1,0 +1,137 @@
+"""Answers of the unified API (GEP-0002): whole ones, pieces of streams, errors with their attempts."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from lmtool.gateway.failures import PoolFailedError
+from lmtool.http_api.errors import ApiError
+from lmtool.providers.answer_events import ChoiceFinished, TextDelta
+from lmtool.providers.chat_answer import ROLE, ChatAnswer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lmtool.errors import LmtoolError
+    from lmtool.gateway.failures import Attempt
+    from lmtool.gateway.pool import PoolAnswer
+    from lmtool.providers.answer_events import AnswerEvent
+
+_NAMES = {400: "invalid_request", 404: "not_found", 413: "payload_too_large", 501: "not_implemented", 503: "overloaded"}
+"""Names of errors by status, where they have none of their own."""
+_CODES = {"unknown_model": "pool_not_found", "model_not_found": "pool_not_found"}
+
+
+@dataclass(slots=True)
+class Reply:
+    """One answer while it grows."""
+
+    answer: PoolAnswer
+    id: str = field(default_factory=lambda: f"chat_{uuid.uuid4().hex}")
+    created_at: int = field(default_factory=lambda: int(time.time()))
+    chat: ChatAnswer = field(default_factory=ChatAnswer)
+
+    def add(self, events: Sequence[AnswerEvent]) -> None:
+        """Take more of the answer."""
+        self.chat.add(events)
+
+    def whole(self) -> dict[str, Any]:
+        """The answer in one piece."""
+        choices = [one for _, one in sorted(self.chat.choices.items())]
+        reply = self.head() | {
+            "provider_response": {
+                "response_id": self._ids,
+                "message": {"role": ROLE, "content": choices[0].content if choices else ""},
+                "token_count": self._token_count,
+                "finish_reason": choices[0].finish_reason if choices else None,
+            }
+        }
+        if len(choices) > 1:
+            reply["provider_response"]["choices"] = [
+                {"message": {"role": ROLE, "content": one.content}, "finish_reason": one.finish_reason}
+                for one in choices
+            ]
+        return reply | self._cost
+
+    def pieces(self, events: Sequence[AnswerEvent]) -> Iterator[dict[str, Any]]:
+        """The pieces of a streamed answer for more events; `end` is the last one."""
+        self.add(events)
+        for event in events:
+            if isinstance(event, TextDelta) and event.kind != "reasoning" and event.text:
+                yield self._piece(event.choice, event.text)
+
+    def end(self) -> dict[str, Any]:
+        """The last piece: how the answer ended, and what it took."""
+        reason = next((one.finish_reason for one in self.chat.choices.values()), None)
+        piece = self._piece(0, "", reason)
+        piece["provider_response"]["token_count"] = self._token_count
+        return piece | self._cost
+
+    def head(self) -> dict[str, Any]:
+        """What all parts have."""
+        member = self.answer.member
+        return {
+            "id": self.id,
+            "created_at": self.created_at,
+            "provider": None if member is None else member.config.target.name,
+            "pool": self.answer.pool.id,
+            "model": self._model,
+            "model_id": None if member is None else member.id,
+            "cached": self.answer.cached,
+        }
+
+    @property
+    def _model(self) -> str | None:
+        member = self.answer.member
+        return self.answer.reply.model if member is None or member.config.model is None else member.config.model
+
+    @property
+    def _ids(self) -> dict[str, str]:
+        """What the provider calls the answer, never empty."""
+        return dict(self.answer.reply.ids) or {"id": self.id}
+
+    @property
+    def _token_count(self) -> dict[str, int | None]:
+        prompt, response = self.answer.usage.prompt_tokens, self.answer.usage.completion_tokens
+        total = None if prompt is None or response is None else prompt + response
+        return {"prompt_tokens": prompt, "response_tokens": response, "total_tokens": total}
+
+    @property
+    def _cost(self) -> dict[str, Any]:
+        return {} if self.answer.cost is None else {"cost": round(self.answer.cost, 9)}
+
+    def _piece(self, choice: int, text: str, reason: str | None = None) -> dict[str, Any]:
+        message = {"role": ROLE, "content": text}
+        place = {"choice": choice} if choice else {}
+        return self.head() | {
+            "provider_response": {"response_id": self._ids, "message": message, **place},
+            "finish_reason": reason,
+        }
+
+
+def error_body(error: ApiError | LmtoolError) -> dict[str, Any]:
+    """The JSON of an error: `name`, `message`, `attempts`."""
+    attempts: Sequence[Attempt] = ()
+    if isinstance(error, PoolFailedError):
+        name, message, attempts = error.name, error.sentence, error.attempts
+    elif isinstance(error, ApiError):
+        name, message = (
+            _CODES.get(error.code or "") or error.code or _NAMES.get(error.status, "unknown_error"),
+            error.message,
+        )
+    else:
+        name, message = _CODES.get(error.code, error.code), error.sentence
+    return {"name": name, "message": message, "attempts": [asdict(one) for one in attempts]}
+
+
+def attempts_header(attempts: Sequence[Attempt]) -> str:
+    """Attempts in one line: `main timeout 1200ms, backup ok 86ms`."""
+    return ", ".join(f"{one.model} {one.outcome} {one.ms}ms" for one in attempts)
+
+
+def finished(events: Sequence[AnswerEvent]) -> bool:
+    """Whether these events end a choice."""
+    return any(isinstance(event, ChoiceFinished) for event in events)

@@ -1,0 +1,239 @@
+"""The unified API's routes on a real port, over fake providers."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.fake_upstream import BAD, FakeUpstream
+from tests.gateway.running import KEY, MESSAGE, Gateway, gateway, member, pool
+
+TURN = '{"role": "user", "content": "x"}'
+HISTORY = [{"role": "system", "content": "Be brief."}, {"role": "assistant", "content": "Yes."}]
+
+
+def read_events(text: str) -> list[dict[str, Any]]:
+    """The events of a stream, which ends with its mark."""
+    *lines, mark = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
+    assert mark == "[DONE]"
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("path", ["/v1/language/default/chat", "/v1/language/default/chat/", "/v1/default/chat"])
+async def test_a_chat_has_the_names_of_the_specification(path: str) -> None:
+    """With and without the slash, and under the short path."""
+    async with FakeUpstream() as upstream, gateway(pool(member("main", upstream))) as served:
+        status, headers, reply = await served.post(path, MESSAGE | {"messageHistory": HISTORY})
+        assert status == 200
+        assert headers["x-lmtool-attempts"].startswith("main ok ")
+        assert {name: reply[name] for name in ("provider", "pool", "model", "model_id", "cached")} == {
+            "provider": "openai",
+            "pool": "default",
+            "model": "model-main",
+            "model_id": "main",
+            "cached": False,
+        }
+        assert reply["provider_response"] == {
+            "response_id": {"id": "chatcmpl-1", "system_fingerprint": "fp_1"},
+            "message": {"role": "assistant", "content": "Hello"},
+            "token_count": {"prompt_tokens": 7, "response_tokens": 5, "total_tokens": 12},
+            "finish_reason": "stop",
+        }
+        [received] = upstream.received
+        assert [one["role"] for one in received.json["messages"]] == ["system", "assistant", "user"]
+        assert received.key == f"{KEY}-main"
+
+
+@pytest.mark.parametrize("kind", ["openai", "anthropic", "cohere", "ollama"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_every_provider_answers_alike(kind: str, stream: bool) -> None:
+    """Role, text, ids and counts, whole and as events."""
+    async with FakeUpstream() as upstream, gateway(pool(member("main", upstream, kind))) as served:
+        _, _, reply = await served.post("/v1/default/chat", MESSAGE | {"stream": stream})
+        parts = read_events(reply) if stream else [reply]
+        assert "".join(one["provider_response"]["message"]["content"] for one in parts) == "Hello"
+        assert {one["provider_response"]["message"]["role"] for one in parts} == {"assistant"}
+        last = parts[-1]["provider_response"]
+        assert last["token_count"] == {"prompt_tokens": 7, "response_tokens": 5, "total_tokens": 12}
+        assert all(one["provider_response"]["response_id"] for one in parts)
+        assert (parts[-1] if stream else last)["finish_reason"] == "stop"
+
+
+async def test_messages_of_one_model() -> None:
+    """Glide's `override_params` replaces the last message, by id or by name of the model; the history stays."""
+    async with FakeUpstream() as one, FakeUpstream() as two:
+        async with gateway(pool(member("a", one), member("b", two), strategy="round_robin")) as served:
+            own = {"model-b": {"message": {"role": "user", "content": "In two words?"}}}
+            body = MESSAGE | {"message_history": HISTORY, "override_params": own}
+            for _ in range(2):
+                assert (await served.post("/v1/default/chat", body))[0] == 200
+        assert [received.json["messages"][-1]["content"] for received in (*one.received, *two.received)] == [
+            "Hello there",
+            "In two words?",
+        ]
+        assert two.received[0].json["messages"][0] == HISTORY[0]
+
+
+async def test_the_specifications_literal_body_repeats_model() -> None:
+    """Each has messages of its own; a member that has none is not asked."""
+
+    def part(name: str, text: str) -> str:
+        return f'"model": {{"name": "{name}", "messages": [{{"role": "user", "content": "{text}"}}]}}'
+
+    body = "{" + part("model-a", "first") + ", " + part("b", "second") + "}"
+    async with FakeUpstream(BAD["500"]) as one, FakeUpstream() as two, FakeUpstream() as three:
+        async with gateway(pool(member("c", three), member("a", one), member("b", two))) as served:
+            status, _, reply = await served.post("/v1/default/chat", data=body)
+            assert (status, reply["model_id"]) == (200, "b")
+        assert one.received[0].json["messages"] == [{"role": "user", "content": "first"}]
+        assert two.received[0].json["messages"] == [{"role": "user", "content": "second"}]
+        assert three.received == []
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "expected"),
+    [
+        ("no json", 400, "not JSON"),
+        ("[]", 400, "not a JSON object"),
+        ("{}", 400, "message is missing"),
+        ('{"message": "hi"}', 400, "message is 'hi'"),
+        ('{"message": {"role": "user"}}', 400, "message.content is missing"),
+        ('{"message": {"role": "user", "content": 7}}', 400, "message.content is 7"),
+        ('{"message": {"role": "god", "content": "x"}}', 400, "message.role is 'god'"),
+        ('{"message": {"role": "user", "content": "x"}, "mesage": 1}', 400, "mesage is not known here; did you mean"),
+        ('{"message": {"role": "user", "content": "x"}, "topP": 1}', 400, "topP is not a request's to set"),
+        ('{"message": {"role": "user", "content": "x"}, "temperature": 9}', 400, "temperature is 9"),
+        ('{"message": {"role": "user", "content": "x"}, "stream": 1}', 400, "stream is 1"),
+        ('{"messageHistory": [{"role": "user", "content": "x"}]}', 400, "message is missing"),
+        (
+            '{"message": {"role": "user", "content": "x"}, "override_params": {"nix": {"message": NIX}}}',
+            400,
+            "names 'nix'",
+        ),
+        ('{"model": {"name": "main"}}', 400, "has no messages"),
+        ("x" * ((4 << 20) + 1), 413, "more than"),
+    ],
+)
+async def test_bad_input_is_refused_before_any_call(body: str, status: int, expected: str) -> None:
+    """By name, with what may stand there."""
+    async with FakeUpstream() as upstream:
+        async with gateway(pool(member("main", upstream), overridable="[temperature]")) as served:
+            answered, _, reply = await served.post(
+                "/v1/default/chat", data=io.BytesIO(body.replace("NIX", TURN).encode())
+            )
+            assert (answered, sorted(reply)) == (status, ["attempts", "message", "name"])
+            assert expected in reply["message"]
+        assert upstream.received == []
+
+
+async def test_unknown_pools_and_what_is_not_text() -> None:
+    """404 with the names that there are; 501 with the reason."""
+    async with FakeUpstream() as upstream, gateway(pool(member("main", upstream))) as served:
+        status, _, reply = await served.post("/v1/language/other/chat")
+        assert (status, reply["name"]) == (404, "pool_not_found")
+        assert "pools here: default" in reply["message"]
+        for path in ("embeddings/default/embed/", "speech/transcribers/default/", "multi/default/multimodal"):
+            status, _, reply = await served.post(f"/v1/{path}")
+            assert (status, reply["name"]) == (501, "not_implemented")
+
+
+async def test_parameters_that_the_pool_lets_requests_set() -> None:
+    """In either spelling, before the member's own; others keep the member's."""
+    own = ", default_params: {temperature: 0.1, seed: 3}"
+    async with FakeUpstream() as upstream:
+        async with gateway(pool(member("main", upstream, own=own), overridable="[temperature, max_tokens]")) as served:
+            await served.post("/v1/default/chat", MESSAGE | {"temperature": 0.9, "maxTokens": 4})
+        body = upstream.received[0].json
+        assert (body["temperature"], body["seed"], body["max_tokens"]) == (0.9, 3, 4)
+
+
+async def test_the_state_of_the_pools() -> None:
+    """Members with their health and what they did; no keys."""
+    async with FakeUpstream(BAD["429 in seconds"]) as one, FakeUpstream() as two:
+        prices = "{prompt: 1000000, response: 2000000}"
+        async with gateway(pool(member("a", one), member("b", two, prices=prices))) as served:
+            _, _, reply = await served.post("/v1/default/chat")
+            assert reply["cost"] == 17.0
+            state = await served.get("/v1/language/")
+            first, second = state["pools"][0]["models"]
+            assert (first["state"], first["reason"], first["failed"]) == ("resting", "rate limit", 1)
+            assert 29 < first["resting_seconds"] <= 30
+            assert (second["state"], second["ok"], second["cost"]) == ("ready", 1, 17.0)
+            assert await served.get("/v1/health") == {"healthy": True, "ready_models": {"default": 1}}
+            async with served.session.get(f"{served.url}/metrics") as response:
+                text = await response.text()
+            assert 'lmtool_pool_calls_total{pool="default",model="a",outcome="rate_limit"} 1' in text
+            assert 'lmtool_pool_cost_total{pool="default",model="b"} 17.0' in text
+            assert KEY not in json.dumps(state) + text
+
+
+async def test_the_key_of_the_door_is_asked_for() -> None:
+    """As on every other route."""
+    async with FakeUpstream() as upstream, gateway(pool(member("main", upstream)), key="door") as served:
+        assert (await served.post("/v1/default/chat"))[0] == 401
+        options = {"json": MESSAGE, "headers": {"authorization": "Bearer door"}}
+        assert (await served.post("/v1/default/chat", **options))[0] == 200
+        assert upstream.received[0].key == f"{KEY}-main"
+
+
+class TestSocket:
+    """Streams over one WebSocket."""
+
+    async def run(self, served: Gateway, messages: list[Any]) -> list[dict[str, Any]]:
+        """What is answered to these messages, until each has an ending."""
+        answered, ends = [], 0
+        async with served.session.ws_connect(f"{served.url}/v1/language/default/chatStream") as socket:
+            for message in messages:
+                await socket.send_str(message if isinstance(message, str) else json.dumps(message))
+            while ends < len(messages):
+                answered.append(part := await socket.receive_json(timeout=10))
+                ends += "error" in part or part["chunk"]["finish_reason"] is not None
+        return answered
+
+    async def test_many_streams_on_one_socket(self) -> None:
+        """Each with its id and metadata; one that fails harms no other."""
+        async with FakeUpstream() as upstream, gateway(pool(member("main", upstream))) as served:
+            messages = [{"id": str(n), "metadata": {"n": n}, **MESSAGE} for n in range(3)]
+            answered = await self.run(served, [*messages, {**MESSAGE}, "no json"])
+        for n in range(3):
+            own = [part for part in answered if part["id"] == str(n)]
+            assert {part["metadata"]["n"] for part in own} == {n}
+            texts = [part["chunk"]["provider_response"]["message"]["content"] for part in own]
+            assert "".join(texts) == "Hello"
+        assert [part["error"]["finish_reason"] for part in answered if "error" in part] == ["error", "error"]
+
+    async def test_a_client_that_leaves_ends_the_call(self) -> None:
+        """The provider notices."""
+        from tests.fake_upstream import Behaviour
+
+        endless = Behaviour(fault="hang", after=2)
+        async with FakeUpstream(endless) as upstream, gateway(pool(member("main", upstream))) as served:
+            async with served.session.ws_connect(f"{served.url}/v1/language/default/chatStream") as socket:
+                await socket.send_json({"id": "1", **MESSAGE})
+                await socket.receive_json(timeout=10)
+            async with asyncio.timeout(10):
+                await upstream.left.wait()
+            assert served.pool.members[0].running == 0
+            assert served.service.streams == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_leaves_ends_the_call(stream: bool) -> None:
+    """Of a whole answer too; it costs the member nothing."""
+    from tests.fake_upstream import HANG
+
+    async with FakeUpstream(HANG) as upstream, gateway(pool(member("main", upstream))) as served:
+        with pytest.raises(TimeoutError):
+            await served.session.post(
+                f"{served.url}/v1/default/chat",
+                json=MESSAGE | {"stream": stream},
+                timeout=aiohttp.ClientTimeout(total=0.3),
+            )
+        async with asyncio.timeout(10):
+            await upstream.left.wait()
+        assert dict(served.pool.members[0].totals.outcomes) in ({"cancelled": 1}, {})
