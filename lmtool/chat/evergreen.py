@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from lmtool.terminal import Output
 
 
+_REFUSAL_SECONDS = 0.5
+
+
 async def converse(
     url: str,
     api_key: str | None,
@@ -136,11 +139,20 @@ async def run_script(url: str, api_key: str | None, out: Output, file: str, seco
                 out.line(codec.encode_json(answer))
                 outputs.take(answer)
             await sending
+            if outputs.silent:
+                await _hear_refusal(transport)
             await transport.send(None)
     except TimeoutError:
         raise TimeLimitError(f"not all outputs were whole after {seconds:g} s") from None
     finally:
         await transport.close()
+
+
+async def _hear_refusal(transport: ClientTransport) -> None:
+    """Wait a little for the reason of an abort: an action without outputs says nothing else. Raises `Abort`."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_REFUSAL_SECONDS):
+            await transport.receive()
 
 
 async def _send(transport: ClientTransport, messages: Iterable[SessionMessage]) -> None:
@@ -172,10 +184,13 @@ class _Outputs:
         self.open: set[str] = set()
         self._known: set[str] = set()
         """Nodes that the script writes, or that are whole."""
+        self.silent = False
+        """Whether an action has no output."""
 
     def expect(self, message: SessionMessage) -> None:
         """Note the outputs of a message's actions."""
         self._known |= {fragment.id for fragment in message.node_fragments}
+        self.silent = self.silent or not all(action.outputs for action in message.actions)
         self.open |= {output.id for action in message.actions for output in action.outputs}
 
     def take(self, message: SessionMessage) -> None:

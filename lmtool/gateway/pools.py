@@ -46,8 +46,7 @@ class Pools:
         """
         self._own = own
         self._local = local
-        self.client = HttpClient()
-        """The connections to all providers."""
+        self._client = HttpClient()
         self._pools: dict[str, Pool] = {}
         self._retired: list[Member] = []
         """Members that a new configuration has left out, whose calls may still run."""
@@ -79,7 +78,7 @@ class Pools:
     def _backend(self, config: MemberConfig) -> Backend:
         target = config.target
         if isinstance(target, HttpTarget):
-            return HttpBackend(config, target, self.client)
+            return HttpBackend(config, target, self._client)
         if isinstance(target, LitellmTarget):
             from lmtool.gateway.litellm_backend import LitellmBackend
 
@@ -209,7 +208,7 @@ class Pools:
         for pool in self.pools:
             if pool.cache is not None:
                 pool.cache.close()
-        await self.client.close()
+        await self._client.close()
 
 
 def pool_info(pool: Pool) -> ModelInfo:

@@ -4,40 +4,40 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from lmtool.access.request_tracker import RequestTracker
 from lmtool.errors import LmtoolError
+from lmtool.gateway import other_apis
 from lmtool.gateway.chat_socket import ChatSocket
 from lmtool.gateway.failures import PoolFailedError
-from lmtool.gateway.forwarding import TASKS, Forwarded, Task
 from lmtool.gateway.pool_stream import current_answers
 from lmtool.gateway.unified_replies import Reply, attempts_header, error_body
 from lmtool.gateway.unified_requests import read
 from lmtool.http_api import errors
 from lmtool.http_api.errors import ApiError
-from lmtool.http_api.http import MAX_BYTES, EventStream, json_response, read_body, unless_gone
-from lmtool.providers.json_values import load
+from lmtool.http_api.http import EventStream, json_response, read_body, unless_gone
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 
+    from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
     from starlette.websockets import WebSocket
 
-    from lmtool.gateway.pool import PoolAnswer
+    from lmtool.gateway.pool import Pool, PoolAnswer
     from lmtool.gateway.pools import Pools
     from lmtool.http_api.http import Event
     from lmtool.interfaces import MetricFamily
 
+    Handler: TypeAlias = Callable[[Request, Pool], Awaitable[tuple[Response, PoolAnswer]]]
+    """Answers a request to a pool, and says what was called for it."""
+
 ATTEMPTS = "x-lmtool-attempts"
-MAX_SOUND_BYTES = 32 << 20
-"""Of a request with a sound."""
 
 
 class GatewayServer:
@@ -71,7 +71,9 @@ class GatewayServer:
             return [Route(one, guarded, methods=["POST"], middleware=counted) for one in (path, f"{path}/")]
 
         chat = [*post("/v1/language/{pool}/chat", self._chat), *post("/v1/{pool}/chat", self._chat)]
-        others = [route for path, task in TASKS.items() for route in post(path, partial(self._forward, task))]
+        others = [
+            route for path, handler in other_apis.ROUTES.items() for route in post(path, partial(self._other, handler))
+        ]
         status = [
             Route(path, self._guarded(self._status), methods=["GET"]) for path in ("/v1/language", "/v1/language/")
         ]
@@ -113,22 +115,9 @@ class GatewayServer:
         }
         return json_response({"healthy": not self._tracker.draining, "ready_models": ready})
 
-    async def _forward(self, task: Task, request: Request) -> Response:
-        """Pass on what is no chat of texts; JSON comes back in the unified API's envelope."""
-        pool = self._pools.need_pool(request.path_params["pool"])
-        body = await read_body(request, MAX_SOUND_BYTES if task.sound_in else MAX_BYTES)
-        kind = request.headers.get("content-type", "")
-        call = Forwarded(pool, task, body, kind, dict(request.query_params), self._pools.client)
-        answered_kind, answer = await unless_gone(request.receive, call.answer())
-        member, value = call.member, load(answer)
-        assert member is not None
-        if isinstance(value, dict) and not task.sound_out:
-            named = {"provider": member.config.target.name, "pool": pool.id, "model": member.config.model}
-            response = json_response({**named, "model_id": member.id, "provider_response": value})
-        else:
-            response = Response(answer, media_type=answered_kind)
-        response.headers[ATTEMPTS] = attempts_header(call.attempts)
-        return response
+    async def _other(self, handler: Handler, request: Request) -> Response:
+        response, call = await handler(request, self._pools.need_pool(request.path_params["pool"]))
+        return _with_attempts(response, call)
 
     async def _socket(self, websocket: WebSocket) -> None:
         socket = ChatSocket(websocket, self._pools)

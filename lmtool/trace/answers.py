@@ -19,9 +19,10 @@ from lmtool.providers.answer_reader import AnswerReader, api_of
 from lmtool.providers.body_parts import form_of
 from lmtool.providers.server_sent_events import leads_data
 from lmtool.trace.content import JsonText
-from lmtool.trace.events import Close, Done, Drop, Frame, Piece, Request, Response, Vocab
+from lmtool.trace.events import Close, Done, Drop, Frame, Message, Piece, Request, Response, Vocab
 from lmtool.trace.exchanges import RequestTable
 from lmtool.trace.large_values import reference
+from lmtool.trace.session_actions import SessionActions
 from lmtool.trace.stream_events import OutputEvent, RequestStarted, Stream
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ class Answers(Generic[S]):
         """By connection."""
         self._http: defaultdict[int, deque[_HttpRequest[S]]] = defaultdict(deque)
         self._http_count: defaultdict[int, int] = defaultdict(int)
+        self._sessions: defaultdict[int, SessionActions[S]] = defaultdict(lambda: SessionActions(self._start))
+        """Of Evergreen, by connection."""
 
     def follow(self, event: Event) -> Sequence[StreamEvent]:
         """What an event means for streams."""
@@ -72,6 +75,8 @@ class Answers(Generic[S]):
             return self._client_frame(event) if event.direction == ">" else self._server_frame(event)
         if isinstance(event, Piece):
             return self._piece(event)
+        if isinstance(event, Message):
+            return self._sessions[event.connection].follow(event)
         if isinstance(event, Request):
             return [self._http_request(event)]
         if isinstance(event, Response):
@@ -239,6 +244,9 @@ class Answers(Generic[S]):
         for request in self._http.pop(event.connection, ()):
             outputs += _end_all(request.choices.values(), event.time, request.http_error, CONNECTION_ENDED)
         self._http_count.pop(event.connection, None)
+        if (session := self._sessions.pop(event.connection, None)) is not None:
+            reason = event.reason if isinstance(event, Close) else ""
+            outputs += _end_all(session.open_streams(), event.time, reason, CONNECTION_ENDED)
         return outputs
 
 

@@ -49,9 +49,9 @@ def describe(
     """
     steps = answers.follow(event)
     for step in steps:
-        if wants is None or wants(step):
+        if not isinstance(event, Message) if wants is None else wants(step):  # a message's own line says all of it
             yield line_of(step, answers)
-    if wants is None and (not steps or isinstance(event, Close | Drop)):
+    if wants is None and (not steps or isinstance(event, Close | Drop | Message)):
         where = str(event.connection or "-")
         yield f"{event.time:12.6f}  {where:<7} {_other(event)}".replace("\n", "\\n")
 

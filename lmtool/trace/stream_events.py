@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 
     from lmtool.providers.answer_events import Api
     from lmtool.providers.body_parts import Form
+    from lmtool.trace.node_tree import ActionNodes
 
-Kind: TypeAlias = Literal["GEN", "SCORE", "CHAT", "TEXT", ""]
-"""LMTP's two commands; HTTP requests that continue a conversation or a text; empty: nothing is generated."""
+Kind: TypeAlias = Literal["GEN", "SCORE", "CHAT", "TEXT", "ACT", ""]
+"""LMTP's two commands; HTTP requests that continue a conversation or a text; Evergreen's actions; empty: nothing is
+generated."""
 Phase: TypeAlias = Literal["waiting", "running", "stop", "length", "cancelled", "error", "unfinished"]
 """`unfinished`: the connection, or the answer's body, ended before the stream did."""
 Alternative: TypeAlias = "tuple[int | str | bytes, float]"
@@ -41,19 +43,23 @@ class RequestStarted:
     label: str
     """Connection and stream id, such as `1/3`; for HTTP the number of the request on its connection."""
     kind: str
-    """`GENERATE`, `SCORE`, `MODEL_INFO`, or an HTTP method and path."""
+    """`GENERATE`, `SCORE`, `MODEL_INFO`, an HTTP method and path, or an action's name."""
     payload: Mapping[str, object]
     """Fields of the request; empty where they cannot be read."""
     api: Api | None = None
     """The HTTP API that answers; None for LMTP, and where nothing is generated."""
     has_request: bool = True
     """Whether the trace holds it; False for what stands in where answers came and no request."""
+    nodes: ActionNodes | None = None
+    """Of an Evergreen action."""
     stream: Stream = field(init=False)
     """Its stream; of an HTTP request the one of choice 0."""
 
     @property
     def stream_kind(self) -> Kind:
         """What kind of stream it starts."""
+        if self.nodes is not None:
+            return "ACT"
         if self.api is not None:
             return "TEXT" if self.api == "completions" or self.kind.endswith("/generate") else "CHAT"
         return "GEN" if self.kind == "GENERATE" else "SCORE" if self.kind == "SCORE" else ""

@@ -81,6 +81,7 @@ def stream_of(started: RequestStarted, index: int, choice: int, frame: int, blob
         index,
         choice,
         frame=frame,
+        nodes=started.nodes,
         payload={name: value for name, value in payload.items() if name not in _LARGE},
         prompt=prompt.end,
         prompt_tokens=_prompt_tokens(started, prompt),

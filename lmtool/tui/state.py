@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lmtool.lmtp import frames
 from lmtool.trace.answers import Answers
-from lmtool.trace.events import Blob, End, Frame, Open, Piece, Remark, Request, Response, Vocab
+from lmtool.trace.events import Blob, End, Frame, Message, Open, Piece, Remark, Request, Response, Vocab
 from lmtool.trace.scanning import TokenLine
 from lmtool.trace.stream_events import OutputEvent, RequestStarted
 from lmtool.tui.columns import IN, OTHER, OUT, FrameLog, TokenLog
@@ -305,7 +305,7 @@ def _token_entries(event: Event) -> list[TokenEntry]:
 
 
 def _direction(event: Event) -> int:
-    if isinstance(event, Frame):
+    if isinstance(event, Frame | Message):
         return OUT if event.direction == ">" else IN
     if isinstance(event, Piece | Response):
         return IN

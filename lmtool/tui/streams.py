@@ -16,6 +16,7 @@ from lmtool.trace import stream_events
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from lmtool.trace.node_tree import ActionNodes
     from lmtool.trace.stream_events import Phase
     from lmtool.tui.columns import FrameLog, TokenLog
     from lmtool.types import LogprobsMode
@@ -30,6 +31,8 @@ class Stream(stream_events.Stream):
 
     frame: int = 0
     """The frame of its request."""
+    nodes: ActionNodes | None = None
+    """Of an Evergreen action."""
     payload: Mapping[str, object] = field(default_factory=dict)
     """The request without its prompt and bias."""
     prompt: tuple[int, ...] | str = ""

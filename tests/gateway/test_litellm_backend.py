@@ -21,7 +21,8 @@ class RateLimitError(Exception):
 class ContextWindowExceededError(Exception):
     status_code = 400
 def part(name, text, reason):
-    return Part({"id": "lite-1", "model": "m", "choices": [{"index": 0, name: {"content": text}, "finish_reason": reason}],
+    choice = {"index": 0, name: {"content": text}, "finish_reason": reason}
+    return Part({"id": "lite-1", "model": "m", "choices": [choice],
                  "usage": {"prompt_tokens": 3, "completion_tokens": 2}})
 async def acompletion(**given):
     calls.append(given)

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.fake_upstream import BAD, HANG, Behaviour, FakeUpstream
+from tests.fake_upstream import BAD, FakeUpstream
 from tests.gateway.running import KEY, MESSAGE, Gateway, gateway, member, pool
 
 TURN = '{"role": "user", "content": "x"}'
@@ -131,46 +131,14 @@ async def test_bad_input_is_refused_before_any_call(body: str, status: int, expe
         assert upstream.received == []
 
 
-async def test_unknown_pools_and_what_nobody_can() -> None:
+async def test_unknown_pools_and_what_is_not_text() -> None:
     """404 with the names that there are; 501 with the reason."""
-    async with FakeUpstream() as upstream, gateway(pool(member("main", upstream, "anthropic"))) as served:
+    async with FakeUpstream() as upstream, gateway(pool(member("main", upstream))) as served:
         status, _, reply = await served.post("/v1/language/other/chat")
         assert (status, reply["name"]) == (404, "pool_not_found")
         assert "pools here: default" in reply["message"]
-        for path in ("embeddings/default/embed/", "speech/transcribers/default/", "multi/default/multimodal"):
-            status, _, reply = await served.post(f"/v1/{path}")
-            assert (status, reply["name"]) == (501, "not_implemented")
-
-
-async def test_what_is_no_text_is_passed_on() -> None:
-    """To members with OpenAI's API, with the model's name; the next one where one fails, a sound as it is."""
-    vectors = Behaviour(body=b'{"data": [{"embedding": [0.5]}]}', content_type="application/json")
-    async with (
-        FakeUpstream(BAD["500"]) as one,
-        FakeUpstream(vectors) as two,
-        gateway(pool(member("a", one), member("b", two))) as served,
-    ):
-        status, headers, reply = await served.post("/v1/embeddings/default/embed/", {"input": "Hi"})
-        assert (status, headers["x-lmtool-attempts"].count(",")) == (200, 1)
-        assert (reply["provider"], reply["model"], reply["pool"]) == ("openai", "model-b", "default")
-        assert reply["provider_response"]["data"][0]["embedding"] == [0.5]
-        assert (two.received[0].path, two.received[0].json) == (
-            "/v1/embeddings",
-            {"input": "Hi", "model": "model-b"},
-        )
-        two.plan.append(Behaviour(body=b"\x00\x01", content_type="audio/wav"))
-        status, headers, _ = await served.post("/v1/speech/synthesizers/default/", {"input": "Hi", "voice": "x"})
-        assert (status, headers["content-type"]) == (200, "audio/wav")
-        two.plan.append(Behaviour(body=b'{"text": "Hi"}', content_type="application/json"))
-        sound = {"data": b"RIFF", "headers": {"content-type": "audio/wav"}}
-        _, _, reply = await served.post("/v1/speech/transcribers/default/?language=en", **sound)
-        assert reply["provider_response"] == {"text": "Hi"}
-        body = two.received[-1].body
-        assert b"RIFF" in body
-        assert b"model-b" in body
-        assert b"language" in body
-        status, _, reply = await served.post("/v1/embeddings/default/embed/", {"model": "x"})
-        assert (status, "leave it out" in reply["message"]) == (400, True)
+        status, _, reply = await served.post("/v1/multi/default/multimodal")
+        assert (status, reply["name"]) == (501, "not_implemented")
 
 
 async def test_parameters_that_the_pool_lets_requests_set() -> None:
@@ -240,6 +208,8 @@ class TestSocket:
 
     async def test_a_client_that_leaves_ends_the_call(self) -> None:
         """The provider notices."""
+        from tests.fake_upstream import Behaviour
+
         endless = Behaviour(fault="hang", after=2)
         async with FakeUpstream(endless) as upstream, gateway(pool(member("main", upstream))) as served:
             async with served.session.ws_connect(f"{served.url}/v1/language/default/chatStream") as socket:
@@ -254,6 +224,8 @@ class TestSocket:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_that_leaves_ends_the_call(stream: bool) -> None:
     """Of a whole answer too; it costs the member nothing."""
+    from tests.fake_upstream import HANG
+
     async with FakeUpstream(HANG) as upstream, gateway(pool(member("main", upstream))) as served:
         with pytest.raises(TimeoutError):
             await served.session.post(

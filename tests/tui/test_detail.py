@@ -8,6 +8,7 @@ import pytest
 
 from lmtool.tui.documents.detail import DetailDocument
 from lmtool.tui.styles import ASCII, UNICODE
+from tests.trace.test_session_actions import action, leaf, message
 from tests.tui.scripted import event, request, tokens
 from tests.tui.states import asked, chunk, rows, sse, view_of
 
@@ -172,3 +173,21 @@ class TestDetail:
         piece = sse(0.1, {"choices": [{"delta": {"content": "🙂"}, "logprobs": {"content": entries}}]})
         shown = shown_of(asked(0.0, "/v1/chat/completions"), piece)
         assert "⟨f0 9f⟩ ⟨99 82⟩ → 🙂" in shown.splitlines()[1]
+
+
+def test_nodes_of_an_action():
+    """An Evergreen action is a stream; below its text stand its inputs and outputs as trees of nodes."""
+    asked = action(targetSpec={"id": "tiny"})
+    prompt = ({"id": "p", "childIds": ["q"]}, leaf("q", "Who's winning?", role="user"))
+    events = (
+        message(">", *prompt, actions=(asked,)),
+        message("<", leaf("response", "Ayrton Senna.", role="assistant")),
+    )
+    shown = shown_of(*events)
+    tree = [line for line in shown.splitlines() if "▸" in line or "text/plain" in line]
+    assert tree == [
+        "prompt ▸ 1 children",
+        '  text/plain user "Who\'s winning?"',
+        "▸ response text/plain assistant 'Ayrton Senna.'",
+    ]
+    assert "a piece of text" in shown

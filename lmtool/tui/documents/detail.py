@@ -196,8 +196,14 @@ class DetailDocument(ViewDocument):
             phrases.append(Run(f"{_ids(stream.ruled_out)} forbidden", "accent"))
         if row is not None and stream.logprobs_mode == "biased" and self._is_forced(row, stream):
             phrases.append(Run("forced: nothing else was allowed", "accent"))
-        lines = flow(phrases, columns)
+        lines = flow(phrases, columns) + self._nodes(stream, columns)
         return lines + ([[Run(visible(stream.error), "error")]] if stream.error else [])
+
+    @staticmethod
+    def _nodes(stream: Stream, columns: int) -> list[Line]:
+        """The inputs and outputs of an action, each a tree of nodes."""
+        tree = () if stream.nodes is None else stream.nodes.lines()
+        return [fitted([Run("  " * depth), Run(visible(words), "dim")], columns) for depth, words in tree]
 
     def _is_forced(self, row: int, stream: Stream) -> bool:
         """Whether no other token was possible: alternatives were requested, and there is none."""
