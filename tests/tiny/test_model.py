@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 
 import pytest
 import torch
@@ -16,7 +17,14 @@ from lmtool.tiny.path import MODEL_DIR
 from lmtool.tiny.recipe.categories import FIRST_PROMPTS, Case, Category, Result, categories, judge
 from lmtool.tiny.recipe.document import CALL_START, SPECIAL_TOKENS, TOOL_TOKENS
 from lmtool.tiny.recipe.evaluate import Answers
-from lmtool.tiny.recipe.grading import first_prompts, grade, shares, shipped_scores
+from lmtool.tiny.recipe.grading import (
+    first_prompts,
+    grade,
+    shares,
+    shipped_scores,
+    two_hundred_records,
+    two_hundred_stories,
+)
 from lmtool.tiny.recipe.tokenizer import SIZE, save_tokenizer, train_tokenizer
 
 LIMIT = 6_000_000
@@ -126,10 +134,16 @@ class TestEvaluation:
         assert results[name].passed, f"{results[name].share:.1%}: {results[name].failures[:5]}"
 
     def test_first_prompts_are_answered_as_well_as_recorded(self, answers: Answers) -> None:
-        """By kind, the first prompts get the recorded scores, within two points of a hundred."""
-        graded = shares(grade(first_prompts(), answers))
-        recorded = shipped_scores()
-        assert {kind: share for kind, share in graded.items() if abs(share - recorded[kind]) > 0.02} == {}
+        """First prompts, stories and records get the recorded scores, within two points of a hundred.
+
+        Of a kind with few prompts one more or less may be good: processors differ in the last bits.
+        """
+        graded = grade(first_prompts(), answers)
+        scores, count = shares(graded), Counter(one.prompt.kind for one in graded)
+        for hundreds in (two_hundred_stories(), two_hundred_records()):
+            scores[hundreds[0].kind] = shares(grade(hundreds, answers))["all"]
+        off = {kind: abs(score - scores[kind]) for kind, score in shipped_scores().items()}
+        assert not {kind: by for kind, by in off.items() if by > max(0.02, 1.01 / count.get(kind, 100))}
 
     def test_no_first_sum_is_wrong(self, results: dict[str, Result]) -> None:
         """Whoever tries a sum first gets the right result or a refusal, never a wrong number."""

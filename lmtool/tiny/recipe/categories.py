@@ -20,6 +20,8 @@ SEED = 90_001
 Answer = Callable[[Sequence[str]], list[str]]
 """From prompts to the model's greedy replies."""
 
+SMALL = 6
+"""Sums of numbers up to this are all asked for; of the others only some."""
 STORY_WORDS = 30
 """Least number of words of a story."""
 UNSEEN_NAMES = items("unseen", "names")
@@ -85,11 +87,12 @@ def judge(categories: Sequence[Category], answer: Answer) -> list[Result]:
 def categories() -> list[Category]:
     """Return every category, the same each time."""
     rng = Random(SEED)  # noqa: S311 - nothing here is secret
-    sums = arithmetic.every_sum()
+    sums = [one for one in arithmetic.every_sum() if max(one.left, one.right) <= SMALL]
+    sums += rng.sample(arithmetic.every_sum(), 150)
     table: tuple[tuple[str, float, list[Case]], ...] = (
         ("first prompts", 0.9, [_matching(prompt, pattern) for prompt, pattern in FIRST_PROMPTS]),
         ("sums", 0.95, [_exact(f"{one.left}{one.sign}{one.right}", one.answer) for one in sums]),
-        ("sums in words", 0.95, [_exact(arithmetic.ask(rng, one), one.answer) for one in sums]),
+        ("sums in words", 0.95, [_exact(arithmetic.ask(rng, one), one.answer) for one in sums[::2]]),
         ("sums declined", 0.95, [_honest(arithmetic.big_sum(rng).prompt) for _ in range(100)]),
         ("counting", 0.9, [_turn(arithmetic.counting(rng)) for _ in range(40)]),
         ("capitals", 0.95, [_capital(*pair) for pair in facts.CAPITALS]),

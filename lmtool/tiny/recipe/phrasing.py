@@ -57,7 +57,7 @@ def invent(rng: Random, most: int = 4) -> str:
     return word if len(word) > 2 else word + rng.choice("nlrsmt")
 
 
-def sloppy(rng: Random, text: str, *, typos: float = 0.12) -> str:
+def sloppy(rng: Random, text: str, *, typos: float = 0.15) -> str:
     """Return the text as a hurried person types it: lower case, no full stop, now and then a typo or two.
 
     typos: share of texts, 0 to 1, that get one misspelt word at least.
