@@ -25,7 +25,7 @@ _JSON = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class SessionAction:
-    """One action and what came of it."""
+    """One action and its outputs."""
 
     connection: int
     number: int
