@@ -108,6 +108,8 @@ class ChatOptions:
     """Whether one answer may have several calls; None: the model's default."""
     logprobs: int | None = None
     """Alternatives beside each token; None: no logprobs."""
+    stream: bool = True
+    """Whether the client reads pieces as they come; a whole answer is asked for as one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from lmtool.http_client import open_client, reason_of, verbatim
+from lmtool.http_client import as_body, open_client, reason_of, verbatim
 from tests.fake_upstream import HANG, OK, Behaviour, FakeUpstream
 
 ZIPPED = gzip.compress(b"words")
@@ -44,6 +44,17 @@ async def test_requests_have_no_header_of_the_clients_own(monkeypatch: pytest.Mo
     assert first[0] == "POST /a%2Fb%20c?q=%C3%A9+x HTTP/1.1"
     assert {line.partition(":")[0].lower() for line in first[1:-2]} == {"host", "x-own", "content-length"}
     assert second == first
+
+
+async def test_large_bodies() -> None:
+    """A body of several MiB is sent whole, with its length."""
+    async with FakeUpstream() as upstream, open_client() as client:
+        data = b'{"pad": "' + b"x" * (3 << 20) + b'"}'
+        async with client.post(f"{upstream.url}/chat/completions", data=as_body(data)) as response:
+            assert response.status == 200
+    (request,) = upstream.received
+    assert request.body == data
+    assert request.headers["content-length"] == str(len(data))
 
 
 async def test_long_headers() -> None:

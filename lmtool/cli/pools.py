@@ -70,7 +70,7 @@ def lines(pool: Mapping[str, Any]) -> list[str]:
 def _row(model: Mapping[str, Any]) -> list[str]:
     state = model["state"]
     if state == "resting":
-        state = f"resting {duration(model['resting_seconds'])} ({model['reason']})"
+        state = f"resting {model['resting_seconds']:.0f} s ({model['reason']})"
     cost = "" if model["cost"] is None else f"cost {model['cost']:.4f}"
     counts = [f"{model['ok']} ok", f"{model['failed']} failed" if model["failed"] else "", cost]
     return [model["id"], model["provider"], model["model"] or "", state, *counts]

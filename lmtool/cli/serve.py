@@ -126,14 +126,15 @@ def _pools(file: str | None) -> PoolsConfig | None:
     return PoolsConfig(load(file), file)
 
 
+_OF_PORTS = {"port", "host", "allow_origin", "allow_host", "no_auth", "grpc_port", "allow_ref", "peer_actions"}
+
+
 def _check_contradictions(
     common: Common, device: str, *, stdio: bool, cuda: bool, json_logs: bool, inspect: bool
 ) -> None:
     if cuda and device not in {"auto", "cuda"} and not device.startswith("cuda:"):
         raise UsageError(f"--cuda and --device {device} contradict each other", "give one of them")
-    if stdio and (
-        other := common.typed & {"port", "host", "allow_origin", "allow_host", "no_auth", "grpc_port", "allow_ref"}
-    ):
+    if stdio and (other := common.typed & _OF_PORTS):
         raise UsageError(
             f"--stdio and --{min(other).replace('_', '-')} contradict each other: it speaks on stdin and stdout",
             "give one of them",

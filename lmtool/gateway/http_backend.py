@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 import aiohttp
 
 from lmtool.gateway.backend import MAX_ANSWER_BYTES, CallFailedError, Reply
 from lmtool.gateway.pool_request import response_format
+from lmtool.http_client import as_body, open_client
 from lmtool.providers.answer_events import AnswerFailed, TextDelta, ToolCallDelta
 from lmtool.providers.chat_answer import ChatAnswer
 from lmtool.providers.outcomes import (
@@ -26,9 +27,10 @@ from lmtool.providers.outcomes import (
     outcome_of_failure,
     outcome_of_status,
 )
+from lmtool.providers.provider import Provider
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
     from lmtool.gateway.config import HttpTarget, MemberConfig
     from lmtool.gateway.pool_request import PoolRequest
@@ -38,12 +40,10 @@ if TYPE_CHECKING:
     from lmtool.providers.http_request import HttpRequest
     from lmtool.routing.outcomes import Outcome
 
+Write: TypeAlias = "Callable[..., HttpRequest]"
+"""Makes a request from a provider, and by name its `model` and `settings`."""
 MAX_ERROR_BYTES = 64 * 1024
 """Of an error's body, which is read to tell its kind."""
-_LARGE_BODY = 1 << 20
-"""Bytes from which aiohttp wants a body piece by piece."""
-_IDLE_SECONDS = 60.0
-"""How long a connection without a call stays open."""
 
 
 class HttpClient:
@@ -56,14 +56,8 @@ class HttpClient:
     def session(self) -> aiohttp.ClientSession:
         """The session; needs a running event loop."""
         if self._session is None:
-            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_SECONDS)
-            self._session = aiohttp.ClientSession(
-                connector=connector,
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=10.0),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                headers={"accept-encoding": "identity", "user-agent": "lmtool"},
-                auto_decompress=True,
-            )
+            headers = {"accept-encoding": "identity", "user-agent": "lmtool"}
+            self._session = open_client(headers=headers, decompress=True)
         return self._session
 
     async def close(self) -> None:
@@ -104,7 +98,7 @@ class HttpBackend:
         chat = self._chat(request)
         call = _Call(self._config, self._target, chat.stream, reply)
         try:
-            async with await self._opened(chat, call) as response:
+            async with await self._opened(partial(Provider.request, chat=chat), call) as response:
                 async for events in call.read(response):
                     yield events
         except TimeoutError:
@@ -112,15 +106,38 @@ class HttpBackend:
         except aiohttp.ClientError as error:
             raise CallFailedError(_outcome(error)) from None
 
-    async def _opened(self, chat: ChatRequest, call: _Call) -> aiohttp.ClientResponse:
+    @property
+    def provider(self) -> Provider:
+        """The API that it calls."""
+        return self._provider
+
+    async def fetch(self, write: Write) -> tuple[str, bytes]:
+        """Content type and body of a whole answer that is no chat. write: makes the request.
+
+        Raises `CallFailedError`, and `RequestError` for what the API cannot express.
+        """
+        call, data = _Call(self._config, self._target, False, Reply()), bytearray()  # noqa: FBT003
+        try:
+            async with await self._opened(write, call) as response:
+                while piece := await call.within(response.content.readany()):
+                    data += piece
+                    if len(data) > MAX_ANSWER_BYTES:
+                        raise CallFailedError(TOO_LARGE)
+        except TimeoutError:
+            raise CallFailedError(call.lateness) from None
+        except aiohttp.ClientError as error:
+            raise CallFailedError(_outcome(error)) from None
+        return response.headers.get("content-type", ""), bytes(data)
+
+    async def _opened(self, write: Write, call: _Call) -> aiohttp.ClientResponse:
         """The response to the request, once it is a good one. A key that is refused is read again, and once more sent.
 
         Raises `CallFailedError`.
         """
-        response = await call.send(self._client.session, self._written(chat))
+        response = await call.send(self._client.session, self._written(write))
         if response.status in {401, 403} and self._read_key_again():
             response.close()
-            response = await call.send(self._client.session, self._written(chat))
+            response = await call.send(self._client.session, self._written(write))
         if 200 <= response.status < 300:
             return response
         async with response:
@@ -128,8 +145,8 @@ class HttpBackend:
         headers = {name.lower(): value for name, value in response.headers.items()}
         raise CallFailedError(outcome_of_status(response.status, headers, data, time.time()))
 
-    def _written(self, chat: ChatRequest) -> HttpRequest:
-        return self._provider.request(chat, self._config.model or "", self._target.settings)
+    def _written(self, write: Write) -> HttpRequest:
+        return write(self._provider, model=self._config.model or "", settings=self._target.settings)
 
     def _read_key_again(self) -> bool:
         """Whether the key has another value by now, which is used from now on."""
@@ -167,10 +184,10 @@ class _Call:
 
     async def send(self, session: aiohttp.ClientSession, request: HttpRequest) -> aiohttp.ClientResponse:
         """The response's head."""
-        body = request.body if len(request.body) < _LARGE_BODY else io.BytesIO(request.body)
         async with asyncio.timeout_at(self._first_deadline):
+            headers = request.wire_headers()
             return await session.request(
-                request.method, request.url, data=body, headers=request.wire_headers(), allow_redirects=False
+                request.method, request.url, data=as_body(request.body), headers=headers, allow_redirects=False
             )
 
     async def read(self, response: aiohttp.ClientResponse) -> AsyncGenerator[list[AnswerEvent], None]:

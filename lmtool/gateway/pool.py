@@ -213,7 +213,7 @@ class PoolAnswer:
         self.reply = Reply()
         member.running += 1
         try:
-            async with aclosing(member.backend.answer(self.request, self.reply)) as answered:
+            async with aclosing(self._called(member)) as answered:
                 async for events in answered:
                     self._count(events)
                     if self.member is None:
@@ -238,6 +238,10 @@ class PoolAnswer:
                 member.health.release(probe=probe)
         if outcome is OK:
             self._finish(number, began)
+
+    def _called(self, member: Member) -> AsyncGenerator[list[AnswerEvent], None]:
+        """The events of the member's answer, see `Backend.answer`."""
+        return member.backend.answer(self.request, self.reply)
 
     def _count(self, events: Sequence[AnswerEvent]) -> None:
         for event in events:
@@ -270,9 +274,11 @@ class PoolAnswer:
 
     def _finish(self, number: int, began: float) -> None:
         assert self.member is not None
-        tokens = self.usage.completion_tokens or self._pieces
         self.cost = self.member.charge(self.usage)
-        if tokens:
+        self._record_latency(number, began)
+
+    def _record_latency(self, number: int, began: float) -> None:
+        if tokens := self.usage.completion_tokens or self._pieces:
             seconds = (self.pool.clock() - began) / tokens
             self.pool.record_latency(number, seconds, stream=self.request.chat.stream)
 

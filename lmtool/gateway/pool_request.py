@@ -62,7 +62,7 @@ def from_stream(request: GenerateRequest | ScoreRequest) -> PoolRequest:
         options.parallel_tool_calls,
         logprobs=options.logprobs is not None,
         top_logprobs=options.logprobs or None,
-        stream=True,
+        stream=options.stream,
     )
     return PoolRequest(chat, request.constraint)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
@@ -12,6 +12,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from lmtool.access.request_tracker import RequestTracker
 from lmtool.errors import LmtoolError
+from lmtool.gateway import other_apis
 from lmtool.gateway.chat_socket import ChatSocket
 from lmtool.gateway.failures import PoolFailedError
 from lmtool.gateway.pool_stream import current_answers
@@ -22,24 +23,21 @@ from lmtool.http_api.errors import ApiError
 from lmtool.http_api.http import EventStream, json_response, read_body, unless_gone
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 
     from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
     from starlette.websockets import WebSocket
 
-    from lmtool.gateway.pool import PoolAnswer
+    from lmtool.gateway.pool import Pool, PoolAnswer
     from lmtool.gateway.pools import Pools
     from lmtool.http_api.http import Event
     from lmtool.interfaces import MetricFamily
 
+    Handler: TypeAlias = Callable[[Request, Pool], Awaitable[tuple[Response, PoolAnswer]]]
+    """Answers a request to a pool, and says what was called for it."""
+
 ATTEMPTS = "x-lmtool-attempts"
-_NOT_TEXT: Mapping[str, str] = {
-    "/v1/embeddings/{pool}/embed": "embeddings",
-    "/v1/speech/transcribers/{pool}": "transcription",
-    "/v1/speech/synthesizers/{pool}": "speech synthesis",
-    "/v1/multi/{pool}/multimodal": "multimodal chat",
-}
 
 
 class GatewayServer:
@@ -73,7 +71,9 @@ class GatewayServer:
             return [Route(one, guarded, methods=["POST"], middleware=counted) for one in (path, f"{path}/")]
 
         chat = [*post("/v1/language/{pool}/chat", self._chat), *post("/v1/{pool}/chat", self._chat)]
-        others = [route for path, what in _NOT_TEXT.items() for route in post(path, partial(self._not_text, what))]
+        others = [
+            route for path, handler in other_apis.ROUTES.items() for route in post(path, partial(self._other, handler))
+        ]
         status = [
             Route(path, self._guarded(self._status), methods=["GET"]) for path in ("/v1/language", "/v1/language/")
         ]
@@ -115,11 +115,9 @@ class GatewayServer:
         }
         return json_response({"healthy": not self._tracker.draining, "ready_models": ready})
 
-    async def _not_text(self, what: str, request: Request) -> Response:
-        pool = self._pools.need_pool(request.path_params["pool"])
-        raise ApiError(
-            501, f"no model of the pool {pool.id} can do {what} through this gateway", code="not_implemented"
-        )
+    async def _other(self, handler: Handler, request: Request) -> Response:
+        response, call = await handler(request, self._pools.need_pool(request.path_params["pool"]))
+        return _with_attempts(response, call)
 
     async def _socket(self, websocket: WebSocket) -> None:
         socket = ChatSocket(websocket, self._pools)

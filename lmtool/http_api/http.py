@@ -68,14 +68,14 @@ async def read_request(
     return await run_in_subprocess(decode_body, body) if is_long(body) else decode_body(body)
 
 
-async def read_body(request: Request) -> bytes:
-    """The bytes of a request. Raises `ApiError` for more than `MAX_BYTES`."""
+async def read_body(request: Request, limit: int = MAX_BYTES) -> bytes:
+    """The bytes of a request. Raises `ApiError` for more than the limit."""
     chunks, size = [], 0
     async for chunk in request.stream():
         chunks.append(chunk)
         size += len(chunk)
-        if size > MAX_BYTES:
-            raise ApiError(413, f"the request has more than {MAX_BYTES} bytes")
+        if size > limit:
+            raise ApiError(413, f"the request has more than {limit} bytes")
     return b"".join(chunks)
 
 

@@ -77,7 +77,7 @@ class Call:
 
     def chat_options(self) -> ChatOptions:
         """What a model without ids needs to know beside prompt and parameters."""
-        options = ChatOptions(self.parameters, logprobs=self.logprobs)
+        options = ChatOptions(self.parameters, logprobs=self.logprobs, stream=self.stream)
         if (tools := self.tools) is None or tools.mode == "none":
             return options
         name = tools.tools[0].name if tools.mode == "named" else None

@@ -88,7 +88,7 @@ class AnswerReader:
     def end(self) -> list[AnswerEvent]:
         """What the end of the body completes: a last line without its line feed, a whole answer not read before."""
         rest = self._parts.take_rest()
-        return [] if self._form == "events" else self.read(self._load(rest))
+        return self.read(self._load(rest)) if rest and self._form != "events" else []
 
     @property
     def between_parts(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, TypeAlias
 
+from lmtool.errors import RequestError
 from lmtool.providers.answer_events import ChoiceFinished, TextDelta, TokenUsage, ToolCallDelta
 from lmtool.providers.json_values import count_of, list_of, load, object_of, text_of
 
@@ -91,7 +92,10 @@ def write_headers(settings: Settings) -> Headers:
 
 
 def write_chat(chat: ChatRequest, model: str, parameters: Mapping[str, object]) -> dict[str, object]:
-    """The body of a message: system turns apart, turns of one role joined, as user and assistant must alternate."""
+    """The body of a message: system turns apart, turns of one role joined, as user and assistant must alternate.
+
+    Raises `RequestError` for JSON without a schema.
+    """
     body: dict[str, object] = {"model": model, "max_tokens": MAX_TOKENS, **parameters}
     system = [one.content for one in chat.messages if one.role in _SYSTEM and one.content]
     turns = _turns([one for one in chat.messages if one.role not in _SYSTEM])
@@ -102,15 +106,21 @@ def write_chat(chat: ChatRequest, model: str, parameters: Mapping[str, object]) 
     if chat.tools:
         body["tools"] = [_write_tool(object_of(tool.get("function"))) for tool in chat.tools]
         body |= _write_choice(chat)
-    schema = object_of(object_of(chat.response_format).get("json_schema")).get("schema")
-    if schema is not None:
+    if chat.response_format is not None and chat.response_format.get("type") != "text":
         output = object_of(parameters.get("output_config"))
-        body["output_config"] = {**output, "format": {"type": "json_schema", "schema": schema}}
+        body["output_config"] = {**output, "format": _write_format(chat.response_format)}
     if isinstance(user := parameters.get("metadata"), str):  # Glide has the user's id in its place
         body["metadata"] = {"user_id": user}
     if chat.stream:
         body["stream"] = True
     return body
+
+
+def _write_format(response_format: Mapping[str, object]) -> dict[str, object]:
+    schema = object_of(response_format.get("json_schema")).get("schema")
+    if schema is None:
+        raise RequestError("anthropic has no response_format json_object", "send a json_schema")
+    return {"type": "json_schema", "schema": schema}
 
 
 def _turns(messages: list[ChatMessage]) -> list[dict[str, object]]:

@@ -83,7 +83,7 @@ async def forward_http(target: Target, head: Head, body: bytes) -> AsyncIterator
     """
     import aiohttp
 
-    from lmtool.http_client import open_client, reason_of, verbatim
+    from lmtool.http_client import as_body, open_client, reason_of, verbatim
 
     method, path, _ = head.start
     dropped = _HOP | _OURS | (_KEYS if target.authorization is not None else set())
@@ -93,7 +93,7 @@ async def forward_http(target: Target, head: Head, body: bytes) -> AsyncIterator
     try:
         async with (
             open_client(connect_timeout=CONNECT_LIMIT) as client,
-            client.request(method, url, headers=headers, data=body or None, allow_redirects=False) as response,
+            client.request(method, url, headers=headers, data=as_body(body), allow_redirects=False) as response,
         ):
             yield response
             async for piece in response.content.iter_any():

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lmtool.trace.events import Message
-from lmtool.trace.stream_events import StreamEvent
+    from lmtool.trace.stream_events import StreamEvent
 
 S = TypeVar("S", bound=Stream)
 

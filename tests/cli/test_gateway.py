@@ -155,5 +155,5 @@ def test_pools_for_people() -> None:
         }
     )
     assert shown[0] == "p  priority  requests 8  cached 2  p50 900 ms  cost 0.5000"
-    assert "resting 12.0 s (rate limit)  4 ok  3 failed  cost 0.5000" in shown[1]
+    assert "resting 12 s (rate limit)  4 ok  3 failed  cost 0.5000" in shown[1]
     assert shown[2].split() == ["here", "local", "ready", "1", "ok"]

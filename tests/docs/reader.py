@@ -22,7 +22,7 @@ STORIES = Path(__file__).parent.parent / "data/stories260K"
 BIN = Path(os.environ.get("LMTOOL_DOCS_BIN") or Path(sys.executable).parent)
 """Where the `lmtool` and `python` are that a reader types: `LMTOOL_DOCS_BIN`, or this environment."""
 PATIENCE = 90.0
-SERVERS = re.compile(r"(\w+=\S+ )*lmtool (serve|balance|trace serve|trace record)\b")
+SERVERS = re.compile(r"(\w+=\S+ )*lmtool (serve|balance|gateway|trace serve|trace record)\b")
 """Commands that stay until Ctrl-C."""
 THERE = re.compile(r"ready in|recording |answering ")
 """What such a command says once it can be used."""

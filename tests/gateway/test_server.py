@@ -137,9 +137,8 @@ async def test_unknown_pools_and_what_is_not_text() -> None:
         status, _, reply = await served.post("/v1/language/other/chat")
         assert (status, reply["name"]) == (404, "pool_not_found")
         assert "pools here: default" in reply["message"]
-        for path in ("embeddings/default/embed/", "speech/transcribers/default/", "multi/default/multimodal"):
-            status, _, reply = await served.post(f"/v1/{path}")
-            assert (status, reply["name"]) == (501, "not_implemented")
+        status, _, reply = await served.post("/v1/multi/default/multimodal")
+        assert (status, reply["name"]) == (501, "not_implemented")
 
 
 async def test_parameters_that_the_pool_lets_requests_set() -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lmtool.errors import RequestError
 from lmtool.providers.answer_events import ChoiceFinished, TextDelta, TokenUsage, ToolCallDelta
 from lmtool.providers.anthropic_messages import read, write_chat
 from lmtool.providers.chat_request import ChatRequest
@@ -127,6 +128,13 @@ class TestRequests:
         turns = [{"role": role, "content": text} for role, text in expected["messages"]]
         body = write_chat(chat, "m", parameters)
         assert body == {"model": "m", "max_tokens": 4096, **expected, "messages": turns}
+
+    def test_json_without_a_schema(self) -> None:
+        """It is refused: the API has none. Plain text is what it writes anyway."""
+        turns = (ChatMessage("user", "a"),)
+        with pytest.raises(RequestError, match="json_object"):
+            write_chat(ChatRequest(turns, response_format={"type": "json_object"}), "m", {})
+        assert "output_config" not in write_chat(ChatRequest(turns, response_format={"type": "text"}), "m", {})
 
     def test_a_users_id(self) -> None:
         """Glide's configurations have it alone; the API wants it named."""

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.cli.terminal import terminal
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -41,6 +43,22 @@ def test_a_conversation(lmtool: Run, addresses: dict[str, Sequence[str]], wire: 
     counts = [int(number) for number in re.findall(r"prompt (\d+) tokens", done.stderr)]
     assert len(counts) == 2
     assert counts[1] > counts[0] + 10
+
+
+def test_in_a_terminal(addresses: dict[str, Sequence[str]]) -> None:
+    """Ctrl-C ends a running answer and not the session; Ctrl-D leaves."""
+    words = ("evergreen", "chat", *addresses["websocket"], "--stats", "-n", "400", "-o", "ignore_eos=true")
+    with terminal(*words) as screen:
+        screen.until(">")
+        for line in ("Tell me a story.", "Tell me another."):
+            begun = len(screen.text)
+            screen.press(f"{line}\r")
+            screen.until(f"> {line}", after=begun)
+            screen.until(".", after=len(screen.text))
+            screen.press("\x03")
+        screen.press("\x04")
+        assert screen.end() == 0, screen.text
+    assert "answer 400 tokens" not in screen.text
 
 
 def script(folder: Path, *lines: object) -> str:

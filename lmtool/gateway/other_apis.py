@@ -1,0 +1,144 @@
+"""Routes of the unified API that are no chat: embeddings, transcription and speech synthesis, as members have them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from msgspec import Meta
+from starlette.responses import Response
+
+from lmtool.gateway.pool_fetch import Exchange, begin
+from lmtool.gateway.unified_replies import Reply
+from lmtool.http_api.decoding import Fields, decode, read_object, refuse
+from lmtool.http_api.errors import ApiError
+from lmtool.http_api.http import json_response, read_body, unless_gone
+from lmtool.providers.embeddings import embedding_request, has_embeddings, read_embeddings
+from lmtool.providers.speech import has_speech, read_transcription, speech_request, transcription_request
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from lmtool.gateway.pool import Pool
+    from lmtool.gateway.pool_fetch import PoolFetch
+
+MAX_AUDIO_BYTES = 32 << 20
+MAX_TEXTS = 2048
+"""Texts of one request for embeddings."""
+_RECORDINGS = {
+    "audio/flac": "flac",
+    "audio/mp4": "m4a",
+    "audio/mpeg": "mp3",
+    "audio/ogg": "ogg",
+    "audio/wav": "wav",
+    "audio/x-wav": "wav",
+    "audio/webm": "webm",
+}
+"""Content types of recordings, and the endings of their files' names, by which providers know them."""
+_SPOKEN = {
+    "aac": "audio/aac",
+    "flac": "audio/flac",
+    "mp3": "audio/mpeg",
+    "opus": "audio/ogg",
+    "pcm": "audio/pcm",
+    "wav": "audio/wav",
+}
+_HINTS = ("language", "prompt")
+"""What may be said about a recording, in the query."""
+
+_Text = Annotated[str, Meta(min_length=1)]
+
+
+class EmbeddingRequest(Fields, kw_only=True):
+    """A request to `/v1/embeddings/{pool}/embed`."""
+
+    input: Annotated[
+        _Text | Annotated[list[_Text], Meta(min_length=1, max_length=MAX_TEXTS)],
+        Meta(description=f"a text, or 1 to {MAX_TEXTS} of them, none empty"),
+    ]
+
+
+class SpeechRequest(Fields, kw_only=True):
+    """A request to `/v1/speech/synthesizers/{pool}`."""
+
+    text: _Text
+    voice: _Text = "alloy"
+    format: Literal["aac", "flac", "mp3", "opus", "pcm", "wav"] = "mp3"
+
+
+async def embed(request: Request, pool: Pool) -> tuple[Response, PoolFetch[Any]]:
+    """One vector for each text. Raises `ApiError`, `PoolFailedError`."""
+    asked = read_object(partial(decode, EmbeddingRequest), await read_body(request))
+    texts = [asked.input] if isinstance(asked.input, str) else asked.input
+    call = begin(
+        pool,
+        Exchange(
+            "embeddings",
+            has_embeddings,
+            partial(embedding_request, texts=texts),
+            lambda _, body: read_embeddings(body, len(texts)),
+            "\n".join(texts),
+            lambda answer: answer.prompt_tokens,
+        ),
+    )
+    answer = await unless_gone(request.receive, call.result())
+    count = answer.prompt_tokens
+    tokens = {"prompt_tokens": count, "response_tokens": 0, "total_tokens": count}
+    return _reply(call, {"embeddings": answer.vectors, "token_count": tokens}), call
+
+
+async def transcribe(request: Request, pool: Pool) -> tuple[Response, PoolFetch[Any]]:
+    """The text of a recording, which is the body itself. Raises `ApiError`, `PoolFailedError`."""
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    ending = _RECORDINGS.get(content_type)
+    if ending is None:
+        sentence = f"the body is {content_type[:100] or 'of no type'}; expected a recording: {', '.join(_RECORDINGS)}"
+        raise ApiError(415, sentence, code="unsupported_media_type")
+    for name in request.query_params:
+        if name not in _HINTS:
+            refuse(name, f"{name[:100]} is not known in the query; expected {' or '.join(_HINTS)}")
+    audio = await read_body(request, MAX_AUDIO_BYTES)
+    if not audio:
+        raise ApiError(400, "the body is empty; expected a recording")
+    fields = dict(request.query_params)
+    write = partial(transcription_request, audio=audio, file_name=f"audio.{ending}", fields=fields)
+    call = begin(pool, Exchange("transcription", has_speech, write, lambda _, body: read_transcription(body)))
+    text = await unless_gone(request.receive, call.result())
+    return _reply(call, {"text": text}), call
+
+
+async def speak(request: Request, pool: Pool) -> tuple[Response, PoolFetch[Any]]:
+    """A text as audio, which is the whole answer. Raises `ApiError`, `PoolFailedError`."""
+    asked = read_object(partial(decode, SpeechRequest), await read_body(request))
+    write = partial(speech_request, text=asked.text, voice=asked.voice, audio_format=asked.format)
+    call = begin(pool, Exchange("speech synthesis", has_speech, write, _audio, asked.text))
+    audio = await unless_gone(request.receive, call.result())
+    return Response(audio, media_type=_SPOKEN[asked.format]), call
+
+
+def _audio(content_type: str, body: bytes) -> bytes | None:
+    """The body if it is audio and not, for one, an error's text."""
+    is_audio = content_type.lower().startswith(("audio/", "application/octet-stream"))
+    return body if is_audio and body else None
+
+
+async def multimodal(_request: Request, pool: Pool) -> tuple[Response, PoolFetch[Any]]:
+    """Nothing that is built yet. Raises `ApiError`."""
+    sentence = f"no model of the pool {pool.id} can do multimodal chat through this gateway: it passes on texts alone"
+    raise ApiError(501, sentence, code="not_implemented")
+
+
+def _reply(call: PoolFetch[Any], provider_response: dict[str, Any]) -> Response:
+    reply = Reply(call)
+    provider_response = {"response_id": {"id": reply.id}, **provider_response}
+    cost = {} if call.cost is None else {"cost": round(call.cost, 9)}
+    return json_response(reply.head() | {"provider_response": provider_response} | cost)
+
+
+ROUTES = {
+    "/v1/embeddings/{pool}/embed": embed,
+    "/v1/speech/transcribers/{pool}": transcribe,
+    "/v1/speech/synthesizers/{pool}": speak,
+    "/v1/multi/{pool}/multimodal": multimodal,
+}
+"""Handlers by path; each gives its response and the calls that were made for it."""
