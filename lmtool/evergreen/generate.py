@@ -18,7 +18,7 @@ from lmtool.evergreen.generate_options import read_options
 from lmtool.evergreen.node_io import TEXT
 from lmtool.evergreen.prompts import ASSISTANT, TOKENS, PromptBuilder, read_prompt
 from lmtool.evergreen.status import invalid
-from lmtool.types import ChatPrompt, GenerateRequest
+from lmtool.types import GenerateRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -55,13 +55,15 @@ async def _generate(models: ServedModels, call: ActionCall) -> None:
     target = await models.target(call)
     if "response" in call.outputs and target.info.tokenizer is None:
         raise invalid(f"{target.info.model} has no tokenizer here, so it has no text", "ask for tokens")
-    builder = PromptBuilder()
+    builder = PromptBuilder(options.chat_template_kwargs)
     ahead = EarlyStart(target.model, target.name, builder)
     try:
         try:
             prompt = await read_prompt(call.inputs["prompt"], builder, ahead.grew)
         finally:
             await ahead.stop()
+        if ahead.computed:  # as ids, so that a balancer sends it to where its beginning was sent
+            prompt = tuple(await target.tokenizer.tokenize(prompt))
         began = time.perf_counter()
         answer = _Answer(target, call.outputs)
         async with aclosing(target.outputs(_request(target, prompt, options, answer))) as steps:
@@ -77,8 +79,6 @@ async def _generate(models: ServedModels, call: ActionCall) -> None:
 
 
 def _request(target: Target, prompt: Prompt, options: GenerateOptions, answer: _Answer) -> GenerateRequest:
-    if isinstance(prompt, ChatPrompt):
-        prompt = replace(prompt, chat_template_kwargs=options.chat_template_kwargs)
     sampling = options.sampling
     if "logprobs" not in answer.outputs:  # ids that a constraint forces need not wait for the model's own numbers
         sampling = replace(sampling, top_logprobs=0, logprobs_mode="biased")

@@ -51,7 +51,9 @@ class _Part:
 class PromptBuilder:
     """Takes leaves from the left, in pieces; `prompt` is what they make so far. Methods raise `Abort`."""
 
-    def __init__(self) -> None:
+    def __init__(self, chat_template_kwargs: Mapping[str, object] | None = None) -> None:
+        """chat_template_kwargs: further variables of a conversation's template."""
+        self._chat_template_kwargs = chat_template_kwargs or {}
         self._parts: list[_Part] = []
         self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._ids: bytearray | None = None
@@ -106,8 +108,9 @@ class PromptBuilder:
             return self._text()
         turns, still_open = self._turns()
         if still_open and turns[-1].role == ASSISTANT:
-            return ChatPrompt(tuple(turns[:-1]), prefill=turns[-1].content)
-        return ChatPrompt(tuple(turns))
+            *turns, last = turns
+            return ChatPrompt(tuple(turns), (), self._chat_template_kwargs, last.content)
+        return ChatPrompt(tuple(turns), (), self._chat_template_kwargs)
 
     @property
     def has_content(self) -> bool:

@@ -6,12 +6,14 @@ import json
 import re
 from collections import deque
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
 
+from lmtool.errors import ResourceError
 from lmtool.trace import diff
 from lmtool.trace.answers import Answers
 from lmtool.trace.diff import Finding, Level, Verdict, worst
-from lmtool.trace.events import Close, Done, Drop, Piece
+from lmtool.trace.events import Close, Done, Drop, Message, Piece
 from lmtool.trace.exchanges import Exchange, HttpExchange, LmtpExchange, collect, exchanges
 from lmtool.trace.matching import Matcher, MatchMode, Miss
 from lmtool.trace.stream_events import OutputEvent, stream_of
@@ -112,7 +114,26 @@ def compare_replay(
         name = f"{one.connection}/{json.dumps(one.entry.get('stream_id'))}"
         message = f"expected entries of streams that were begun, got {json.dumps(one.entry)[:100]}"
         comparisons.append(Comparison.note(message, "fail", name, "unmatched"))
-    return comparisons + list(_compare_endings(ours, theirs))
+    return [*comparisons, *_compare_sessions(ours, theirs, level), *_compare_endings(ours, theirs)]
+
+
+def _compare_sessions(expected: Sequence[Event], actual: Sequence[Event], level: Level) -> Iterator[Comparison]:
+    """A comparison for each action of Evergreen's sessions; outputs are compared as bytes, unless they are sampled."""
+    if not any(isinstance(event, Message) for event in expected):
+        return
+    if find_spec("google") is None:
+        raise ResourceError("comparing Evergreen sessions needs protobuf", "install it:  pip install 'lmtool[serve]'")
+    from lmtool.trace.sessions import differences, session_actions
+
+    again = {(one.connection, one.number): one for one in session_actions(actual)}
+    for one in session_actions(expected):
+        name, other = f"{one.connection}/{one.number}", again.get((one.connection, one.number))
+        if other is None:
+            yield Comparison.note("could not be sent: the session was gone", "fail", name, one.name)
+            continue
+        found = differences(one, other, values=level != "shape" and not one.sampled)
+        findings = tuple(Finding("fail", "ids", name, None, sentence) for sentence in found)
+        yield Comparison(name, one.name, findings)
 
 
 def is_sampled(exchange: Exchange) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -14,7 +15,7 @@ from lmtool.lmtp import frames
 from lmtool.lmtp.transport import dial
 from lmtool.trace.connection_tap import ConnectionTap
 from lmtool.trace.content import parse_frame
-from lmtool.trace.events import Close, Done, Drop, Frame, Open, Piece, Remark, Request
+from lmtool.trace.events import Close, Done, Drop, Frame, Message, Open, Piece, Remark, Request
 from lmtool.trace.proxy import CONNECT_LIMIT
 
 if TYPE_CHECKING:
@@ -31,11 +32,12 @@ _CREDENTIALS = ("authorization", "x-api-key")
 _SENDABLE_CODES = (1000, 1001, 1003, 1007, 1008, 1009, 1011, 1012, 1013)
 
 Key: TypeAlias = "tuple[int, str]"
-"""A connection, and what was answered on it: a command with a stream id, or `http`."""
+"""A connection, and what was answered on it: a command with a stream id, `http`, or `nodes` of a session."""
 Count: TypeAlias = "tuple[int, int]"
 """How many answers of a key have ended, and how many entries came since then; compared in this order."""
-ClientEvent: TypeAlias = Frame | Request | Close | Drop
-_Wire: TypeAlias = "_Socket | _Http"
+ClientEvent: TypeAlias = Frame | Message | Request | Close | Drop
+Sendable: TypeAlias = Frame | Message | Request
+_Wire: TypeAlias = "_Socket | _Session | _Http"
 
 
 class AnswerCounts:
@@ -54,6 +56,9 @@ class AnswerCounts:
                 if not {"progress", "ignored"} & entry.keys():  # what a request may get besides its answer
                     name = f"{command} {frames.stream_name(frames.stream_key(entry.get('stream_id')))}"
                     self._count((event.connection, name), ended=frames.ends(command, entry))
+        elif isinstance(event, Message) and event.direction == "<":
+            for _ in (each for each in event.fragments() if not each.get("continued")):
+                self._count((event.connection, "nodes"), ended=True)
         elif isinstance(event, Done) or (isinstance(event, Piece) and event.kind == "sse"):
             self._count((event.connection, "http"), ended=isinstance(event, Done))
         elif isinstance(event, Close | Drop):
@@ -92,7 +97,7 @@ def client_actions(events: Iterable[Event]) -> Iterator[ClientAction]:
     """The actions of a recording's clients, all connections together, in the order in which they were recorded."""
     counts = AnswerCounts()
     for event in events:
-        if isinstance(event, Request | Close | Drop) or (isinstance(event, Frame) and event.direction == ">"):
+        if isinstance(event, Request | Close | Drop) or (isinstance(event, Frame | Message) and event.direction == ">"):
             yield ClientAction(event, counts.take_new())
         counts.add(event)
     yield ClientAction(None, counts.take_new())
@@ -190,8 +195,8 @@ class Driver:
                 while not self._counts.has_ended(event.connection):
                     await self._next()
 
-    async def _connect(self, event: Frame | Request) -> _Wire:
-        kind: type[_Wire] = _Http if isinstance(event, Request) else _Socket
+    async def _connect(self, event: Sendable) -> _Wire:
+        kind: type[_Wire] = _Http if isinstance(event, Request) else _Session if isinstance(event, Message) else _Socket
         wire = kind(self, self._target, event.connection)
         try:
             async with asyncio.timeout(CONNECT_LIMIT):
@@ -214,9 +219,13 @@ class Driver:
 class _Socket:
     """A WebSocket to the server."""
 
+    path = ""
+    """Below the server's URL."""
+
     def __init__(self, driver: Driver, target: Target, number: int) -> None:
         self._driver = driver
-        self._url = target.url.replace("http", "ws", 1) if target.url.startswith("http") else target.url
+        url = target.url.replace("http", "ws", 1) if target.url.startswith("http") else target.url
+        self._url = f"{url.rstrip('/')}/{self.path}" if self.path else url
         self._authorization = target.authorization
         self._number = number
         self._dropped = False
@@ -234,15 +243,19 @@ class _Socket:
         self._driver.record(Open(self._driver.now(), self._number, {"peer": "client"}))
         self._reading = asyncio.create_task(self._read())
 
-    async def send(self, event: Frame | Request) -> None:
+    async def send(self, event: Sendable) -> None:
         """Send; the reader finds out what goes wrong."""
         from websockets.exceptions import ConnectionClosed
 
-        assert isinstance(event, Frame)
-        wire = event.wire()
+        wire = self._wire(event)
         self._record(">", wire)
         with contextlib.suppress(ConnectionClosed):
             await self._connection.send(wire)
+
+    @staticmethod
+    def _wire(event: Sendable) -> str | bytes:
+        assert isinstance(event, Frame)
+        return event.wire()
 
     def _record(self, direction: Literal[">", "<"], message: str | bytes) -> None:
         content = parse_frame(message, "py")
@@ -280,6 +293,23 @@ class _Socket:
         await self._reading
 
 
+class _Session(_Socket):
+    """An Evergreen session over a WebSocket, whatever carried the recorded one."""
+
+    path = "evergreen"
+
+    @staticmethod
+    def _wire(event: Sendable) -> str | bytes:
+        assert isinstance(event, Message)
+        hexadecimal = event.value.get("hex")
+        return bytes.fromhex(hexadecimal) if isinstance(hexadecimal, str) else json.dumps(event.value)
+
+    def _record(self, direction: Literal[">", "<"], message: str | bytes) -> None:
+        from lmtool.evergreen.codec import decode, json_value
+
+        self._driver.record(Message(self._driver.now(), direction, self._number, json_value(decode(message))))
+
+
 class _Http:
     """The same over HTTP/1.1."""
 
@@ -300,7 +330,7 @@ class _Http:
             raise ConnectError(f"no server at {target.url} ({error.strerror or error})") from None
         self._reading = asyncio.create_task(self._read(reader))
 
-    async def send(self, event: Frame | Request) -> None:
+    async def send(self, event: Sendable) -> None:
         assert isinstance(event, Request)
         body = event.wire_body()
         credentials = as_headers(self._target.authorization)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from lmtool.trace.comparison import Comparison, compare_replay, is_sampled
 from lmtool.trace.content import JsonText
 from lmtool.trace.diff import LEVELS, Finding, Tolerance
 from lmtool.trace.driver import Driver, client_actions
-from lmtool.trace.events import Frame, Open, Request, Vocab
+from lmtool.trace.events import Frame, Message, Open, Request, Vocab
 from lmtool.trace.exchanges import LmtpExchange, exchanges
 from lmtool.trace.recorder import Recorder
 from lmtool.trace.redaction import Redaction
@@ -122,11 +123,17 @@ def refuse_redacted(events: Sequence[Event]) -> None:
     """Raise `UsageError` naming the first request whose prompt is not in the recording."""
     for event in events:
         value = _payload(event)
-        if value is not None and any(isinstance(one, dict) and "$redacted" in one for one in value.values()):
+        if _is_redacted_message(event) or (
+            value is not None and any(isinstance(one, dict) and "$redacted" in one for one in value.values())
+        ):
             raise UsageError(
                 f"the request at {event.time:.3f} s on connection {event.connection} has a redacted prompt",
                 "it can be answered (lmtool trace serve --match prompt), not sent again",
             )
+
+
+def _is_redacted_message(event: Event) -> bool:
+    return isinstance(event, Message) and event.direction == ">" and '"$redacted"' in json.dumps(event.value)
 
 
 def _payload(event: Event) -> dict[str, object] | None:

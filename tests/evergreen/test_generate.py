@@ -200,6 +200,7 @@ async def test_early_start(tiny):
         await client.output("b").put("The end")
         made = await texts(nodes)
     whole = tuple(tiny.tokenizer().encode("Early. " + STORY + "The end"))
+    assert tiny.requests[-1].prompt == whole
     assert whole[: len(ahead.prompt)] == ahead.prompt
     assert made["usage"]["prompt_tokens"] == len(whole)
     assert made["usage"]["cached_tokens"] >= len(ahead.prompt) - 64 >= 32

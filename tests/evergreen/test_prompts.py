@@ -101,3 +101,12 @@ def test_what_may_still_grow():
     assert built(text("Hi", "user"), END).closed
     assert built(text("Hi", "user"), (TOKENS, "", "[1]")).closed
     assert [built().has_content, built(text("a")).has_content] == [False, True]
+
+
+def test_variables_of_the_template():
+    """They are part of every conversation, and of no text."""
+    builder = PromptBuilder({"thinking": True})
+    builder.begin(ChunkMetadata("text/plain", "user"), "n")
+    builder.feed(b"Hi")
+    builder.end()
+    assert builder.prompt() == ChatPrompt((turn("user", "Hi"),), chat_template_kwargs={"thinking": True})
