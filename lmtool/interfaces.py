@@ -101,7 +101,7 @@ class Face(Protocol):
 
 
 class UpstreamExchange(Protocol):
-    """One exchange with a server that is called, as it goes; for whoever shows or records it."""
+    """One exchange with a server that is called, as it goes, for a recorder or an inspector."""
 
     def head(self, status: int, headers: Mapping[str, str]) -> None:
         """The status and headers of the answer."""
