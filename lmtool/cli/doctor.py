@@ -27,7 +27,9 @@ MARKS: dict[Verdict, tuple[str, str, str]] = {
     "bad": ("✗", "bad ", "31"),
 }
 """Sign of each verdict, with and without Unicode, and its colour."""
-CLIENT = ("typer", "rich", "websockets", "tokenizers", "jinja2", "msgspec")
+CLIENT = ("typer", "rich", "websockets", "tokenizers", "jinja2", "msgspec", "aiohttp")
+_DISTRIBUTIONS = {"google.protobuf": "protobuf"}
+"""What is installed under another name than it is imported by."""
 SEE_TORCH = "see https://pytorch.org/get-started for this machine's build"
 
 
@@ -97,10 +99,13 @@ def _python() -> Finding:
 
 
 def _packages(name: str, packages: tuple[str, ...], verdict: Verdict, advice: str) -> Finding:
-    missing = [p for p in packages if importlib.util.find_spec(p) is None]
+    from lmtool.serving.composition import is_installed
+
+    missing = [p for p in packages if not is_installed(p)]
     if missing:
         return Finding(verdict, name, f"not installed: {', '.join(missing)}", advice)
-    return Finding("ok", name, ", ".join(f"{p} {importlib.metadata.version(p)}" for p in packages))
+    named = [_DISTRIBUTIONS.get(p, p) for p in packages]
+    return Finding("ok", name, ", ".join(f"{p} {importlib.metadata.version(p)}" for p in named))
 
 
 def _embedded() -> Finding:
