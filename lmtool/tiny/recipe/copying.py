@@ -17,7 +17,9 @@ from lmtool.tiny.recipe.phrasing import (
     article,
     capitalised,
     fill,
+    hurried,
     invent,
+    sloppy,
     some_city,
     some_name,
     some_thing,
@@ -80,7 +82,7 @@ def person_record(rng: Random) -> Turn:
             )
         )
         who = fill(rng, lines("copying", section), n=name, a=age, c=city).rstrip()
-        return Turn(unpunctuated(rng, fill(rng, lines("copying", "ask person"), s=who)), json.dumps(fields))
+        return Turn(unpunctuated(rng, fill_text(rng, "ask person", s=who)), json.dumps(fields))
     return _record(rng, *person(rng))
 
 
@@ -130,9 +132,13 @@ def _shown(rng: Random, value: object) -> str:
 
 
 def fill_text(rng: Random, section: str, **slots: object) -> str:
-    """Return a phrase of the section, filled with texts that stay as they are; `:?` becomes a colon or nothing."""
+    """Return a phrase of the section, typed in a hurry, with texts in its slots that stay as they are.
+
+    `:?` becomes a colon or nothing.
+    """
     marks = {name: f"<<{name}>>" for name in slots}
     text = fill(rng, lines("copying", section), **marks).replace(":?", rng.choice((":", "")))
+    text = hurried(rng, text, typos=0.1)
     for name, value in slots.items():
         text = text.replace(f"<<{name}>>", str(value))
     return text
@@ -177,7 +183,7 @@ def _clause(rng: Random) -> str:
 def repeat_again(rng: Random) -> list[Turn]:
     """Return a request to say something, and one to say it again."""
     turn = repeat(rng)
-    return [turn, Turn(unpunctuated(rng, fill(rng, lines("copying", "again"))), turn.reply)]
+    return [turn, Turn(sloppy(rng, fill(rng, lines("copying", "again"))), turn.reply)]
 
 
 def completion(rng: Random) -> Turn:
@@ -222,7 +228,7 @@ def introduction(rng: Random) -> Turn:
     if kind < 0.45:
         return Turn(_ask_name(rng), "I do not know your name yet. What is it?")
     name = _user_name(rng)
-    told = fill(rng, lines("copying", "introduction"), n=name).rstrip(".!?")
+    told = fill_text(rng, "introduction", n=name).rstrip(".!?")
     return Turn(told + rng.choice((". ", ", ", ". ", " - ", "! ", " ")) + _ask_name(rng), f"Your name is {name}.")
 
 
@@ -241,15 +247,15 @@ def remembered_fact(rng: Random, between: Callable[[Random], Turn]) -> list[Turn
     key = rng.choice(items("copying", "own kinds"))
     value = some_name(rng) if "name" in key else rng.choice((some_word(rng), rng.choice(COLOURS), some_city(rng)))
     first = Turn(
-        unpunctuated(rng, fill_text(rng, "own facts", k=key, v=value)), fill_text(rng, "noted", k=key, v=value)
+        unpunctuated(rng, fill_text(rng, "own facts", k=key, v=value)), f"I will remember that: your {key} is {value}."
     )
     middle = [between(rng) for _ in range(rng.choice((0, 0, 1)))]
-    question = unpunctuated(rng, fill(rng, lines("copying", "ask own fact"), k=key))
+    question = sloppy(rng, fill(rng, lines("copying", "ask own fact"), k=key))
     return [first, *middle, Turn(question, f"Your {key} is {value}.")]
 
 
 def _record(rng: Random, sentence: str, fields: Mapping[str, object]) -> Turn:
-    prompt = fill(rng, lines("copying", "ask record"), s=sentence)
+    prompt = fill_text(rng, "ask record", s=sentence)
     return Turn(unpunctuated(rng, prompt) if rng.random() < 0.5 else prompt, json.dumps(fields))
 
 
@@ -259,9 +265,9 @@ def _user_name(rng: Random) -> str:
 
 
 def _introduce(rng: Random, name: str) -> Turn:
-    prompt = fill(rng, lines("copying", "introduction"), n=name)
+    prompt = fill_text(rng, "introduction", n=name)
     return Turn(unpunctuated(rng, prompt), fill(rng, lines("copying", "welcome"), n=name))
 
 
 def _ask_name(rng: Random) -> str:
-    return unpunctuated(rng, fill(rng, lines("copying", "ask name")))
+    return sloppy(rng, fill(rng, lines("copying", "ask name")))

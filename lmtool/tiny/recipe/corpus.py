@@ -38,12 +38,12 @@ Talk = Callable[[Random], list[Turn]]
 
 
 SHARES: tuple[tuple[Theme, float], ...] = (
-    (numbers, 26),
+    (numbers, 28),
     (copying, 30),
     (fact, 27),
     (talk, 14),
     (unknown, 12),
-    (story_turn, 16),
+    (story_turn, 28),
     (foreign, 7),
     (introduction, 5),
     (opinion, 4),

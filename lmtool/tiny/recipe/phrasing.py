@@ -9,6 +9,7 @@ from lmtool.tiny.recipe.phrasebook import words
 _CHOICE = re.compile(r"\[([^\[\]]*)\]")
 _A_BEFORE_VOWEL = re.compile(r"\b([Aa]) (?=[aeio]|u(?!ni))")
 _ONSETS = words("words", "onsets")
+_PLAIN_ONSETS = tuple(onset for onset in _ONSETS if len(onset) == 1)
 _VOWELS = words("words", "vowels")
 _CODAS = ("",) * 4 + words("words", "codas")
 NAMES = words("words", "names")
@@ -51,9 +52,10 @@ def fill(rng: Random, phrases: tuple[str, ...], **slots: object) -> str:
 
 
 def invent(rng: Random, most: int = 4) -> str:
-    """Return a made-up lower-case word of one to `most` syllables, four at most."""
-    syllables = min(most, rng.choice((1, 2, 2, 2, 3, 3, 4)))
-    word = "".join(rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS) for _ in range(syllables))
+    """Return a made-up lower-case word of one to `most` syllables, four at most; most have two plain ones."""
+    syllables = min(most, rng.choice((1, 2, 2, 2, 2, 2, 3, 3, 4)))
+    onsets = _ONSETS if rng.random() < 0.4 else _PLAIN_ONSETS
+    word = "".join(rng.choice(onsets) + rng.choice(_VOWELS) + rng.choice(_CODAS) for _ in range(syllables))
     return word if len(word) > 2 else word + rng.choice("nlrsmt")
 
 
@@ -62,20 +64,25 @@ def sloppy(rng: Random, text: str, *, typos: float = 0.15) -> str:
 
     typos: share of texts, 0 to 1, that get one misspelt word at least.
     """
-    if rng.random() < typos:
-        for _ in range(rng.choice((1, 1, 2))):
-            text = _typo(rng, text)
-    text = unpunctuated(rng, text)
-    case = rng.random()
-    if case < 0.35:
-        text = text.lower()
-    elif case < 0.37:
+    text = unpunctuated(rng, hurried(rng, text, typos=typos))
+    if rng.random() < 0.02:
         text = text.upper()
     if rng.random() < 0.05:
         text = rng.choice(("hey, ", "hi, ", "ok, ", "please ", "so ", "hello, ", "and ", "now ")) + text
     elif rng.random() < 0.04:
         text += rng.choice((" please", " pls", " plz", ", please", " thanks", " :)"))
     return text
+
+
+def hurried(rng: Random, text: str, *, typos: float = 0.15) -> str:
+    """Return the text in lower case, in a third of the cases, and with a typo or two in some.
+
+    typos: share of texts, 0 to 1, that get one misspelt word at least.
+    """
+    if rng.random() < typos:
+        for _ in range(rng.choice((1, 1, 2))):
+            text = _typo(rng, text)
+    return text.lower() if rng.random() < 0.35 else text
 
 
 def unpunctuated(rng: Random, text: str) -> str:
