@@ -215,7 +215,7 @@ def models_of(config: ServiceConfig, loader: Loader) -> Models:
     )
 
 
-def pools_of(config: ServiceConfig, models: Models | None) -> Pools | None:
+def pools_of(config: ServiceConfig, models: Models | None, tap: ServerTap | None) -> Pools | None:
     """The pools of a server, which stand for its models as well; None where it has none. Raises `FileError`."""
     if config.pools is None:
         return None
@@ -224,7 +224,7 @@ def pools_of(config: ServiceConfig, models: Models | None) -> Pools | None:
 
     own = None if models is None else OwnModels(models, models, models)
     local = None if config.pools.local is None else parse(config.pools.local, config.pools.key)
-    return Pools(config.pools.gateway, own, local)
+    return Pools(config.pools.gateway, own, local, None if tap is None else tap.upstream())
 
 
 def lmtp_server(
