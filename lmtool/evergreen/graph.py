@@ -20,7 +20,7 @@ from lmtool.evergreen.nodes import Node, Reference
 from lmtool.evergreen.status import Abort, Status, invalid, over_limit, quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from lmtool.evergreen.config import SessionLimits
     from lmtool.evergreen.messages import NodeFragment
@@ -39,7 +39,8 @@ class Graph:
         self._nodes: dict[str, Node] = {}
         self._rank: dict[Node, int] = {}
         self._height: dict[Node, int] = {}
-        self._steps = 0
+        self.steps = 0
+        """Updates of nodes by edges below them, so far."""
         self.size = 0
         """Bytes that all nodes are counted as."""
         self.grown: dict[Node, None] = {}
@@ -87,7 +88,8 @@ class Graph:
             return  # the first one wins, whatever this one says (rule 3)
         self._check_seq(node, fragment)
         self._check_content(node, fragment)
-        self._add_leaves(node, sum(self._link(node, self.node(child_id)) for child_id in fragment.child_ids))
+        if fragment.child_ids:
+            self._link(node, [self.node(child_id) for child_id in fragment.child_ids])
         chunk = fragment.chunk_fragment
         self._charge(node, _FRAGMENT_COST + (len(chunk.data or chunk.ref or "") if chunk is not None else 0))
         self._place(node, fragment)
@@ -187,41 +189,44 @@ class Graph:
 
     # Edges.
 
-    def _link(self, parent: Node, child: Node) -> int:
-        """Add an edge; how many leaves it adds. Raises `Abort` for a cycle, and where nesting is above its limit."""
-        if parent.edges >= self._limits.max_children:
+    def _link(self, parent: Node, children: Sequence[Node]) -> None:
+        """Add edges; raises `Abort` for a cycle, and where nesting or the number of leaves is above its limit."""
+        if parent.edges + len(children) > self._limits.max_children:
             name = f"node {quoted(parent.id)} has more children"
             raise over_limit("max_children", self._limits.max_children, name)
-        first_child = not parent.edges
-        parent.edges += 1
-        self._charge(parent, _EDGE_COST + len(child.id))
-        times = child.parents.get(parent, 0)
-        if not times:
-            self._raise_rank(parent, child)
-            self._raise(self._height, parent, child, attrgetter("parents"), self._check_nesting)
-            if not child.complete:
-                parent.open_children += 1
-        child.parents[parent] = times + 1
-        return child.leaves - first_child
+        self._charge(parent, sum(_EDGE_COST + len(child.id) for child in children))
+        new = dict.fromkeys(child for child in children if parent not in child.parents)
+        if new:
+            self._raise_rank(parent, new)
+            highest = max(new, key=self._height.__getitem__)
+            self._raise(self._height, parent, highest, attrgetter("parents"), self._check_nesting)
+            parent.open_children += sum(not child.complete for child in new)
+        for child in children:
+            child.parents[parent] = child.parents.get(parent, 0) + 1
+        first = not parent.edges
+        parent.edges += len(children)
+        self._add_leaves(parent, sum(child.leaves for child in children) - first)
 
     def _check_nesting(self, node: Node, height: int) -> None:
         if height > self._limits.max_nesting:
             what = f"node {quoted(node.id)} has more levels of children below it"
             raise over_limit("max_nesting", self._limits.max_nesting, what)
 
-    def _raise_rank(self, upper: Node, lower: Node) -> None:
-        """Let `upper` depend on `lower`; raises `Abort` where `lower` depends on `upper` already (rules 17, 18)."""
+    def _raise_rank(self, upper: Node, lower: Collection[Node]) -> None:
+        """Let `upper` depend on these; raises `Abort` where one of them depends on `upper` already (rules 17, 18).
+
+        Such a one ranks above `upper`, and no higher than the highest of them: lifting `upper` over that meets it.
+        """
 
         def check(node: Node, _rank: int) -> None:
-            if node is lower:
+            if node in lower:
                 raise invalid(
-                    f"node {quoted(upper.id)} would depend on itself by way of {quoted(lower.id)}; "
+                    f"node {quoted(upper.id)} would depend on itself by way of {quoted(node.id)}; "
                     "a node contains neither itself nor what is made of it"
                 )
 
-        if upper is lower:
-            check(lower, 0)
-        self._raise(self._rank, upper, lower, _above, check)
+        check(upper, 0)
+        self._raise(self._rank, upper, max(lower, key=self._rank.__getitem__), _above, check)
 
     def _raise(
         self,
@@ -260,12 +265,12 @@ class Graph:
             for parent, times in node.parents.items():
                 self._step()
                 if parent not in pending:
-                    heapq.heappush(queue, (self._rank[parent], self._steps, parent))
+                    heapq.heappush(queue, (self._rank[parent], self.steps, parent))
                 pending[parent] = pending.get(parent, 0) + more * times
 
     def _step(self) -> None:
-        self._steps += 1
-        if self._steps > self._limits.max_graph_steps:
+        self.steps += 1
+        if self.steps > self._limits.max_graph_steps:
             what = "this session's nodes were linked in an order that takes too much work"
             raise over_limit("max_graph_steps", self._limits.max_graph_steps, what)
 
@@ -280,10 +285,11 @@ class Graph:
 
     def open_action(self, record: ActionRecord) -> None:
         """Let an action's outputs depend on its inputs; raises `Abort` for a deadlock (rule 18)."""
-        for node in record.inputs.values():
+        inputs = dict.fromkeys(record.inputs.values())
+        for node in inputs:
             node.readers[record] = None
-            for output in record.outputs.values():
-                self._raise_rank(output, node)
+        for output in record.outputs.values() if inputs else ():
+            self._raise_rank(output, inputs)
 
     def end_action(self, record: ActionRecord) -> None:
         """Forget what an action needed."""

@@ -32,7 +32,7 @@ class LitellmBackend:
         self._target = target
 
     def lacks(self, request: PoolRequest) -> Sequence[str]:
-        """Nothing that is known before it is asked, but constraints that no API has."""
+        """Constraints that no API has; all else shows when it is asked."""
         constraint = request.constraint
         known = constraint is None or response_format(constraint) is not None
         return [] if known or constraint is None else [f"constraints of kind {constraint.kind}"]

@@ -52,8 +52,9 @@ class ModelBackend:
         self._client = client
 
     def lacks(self, request: PoolRequest) -> Sequence[str]:
-        """Nothing that is known before it is asked."""
-        return ["n above 1"] if request.chat.parameters.get("n", 1) != 1 else []
+        """Several choices, images and sounds."""
+        several = ["n above 1"] if request.chat.parameters.get("n", 1) != 1 else []
+        return [*several, *(["multimodal"] if request.multimodal else [])]
 
     async def close(self) -> None:
         """Close its connection."""

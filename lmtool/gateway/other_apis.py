@@ -1,25 +1,30 @@
-"""Routes of the unified API that are no chat: embeddings, transcription and speech synthesis, as members have them."""
+"""Routes of the unified API that are no chat of texts: embeddings, speech, images, as members have them."""
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta
 from starlette.responses import Response
 
+from lmtool.errors import RequestError
 from lmtool.gateway.pool_fetch import Exchange, begin
+from lmtool.gateway.pool_request import PoolRequest
 from lmtool.gateway.unified_replies import Reply
-from lmtool.http_api.decoding import Fields, decode, read_object, refuse
+from lmtool.http_api.decoding import Fields, decode, read_object, refuse, wrong
 from lmtool.http_api.errors import ApiError
 from lmtool.http_api.http import json_response, read_body, unless_gone
+from lmtool.providers.chat_request import ChatRequest, MultimodalMessage
 from lmtool.providers.embeddings import embedding_request, has_embeddings, read_embeddings
 from lmtool.providers.speech import has_speech, read_transcription, speech_request, transcription_request
+from lmtool.types import ChatMessage
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from lmtool.gateway.pool import Pool
+    from lmtool.gateway.pool import Pool, PoolAnswer
     from lmtool.gateway.pool_fetch import PoolFetch
 
 MAX_AUDIO_BYTES = 32 << 20
@@ -43,6 +48,9 @@ _SPOKEN = {
     "pcm": "audio/pcm",
     "wav": "audio/wav",
 }
+MAX_PARTS = 1000
+_PARTS: dict[str, type] = {"text": str, "image_url": dict, "input_audio": dict}
+"""Types of parts of a content, and what the member of the same name is."""
 _HINTS = ("language", "prompt")
 """What may be said about a recording, in the query."""
 
@@ -64,6 +72,37 @@ class SpeechRequest(Fields, kw_only=True):
     text: _Text
     voice: _Text = "alloy"
     format: Literal["aac", "flac", "mp3", "opus", "pcm", "wav"] = "mp3"
+
+
+class MultimodalMessageFields(Fields, kw_only=True):
+    """A turn of a conversation with more than text."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=MAX_PARTS)]
+
+    def turn(self, place: str) -> ChatMessage:
+        """The turn. Raises `ApiError` for a part of a kind that is not known."""
+        if isinstance(self.content, str):
+            return ChatMessage(self.role, self.content)
+        for at, part in enumerate(self.content):
+            kind = part.get("type")
+            expected = _PARTS.get(kind) if isinstance(kind, str) else None
+            if not isinstance(kind, str) or expected is None:
+                raise wrong(f"{place}.content[{at}].type", kind, "one of " + ", ".join(_PARTS))
+            if not isinstance(part.get(kind), expected):
+                raise wrong(
+                    f"{place}.content[{at}].{kind}", part.get(kind), "a text" if expected is str else "an object"
+                )
+        texts = "\n".join(part["text"] for part in self.content if part["type"] == "text")
+        return MultimodalMessage(self.role, texts, parts=json.dumps(self.content))
+
+
+class MultimodalRequest(Fields, kw_only=True):
+    """A request to `/v1/multi/{pool}/multimodal`."""
+
+    message: MultimodalMessageFields
+    messageHistory: list[MultimodalMessageFields] | None = None  # noqa: N815  # GEP's name
+    message_history: list[MultimodalMessageFields] | None = None
 
 
 async def embed(request: Request, pool: Pool) -> tuple[Response, PoolFetch[Any]]:
@@ -122,10 +161,21 @@ def _audio(content_type: str, body: bytes) -> bytes | None:
     return body if is_audio and body else None
 
 
-async def multimodal(_request: Request, pool: Pool) -> tuple[Response, PoolFetch[Any]]:
-    """Nothing that is built yet. Raises `ApiError`."""
-    sentence = f"no model of the pool {pool.id} can do multimodal chat through this gateway: it passes on texts alone"
-    raise ApiError(501, sentence, code="not_implemented")
+async def multimodal(request: Request, pool: Pool) -> tuple[Response, PoolAnswer]:
+    """A chat with images and sounds, in one piece. Raises `ApiError`, `PoolFailedError`."""
+    asked = read_object(partial(decode, MultimodalRequest), await read_body(request))
+    history = asked.messageHistory or asked.message_history or []
+    if asked.messageHistory and asked.message_history:
+        refuse("message_history", "messageHistory and message_history are one thing; send one of them")
+    turns = [one.turn(f"message_history[{at}]") for at, one in enumerate(history)]
+    chat = ChatRequest((*turns, asked.message.turn("message")))
+    try:
+        answer = pool.answer(PoolRequest(chat))
+    except RequestError as error:
+        raise ApiError(501, error.sentence, code="not_implemented") from None
+    reply = Reply(answer)
+    await unless_gone(request.receive, reply.collect())
+    return json_response(reply.whole()), answer
 
 
 def _reply(call: PoolFetch[Any], provider_response: dict[str, Any]) -> Response:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lmtool.errors import RequestError
-from lmtool.providers.chat_request import ChatRequest, unified_name
+from lmtool.providers.chat_request import ChatRequest, MultimodalMessage, unified_name
 from lmtool.sampling_parameters import DEFAULTS
 from lmtool.types import ChatMessage, ChatOptions, ChatPrompt, GenerateRequest
 
@@ -31,6 +31,11 @@ class PoolRequest:
     """What the text must match; passed on to members whose API has constraints."""
     overrides: Mapping[str, tuple[ChatMessage, ...]] = field(default_factory=dict)
     """Messages in place of the conversation's, by the id or the model of a member."""
+
+    @property
+    def multimodal(self) -> bool:
+        """Whether there is more than text in it."""
+        return any(isinstance(message, MultimodalMessage) for message in self.chat.messages)
 
     def of(self, member: MemberConfig) -> ChatRequest:
         """The chat as this member gets it: its own messages, and its own values of parameters that are not set."""

@@ -103,7 +103,7 @@ class GatewayServer:
         if asked.chat.stream:
             stream = await EventStream(_events(answer, reply), failed=error_body).start(request.receive)
             return _with_attempts(stream, answer)
-        await unless_gone(request.receive, _collect(answer, reply))
+        await unless_gone(request.receive, reply.collect())
         return _with_attempts(json_response(reply.whole()), answer)
 
     async def _status(self, _request: Request) -> Response:
@@ -126,12 +126,6 @@ class GatewayServer:
             await socket.serve()
         finally:
             self._sockets.discard(socket)
-
-
-async def _collect(answer: PoolAnswer, reply: Reply) -> None:
-    async with aclosing(answer.events()) as events:
-        async for some in events:
-            reply.add(some)
 
 
 async def _events(answer: PoolAnswer, reply: Reply) -> AsyncGenerator[list[Event], None]:

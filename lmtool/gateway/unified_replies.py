@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,12 @@ class Reply:
     def add(self, events: Sequence[AnswerEvent]) -> None:
         """Take more of the answer."""
         self.chat.add(events)
+
+    async def collect(self) -> None:
+        """Take all of the answer. Raises `PoolFailedError`."""
+        async with aclosing(self.answer.events()) as events:
+            async for some in events:
+                self.add(some)
 
     def whole(self) -> dict[str, Any]:
         """The answer in one piece."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, TypeAlias
 
 from lmtool.errors import RequestError
 from lmtool.providers.answer_events import ChoiceFinished, TextDelta, TokenUsage, ToolCallDelta
+from lmtool.providers.chat_request import MultimodalMessage
 from lmtool.providers.json_values import count_of, list_of, load, object_of, text_of
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ _REASONS: Mapping[str, str] = {
 }
 _CHOICES: Mapping[ToolChoice, str] = {"auto": "auto", "none": "none", "required": "any", "named": "tool"}
 _SYSTEM = ("system", "developer")
+_DATA_URL = re.compile(r"data:(image/[a-z.+-]+);base64,")
 
 
 def read(value: Mapping[str, object]) -> Iterator[AnswerEvent]:
@@ -143,11 +146,26 @@ def _blocks(message: ChatMessage) -> list[Block]:
     """What a turn consists of; the API refuses empty texts."""
     if message.role == "tool":
         return [{"type": "tool_result", "tool_use_id": message.tool_call_id or "", "content": message.content}]
+    if isinstance(message, MultimodalMessage):
+        return [_write_part(object_of(part)) for part in json.loads(message.parts)]
     blocks: list[Block] = [{"type": "text", "text": message.content}] if message.content else []
     for call in message.tool_calls:
         arguments = object_of(load(call.arguments.encode("utf-8", "replace")))
         blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": arguments})
     return blocks
+
+
+def _write_part(part: Mapping[str, object]) -> Block:
+    """A part of a content. Raises `RequestError` for a sound."""
+    kind = part.get("type")
+    if kind == "text":
+        return {"type": "text", "text": part.get("text")}
+    if kind != "image_url":
+        raise RequestError(f"anthropic takes texts and images, not {kind}")
+    url = text_of(object_of(part.get("image_url")).get("url"))
+    if match := _DATA_URL.match(url):
+        return {"type": "image", "source": {"type": "base64", "media_type": match[1], "data": url[match.end() :]}}
+    return {"type": "image", "source": {"type": "url", "url": url}}
 
 
 def _write_tool(function: Mapping[str, object]) -> dict[str, object]:

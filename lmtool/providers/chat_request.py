@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lmtool.errors import RequestError
 from lmtool.sampling_parameters import NUMERIC_PARAMETERS, Range, wrong_value
+from lmtool.types import ChatMessage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from lmtool.types import ChatMessage
 
 ToolChoice: TypeAlias = Literal["auto", "none", "required", "named"]
 
@@ -62,6 +61,14 @@ def checked_parameter(name: str, value: object, api: Literal["openai", "anthropi
     if value not in expected:
         raise RequestError(wrong_value(name, value, expected))
     return value
+
+
+@dataclass(frozen=True, slots=True)
+class MultimodalMessage(ChatMessage):
+    """A turn with images or sounds; its `content` has the texts alone."""
+
+    parts: str = "[]"
+    """Of the content, in order, as OpenAI's API has them: the JSON text of an array of objects, each with a `type`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,12 @@ Most other servers have the same API at base URLs of their own; Azure's differs 
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from lmtool.providers.answer_events import ChoiceFinished, TextDelta, TokenUsage, ToolCallDelta
+from lmtool.providers.chat_request import MultimodalMessage
 from lmtool.providers.http_request import join_url
 from lmtool.providers.json_values import list_of, object_of, text_of
 from lmtool.providers.logprobs import read_logprobs
@@ -107,6 +109,8 @@ def write_chat(chat: ChatRequest, model: str, parameters: Mapping[str, object]) 
 def write_message(message: ChatMessage) -> dict[str, object]:
     """One turn; other APIs that follow OpenAI's have the same form."""
     turn: dict[str, object] = {"role": message.role, "content": message.content}
+    if isinstance(message, MultimodalMessage):
+        turn["content"] = json.loads(message.parts)
     if message.tool_calls:
         turn["content"] = message.content or None
         turn["tool_calls"] = [

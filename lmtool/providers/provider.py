@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import msgspec
 
 from lmtool.errors import RequestError
 from lmtool.providers.answer_reader import AnswerReader
 from lmtool.providers.body_parts import form_of
-from lmtool.providers.chat_request import UNIFIED_PARAMETERS, checked_parameter, unified_name
+from lmtool.providers.chat_request import UNIFIED_PARAMETERS, MultimodalMessage, checked_parameter, unified_name
 from lmtool.providers.http_request import HttpRequest, bearer, join_url
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from lmtool.providers.chat_request import ChatRequest
     from lmtool.providers.http_request import Headers, Settings
 
-Feature: TypeAlias = Literal["tools", "tool_choice", "response_format", "logprobs", "top_logprobs"]
+Feature: TypeAlias = Literal["tools", "tool_choice", "response_format", "logprobs", "top_logprobs", "multimodal"]
 """What a request may need beside parameters."""
-ALL_FEATURES: frozenset[Feature] = frozenset({"tools", "tool_choice", "response_format", "logprobs", "top_logprobs"})
+ALL_FEATURES: frozenset[Feature] = frozenset(get_args(Feature))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +128,7 @@ class Provider:
             "response_format": chat.response_format is not None,
             "logprobs": chat.logprobs,
             "top_logprobs": bool(chat.top_logprobs),
+            "multimodal": any(isinstance(message, MultimodalMessage) for message in chat.messages),
         }
         return [name for name, needed in needs.items() if needed and name not in self.features]
 

@@ -68,7 +68,7 @@ ANTHROPIC = Provider(
         "stop": "stop_sequences",
     },
     own_parameters=frozenset({"system", "metadata", "service_tier", "thinking", "output_config"}),
-    features=frozenset({"tools", "tool_choice", "response_format"}),
+    features=frozenset({"tools", "tool_choice", "response_format", "multimodal"}),
     ranges="anthropic",
     authorize=anthropic_messages.write_headers,
 )

@@ -78,6 +78,17 @@ def test_what_is_too_much_is_refused(name):
     assert time.process_time() - began < 5
 
 
+def test_many_parameters_take_no_time():
+    """Actions of 500 inputs and 500 outputs each are linked once for each parameter, not for each pair."""
+    inputs = {f"in{at}": f"i{at}" for at in range(480)}
+    actions = [action("X", inputs, {f"out{at}": f"{number}.{at}" for at in range(480)}) for number in range(19)]
+    began = time.process_time()
+    session = fed(SessionMessage(actions=tuple(actions)))
+    assert len(session.running) == 19
+    assert time.process_time() - began < 2
+    assert session.graph.steps < 20_000
+
+
 @pytest.mark.parametrize("name", ["too many ids", "many bytes", "many fragments", "too many children"])
 def test_what_is_kept_is_bounded(name):
     """Until it is refused, a session keeps no more than 150 MB (the messages apart)."""

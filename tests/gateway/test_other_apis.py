@@ -16,6 +16,7 @@ OPENAI = {"data": [{"index": i, "embedding": one} for i, one in enumerate(VECTOR
 COHERE = {"embeddings": {"float": VECTORS}, "meta": {"billed_units": {"input_tokens": 4}}}
 EMBED = "/v1/embeddings/default/embed/"
 TRANSCRIBE = "/v1/speech/transcribers/default/"
+MULTIMODAL = "/v1/multi/default/multimodal/"
 SPEAK = "/v1/speech/synthesizers/default/"
 
 
@@ -107,6 +108,49 @@ async def test_synthesis() -> None:
         assert (status, answer["attempts"][0]["outcome"]) == (503, "malformed answer")
 
 
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0="}}
+REMOTE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+SOUND = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}
+
+
+async def test_images_and_sounds() -> None:
+    """Parts go as they are to OpenAI's API, as blocks to Anthropic's, which takes no sounds; Ollama is not asked."""
+    text = {"type": "text", "text": "What is it?"}
+    async with FakeUpstream() as first, FakeUpstream(BAD["500"]) as second, FakeUpstream() as third:
+        members = [
+            member("local", first, "ollama"),
+            member("claude", second, "anthropic", own=", default_params: {max_tokens: 7}"),
+            member("gpt", third),
+        ]
+        async with gateway(pool(*members)) as running:
+            turns = {"messageHistory": [{"role": "system", "content": "Be brief."}]}
+            body = {**turns, "message": {"role": "user", "content": [text, PICTURE, REMOTE]}}
+            status, headers, answer = await running.post(MULTIMODAL, body)
+            heard, _, second_answer = await running.post(MULTIMODAL, {"message": {"role": "user", "content": [SOUND]}})
+    assert (status, answer["provider_response"]["message"]["content"], answer["model_id"]) == (200, "Hello", "gpt")
+    assert headers["x-lmtool-attempts"].startswith("claude status 500")
+    assert third.received[0].json["messages"][1]["content"] == [text, PICTURE, REMOTE]
+    sent = second.received[0].json
+    assert (sent["system"], sent["max_tokens"]) == ("Be brief.", 7)
+    assert sent["messages"][0]["content"] == [
+        text,
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0="}},
+        {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}},
+    ]
+    assert (heard, second_answer["model_id"]) == (200, "gpt")
+    assert (len(first.received), len(second.received)) == (0, 1)
+
+
+async def test_nobody_sees() -> None:
+    """Where no member takes images, that is said."""
+    other = '{id: other, lmtp: {endpoint: "ws://127.0.0.1:1/"}}'
+    async with FakeUpstream() as upstream, gateway(pool(member("here", upstream, "ollama"), other)) as running:
+        status, _, answer = await running.post(MULTIMODAL, {"message": {"role": "user", "content": [PICTURE]}})
+    assert status == 501
+    assert "here has no multimodal; other has no multimodal" in answer["message"]
+    assert not upstream.received
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status", "said"),
     [
@@ -118,7 +162,11 @@ async def test_synthesis() -> None:
         ("/v1/embeddings/other/embed", {"input": "a"}, 404, "other"),
         (EMBED, {"input": "a"}, 501, "main (anthropic)"),
         (SPEAK, {"text": "a"}, 501, "speech synthesis"),
-        ("/v1/multi/default/multimodal/", {}, 501, "multimodal"),
+        (MULTIMODAL, {}, 400, "message"),
+        (MULTIMODAL, {"message": {"role": "user", "content": []}}, 400, "message.content"),
+        (MULTIMODAL, {"message": {"role": "user", "content": [{"type": "video"}]}}, 400, "message.content[0].type"),
+        (MULTIMODAL, {"message": {"role": "user", "content": [{"type": "text"}]}}, 400, "message.content[0].text"),
+        (MULTIMODAL, {"message": {"role": "tool", "content": "a"}}, 400, "message.role"),
     ],
 )
 async def test_refusals(path: str, body: dict[str, object], status: int, said: str) -> None:

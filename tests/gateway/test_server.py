@@ -131,14 +131,12 @@ async def test_bad_input_is_refused_before_any_call(body: str, status: int, expe
         assert upstream.received == []
 
 
-async def test_unknown_pools_and_what_is_not_text() -> None:
-    """404 with the names that there are; 501 with the reason."""
+async def test_unknown_pools() -> None:
+    """404 with the names that there are."""
     async with FakeUpstream() as upstream, gateway(pool(member("main", upstream))) as served:
         status, _, reply = await served.post("/v1/language/other/chat")
         assert (status, reply["name"]) == (404, "pool_not_found")
         assert "pools here: default" in reply["message"]
-        status, _, reply = await served.post("/v1/multi/default/multimodal")
-        assert (status, reply["name"]) == (501, "not_implemented")
 
 
 async def test_parameters_that_the_pool_lets_requests_set() -> None:
