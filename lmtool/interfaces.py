@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from lmtool.prompt_limits import PromptLimits
@@ -98,6 +98,26 @@ class Face(Protocol):
 
     def metrics(self) -> Iterable[MetricFamily]:
         """What this protocol adds to `/metrics`."""
+
+
+class UpstreamExchange(Protocol):
+    """One exchange with a server that is called, as it goes, for a recorder or an inspector."""
+
+    def head(self, status: int, headers: Mapping[str, str]) -> None:
+        """The status and headers of the answer."""
+
+    def data(self, data: bytes) -> None:
+        """More of the answer's body."""
+
+    def end(self, *, complete: bool) -> None:
+        """The exchange is over. complete: whether the answer came to its end."""
+
+
+class UpstreamTap(Protocol):
+    """Is shown every exchange with servers that are called."""
+
+    def begin(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> UpstreamExchange:
+        """A request is sent."""
 
 
 @runtime_checkable

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import aiohttp
 
+from lmtool.access.secret import Secret, SecretFilter
 from lmtool.gateway.backend import MAX_ANSWER_BYTES, CallFailedError, Reply
 from lmtool.gateway.pool_request import response_format
 from lmtool.http_client import as_body, open_client
@@ -31,9 +32,12 @@ from lmtool.providers.provider import Provider
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+    from types import TracebackType
+    from typing import Self
 
     from lmtool.gateway.config import HttpTarget, MemberConfig
     from lmtool.gateway.pool_request import PoolRequest
+    from lmtool.interfaces import UpstreamExchange, UpstreamTap
     from lmtool.providers.answer_events import AnswerEvent
     from lmtool.providers.answer_reader import AnswerReader
     from lmtool.providers.chat_request import ChatRequest
@@ -49,7 +53,9 @@ MAX_ERROR_BYTES = 64 * 1024
 class HttpClient:
     """The one session of all members; opened by the first call."""
 
-    def __init__(self) -> None:
+    def __init__(self, tap: UpstreamTap | None = None) -> None:
+        """tap: shown every exchange."""
+        self.tap = tap
         self._session: aiohttp.ClientSession | None = None
 
     @property
@@ -96,9 +102,9 @@ class HttpBackend:
     async def answer(self, request: PoolRequest, reply: Reply) -> AsyncGenerator[list[AnswerEvent], None]:
         """See `Backend.answer`."""
         chat = self._chat(request)
-        call = _Call(self._config, self._target, chat.stream, reply)
+        call = _Call(self._config, self._target, chat.stream, reply, self._client.tap)
         try:
-            async with await self._opened(partial(Provider.request, chat=chat), call) as response:
+            async with call, await self._opened(partial(Provider.request, chat=chat), call) as response:
                 async for events in call.read(response):
                     yield events
         except TimeoutError:
@@ -116,13 +122,15 @@ class HttpBackend:
 
         Raises `CallFailedError`, and `RequestError` for what the API cannot express.
         """
-        call, data = _Call(self._config, self._target, False, Reply()), bytearray()  # noqa: FBT003
+        call, data = _Call(self._config, self._target, False, Reply(), self._client.tap), bytearray()  # noqa: FBT003
         try:
-            async with await self._opened(write, call) as response:
+            async with call, await self._opened(write, call) as response:
                 while piece := await call.within(response.content.readany()):
+                    call.show(piece)
                     data += piece
                     if len(data) > MAX_ANSWER_BYTES:
                         raise CallFailedError(TOO_LARGE)
+                call.complete = True
         except TimeoutError:
             raise CallFailedError(call.lateness) from None
         except aiohttp.ClientError as error:
@@ -142,6 +150,8 @@ class HttpBackend:
             return response
         async with response:
             data = await call.within(response.content.read(MAX_ERROR_BYTES))
+        call.show(data)
+        call.complete = True
         headers = {name.lower(): value for name, value in response.headers.items()}
         raise CallFailedError(outcome_of_status(response.status, headers, data, time.time()))
 
@@ -160,7 +170,9 @@ class HttpBackend:
 class _Call:
     """One call: its deadlines, and what has arrived of its answer."""
 
-    def __init__(self, config: MemberConfig, target: HttpTarget, stream: bool, reply: Reply) -> None:
+    def __init__(
+        self, config: MemberConfig, target: HttpTarget, stream: bool, reply: Reply, tap: UpstreamTap | None
+    ) -> None:
         timeouts, now = config.timeouts, asyncio.get_running_loop().time()
         self._deadline = now + timeouts.total
         first = timeouts.first_token if stream and timeouts.first_token is not None else timeouts.total
@@ -170,6 +182,30 @@ class _Call:
         self._reply = reply
         self._begun = False
         self._answer = ChatAnswer()
+        self._tap = tap
+        self._exchange: UpstreamExchange | None = None
+        self._filter = SecretFilter(())
+        self.complete = False
+        """Whether the answer has come to its end."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._end_exchange()
+
+    def _end_exchange(self) -> None:
+        if self._exchange is not None:
+            self._exchange.data(self._filter.finish())
+            self._exchange.end(complete=self.complete)
+            self._exchange = None
+
+    def show(self, data: bytes) -> None:
+        """Show more of the answer to the tap."""
+        if self._exchange is not None:
+            self._exchange.data(self._filter.feed(data))
 
     @property
     def lateness(self) -> Outcome:
@@ -184,11 +220,18 @@ class _Call:
 
     async def send(self, session: aiohttp.ClientSession, request: HttpRequest) -> aiohttp.ClientResponse:
         """The response's head."""
+        headers = request.wire_headers()
+        self._end_exchange()  # of a call with an older key
+        if self._tap is not None:
+            self._filter = SecretFilter(_secrets(request))
+            self._exchange = self._tap.begin(request.method, request.url, headers, request.body)
         async with asyncio.timeout_at(self._first_deadline):
-            headers = request.wire_headers()
-            return await session.request(
+            response = await session.request(
                 request.method, request.url, data=as_body(request.body), headers=headers, allow_redirects=False
             )
+        if self._exchange is not None:
+            self._exchange.head(response.status, response.headers)
+        return response
 
     async def read(self, response: aiohttp.ClientResponse) -> AsyncGenerator[list[AnswerEvent], None]:
         """The events of the body: as they come where they were asked for as a stream, all at the end otherwise."""
@@ -196,6 +239,7 @@ class _Call:
         collected: list[AnswerEvent] = []
         size = 0
         while data := await self.within(response.content.readany()):
+            self.show(data)
             size += len(data)
             if size > MAX_ANSWER_BYTES:
                 raise CallFailedError(TOO_LARGE)
@@ -204,6 +248,7 @@ class _Call:
                 yield events
             else:
                 collected += events
+        self.complete = True
         collected += self._check(reader, reader.end())
         outcome = outcome_of_answer(reader, self._answer)
         if outcome.kind != "ok":
@@ -222,6 +267,12 @@ class _Call:
         self._begun = self._begun or any(isinstance(event, TextDelta | ToolCallDelta) for event in events)
         self._reply.ids, self._reply.model = reader.ids, reader.model
         return events
+
+
+def _secrets(request: HttpRequest) -> list[Secret]:
+    """What an answer may repeat and nobody may see."""
+    secrets = [one for one in request.headers.values() if isinstance(one, Secret)]
+    return [Secret(one.reveal().removeprefix("Bearer ")) for one in secrets]
 
 
 def _outcome(error: aiohttp.ClientError) -> Outcome:

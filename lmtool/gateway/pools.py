@@ -21,7 +21,16 @@ if TYPE_CHECKING:
 
     from lmtool.gateway.backend import Backend
     from lmtool.gateway.config import GatewayConfig, MemberConfig, PoolConfig
-    from lmtool.interfaces import Catalogue, ProgressSource, Sink, StreamHandle, Tokenizer, TokenModel, Unsubscribe
+    from lmtool.interfaces import (
+        Catalogue,
+        ProgressSource,
+        Sink,
+        StreamHandle,
+        Tokenizer,
+        TokenModel,
+        Unsubscribe,
+        UpstreamTap,
+    )
     from lmtool.lmtp.endpoint import Endpoint
     from lmtool.prompt_limits import LimitsByModel
     from lmtool.types import GenerateRequest, ScoreRequest
@@ -39,14 +48,20 @@ class OwnModels:
 class Pools:
     """See `TokenModel`, `Catalogue`, `ProgressSource`, `Limited` and `Tokenized`. Belongs to one event loop."""
 
-    def __init__(self, config: GatewayConfig, own: OwnModels | None = None, local: Endpoint | None = None) -> None:
+    def __init__(
+        self,
+        config: GatewayConfig,
+        own: OwnModels | None = None,
+        local: Endpoint | None = None,
+        tap: UpstreamTap | None = None,
+    ) -> None:
         """own: models in this process, which `local` members stand for; local: else the endpoint that they are behind.
 
-        Raises `FileError` for a cache that cannot be opened.
+        tap: shown every exchange with a provider. Raises `FileError` for a cache that cannot be opened.
         """
         self._own = own
         self._local = local
-        self._client = HttpClient()
+        self._client = HttpClient(tap)
         self._pools: dict[str, Pool] = {}
         self._retired: list[Member] = []
         """Members that a new configuration has left out, whose calls may still run."""

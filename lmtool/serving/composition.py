@@ -215,7 +215,7 @@ def models_of(config: ServiceConfig, loader: Loader) -> Models:
     )
 
 
-def pools_of(config: ServiceConfig, models: Models | None) -> Pools | None:
+def pools_of(config: ServiceConfig, models: Models | None, tap: ServerTap | None) -> Pools | None:
     """The pools of a server, which stand for its models as well; None where it has none. Raises `FileError`."""
     if config.pools is None:
         return None
@@ -224,7 +224,7 @@ def pools_of(config: ServiceConfig, models: Models | None) -> Pools | None:
 
     own = None if models is None else OwnModels(models, models, models)
     local = None if config.pools.local is None else parse(config.pools.local, config.pools.key)
-    return Pools(config.pools.gateway, own, local)
+    return Pools(config.pools.gateway, own, local, None if tap is None else tap.upstream())
 
 
 def lmtp_server(
@@ -324,11 +324,12 @@ def need_gateway_packages() -> None:
 
 def need_packages(names: Sequence[str], what: str = "serving a model", install: str = INSTALL_SERVE) -> None:
     """Raise `ResourceError` with the install line when one of these packages is missing."""
-    missing = [name for name in names if not _is_installed(name)]
+    missing = [name for name in names if not is_installed(name)]
     if missing:
         raise ResourceError(f"{what} needs {', '.join(missing)}", f"install it:  {install}")
 
 
-def _is_installed(name: str) -> bool:
+def is_installed(name: str) -> bool:
+    """Whether a package, or a module of one, is there. Imports at most the package above it."""
     package, _, module = name.partition(".")
     return importlib.util.find_spec(package) is not None and (not module or importlib.util.find_spec(name) is not None)

@@ -51,7 +51,7 @@ class Service:
         self._tap = tap
         self._loader = Loader(config.engine, config.backend, models=config.models)
         self._models = None if config.pools_only else models_of(config, self._loader)
-        self._pools = pools_of(config, self._models)
+        self._pools = pools_of(config, self._models, tap)
         self._http_server: uvicorn.Server | None = None
         self._grpc_server: GrpcServer | None = None
         self._wire: TextIO | None = None

@@ -10,6 +10,7 @@ from urllib.parse import quote
 from lmtool.trace.connection_tap import ConnectionTap, FrameTap
 from lmtool.trace.events import Close, Message, Open
 from lmtool.trace.http_stream import Data, Head, Last
+from lmtool.trace.upstream_tap import UpstreamTap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -53,6 +54,10 @@ class ServerTap(FrameTap):
     def sessions(self) -> SessionTap:
         """What a protocol of sessions is given to be recorded: Evergreen."""
         return SessionTap(self._next, self._emit, self._clock)
+
+    def upstream(self) -> UpstreamTap:
+        """What a gateway is given to have its calls of providers recorded."""
+        return UpstreamTap(self._next, self._emit, self._clock)
 
     def around(self, application: Application, leave_out: Collection[str] = ()) -> Application:
         """The application with its HTTP requests recorded, except those to these paths: probes would fill a recording.

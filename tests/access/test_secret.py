@@ -7,8 +7,10 @@ import logging
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from lmtool.access.secret import Secret
+from lmtool.access.secret import Secret, SecretFilter
 
 KEY = "sk-canary-0123456789"
 
@@ -37,3 +39,13 @@ def test_equal_by_its_text() -> None:
     assert Secret("a") != Secret("b")
     assert Secret("a") != "a"
     assert not Secret("")
+
+
+@given(st.lists(st.sampled_from([KEY, "sk-", "sk-canary", "a", "\n", "***"])), st.integers(1, 7))
+def test_a_secret_in_passing_bytes_is_masked_however_they_are_cut(parts: list[str], size: int) -> None:
+    """All other bytes stay as they are."""
+    text = "".join(parts)
+    masking = SecretFilter([Secret(KEY)])
+    data = text.encode()
+    passed = [masking.feed(data[at : at + size]) for at in range(0, len(data), size)]
+    assert b"".join([*passed, masking.finish()]).decode() == text.replace(KEY, "***")
