@@ -97,10 +97,13 @@ def _python() -> Finding:
 
 
 def _packages(name: str, packages: tuple[str, ...], verdict: Verdict, advice: str) -> Finding:
-    missing = [p for p in packages if importlib.util.find_spec(p) is None]
+    from lmtool.serving.composition import is_installed
+
+    missing = [p for p in packages if not is_installed(p)]
     if missing:
         return Finding(verdict, name, f"not installed: {', '.join(missing)}", advice)
-    return Finding("ok", name, ", ".join(f"{p} {importlib.metadata.version(p)}" for p in packages))
+    names = [p.rpartition(".")[2] for p in packages]  # google.protobuf is of the distribution protobuf
+    return Finding("ok", name, ", ".join(f"{p} {importlib.metadata.version(p)}" for p in names))
 
 
 def _embedded() -> Finding:

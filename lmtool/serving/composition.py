@@ -324,11 +324,12 @@ def need_gateway_packages() -> None:
 
 def need_packages(names: Sequence[str], what: str = "serving a model", install: str = INSTALL_SERVE) -> None:
     """Raise `ResourceError` with the install line when one of these packages is missing."""
-    missing = [name for name in names if not _is_installed(name)]
+    missing = [name for name in names if not is_installed(name)]
     if missing:
         raise ResourceError(f"{what} needs {', '.join(missing)}", f"install it:  {install}")
 
 
-def _is_installed(name: str) -> bool:
+def is_installed(name: str) -> bool:
+    """Whether a package, or a module of one, is there. Imports at most the package above it."""
     package, _, module = name.partition(".")
     return importlib.util.find_spec(package) is not None and (not module or importlib.util.find_spec(name) is not None)
