@@ -28,8 +28,6 @@ MARKS: dict[Verdict, tuple[str, str, str]] = {
 }
 """Sign of each verdict, with and without Unicode, and its colour."""
 CLIENT = ("typer", "rich", "websockets", "tokenizers", "jinja2", "msgspec", "aiohttp")
-_DISTRIBUTIONS = {"google.protobuf": "protobuf"}
-"""What is installed under another name than it is imported by."""
 SEE_TORCH = "see https://pytorch.org/get-started for this machine's build"
 
 
@@ -104,8 +102,8 @@ def _packages(name: str, packages: tuple[str, ...], verdict: Verdict, advice: st
     missing = [p for p in packages if not is_installed(p)]
     if missing:
         return Finding(verdict, name, f"not installed: {', '.join(missing)}", advice)
-    named = [_DISTRIBUTIONS.get(p, p) for p in packages]
-    return Finding("ok", name, ", ".join(f"{p} {importlib.metadata.version(p)}" for p in named))
+    names = [p.rpartition(".")[2] for p in packages]  # google.protobuf is of the distribution protobuf
+    return Finding("ok", name, ", ".join(f"{p} {importlib.metadata.version(p)}" for p in names))
 
 
 def _embedded() -> Finding:

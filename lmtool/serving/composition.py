@@ -330,6 +330,6 @@ def need_packages(names: Sequence[str], what: str = "serving a model", install: 
 
 
 def is_installed(name: str) -> bool:
-    """Whether a package or a module of one can be imported; nothing is."""
+    """Whether a package, or a module of one, is there. Imports at most the package above it."""
     package, _, module = name.partition(".")
     return importlib.util.find_spec(package) is not None and (not module or importlib.util.find_spec(name) is not None)

@@ -25,11 +25,18 @@ class Only:
         self.model = model
         self.name = name
         self.requests: list[Any] = []
+        self.ends = 0
+        """Streams that have ended."""
 
     def submit(self, request, sink):
         """See `TokenModel`."""
         self.requests.append(request)
-        return self.model.submit(request, sink)
+
+        def counted(outputs):
+            self.ends += sum(output.last for output in outputs)
+            sink(outputs)
+
+        return self.model.submit(request, counted)
 
     async def info(self, model=None):
         """See `TokenModel`."""

@@ -191,9 +191,9 @@ async def test_early_start(tiny):
         nodes = client.start(action("GENERATE", {"prompt": "p"}, {"usage": "u"}, configs=(struct(max_tokens=1),)))
         client.output("p").add("a", "b")
         client.close_node("p")
-        before = len(tiny.requests)
+        before, ends = len(tiny.requests), tiny.ends
         await client.output("a").put("Early. " + STORY)
-        while len(tiny.requests) == before or tiny.model._inner.info_now.running:
+        while tiny.ends == ends:
             await asyncio.sleep(0.01)
         ahead = tiny.requests[before]
         assert ahead.prefill_only
