@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     import uvicorn
 
-    from lmtool.access.policy import AccessPolicy
+    from lmtool.access.policy import AccessPolicy, Refusal
     from lmtool.evergreen.grpc_server import GrpcServer
     from lmtool.gateway.pools import Pools
     from lmtool.interfaces import Face, MetricFamily, TokenModel
@@ -223,7 +224,6 @@ def http_server(
     import uvicorn
 
     from lmtool.access.asgi import Door
-    from lmtool.http_api.errors import refused
     from lmtool.http_api.http_protocol import http_protocol
     from lmtool.lmtp.websocket_protocol import uvicorn_options
 
@@ -233,9 +233,19 @@ def http_server(
 
     how = how or HttpConfig()
     options = uvicorn_options(config) | {"log_level": how.uvicorn_log_level, "http": http_protocol()}
-    guarded = Door(application, access, refused)
+    guarded = Door(application, access, _refused)
     placed = _below(how.root_path, guarded) if how.root_path else guarded
     return Server(uvicorn.Config(placed, **options, lifespan="off", log_config=None, access_log=False))
+
+
+def _refused(path: str, refusal: Refusal) -> tuple[int, bytes]:
+    """Status and JSON body of a refusal, in the form of the path's API."""
+    from lmtool.http_api.errors import refused
+
+    if not path.startswith("/v1/language/"):
+        return refused(path, refusal)
+    error = {"name": refusal.reason, "message": refusal.sentence, "attempts": []}
+    return refusal.status, json.dumps(error).encode()
 
 
 def _below(path: str, application: Any) -> Any:

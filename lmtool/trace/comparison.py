@@ -114,11 +114,14 @@ def compare_replay(
         name = f"{one.connection}/{json.dumps(one.entry.get('stream_id'))}"
         message = f"expected entries of streams that were begun, got {json.dumps(one.entry)[:100]}"
         comparisons.append(Comparison.note(message, "fail", name, "unmatched"))
-    return [*comparisons, *_compare_sessions(ours, theirs, level), *_compare_endings(ours, theirs)]
+    return [*comparisons, *compare_sessions(ours, theirs, level), *_compare_endings(ours, theirs)]
 
 
-def _compare_sessions(expected: Sequence[Event], actual: Sequence[Event], level: Level) -> Iterator[Comparison]:
-    """A comparison for each action of Evergreen's sessions; outputs are compared as bytes, unless they are sampled."""
+def compare_sessions(expected: Sequence[Event], actual: Sequence[Event], level: Level) -> Iterator[Comparison]:
+    """A comparison for each action of Evergreen's sessions; outputs are compared as bytes, unless they are sampled.
+
+    Actions are paired by their connection and their place there. Raises `ResourceError` without protobuf.
+    """
     if not any(isinstance(event, Message) for event in expected):
         return
     if find_spec("google") is None:
@@ -129,7 +132,7 @@ def _compare_sessions(expected: Sequence[Event], actual: Sequence[Event], level:
     for one in session_actions(expected):
         name, other = f"{one.connection}/{one.number}", again.get((one.connection, one.number))
         if other is None:
-            yield Comparison.note("could not be sent: the session was gone", "fail", name, one.name)
+            yield Comparison.note("there is no such action in the second", "fail", name, one.name)
             continue
         found = differences(one, other, values=level != "shape" and not one.sampled)
         findings = tuple(Finding("fail", "ids", name, None, sentence) for sentence in found)

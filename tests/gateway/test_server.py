@@ -173,6 +173,8 @@ async def test_the_key_of_the_door_is_asked_for() -> None:
     """As on every other route."""
     async with FakeUpstream() as upstream, gateway(pool(member("main", upstream)), key="door") as served:
         assert (await served.post("/v1/default/chat"))[0] == 401
+        status, _, reply = await served.post("/v1/language/default/chat")
+        assert (status, reply["name"], sorted(reply)) == (401, "invalid_api_key", ["attempts", "message", "name"])
         options = {"json": MESSAGE, "headers": {"authorization": "Bearer door"}}
         assert (await served.post("/v1/default/chat", **options))[0] == 200
         assert upstream.received[0].key == f"{KEY}-main"

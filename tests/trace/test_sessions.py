@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+import subprocess
+import sys
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -16,11 +19,13 @@ from lmtool.evergreen.codec import encode, encode_json, json_value, pack_struct
 from lmtool.evergreen.messages import AnyMessage, SessionMessage
 from lmtool.evergreen.server import EvergreenServer, Plugs
 from lmtool.trace.events import Event, Message
+from lmtool.trace.header import Header
 from lmtool.trace.mocking import replay_to_mock
 from lmtool.trace.proxy import parse_target
 from lmtool.trace.replaying import ReplayOptions, replay
 from lmtool.trace.server_tap import ServerTap
 from lmtool.trace.sessions import session_actions
+from lmtool.trace.writer import TraceWriter
 from tests.evergreen.harness import action, leaf, parent, registry
 from tests.evergreen.test_websocket import closing, value
 from tests.lmtp.harness import listening
@@ -132,3 +137,22 @@ async def test_a_redacted_session_is_not_sent():
     redacted = {"nodeFragments": [{"id": "a", "chunkFragment": {"data": {"$redacted": "prompt"}}}]}
     with pytest.raises(UsageError, match="redacted"):
         await again([Message(0.0, ">", 1, redacted)])
+
+
+async def test_two_recordings_are_compared(tmp_path):
+    """`trace diff` compares the actions of sessions too: the same is no finding, another output is."""
+    events = await recorded()
+    for name, swap in (("a", b"JAM"), ("b", b"HAM")):
+        writer = TraceWriter(tmp_path / name, Header())
+        jam, other = (base64.b64encode(text).decode() for text in (b"JAM", swap))
+        for event in events:
+            if isinstance(event, Message):
+                writer.write(replace(event, value=json.loads(json.dumps(event.value).replace(jam, other))))
+            else:
+                writer.write(event)
+        writer.close(events[-1].time)
+    for other, status in (("a", 0), ("b", 1)):
+        words = ["lmtool", "trace", "diff", str(tmp_path / "a"), str(tmp_path / other)]
+        done = await asyncio.to_thread(subprocess.run, [sys.executable, "-m", *words], capture_output=True, text=True)
+        assert done.returncode == status, done.stderr
+        assert ("expected [b'JAM'], got [b'HAM']" in done.stdout) is bool(status)

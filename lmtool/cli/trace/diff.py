@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from lmtool.cli.common_options import Common
-from lmtool.cli.trace.files import TraceFile, read_exchanges
+from lmtool.cli.trace.files import TraceFile, read_events
 from lmtool.option import option
 
 
@@ -24,12 +24,15 @@ def diff(
     as_json: bool = option(False, "One JSON object a request.", flag="--json"),
 ) -> None:
     """Compare two traces stream by stream; status 1 where a check does not hold."""
-    from lmtool.trace.comparison import compare
+    from lmtool.trace.comparison import compare, compare_sessions
     from lmtool.trace.diff import Tolerance
+    from lmtool.trace.exchanges import exchanges
 
     out = common.output()
-    ours, theirs = read_exchanges(out, expected), read_exchanges(out, actual)
-    comparisons = compare(ours, theirs, level, Tolerance(tol_logprob, tie_eps), mode=match, ignore=ignore or ())
+    (_, ours), (_, theirs) = read_events(out, expected), read_events(out, actual)
+    tolerance = Tolerance(tol_logprob, tie_eps)
+    comparisons = compare(exchanges(ours), exchanges(theirs), level, tolerance, mode=match, ignore=ignore or ())
+    comparisons += compare_sessions(ours, theirs, level)
     for one in comparisons:
         out.line(one.as_json() if as_json else str(one))
     failed = sum(one.verdict == "fail" for one in comparisons)

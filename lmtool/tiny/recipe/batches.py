@@ -1,7 +1,7 @@
 """Training data: the corpus as token ids, packed into rows, the same for a seed however many processes make it."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -20,9 +20,6 @@ PART = 1_000
 """Documents of a part: a run goes on with the part after the last one that it has begun."""
 SEEDS = 1_000_003
 """Parts of a seed before those of the next one begin."""
-LOOKAHEAD = 48
-"""Documents among which the next one of a row is chosen, to leave little padding."""
-
 Encoded = tuple[list[int], list[bool]]
 """A document's token ids, and which of them are targets."""
 
@@ -37,6 +34,11 @@ class Batch:
     """[B, T] bool, true where the model is trained to write this token."""
     document: Tensor
     """[B, T] int64, number of the document within the row; padding has numbers of its own."""
+
+    @property
+    def targets(self) -> Tensor:
+        """[B, T - 1] bool, whether the token after each one is a target of the same document."""
+        return self.is_target[:, 1:] & (self.document[:, 1:] == self.document[:, :-1])
 
     def to(self, device: torch.device) -> "Batch":
         """Return the batch on a device."""
@@ -95,45 +97,50 @@ class Source:
                 yield waiting.popleft().result()
 
 
-def batches(source: Source, tokens: int, narrow: int, wide: int) -> Iterator[Batch]:
-    """Yield batches of `tokens` tokens: rows of `narrow` tokens for the documents that fit, of `wide` for the others.
+def batches(source: Source, tokens: int, narrow: int, wide: int) -> Iterator[list[Batch]]:
+    """Yield the batches of one step after the other, `tokens` tokens in all.
 
-    A document that is longer than a wide row is cut.
+    Documents that fit stand in rows of `narrow` tokens, the others in rows of `wide`: in each step as many of both as
+    there are in the corpus. A document that is longer than a wide row is cut.
     """
     waiting: dict[int, list[Encoded]] = {narrow: [], wide: []}
-    lengths = {narrow: 0, wide: 0}
+    length = 0
     for one in source:
-        width = narrow if len(one[0]) <= narrow else wide
-        waiting[width].append(one)
-        lengths[width] += min(len(one[0]), wide)
-        if lengths[width] >= tokens and len(waiting[width]) >= LOOKAHEAD + tokens // width:
-            yield _pack(waiting[width], tokens // width, width)
-            lengths[width] = sum(min(len(ids), wide) for ids, _ in waiting[width])
+        waiting[narrow if len(one[0]) <= narrow else wide].append(one)
+        length += min(len(one[0]), wide)
+        if length >= 2 * tokens:
+            wide_rows = round(tokens * _length(waiting[wide], wide) / length / wide)
+            rows = {narrow: (tokens - wide_rows * wide) // narrow, wide: wide_rows}
+            yield [_pack(waiting[width], waiting[narrow], rows[width], width) for width in waiting if rows[width]]
+            length = sum(_length(documents, wide) for documents in waiting.values())
 
 
-def _pack(waiting: list[Encoded], rows: int, width: int) -> Batch:
+def _length(documents: Sequence[Encoded], most: int) -> int:
+    return sum(min(len(ids), most) for ids, _ in documents)
+
+
+def _pack(firsts: list[Encoded], others: list[Encoded], rows: int, width: int) -> Batch:
+    """Take documents from the lists for a batch. firsts: those that rows begin with, in their order."""
     batch = Batch(
         torch.zeros(rows, width, dtype=torch.long),
         torch.zeros(rows, width, dtype=torch.bool),
         torch.arange(1, width + 1).neg().repeat(rows, 1),
     )
     for row in range(rows):
-        _fill_row(batch, row, waiting)
+        at, number = 0, 0
+        chosen: Encoded | None = firsts.pop(0) if firsts else None
+        while chosen is not None:
+            ids, is_target = chosen
+            end = min(at + len(ids), width)
+            batch.ids[row, at:end] = torch.tensor(ids[: end - at])
+            batch.is_target[row, at:end] = torch.tensor(is_target[: end - at])
+            batch.document[row, at:end] = number
+            at, number = end, number + 1
+            chosen = _longest(others, width - at)
     return batch
 
 
-def _fill_row(batch: Batch, row: int, waiting: list[Encoded]) -> None:
-    width = batch.ids.size(1)
-    at, number = 0, 0
-    while at < width:
-        room = width - at
-        fitting = [place for place, (ids, _) in enumerate(waiting[:LOOKAHEAD]) if at == 0 or len(ids) <= room]
-        if not fitting:
-            return
-        place = fitting[0] if room > width // 4 else max(fitting, key=lambda place: len(waiting[place][0]))
-        ids, is_target = waiting.pop(place)
-        end = min(at + len(ids), width)
-        batch.ids[row, at:end] = torch.tensor(ids[: end - at])
-        batch.is_target[row, at:end] = torch.tensor(is_target[: end - at])
-        batch.document[row, at:end] = number
-        at, number = end, number + 1
+def _longest(documents: list[Encoded], room: int) -> Encoded | None:
+    """Take the longest document that fits from the list."""
+    places = [place for place, (ids, _) in enumerate(documents) if len(ids) <= room]
+    return documents.pop(max(places, key=lambda place: len(documents[place][0]))) if places else None

@@ -57,7 +57,7 @@ class Settings:
     """Folder for the finished model."""
     tokens: int = 24_000_000
     """Tokens to read, padding included."""
-    minutes: float = 88.0
+    minutes: float = 85.0
     """Time limit of all steps together, in minutes; 0 for none."""
     pause: float = 0.0
     """Minutes after which this part of the run ends with a checkpoint; 0 for none."""
@@ -75,7 +75,7 @@ class Settings:
     """Minutes between scores of the unfinished model."""
     rate: float = 0.02
     """Learning rate of the matrices; the embedding and the norms have a lower one."""
-    decay_from: float = 0.4
+    decay_from: float = 0.25
     """Share of the run, 0 to 1, after which the learning rate falls linearly to 0."""
     save_seconds: float = 300.0
     """Seconds between checkpoints."""
@@ -165,15 +165,14 @@ def new_model(settings: Settings, vocab_size: int) -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
-def batch_loss(model: LlamaForCausalLM, batch: Batch) -> Tensor:
-    """Return the mean loss over the target tokens, in nats; documents of a row do not attend to each other."""
+def loss_sum(model: LlamaForCausalLM, batch: Batch) -> Tensor:
+    """Return the sum of the losses of the target tokens, in nats; documents of a row do not attend to each other."""
     width = batch.ids.size(1)
     before = torch.ones(width, width, dtype=torch.bool, device=batch.ids.device).tril()
     visible = (batch.document[:, :, None] == batch.document[:, None, :]) & before
     hidden = model.model(input_ids=batch.ids, attention_mask=visible[:, None], use_cache=False).last_hidden_state
-    targets = batch.is_target[:, 1:] & (batch.document[:, 1:] == batch.document[:, :-1])
-    logits = model.lm_head(hidden[:, :-1][targets])
-    return functional.cross_entropy(logits.float(), batch.ids[:, 1:][targets])
+    logits = model.lm_head(hidden[:, :-1][batch.targets])
+    return functional.cross_entropy(logits.float(), batch.ids[:, 1:][batch.targets], reduction="sum")
 
 
 def prefers_bfloat16(device: torch.device) -> bool:
@@ -236,25 +235,27 @@ class Run:
         """Train up to this time of the monotonic clock, to the end of the run, or until its rows become wider."""
         wide = self.progress.share(self.settings) >= WIDE_FROM
         width = self.settings.width * (2 if wide else 1)
-        for batch in batches(self.source, self.settings.batch, width, 2 * width):
-            self._step(batch.to(self.device))
+        for step in batches(self.source, self.settings.batch, width, 2 * width):
+            self._step([batch.to(self.device) for batch in step])
             self.progress.parts = self.source.number
             share = self.progress.share(self.settings)
             if time.monotonic() > deadline or share >= 1 or (share >= WIDE_FROM) != wide:
                 return
 
-    def _step(self, batch: Batch) -> None:
+    def _step(self, step: Sequence[Batch]) -> None:
         start = time.monotonic()
-        rate = self.settings.rate * self._rate_share(batch.ids.numel())
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bfloat16):
-            loss: Any = batch_loss(self.model, batch)
-        loss.backward()
+        tokens, targets = sum(batch.ids.numel() for batch in step), sum(int(batch.targets.sum()) for batch in step)
+        rate = self.settings.rate * self._rate_share(tokens)
+        for batch in step:
+            with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bfloat16):
+                loss: Any = loss_sum(self.model, batch) / targets
+            loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.muon.step(rate)
         self.adam.param_groups[0]["lr"] = ADAM_RATE * rate
         self.adam.step()
         self.model.zero_grad()
-        self.progress.tokens += batch.ids.numel()
+        self.progress.tokens += tokens
         self.progress.seconds += time.monotonic() - start
 
     def _rate_share(self, step_tokens: int) -> float:
@@ -267,12 +268,11 @@ class Run:
         """Return the mean loss, in nats, on batches of so many tokens in all, which are not trained on."""
         count = max(1, tokens // self.settings.batch)
         source, width = Source(self.settings.work / "tokenizer.json", VALIDATION_SEED), 2 * self.settings.width
+        steps = islice(batches(source, self.settings.batch, width, 2 * width), count)
+        held_out = [batch.to(self.device) for step in steps for batch in step]
         with torch.no_grad():
-            losses = [
-                float(batch_loss(self.model, batch.to(self.device)))
-                for batch in islice(batches(source, self.settings.batch, width, 2 * width), count)
-            ]
-        return sum(losses) / len(losses)
+            losses = sum(float(loss_sum(self.model, batch)) for batch in held_out)
+        return losses / sum(int(batch.targets.sum()) for batch in held_out)
 
     def _score(self) -> None:
         self.export(folder := self.settings.work / "unfinished")
