@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -10,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, cast
 
 from lmtool.constraint import constraint_from
-from lmtool.errors import ResourceError, UsageError, kind_of
+from lmtool.errors import UsageError, kind_of
 from lmtool.evergreen.actions import action as action  # noqa: PLC0414  # for `lmtool.action`
 from lmtool.streams import stream
 from lmtool.types import (
@@ -239,8 +238,9 @@ async def session(
 
 def need_protobuf() -> None:
     """Raise `ResourceError` with the install line where Evergreen's messages cannot be read."""
-    if importlib.util.find_spec("google") is None or importlib.util.find_spec("google.protobuf") is None:
-        raise ResourceError("Evergreen needs the package protobuf", "install it:  pip install 'lmtool[grpc]'")
+    from lmtool.serving.composition import need_packages
+
+    need_packages(("google.protobuf",), "Evergreen", "pip install 'lmtool[grpc]'")
 
 
 async def open_evergreen(url: str, api_key: str | None = None) -> ClientTransport:
