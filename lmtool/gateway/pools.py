@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lmtool.errors import ResourceError, UnknownModelError
 from lmtool.gateway.cache import AnswerCache
-from lmtool.gateway.config import HttpTarget, LitellmTarget, LmtpTarget
+from lmtool.gateway.config import DEFAULT_POOL, HttpTarget, LitellmTarget, LmtpTarget
 from lmtool.gateway.http_backend import HttpBackend, HttpClient
 from lmtool.gateway.member import Member
 from lmtool.gateway.pool import Pool
@@ -118,9 +118,9 @@ class Pools:
         return list(self._pools.values())
 
     def pool(self, name: str | None) -> Pool | None:
-        """The pool of this name; without a name the only one, unless there are models beside it."""
-        if name is None and self._own is None and len(self._pools) == 1:
-            return next(iter(self._pools.values()))
+        """The pool of this name; without one the only pool or that named default, unless there are models beside it."""
+        if name is None and self._own is None:
+            return next(iter(self._pools.values())) if len(self._pools) == 1 else self._pools.get(DEFAULT_POOL)
         return self._pools.get(name or "")
 
     def need_pool(self, name: str | None) -> Pool:

@@ -67,6 +67,7 @@ class StreamRecord:
         self._usage = output.usage or self._usage
         if output.token is not None:
             self._output_tokens += 1
+        if output.token is not None or output.text:  # a pool gives text without ids
             self._first = self._first or now
 
     def log(
@@ -83,7 +84,7 @@ class StreamRecord:
             "GENERATE" if isinstance(request, GenerateRequest) else "SCORE",
             request.model,
             prompt_tokens,
-            self._output_tokens,
+            self._output_tokens or (self._usage.completion_tokens if self._usage else 0),
             None if self._first is None else self._first - self._started,
             now - self._started,
             end,

@@ -23,7 +23,7 @@ class Started:
     event: ClassVar[str] = "started"
     version: str
     transport: str
-    """`LMTP over WebSocket` or `LMTP over stdio`."""
+    """`LMTP over WebSocket`, `LMTP over stdio`, or what a gateway serves."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,10 @@ class _Run:
 
     async def _all(self, service: Service) -> None:
         sockets = await self._sockets()
-        self.console.emit(Started(__version__, "LMTP over WebSocket" if self.config.listen else "LMTP over stdio"))
+        transport = "LMTP over WebSocket" if self.config.listen else "LMTP over stdio"
+        if self.config.service.pools_only:
+            transport = "pools of providers over HTTP and LMTP"
+        self.console.emit(Started(__version__, transport))
         try:
             where = await self._open(service, sockets)
             info = await self._load(service)

@@ -10,6 +10,7 @@ from typing import Any
 import openai
 import pytest
 
+from lmtool.errors import UnknownModelError
 from lmtool.gateway.config_reader import parse
 from lmtool.gateway.pools import OwnModels, Pools
 from lmtool.lmtp.client import LmtpClient
@@ -127,6 +128,23 @@ async def test_pools_are_listed_and_speak_every_protocol() -> None:
             assert "a pool takes messages, not token ids" in (refused.error or "")
             [refused] = [one async for one in stream(lmtp, ScoreRequest(3, "a", "b", model="default"))]
             assert "cannot SCORE" in (refused.error or "")
+
+
+@pytest.mark.parametrize(
+    ("names", "taken"), [(["one"], "one"), (["one", "default"], "default"), (["one", "two"], None)]
+)
+async def test_a_request_without_a_name(names: list[str], taken: str | None) -> None:
+    """Gets the only pool, or the one named default; where there is neither, an error lists them."""
+    text = "pools:\n" + "".join(
+        f"  - id: {name}\n    models: [{{id: a, lmtp: {{endpoint: ':1'}}}}]\n" for name in names
+    )
+    pools = Pools(parse(text))
+    if taken is None:
+        with pytest.raises(UnknownModelError, match="names no pool"):
+            await pools.info()
+    else:
+        assert (await pools.info()).model == taken
+    await pools.close()
 
 
 async def test_pools_beside_models() -> None:
