@@ -23,6 +23,7 @@ WIDEST = 110
 def rewritten(example: Example, printed: str) -> str:
     """Return the output to show: as many lines before and after those left out as the page shows now.
 
+    What is printed on standard error, such as a model's loading, comes last and is not shown where it was not.
     A line that differs only in times stays as it is; a long one is cut behind its first sentence.
     """
     shown = example.output.rstrip("\n").splitlines()
@@ -31,6 +32,8 @@ def rewritten(example: Example, printed: str) -> str:
         first, last = shown.index(LEFT_OUT), len(shown) - 1 - shown[::-1].index(LEFT_OUT)
         after = len(shown) - 1 - last
         lines = [*lines[:first], LEFT_OUT, *(lines[-after:] if after else [])]
+    else:
+        lines = lines[: len(shown)]
     true = {steady(line): line for line in shown}
     return "".join(
         f"{true.get(steady(line), line if len(line) <= WIDEST else _first_sentence(line))}\n" for line in lines

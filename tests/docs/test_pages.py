@@ -81,7 +81,7 @@ def test_outputs_are_rewritten_where_they_changed() -> None:
     example = Example("console", "lmtool chat hi", "Hello there.\n...\nstop · ttft 11 ms\n\n")
     printed = "Good day to you. " + "And more. " * 20 + "\nA line.\nAnother.\nstop · ttft 7.5 ms\n"
     assert rewritten(example, printed) == "Good day to you.\n...\nstop · ttft 11 ms\n"
-    assert rewritten(Example("console", "x", "a\nb\n"), "c\nd\ne\n") == "c\nd\ne\n"
+    assert rewritten(Example("console", "x", "a\nb\n"), "c\nd\nloading\n") == "c\nd\n"
 
 
 def test_readme_is_short() -> None:
