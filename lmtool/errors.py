@@ -163,4 +163,4 @@ def _kinds(base: type[LmtoolError]) -> dict[str, type[LmtoolError]]:
     kinds: dict[str, type[LmtoolError]] = {}
     for child in base.__subclasses__():
         kinds |= _kinds(child)
-    return {**kinds, base.code: base}
+    return {**kinds, base.code: base} if "code" in vars(base) else kinds  # a room's own kinds share a code

@@ -27,6 +27,7 @@ from lmtool.errors import (
     UnknownTokenError,
     UsageError,
 )
+from lmtool.gateway.failures import PoolRefusedError
 from lmtool.lmtp.client import LmtpClient
 from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest, MixedPrompt, SamplingParams, TokenOutput
 from tests.scripted_model import ScriptedModel
@@ -221,6 +222,7 @@ def test_keyword_arguments_are_the_fields_of_the_configurations() -> None:
 )
 def test_errors_of_streams_have_their_class(code: str, kind: type[Exception]) -> None:
     """The class is found by the code on the wire; a code of a newer server is a `ServerError`."""
+    assert PoolRefusedError.code == RequestError.code  # a room's own kinds take no code away
     error = as_error(TokenOutput("a", error="no", error_code=code))
     assert type(error) is kind
     assert str(error) == "no"

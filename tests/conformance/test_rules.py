@@ -14,6 +14,7 @@ NO_CASE = {
     "TRA-13": "which other routes a port has is not LMTP's; tests/cli/serving walks them",
     "INF-5": "a peer cannot be made to load a model from outside",
     "LOAD-1": "a peer cannot be made to load a model from outside",
+    "TXT-5": "not every peer has a pool; tests/spec reads and writes its entries, a recording shows them",
     "GEN-14": "who begins first shows only on a server that is full",
 }
 """Rules that no case can hold a peer to from outside, and why."""
