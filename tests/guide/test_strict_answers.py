@@ -40,8 +40,8 @@ def test_any_tokens(first):
 
 async def test_a_model():
     """What the embedded model writes at temperature 1 is valid, and no more schemas are refused than need be."""
-    figures = await run(120)
+    figures = await run(150)
     assert figures.invalid == []
     assert not figures.failed
-    assert figures.endings["stop"] > 20  # 38 to 45: the last digits of logits, so the texts, differ between processors
-    assert figures.taken >= 60
+    assert figures.endings["stop"] > 40  # texts differ between processors, by the last digits of logits
+    assert figures.taken >= 75
