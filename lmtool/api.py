@@ -9,9 +9,9 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, cast
 
 from lmtool.constraint import constraint_from
-from lmtool.errors import UsageError, kind_of
+from lmtool.errors import UsageError
 from lmtool.evergreen.actions import action as action  # noqa: PLC0414  # for `lmtool.action`
-from lmtool.streams import stream
+from lmtool.streams import error_of, stream
 from lmtool.types import (
     ChatMessage,
     ChatPrompt,
@@ -224,8 +224,9 @@ async def session(
 ) -> AsyncIterator[Session]:
     """An Evergreen session with a server, as long as the block lasts: `async with lmtool.session(url) as session`.
 
-    url: as for `connect`, or `grpc://HOST:PORT`; its path may be left out. api_key: as for `connect`. actions: what the
-    server may ask for, where it does (`lmtool serve --peer-actions`); made by `lmtool.action`.
+    url: as for `connect`, `grpc://HOST:PORT`, or `grpcs://HOST:PORT` with TLS; its path may be left out. api_key: as
+    for `connect`. actions: what the server may ask for, where it does (`lmtool serve --peer-actions`); made by
+    `lmtool.action`.
 
     Leaving the block in order waits for the answers to all that was asked for. Raises `evergreen.status.Abort` with the
     server's reason, `UsageError`, `AccessDeniedError`, `ConnectError` or `TimeLimitError`.
@@ -250,9 +251,10 @@ async def open_evergreen(url: str, api_key: str | None = None) -> ClientTranspor
     from lmtool.evergreen.client_transport import dial, dial_grpc
     from lmtool.lmtp.endpoint import SocketEndpoint, parse
 
-    if url.startswith("grpc://"):
+    if url.startswith(("grpc://", "grpcs://")):
         address, shown = authorization(url, api_key)
-        return await dial_grpc(address.removeprefix("grpc://").rstrip("/"), shown)
+        scheme, _, place = address.partition("://")
+        return await dial_grpc(place.rstrip("/"), shown, tls=scheme == "grpcs")
     endpoint = parse(url, api_key)
     if not isinstance(endpoint, SocketEndpoint):
         raise UsageError("a session needs a server that listens", "serve it:  lmtool serve")
@@ -391,7 +393,7 @@ def as_error(output: TokenOutput) -> LmtoolError:
 
     Servers send codes to a client that has used an extension (text, `stop`, ...) or has asked for `info`.
     """
-    return kind_of(output.error_code)(output.error or "the stream failed")
+    return error_of(output)
 
 
 def _ignore(_progress: LoadProgress) -> None:

@@ -155,8 +155,12 @@ class OverloadedError(RequestError):
 
 
 def kind_of(code: str | None) -> type[LmtoolError]:
-    """The class of errors with this code, where two share one the more general; `ServerError` for an unknown code."""
-    return _kinds(LmtoolError).get(code or "", ServerError)
+    """The class of errors with this code, where two share one the more general; `ServerError` for an unknown code.
+
+    So also for the code of a class whose errors are made of more than a message and hints.
+    """
+    kind = _kinds(LmtoolError).get(code or "", ServerError)
+    return kind if kind.__init__ is LmtoolError.__init__ else ServerError
 
 
 def _kinds(base: type[LmtoolError]) -> dict[str, type[LmtoolError]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from lmtool.errors import kind_of
 from lmtool.types import TokenOutput
 
 if TYPE_CHECKING:
@@ -83,7 +84,14 @@ async def stream(
 
 def failure(stream_id: StreamId, error: LmtoolError) -> TokenOutput:
     """Return the output that ends a stream with this error: its sentence and what to do next."""
-    return TokenOutput(stream_id, error=error.sentence, error_code=error.code)
+    return TokenOutput(stream_id, error=error.sentence, error_code=error.code, error_hints=error.hints)
+
+
+def error_of(output: TokenOutput) -> LmtoolError:
+    """The exception for an output that ends its stream with an error, with its hints where they are known."""
+    kind, sentence = kind_of(output.error_code), output.error or "the stream failed"
+    hints = output.error_hints
+    return kind(sentence.removesuffix("".join(f"; {hint}" for hint in hints)), *hints)
 
 
 class DeferredHandle:

@@ -274,6 +274,8 @@ class TokenOutput:
     """The tokens of `text`, from a model without ids that was asked for logprobs and has them."""
     tool_calls: tuple[ToolCallPart, ...] = ()
     """What this event adds to calls, from a model that tells calls from text itself."""
+    error_hints: tuple[str, ...] = field(default=(), compare=False)
+    """What to do next as it stands in `error`, where the error was made in this process."""
 
     @property
     def last(self) -> bool:

@@ -43,9 +43,11 @@ PROMPTS = ("Once upon a time", "The sun is", "One day a small cat", "My friend s
 
 @dataclass
 class Streams:
-    """Greedy streams that begin anew for ever, what they say, and the times between their tokens."""
+    """Greedy or seeded streams that begin anew for ever, what they say, and the times between their tokens."""
 
     url: str
+    seeded: bool = False
+    """Whether tokens are drawn, by each stream's own seed."""
     gaps: list[float] = field(default_factory=list)
     """Seconds."""
     said: dict[int, set[tuple[object, ...]]] = field(default_factory=dict)
@@ -57,7 +59,8 @@ class Streams:
             await asyncio.gather(*(self._endless(client, number) for number in range(STREAMS)))
 
     async def _endless(self, client: LmtpClient, number: int) -> None:
-        sampling = SamplingParams(max_tokens=TOKENS, ignore_eos=True)
+        drawn = {"temperature": 1.0, "seed": number} if self.seeded else {}
+        sampling = SamplingParams(max_tokens=TOKENS, ignore_eos=True, **drawn)
         prompt = f"{PROMPTS[number % len(PROMPTS)]} {number}"
         while True:
             last, answer = None, []
@@ -220,7 +223,8 @@ async def beside(
         raise RuntimeError("the attack failed")
 
 
-def _told(name: str, times: list[float]) -> str:
+def told(name: str, times: list[float]) -> str:
+    """A line on these sorted times."""
     p50, p99 = (1000 * times[int(len(times) * part)] for part in (0.5, 0.99))
     return f"{name:16} p50 {p50:6.2f} ms   p99 {p99:6.2f} ms   longest {1000 * times[-1]:6.1f} ms   ({len(times)})\n"
 
@@ -232,26 +236,26 @@ async def _streams(url: str, options: argparse.Namespace, names: list[str]) -> N
     streams.take()
     await asyncio.wait([running], timeout=options.seconds)
     quiet = streams.take()
-    sys.stdout.write(_told("gaps, quiet", quiet))
+    sys.stdout.write(told("gaps, quiet", quiet))
     await beside(url, options, names, streams.take)
     loud = streams.take()
     await asyncio.wait([running], timeout=1.0)
     if running.done():
         await running
     running.cancel()
-    sys.stdout.write(_told("gaps, beside", loud))
+    sys.stdout.write(told("gaps, beside", loud))
     ratio = loud[int(len(loud) * 0.99)] / quiet[int(len(quiet) * 0.99)]
     differ = sum(len(said) > 1 for said in streams.said.values())
     sys.stdout.write(f"p99 {ratio:.2f} times the quiet one; {differ} of {STREAMS} streams differ\n")
 
 
 async def _pings(url: str, options: argparse.Namespace, names: list[str]) -> None:
-    sys.stdout.write(_told("pings, quiet", await pings(url, options.seconds)))
+    sys.stdout.write(told("pings, quiet", await pings(url, options.seconds)))
     for part in [[name] for name in names] if options.each else [names]:
         watch = Watch(url, options.seconds)
         await beside(url, options, part, watch.begin)
         assert watch.pings is not None
-        sys.stdout.write(_told("pings, beside", await watch.pings))
+        sys.stdout.write(told("pings, beside", await watch.pings))
 
 
 async def main(options: argparse.Namespace) -> None:

@@ -27,6 +27,7 @@ from lmtool.errors import (
     UnknownTokenError,
     UsageError,
 )
+from lmtool.evergreen.status import Abort
 from lmtool.gateway.failures import PoolRefusedError
 from lmtool.lmtp.client import LmtpClient
 from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest, MixedPrompt, SamplingParams, TokenOutput
@@ -218,11 +219,13 @@ def test_keyword_arguments_are_the_fields_of_the_configurations() -> None:
         ("invalid_request", RequestError),
         ("connection", ConnectError),
         ("new", ServerError),
+        ("session_aborted", ServerError),
     ],
 )
 def test_errors_of_streams_have_their_class(code: str, kind: type[Exception]) -> None:
     """The class is found by the code on the wire; a code of a newer server is a `ServerError`."""
     assert PoolRefusedError.code == RequestError.code  # a room's own kinds take no code away
+    assert Abort.code == "session_aborted"  # made of a status too, which no stream has
     error = as_error(TokenOutput("a", error="no", error_code=code))
     assert type(error) is kind
     assert str(error) == "no"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from lmtool.errors import OverloadedError
 from lmtool.interfaces import Sink
-from lmtool.streams import DeferredHandle, failure, refuse, stream
+from lmtool.streams import DeferredHandle, error_of, failure, refuse, stream
 from lmtool.types import GenerateRequest, ModelInfo, ScoreRequest, TokenOutput
 
 
@@ -134,3 +134,11 @@ async def test_refusal() -> None:
     await asyncio.sleep(0)
     assert found == [TokenOutput(7, error="too many streams; try again later", error_code="overloaded")]
     assert found == [failure(7, OverloadedError("too many streams", "try again later"))]
+
+
+def test_an_error_that_goes_through_a_stream_keeps_its_hints() -> None:
+    """Message and hints come out as they went in; of an error from elsewhere the sentence is the message."""
+    error = error_of(failure("a", OverloadedError("no room; none at all", "wait", "or go")))
+    assert (type(error), error.message, error.hints) == (OverloadedError, "no room; none at all", ("wait", "or go"))
+    other = error_of(TokenOutput("a", error="no room; wait", error_code=OverloadedError.code))
+    assert (type(other), other.message, other.hints) == (OverloadedError, "no room; wait", ())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import math
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, TypeAlias
 
 from lmtool.errors import ResourceError, UsageError
@@ -112,6 +111,8 @@ def find(name: str) -> Load:
         module, _, function = OWN[name].partition(":")
         load: Load = getattr(importlib.import_module(module), function)
         return load
+    from importlib.metadata import entry_points
+
     installed = entry_points(group=GROUP)
     if name not in installed.names:
         known = ", ".join([DEFAULT, VLLM, *OWN, *sorted(installed.names)])

@@ -271,6 +271,15 @@ def process_cpu_seconds(process: int) -> float | None:
     return sum(seconds for number, seconds in used.items() if _descends(number, process, parents))
 
 
+def process_memory(process: int) -> int | None:
+    """Resident bytes of a process; None when it is gone."""
+    try:
+        pages = int((PROC / str(process) / "statm").read_text(encoding="ascii").split()[1])
+    except (OSError, IndexError):
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
 def _descends(number: int, ancestor: int, parents: dict[int, int]) -> bool:
     while number != ancestor and number in parents:
         number = parents[number]

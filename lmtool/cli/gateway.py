@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from lmtool.cli.common_options import Common
+from lmtool.cli.common_options import DEFAULT_ENDPOINT, PANEL, Common
 from lmtool.lmtp.config import ServerConfig
 from lmtool.option import option
 from lmtool.serving.config import (
@@ -22,20 +22,40 @@ from lmtool.serving.config import (
 )
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class GatewayCommon(Common):
+    """The options of all commands; two of them mean another thing here."""
+
+    endpoint: str | None = option(
+        None,
+        "Server whose model the local members of pools are, such as a running lmtool serve.",
+        PANEL,
+        short="-e",
+        metavar="URL",
+        shown_default=DEFAULT_ENDPOINT,
+    )
+    api_key: str | None = option(
+        None,
+        "API key that clients must send, and that the server at -e gets; better LMTOOL_API_KEY.",
+        PANEL,
+        metavar="KEY",
+    )
+
+
 async def gateway(
-    common: Common,
+    common: GatewayCommon,
     access: AccessConfig,
     http: HttpConfig,
     server: ServerConfig,
     life: LifeConfig,
-    config: str | None = option(None, "Pools, as YAML; Glide's files are read too.", MODELS, metavar="FILE"),
-    check: bool = option(False, "Check the file and end.", MODELS),
+    config: str | None = option(None, "YAML file of pools, or a configuration of Glide.", MODELS, metavar="FILE"),
+    check: bool = option(False, "Print the pools of --config, or every fault in it with its line, and exit.", MODELS),
     host: str | None = option(
         None, "Interface to listen on; 0.0.0.0: every one.", CONNECTIONS, metavar="NAME", shown_default="127.0.0.1"
     ),
     port: int | None = option(
         None,
-        "0 takes a free one.",
+        "Port to listen on; 0 takes a free one.",
         CONNECTIONS,
         metavar="N",
         short="-p",
@@ -43,12 +63,18 @@ async def gateway(
         maximum=65535,
         shown_default="9099",
     ),
-    record: str | None = option(None, "Record traffic as a trace; a folder: one a connection.", OUTPUT, metavar="FILE"),
+    record: str | None = option(
+        None,
+        "Record requests, and the calls of providers, as a trace; in a folder one for each connection.",
+        OUTPUT,
+        metavar="FILE",
+    ),
 ) -> None:
-    """Serve pools of providers: the unified API, OpenAI's, Anthropic's, and LMTP.
+    """Serve pools of models, each behind one name, over OpenAI's, Anthropic's and Glide's chat APIs, and LMTP.
 
-    Without --config there is one pool, default: the model of the server at --endpoint. SIGHUP reads the file again.
-    Needs no torch. Ctrl-C as with serve.
+    The models of a pool, of providers or of your own machines, stand in for each other: see  lmtool docs gateway.
+    Without --config there is one pool, named default: the model of the server at -e. SIGHUP reads the file again.
+    Ctrl-C lets running answers end; a second one ends them.
     """
     from lmtool.serving.composition import need_gateway_packages
 

@@ -23,7 +23,7 @@ SETTINGS = "lmtool.settings"
 
 
 def with_common(function: Callable[..., Any]) -> Callable[..., None]:
-    """Make a typer callback of a command that takes `Common` as its first argument.
+    """Make a typer callback of a command that takes `Common`, or a class of its own below it, as its first argument.
 
     Adds the shared options to its signature; a parameter whose default is an `lmtool.option` becomes that option, and
     one that is a configuration (a dataclass with such fields) those of its fields. Gives every option its
@@ -31,17 +31,18 @@ def with_common(function: Callable[..., Any]) -> Callable[..., None]:
     exit status.
     """
     hints = get_type_hints(function, include_extras=True)
-    own = [p.replace(annotation=hints[p.name]) for p in inspect.signature(function).parameters.values()][1:]
+    first, *own = [p.replace(annotation=hints[p.name]) for p in inspect.signature(function).parameters.values()]
+    common_class: type[Common] = first.annotation
     configs = {p.name: p.annotation for p in own if isinstance(p.annotation, type) and is_dataclass(p.annotation)}
     own = [_with_environment(each) for p in own for each in _parameters_of(p)]
-    shared = [_with_environment(p) for p in config_parameters(Common)]
+    shared = [_with_environment(p) for p in config_parameters(common_class)]
 
     @functools.wraps(function)
     def callback(**values: Any) -> None:
         ctx: typer.Context = values.pop("ctx")
         shared_values = {p.name: values.pop(p.name) for p in shared}
         typed = frozenset(name for name in values if _is_typed(ctx, name))
-        common = Common(**shared_values, typed=typed, origins=_origins(ctx))
+        common = common_class(**shared_values, typed=typed, origins=_origins(ctx))
         with reporting(common := common.under(ctx.obj if isinstance(ctx.obj, Common) else None)):
             objects = {name: _config(kind, values) for name, kind in configs.items()}
             _finish(function(common, **values, **objects))

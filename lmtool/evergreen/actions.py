@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from lmtool.evergreen.node_io import InputNode, OutputNode
     from lmtool.evergreen.nodes import ActionRecord
 
+GROUP = "lmtool.actions"
+"""Entry points of this group are actions."""
 STATUS_OUTPUT = "status"
 """Every action has this output; who asks for it gets an action's failure there in place of the session's end."""
 

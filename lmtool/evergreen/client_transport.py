@@ -12,7 +12,7 @@ from lmtool.access.outgoing import DENIED, as_headers, denied
 from lmtool.errors import ConnectError, ResourceError, TimeLimitError
 from lmtool.evergreen import codec
 from lmtool.evergreen.descriptors import METHOD, PACKAGE, SERVICE
-from lmtool.evergreen.status import ABORTED, Abort, Status, close_reason
+from lmtool.evergreen.status import ABORTED, Abort, Status, abort_from, close_reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,7 +71,7 @@ async def dial(url: str, authorization: str | None = None, *, loopback: bool = F
         if status in DENIED:
             raise denied(url, status, body, key_sent=authorization is not None) from None
         if status == _REFUSED and ": " in body:
-            raise aborted(body) from None
+            raise abort_from(body) from None
         raise ConnectError(f"no Evergreen server at {url} (HTTP status {status})") from None
     except TimeoutError:
         raise TimeLimitError(f"no connection to {url} within {_OPEN_SECONDS:g} s") from None
@@ -114,7 +114,7 @@ class _SocketTransport:
 
     def _lost(self, closed: Any) -> Abort | ConnectError:  # noqa: ANN401  # websockets' exception, imported where used
         if closed.rcvd is not None and closed.rcvd.code == ABORTED:
-            return aborted(closed.rcvd.reason)
+            return abort_from(closed.rcvd.reason)
         return ConnectError(f"the connection to {self._url} is lost ({closed})")
 
     async def close(self, failure: Abort | None = None) -> None:
@@ -125,23 +125,24 @@ class _SocketTransport:
             await self._connection.close(ABORTED, close_reason(failure))
 
 
-def aborted(reason: str) -> Abort:
-    """The abort that a close reason `STATUS_NAME: text` says."""
-    name, _, text = reason.partition(": ")
-    return Abort(Status[name] if name in Status.__members__ else Status.INTERNAL, text or reason)
+async def dial_grpc(address: str, authorization: str | None = None, *, tls: bool = False) -> ClientTransport:
+    """Connect to `HOST:PORT` by gRPC. Raises `ResourceError` without the package, or `ConnectError`.
 
-
-async def dial_grpc(address: str, authorization: str | None = None) -> ClientTransport:
-    """Connect to `HOST:PORT` by gRPC, without TLS. Raises `ResourceError` without the package, or `ConnectError`."""
+    tls: the server's certificate is checked against the roots that come with gRPC, or against those in the file that
+    gRPC's own variable GRPC_DEFAULT_SSL_ROOTS_FILE_PATH names.
+    """
     try:
         import grpc
     except ImportError:
         raise ResourceError("gRPC needs the package grpcio", INSTALL_GRPC) from None
     options = [("grpc.max_receive_message_length", _MAX_RECEIVED_BYTES), ("grpc.max_send_message_length", -1)]
-    channel = grpc.insecure_channel(address, options)
+    if tls:
+        channel = grpc.secure_channel(address, grpc.ssl_channel_credentials(), options)
+    else:
+        channel = grpc.insecure_channel(address, options)
     if not await asyncio.to_thread(_connects, channel):
         channel.close()
-        raise ConnectError(f"no gRPC server at {address}")
+        raise await _unreachable(address, tls=tls)
     return _GrpcTransport(channel, () if authorization is None else (("authorization", authorization),))
 
 
@@ -162,6 +163,23 @@ def _connects(channel: Any) -> bool:  # noqa: ANN401  # grpc is untyped
         return False
     finally:
         channel.unsubscribe(look)
+
+
+async def _unreachable(address: str, *, tls: bool) -> ConnectError:
+    """Why there is no server of gRPC; the library does not tell."""
+    parts = urlsplit(f"//{address}")
+    try:
+        async with asyncio.timeout(_OPEN_SECONDS):
+            _, writer = await asyncio.open_connection(parts.hostname, parts.port or (443 if tls else 80))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or f"no answer within {_OPEN_SECONDS:g} s"
+        return ConnectError(f"no gRPC server at {address} ({reason})", "start one:  lmtool serve --grpc-port PORT")
+    writer.close()
+    if tls:
+        hint = f"write grpc://{address}, or name its root certificate in GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"
+        return ConnectError(f"what listens at {address} does not speak gRPC with TLS and a trusted certificate", hint)
+    hint = f"give the port that `lmtool serve --grpc-port` shows, or write grpcs://{address}"
+    return ConnectError(f"what listens at {address} does not speak gRPC without TLS", hint)
 
 
 class _GrpcTransport:

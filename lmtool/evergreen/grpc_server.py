@@ -79,10 +79,8 @@ class GrpcServer:
 
     async def _session(self, _requests: Any, context: Any) -> None:  # noqa: ANN401  # the library is untyped
         headers = [(key, value) for key, value in context.invocation_metadata() or () if isinstance(value, str)]
-        # The library does not tell the authority; only web pages could be led here by another name, and none speaks
-        # HTTP/2 without TLS.
-        refusal = find_refusal(self._policy, [*_without_host(headers), ("host", "localhost")])
-        abort = _abort_of(refusal) if refusal is not None else self._sessions.refusal(_address(context.peer()))
+        refusal = find_refusal(self._policy, _as_admitted(headers))
+        abort = _abort_of(refusal) if refusal is not None else await self._sessions.refusal(_address(context.peer()))
         if abort is None:
             abort = await self._converse(context, dict(headers).get("user-agent", ""))
         if abort is not None:
@@ -139,8 +137,15 @@ class _Calls:
             raise ConnectError("the client has left") from error
 
 
-def _without_host(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    return [(name, value) for name, value in headers if name not in {"host", ":authority"}]
+def _as_admitted(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Metadata as the policy of every wire looks at it.
+
+    The library (grpcio 1.85) tells neither a handler nor an interceptor which authority was asked for, so that names of
+    the server are not checked here. What they protect from, a page whose name was pointed here, comes from a browser:
+    it says so by `Origin`, or by `Sec-Fetch-Site`, and over gRPC only a page that is allowed by `Origin` is let in.
+    """
+    named = [(name, "cross-site" if name == "sec-fetch-site" else value) for name, value in headers]
+    return [*((name, value) for name, value in named if name not in {"host", ":authority"}), ("host", "localhost")]
 
 
 def _abort_of(refusal: Refusal) -> Abort:

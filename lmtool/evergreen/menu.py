@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from lmtool.errors import LmtoolError, UsageError
-from lmtool.evergreen.actions import ActionType, Registry
+from lmtool.evergreen.actions import GROUP, ActionType, Registry
 from lmtool.evergreen.generate import generate_action
 from lmtool.evergreen.model_access import ServedModels
 from lmtool.evergreen.model_actions import score_action, tokenize_action
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lmtool.interfaces import Catalogue, TokenModel
-
-GROUP = "lmtool.actions"
-"""Entry points of this group are actions."""
 
 _log = logging.getLogger(__name__)
 

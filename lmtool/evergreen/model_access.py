@@ -7,10 +7,9 @@ from itertools import count
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from lmtool.errors import kind_of
 from lmtool.evergreen.status import invalid
 from lmtool.interfaces import tokenizer_of
-from lmtool.streams import Inbox
+from lmtool.streams import Inbox, error_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -74,7 +73,7 @@ class Target:
                     continue
                 if len(outputs) > 1:
                     yield outputs[:-1]
-                raise kind_of(last.error_code)(last.error)
+                raise error_of(last)
         finally:
             if not ended:
                 inbox.cancel()

@@ -1,4 +1,7 @@
-"""Evergreen over WebSocket at `/evergreen`, and the sessions of a server whatever carries them."""
+"""Evergreen over WebSocket at `/evergreen`, and the sessions of a server whatever carries them.
+
+Light to import: protobuf, and what sessions consist of, are imported when the first session comes, in a thread.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from lmtool.errors import ConnectError
 from lmtool.evergreen.actions import Registry
-from lmtool.evergreen.codec import decode, encode, encode_json, json_value
 from lmtool.evergreen.config import EvergreenConfig
-from lmtool.evergreen.connection import Connection
 from lmtool.evergreen.status import ABORTED, Abort, Status, close_reason
 from lmtool.interfaces import MetricFamily
 from lmtool.subprocesses.offload import is_long, run_in_subprocess
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from starlette.websockets import WebSocket
 
     from lmtool.evergreen.action_tasks import ActionLog
+    from lmtool.evergreen.connection import Connection
     from lmtool.evergreen.messages import SessionMessage
     from lmtool.evergreen.node_io import References
 
@@ -56,8 +58,8 @@ def _ignore(_entry: ActionLog) -> None:
 class Plugs:
     """What a server and all its sessions are plugged into."""
 
-    registry: Registry = field(default_factory=Registry)
-    """The actions that it offers."""
+    registry: Registry | Callable[[], Registry] = field(default_factory=Registry)
+    """The actions that it offers, or what makes them when the first session comes; called in a thread."""
     config: EvergreenConfig = field(default_factory=EvergreenConfig)
     references: References | None = None
     """Outside data that leaves may refer to; None: none."""
@@ -81,6 +83,8 @@ class EvergreenServer:
         self._empty.set()
         self._draining: Abort | None = None
         self._totals: Counter[Status] = Counter()
+        self._registry: Registry | None = None
+        self._loading = asyncio.Lock()
 
     @property
     def running(self) -> int:
@@ -115,8 +119,9 @@ class EvergreenServer:
         await _within(_FLUSH_SECONDS, [self._empty.wait()])
         return finished
 
-    def refusal(self, client: str) -> Abort | None:
-        """Why another session of this address is not opened; None where it is."""
+    async def refusal(self, client: str) -> Abort | None:
+        """Why another session of this address is not opened; None where it is, at once, by `session`."""
+        await self._load()
         config = self.plugs.config
         if self._draining is not None:
             return self._draining
@@ -129,10 +134,12 @@ class EvergreenServer:
     @contextlib.asynccontextmanager
     async def session(self, client: str, agent: str = "") -> AsyncIterator[Connection]:
         """A session while the block runs; `run` it there."""
-        plugs = self.plugs
+        plugs, registry = self.plugs, await self._load()
+        from lmtool.evergreen.connection import Connection
+
         self._count += 1
         connection = Connection(
-            plugs.registry,
+            registry,
             plugs.config.limits,
             number=self._count,
             references=plugs.references,
@@ -156,13 +163,25 @@ class EvergreenServer:
             if not self._sessions:
                 self._empty.set()
 
+    async def _load(self) -> Registry:
+        """The actions, once all that sessions need is imported: in a thread, so that streams go on meanwhile."""
+        if self._registry is None:
+            async with self._loading:
+                if self._registry is None:
+                    self._registry = await asyncio.to_thread(_imported, self.plugs.registry)
+        return self._registry
+
     def observe(self, connection: Connection, direction: Literal[">", "<"], message: SessionMessage) -> None:
         """Show a message to the tap."""
         if self.plugs.tap is not None:
+            from lmtool.evergreen.codec import json_value
+
             self.plugs.tap.message(connection.number, direction, json_value(message))
 
     async def read(self, connection: Connection, frame: str | bytes) -> SessionMessage:
         """The message of a frame; a long one is read in another process. Raises `Abort`."""
+        from lmtool.evergreen.codec import decode, json_value
+
         decoder = partial(decode, limits=self.plugs.config.limits)
         if not is_long(frame):
             message = decoder(frame)
@@ -178,7 +197,7 @@ class EvergreenServer:
 
     async def _websocket(self, websocket: WebSocket) -> None:
         client = websocket.client.host if websocket.client is not None else ""
-        refusal = self.refusal(client)
+        refusal = await self.refusal(client)
         if refusal is not None:
             await websocket.send_denial_response(_denial(refusal))
             return
@@ -220,6 +239,8 @@ class _Frames:
     async def _send(self, message: SessionMessage | None) -> None:
         if message is None:
             return
+        from lmtool.evergreen.codec import encode, encode_json
+
         self._server.observe(self._connection, "<", message)
         frame = encode_json(message) if self._text else encode(message)
         try:
@@ -229,6 +250,13 @@ class _Frames:
                 await self._websocket.send_bytes(frame)
         except (WebSocketDisconnect, OSError) as error:
             raise ConnectError("the client has left") from error
+
+
+def _imported(registry: Registry | Callable[[], Registry]) -> Registry:
+    """The registry, once what sessions need is imported."""
+    import lmtool.evergreen.connection  # noqa: F401  # with all below it
+
+    return registry if isinstance(registry, Registry) else registry()
 
 
 def _too_many(name: str, limit: int, what: str) -> Abort:

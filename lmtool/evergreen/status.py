@@ -63,6 +63,12 @@ def close_reason(abort: Abort) -> str:
     return abort.reason.encode(errors="replace")[:123].decode(errors="ignore")
 
 
+def abort_from(reason: str) -> Abort:
+    """The abort that a reason `STATUS_NAME: text` tells."""
+    name, _, text = reason.partition(": ")
+    return Abort(Status[name] if name in Status.__members__ else Status.INTERNAL, text or reason)
+
+
 def quoted(text: str) -> str:
     """A client's words as an error may repeat them: at most 80 characters."""
     return repr(text if len(text) <= QUOTE_LENGTH else text[:QUOTE_LENGTH] + "…")

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from starlette.websockets import WebSocketDisconnect
 
 from lmtool.errors import LmtoolError
@@ -62,9 +63,10 @@ class ChatSocket:
             await self._websocket.close(1008)
             return
         try:
-            while True:
-                await self._take(pool, (await self._websocket.receive_text()).encode())
-        except (WebSocketDisconnect, KeyError):  # a binary frame has no text: nothing that could be answered
+            while (message := await self._websocket.receive())["type"] == "websocket.receive":
+                text = message.get("text")
+                await self._take(pool, message["bytes"] if text is None else text.encode())
+        except WebSocketDisconnect:  # between a message and its answer
             return
         finally:
             for task in self._streams.values():
@@ -81,7 +83,7 @@ class ChatSocket:
             number = self._free_id(request.id)
             reply = Reply(pool.answer(replace(asked, chat=replace(asked.chat, stream=True))), number)
         except (ApiError, LmtoolError) as error:
-            await self._send(request, {"error": error_body(error) | {"finish_reason": "error"}})
+            await self._send(request or _head(data), {"error": error_body(error) | {"finish_reason": "error"}})
             return
         task = self._streams[number] = asyncio.create_task(self._stream(request, reply))
         task.add_done_callback(lambda _: self._streams.pop(number, None))
@@ -108,12 +110,26 @@ class ChatSocket:
         except (ApiError, LmtoolError) as error:
             await self._send(request, {"error": error_body(error) | {"finish_reason": "error"}})
 
-    async def _send(self, request: UnifiedRequest | None, content: dict[str, Any]) -> None:
+    async def _send(self, request: UnifiedRequest | _Head | None, content: dict[str, Any]) -> None:
         head = {"id": None if request is None else request.id, "pool": self._websocket.path_params["pool"]}
         if request is not None and request.metadata is not None:
             head["metadata"] = request.metadata
         async with self._sending:
             await self._websocket.send_text(to_json(head | content).decode())
+
+
+class _Head(msgspec.Struct):
+    """What tells which stream a message is of, whatever else is wrong with it."""
+
+    id: str | None = None
+    metadata: Any = None
+
+
+def _head(data: bytes) -> _Head | None:
+    try:
+        return msgspec.json.decode(data, type=_Head)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _chunk(piece: dict[str, Any]) -> dict[str, Any]:

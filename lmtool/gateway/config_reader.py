@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 
@@ -14,11 +15,14 @@ from lmtool.gateway.config import (
     LocalTarget,
     PoolConfig,
 )
-from lmtool.gateway.member_reader import read_id, read_member
+from lmtool.gateway.member_reader import GLIDE_MODELS, read_id, read_member
 from lmtool.gateway.yaml_reader import Faults, Section, compose
 from lmtool.providers.chat_request import UNIFIED_PARAMETERS, unified_name
 from lmtool.routing.passes import RetryPolicy
 from lmtool.routing.strategies import STRATEGIES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MAX_FILE_BYTES = 1 << 20
 
@@ -69,11 +73,14 @@ def _gateway(top: Section) -> GatewayConfig:
         api.close()
     host, port = (None, None) if server is None else _server(server)
     found = top.sections("pools")
+    own = len(found or ())
     if routers is not None:
         listed = routers.sections("language")
         found = listed if found is None else [*found, *(listed or ())]
         routers.close()
-    pools = [pool for section in found or () if (pool := _pool(section)) is not None]
+    defaults: list[Mapping[str, str]] = [{} if at < own else GLIDE_MODELS for at in range(len(found or ()))]
+    read = map(_pool, found or (), defaults)
+    pools = [pool for pool in read if pool is not None]
     top.close()
     if found is None and isinstance(top.node, yaml.MappingNode):
         top.fault("there are no pools; expected pools (or Glide's routers.language)")
@@ -99,14 +106,14 @@ def _check_equal(ids: list[tuple[Section, str | None]], kind: str) -> None:
         known.add(name or "")
 
 
-def _pool(section: Section) -> tuple[PoolConfig, bool] | None:
+def _pool(section: Section, default_models: Mapping[str, str]) -> tuple[PoolConfig, bool] | None:
     """A pool, and whether it is enabled; None where it has no members that can be read."""
     name, enabled = read_id(section), section.flag("enabled", default=True)
     strategy = section.choice("strategy", STRATEGIES, "priority")
     retry, cache = section.section("retry"), section.section("cache")
     overridable = _overridable(section)
     models = section.sections("models") or []
-    members = [member for model in models if (member := read_member(model)) is not None]
+    members = [member for model in models if (member := read_member(model, default_models)) is not None]
     section.close()
     _check_equal([(model, model.template("id")) for model in models], "model")
     active = tuple(member for member, member_enabled in members if member_enabled)

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from lmtool.routing.passes import GiveUp
 
 
+MAX_OUTCOMES = 8
+"""Members whose outcome an error's sentence has; its attempts have all."""
+
+
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """One call of a member for a request."""
@@ -70,19 +74,32 @@ def broken(model: str, reason: str, pieces: int) -> PoolBrokenError:
     )
 
 
-def gave_up(pool: str, step: GiveUp, *, context: bool) -> PoolFailedError:
+def gave_up(pool: str, step: GiveUp, attempts: Sequence[Attempt], *, context: bool) -> PoolFailedError:
     """The error for a request that has been given up. context: whether a member found it too long."""
+    error = _gave_up(pool, step, _outcomes(attempts), context=context)
+    error.attempts = attempts
+    return error
+
+
+def _outcomes(attempts: Sequence[Attempt]) -> str:
+    """How the last call of each member ended, for clients of APIs that have no place for attempts."""
+    last = {attempt.model: attempt.outcome for attempt in attempts}
+    shown = [f"{model} {outcome}" for model, outcome in list(last.items())[:MAX_OUTCOMES]]
+    return f" ({', '.join(shown)}{', ...' if len(last) > MAX_OUTCOMES else ''})" if shown else ""
+
+
+def _gave_up(pool: str, step: GiveUp, outcomes: str, *, context: bool) -> PoolFailedError:
     if step.reason == "refused":
         if context:
             return PoolContextError(
                 f"the conversation is too long for every model of the pool {pool}", "shorten it, or its max_tokens"
             )
-        return PoolRefusedError(f"every model of the pool {pool} refuses the request", "see attempts for the reasons")
+        return PoolRefusedError(f"every model of the pool {pool} refuses the request{outcomes}", "change the request")
     reasons = {
         "exhausted": f"no model of the pool {pool} has answered",
         "unavailable": f"every model of the pool {pool} rests",
         "deadline": f"no model of the pool {pool} has answered in time",
     }
-    error = PoolUnavailableError(reasons[step.reason], "try again in a moment")
+    error = PoolUnavailableError(f"{reasons[step.reason]}{outcomes}", "try again in a moment")
     error.retry_after = max(1, math.ceil(step.seconds))
     return error

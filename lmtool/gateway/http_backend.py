@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import time
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-import aiohttp
-
 from lmtool.access.secret import Secret, SecretFilter
 from lmtool.gateway.backend import MAX_ANSWER_BYTES, CallFailedError, Reply
 from lmtool.gateway.pool_request import response_format
-from lmtool.http_client import as_body, open_client
 from lmtool.providers.answer_events import AnswerFailed, TextDelta, ToolCallDelta
 from lmtool.providers.chat_answer import ChatAnswer
 from lmtool.providers.outcomes import (
@@ -35,6 +34,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    import aiohttp
+
     from lmtool.gateway.config import HttpTarget, MemberConfig
     from lmtool.gateway.pool_request import PoolRequest
     from lmtool.interfaces import UpstreamExchange, UpstreamTap
@@ -51,25 +52,37 @@ MAX_ERROR_BYTES = 64 * 1024
 
 
 class HttpClient:
-    """The one session of all members; opened by the first call."""
+    """The one session of all members.
+
+    aiohttp is imported in a thread: it takes a quarter of a gateway's start, most of it for certificates.
+    """
 
     def __init__(self, tap: UpstreamTap | None = None) -> None:
         """tap: shown every exchange."""
         self.tap = tap
-        self._session: aiohttp.ClientSession | None = None
+        self._session: asyncio.Task[aiohttp.ClientSession] | None = None
 
-    @property
-    def session(self) -> aiohttp.ClientSession:
-        """The session; needs a running event loop."""
-        if self._session is None:
-            headers = {"accept-encoding": "identity", "user-agent": "lmtool"}
-            self._session = open_client(headers=headers, decompress=True)
-        return self._session
+    def prepare(self) -> None:
+        """Begin to open the session; needs a running event loop."""
+        self._session = self._session or asyncio.create_task(_open_session())
+
+    async def session(self) -> aiohttp.ClientSession:
+        """The session, once it is open."""
+        self.prepare()
+        assert self._session is not None
+        return await asyncio.shield(self._session)
 
     async def close(self) -> None:
         """Close all connections."""
         if self._session is not None:
-            await self._session.close()
+            await (await self._session).close()
+
+
+async def _open_session() -> aiohttp.ClientSession:
+    http_client = await asyncio.to_thread(importlib.import_module, "lmtool.http_client")
+    headers = {"accept-encoding": "identity", "user-agent": "lmtool"}
+    session: aiohttp.ClientSession = http_client.open_client(headers=headers, decompress=True)
+    return session
 
 
 class HttpBackend:
@@ -103,14 +116,9 @@ class HttpBackend:
         """See `Backend.answer`."""
         chat = self._chat(request)
         call = _Call(self._config, self._target, chat.stream, reply, self._client.tap)
-        try:
-            async with call, await self._opened(partial(Provider.request, chat=chat), call) as response:
-                async for events in call.read(response):
-                    yield events
-        except TimeoutError:
-            raise CallFailedError(call.lateness) from None
-        except aiohttp.ClientError as error:
-            raise CallFailedError(_outcome(error)) from None
+        async with self._response(partial(Provider.request, chat=chat), call) as response:
+            async for events in call.read(response):
+                yield events
 
     @property
     def provider(self) -> Provider:
@@ -123,29 +131,38 @@ class HttpBackend:
         Raises `CallFailedError`, and `RequestError` for what the API cannot express.
         """
         call, data = _Call(self._config, self._target, False, Reply(), self._client.tap), bytearray()  # noqa: FBT003
+        async with self._response(write, call) as response:
+            while piece := await call.within(response.content.readany()):
+                call.show(piece)
+                data += piece
+                if len(data) > MAX_ANSWER_BYTES:
+                    raise CallFailedError(TOO_LARGE)
+            call.complete = True
+        return response.headers.get("content-type", ""), bytes(data)
+
+    @asynccontextmanager
+    async def _response(self, write: Write, call: _Call) -> AsyncGenerator[aiohttp.ClientResponse, None]:
+        """The response to the request, until it has been read. Raises `CallFailedError`, inside as well."""
+        session = await self._client.session()
+        import aiohttp  # by now there, see `HttpClient`
+
         try:
-            async with call, await self._opened(write, call) as response:
-                while piece := await call.within(response.content.readany()):
-                    call.show(piece)
-                    data += piece
-                    if len(data) > MAX_ANSWER_BYTES:
-                        raise CallFailedError(TOO_LARGE)
-                call.complete = True
+            async with call, await self._opened(session, write, call) as response:
+                yield response
         except TimeoutError:
             raise CallFailedError(call.lateness) from None
         except aiohttp.ClientError as error:
             raise CallFailedError(_outcome(error)) from None
-        return response.headers.get("content-type", ""), bytes(data)
 
-    async def _opened(self, write: Write, call: _Call) -> aiohttp.ClientResponse:
-        """The response to the request, once it is a good one. A key that is refused is read again, and once more sent.
+    async def _opened(self, session: aiohttp.ClientSession, write: Write, call: _Call) -> aiohttp.ClientResponse:
+        """The response, once it is a good one. A key that is refused is read again, and once more sent.
 
         Raises `CallFailedError`.
         """
-        response = await call.send(self._client.session, self._written(write))
+        response = await call.send(session, self._written(write))
         if response.status in {401, 403} and self._read_key_again():
             response.close()
-            response = await call.send(self._client.session, self._written(write))
+            response = await call.send(session, self._written(write))
         if 200 <= response.status < 300:
             return response
         async with response:
@@ -220,6 +237,8 @@ class _Call:
 
     async def send(self, session: aiohttp.ClientSession, request: HttpRequest) -> aiohttp.ClientResponse:
         """The response's head."""
+        from lmtool.http_client import as_body
+
         headers = request.wire_headers()
         self._end_exchange()  # of a call with an older key
         if self._tap is not None:
@@ -277,6 +296,8 @@ def _secrets(request: HttpRequest) -> list[Secret]:
 
 def _outcome(error: aiohttp.ClientError) -> Outcome:
     """What happened to a connection."""
+    import aiohttp
+
     if isinstance(error, aiohttp.ClientConnectorError):
         return NO_CONNECTION
     if isinstance(error, aiohttp.ClientPayloadError):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 import time
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from lmtool.access.secret import Secret
@@ -13,7 +15,7 @@ from lmtool.gateway.pool_request import response_format
 from lmtool.providers import openai_completions
 from lmtool.providers.chat_answer import ChatAnswer
 from lmtool.providers.chat_request import UNIFIED_PARAMETERS
-from lmtool.providers.outcomes import EMPTY, INCOMPLETE, RESET, TIMEOUT, outcome_of_status
+from lmtool.providers.outcomes import EMPTY, FIRST_TOKEN_TIMEOUT, INCOMPLETE, RESET, TIMEOUT, outcome_of_status
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -22,6 +24,15 @@ if TYPE_CHECKING:
     from lmtool.gateway.pool_request import PoolRequest
     from lmtool.providers.answer_events import AnswerEvent
     from lmtool.routing.outcomes import Outcome
+
+
+_ENVIRONMENT = {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # no price list from the network
+    "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",  # nor a list of headers
+    "LITELLM_MODE": "PRODUCTION",  # else it puts the .env of the working directory into the environment
+    "LITELLM_LOG": "CRITICAL",
+}
+"""What litellm reads when it is imported; whoever sets it otherwise keeps it."""
 
 
 class LitellmBackend:
@@ -42,34 +53,44 @@ class LitellmBackend:
 
     async def answer(self, request: PoolRequest, reply: Reply) -> AsyncGenerator[list[AnswerEvent], None]:
         """See `Backend.answer`."""
-        litellm: Any = await asyncio.to_thread(importlib.import_module, "litellm")
-        timeouts, loop = self._config.timeouts, asyncio.get_running_loop()
-        began, answer = loop.time(), ChatAnswer()
-        deadline = began + timeouts.total
-        stream = request.chat.stream
-        first = deadline if not stream or timeouts.first_token is None else began + timeouts.first_token
-        try:
-            async with asyncio.timeout_at(min(first, deadline)):
-                got = await litellm.acompletion(**self._arguments(request))
-            parts = aiter(got) if stream else None
-            while True:
-                async with asyncio.timeout_at(min(first, deadline)):
-                    part = got if parts is None else await anext(parts, None)
-                if part is None:
-                    break
-                value, first = part.model_dump(), deadline
+        litellm, answer = await asyncio.to_thread(import_litellm), ChatAnswer()
+        async with aclosing(self._parts(litellm, request)) as parts:
+            async for value in parts:
                 events = list(openai_completions.read(value))
                 answer.add(events)
-                reply.ids, reply.model = {"id": str(value.get("id"))}, value.get("model")
+                reply.ids = reply.ids or {"id": str(value.get("id"))}  # some of its streams have one for each part
+                reply.model = value.get("model")
                 yield events
-                if parts is None:
-                    break
-        except TimeoutError:
-            raise CallFailedError(TIMEOUT) from None
-        except Exception as error:  # noqa: BLE001  # litellm has an exception for each status, and lets its providers' own through
-            raise CallFailedError(_outcome(error)) from None
         if not answer.finished or answer.empty:
             raise CallFailedError(EMPTY if answer.empty else INCOMPLETE)
+
+    async def _parts(self, litellm: Any, request: PoolRequest) -> AsyncGenerator[dict[str, Any], None]:  # noqa: ANN401 # as `import_litellm`
+        """The parts of an answer as OpenAI's API has them, a whole one as one. Raises `CallFailedError`."""
+        timeouts, began = self._config.timeouts, asyncio.get_running_loop().time()
+        stream, deadline = request.chat.stream, began + timeouts.total
+        first = deadline if not stream or timeouts.first_token is None else min(began + timeouts.first_token, deadline)
+        got: Any = None
+        try:
+            async with asyncio.timeout_at(first):
+                got = await litellm.acompletion(**self._arguments(request))
+            if not stream:
+                yield got.model_dump()
+                return
+            parts = aiter(got)
+            while True:
+                async with asyncio.timeout_at(first):
+                    part = await anext(parts, None)
+                if part is None:
+                    return
+                first = deadline
+                yield part.model_dump()
+        except TimeoutError:
+            raise CallFailedError(TIMEOUT if first == deadline else FIRST_TOKEN_TIMEOUT) from None
+        except Exception as error:  # noqa: BLE001  # litellm has an exception for each status, and lets its providers' own through
+            raise CallFailedError(_outcome(error)) from None
+        finally:
+            if stream and got is not None:
+                await got.aclose()
 
     def _arguments(self, request: PoolRequest) -> dict[str, Any]:
         chat = request.of(self._config)
@@ -79,13 +100,23 @@ class LitellmBackend:
             body["response_format"] = response_format(request.constraint)
         own = self._target.arguments
         secrets = {name: one.reveal() if isinstance(one, Secret) else one for name, one in own.items()}
-        return {**body, **secrets, "num_retries": 0, "max_retries": 0, "timeout": self._config.timeouts.total}
+        own_loops = {"num_retries": 0, "max_retries": 0, "timeout": self._config.timeouts.total}
+        if chat.tools:
+            own_loops["_skip_mcp_handler"] = True  # it would import its proxy, and call tools itself
+        return {**body, **secrets, **own_loops}
+
+
+def import_litellm() -> Any:  # noqa: ANN401 # its stubs are as large as it is
+    """The package, quiet and without a look at the network; takes seconds the first time."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    litellm: Any = importlib.import_module("litellm")
+    litellm.suppress_debug_info, litellm.telemetry = True, False
+    return litellm
 
 
 def _outcome(error: Exception) -> Outcome:
     """How the call failed, by the status that litellm found; never in its words."""
-    if isinstance(error, CallFailedError):
-        return error.outcome
     status = getattr(error, "status_code", None)
     if not isinstance(status, int):
         return RESET

@@ -69,7 +69,7 @@ class Member:
             "model": self.config.model,
             "state": "resting" if rest else "ready" if self.health.available(now) else "probing",
             "resting_seconds": round(rest, 1) if rest else None,
-            "reason": reason if rest or reason else None,
+            "reason": reason,
             "running": self.running,
             "ok": outcomes["ok"],
             "failed": failed,

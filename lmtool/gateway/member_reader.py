@@ -38,6 +38,13 @@ _OWN_KINDS = ("local", "lmtp", "litellm", "bedrock")
 _KINDS = (*PROVIDERS, *_OWN_KINDS)
 _CLOSED = "octoml"
 _MEMBER_KEYS = ("id", "enabled", "weight", "error_budget", "latency", "client", "timeouts", "prices")
+GLIDE_MODELS: Mapping[str, str] = {
+    "openai": "gpt-4o",
+    "anthropic": "claude-instant-1.2",
+    "cohere": "command-light",
+    "bedrock": "amazon.titan-text-express-v1",
+}
+"""Models that Glide 0.1 takes by provider where a file of its own names none; providers may have retired them."""
 INSTALL_LITELLM = "pip install 'lmtool[litellm]'"
 
 
@@ -61,8 +68,11 @@ class _Model:
     defaults: Mapping[str, object]
 
 
-def read_member(section: Section) -> tuple[MemberConfig, bool] | None:
-    """A model of a pool, and whether it is enabled; None where its provider cannot be read."""
+def read_member(section: Section, default_models: Mapping[str, str]) -> tuple[MemberConfig, bool] | None:
+    """A model of a pool, and whether it is enabled; None where its provider cannot be read.
+
+    default_models: by provider, where the section names none.
+    """
     name, enabled = read_id(section), section.flag("enabled", default=True)
     member = MemberConfig(
         name,
@@ -86,7 +96,7 @@ def read_member(section: Section) -> tuple[MemberConfig, bool] | None:
         yaml.MappingNode("", [], section.node.start_mark), kinds[0], section.faults
     )
     section.close()
-    model = _provider(kinds[0], own)
+    model = _provider(kinds[0], own, default_models.get(kinds[0]))
     if model is None:
         return None
     return replace(member, target=model.target, model=model.model, defaults=model.defaults), enabled
@@ -132,7 +142,7 @@ def _prices(section: Section) -> Prices | None:
     return prices
 
 
-def _provider(kind: str, own: Section) -> _Model | None:
+def _provider(kind: str, own: Section, default_model: str | None) -> _Model | None:
     if kind == _CLOSED:
         own.fault("octoml: OctoAI has closed; write openai with the base_url of another service")
         return None
@@ -141,7 +151,7 @@ def _provider(kind: str, own: Section) -> _Model | None:
         return _closed(own, model)
     if kind == "lmtp":
         return _lmtp(own)
-    return _litellm(kind, own) if kind in ("litellm", "bedrock") else _http(kind, own)
+    return (_litellm if kind in ("litellm", "bedrock") else _http)(kind, own, default_model)
 
 
 def _closed(own: Section, model: _Model) -> _Model:
@@ -171,9 +181,9 @@ def _lmtp(own: Section) -> _Model | None:
     return _closed(own, model)
 
 
-def _litellm(kind: str, own: Section) -> _Model:
+def _litellm(kind: str, own: Section, default_model: str | None) -> _Model:
     """A model of the litellm package; Glide's bedrock entries are one."""
-    model, defaults = own.text("model"), own.value("default_params") or {}
+    model, defaults = own.text("model") or default_model, own.value("default_params") or {}
     if importlib.util.find_spec("litellm") is None:
         own.fault(f"{own.path} needs the package litellm; install it:  {INSTALL_LITELLM}")
     if model is None:
@@ -199,7 +209,7 @@ def _litellm(kind: str, own: Section) -> _Model:
     )
 
 
-def _http(kind: str, own: Section) -> _Model | None:
+def _http(kind: str, own: Section, default_model: str | None) -> _Model | None:
     key, headers = own.secret("api_key"), _headers(own)
     settings = Settings(
         base_url=_base_url(own),
@@ -209,7 +219,7 @@ def _http(kind: str, own: Section) -> _Model | None:
         headers=headers,
         extra_body=own.value("extra_body") or {},
     )
-    model, values = own.text("model"), own.value("default_params") or {}
+    model, values = own.text("model") or default_model, own.value("default_params") or {}
     own.close()
     if model is None:
         own.fault(f"{own.path} has no model")

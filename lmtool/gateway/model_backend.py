@@ -19,7 +19,7 @@ from lmtool.providers.answer_events import ChoiceFinished, ChunkToken, TextDelta
 from lmtool.providers.chat_request import UNIFIED_PARAMETERS
 from lmtool.providers.openai_completions import write_chat
 from lmtool.providers.outcomes import CONTEXT_TOO_LONG, NO_CONNECTION, TIMEOUT
-from lmtool.routing.outcomes import Outcome
+from lmtool.routing.outcomes import OVERLOADED, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _OUTCOMES = {
     "context_length_exceeded": CONTEXT_TOO_LONG,
-    "overloaded": Outcome("rate_limit", "overloaded", 1.0),
+    "overloaded": OVERLOADED,
     "access_denied": Outcome("key_refused", "key refused"),
     "connection": NO_CONNECTION,
     "timeout": TIMEOUT,
@@ -54,7 +54,7 @@ class ModelBackend:
     def lacks(self, request: PoolRequest) -> Sequence[str]:
         """Several choices, images and sounds."""
         several = ["n above 1"] if request.chat.parameters.get("n", 1) != 1 else []
-        return [*several, *(["multimodal"] if request.multimodal else [])]
+        return [*several, *request.chat.media]
 
     async def close(self) -> None:
         """Close its connection."""

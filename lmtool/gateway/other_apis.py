@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,6 +12,7 @@ from starlette.responses import Response
 from lmtool.errors import RequestError
 from lmtool.gateway.pool_fetch import Exchange, begin
 from lmtool.gateway.pool_request import PoolRequest
+from lmtool.gateway.recordings import read_recording
 from lmtool.gateway.unified_replies import Reply
 from lmtool.http_api.decoding import Fields, decode, read_object, refuse, wrong
 from lmtool.http_api.errors import ApiError
@@ -22,24 +23,15 @@ from lmtool.providers.speech import has_speech, read_transcription, speech_reque
 from lmtool.types import ChatMessage
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from starlette.requests import Request
 
     from lmtool.gateway.pool import Pool, PoolAnswer
     from lmtool.gateway.pool_fetch import PoolFetch
 
-MAX_AUDIO_BYTES = 32 << 20
 MAX_TEXTS = 2048
 """Texts of one request for embeddings."""
-_RECORDINGS = {
-    "audio/flac": "flac",
-    "audio/mp4": "m4a",
-    "audio/mpeg": "mp3",
-    "audio/ogg": "ogg",
-    "audio/wav": "wav",
-    "audio/x-wav": "wav",
-    "audio/webm": "webm",
-}
-"""Content types of recordings, and the endings of their files' names, by which providers know them."""
 _SPOKEN = {
     "aac": "audio/aac",
     "flac": "audio/flac",
@@ -51,9 +43,7 @@ _SPOKEN = {
 MAX_PARTS = 1000
 _PARTS: dict[str, type] = {"text": str, "image_url": dict, "input_audio": dict}
 """Types of parts of a content, and what the member of the same name is."""
-_HINTS = ("language", "prompt")
-"""What may be said about a recording, in the query."""
-
+_IMAGE = re.compile(r"https?://.|data:image/[a-z0-9.+-]+;base64,.")
 _Text = Annotated[str, Meta(min_length=1)]
 
 
@@ -93,8 +83,21 @@ class MultimodalMessageFields(Fields, kw_only=True):
                 raise wrong(
                     f"{place}.content[{at}].{kind}", part.get(kind), "a text" if expected is str else "an object"
                 )
-        texts = "\n".join(part["text"] for part in self.content if part["type"] == "text")
-        return MultimodalMessage(self.role, texts, parts=json.dumps(self.content))
+            _check_media(part, f"{place}.content[{at}]")
+        return MultimodalMessage.of(self.role, self.content)
+
+
+def _check_media(part: Mapping[str, Any], place: str) -> None:
+    """Raise `ApiError` for an image or a sound that no provider could read."""
+    if part["type"] == "image_url":
+        url = part["image_url"].get("url")
+        if not isinstance(url, str) or not _IMAGE.match(url):
+            raise wrong(f"{place}.image_url.url", url, "an http address, or data:image/TYPE;base64,DATA")
+    elif part["type"] == "input_audio":
+        for name in ("data", "format"):
+            value = part["input_audio"].get(name)
+            if not isinstance(value, str) or not value:
+                raise wrong(f"{place}.input_audio.{name}", value, "a text")
 
 
 class MultimodalRequest(Fields, kw_only=True):
@@ -127,20 +130,12 @@ async def embed(request: Request, pool: Pool) -> tuple[Response, PoolFetch[Any]]
 
 
 async def transcribe(request: Request, pool: Pool) -> tuple[Response, PoolFetch[Any]]:
-    """The text of a recording, which is the body itself. Raises `ApiError`, `PoolFailedError`."""
-    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    ending = _RECORDINGS.get(content_type)
-    if ending is None:
-        sentence = f"the body is {content_type[:100] or 'of no type'}; expected a recording: {', '.join(_RECORDINGS)}"
-        raise ApiError(415, sentence, code="unsupported_media_type")
-    for name in request.query_params:
-        if name not in _HINTS:
-            refuse(name, f"{name[:100]} is not known in the query; expected {' or '.join(_HINTS)}")
-    audio = await read_body(request, MAX_AUDIO_BYTES)
-    if not audio:
-        raise ApiError(400, "the body is empty; expected a recording")
-    fields = dict(request.query_params)
-    write = partial(transcription_request, audio=audio, file_name=f"audio.{ending}", fields=fields)
+    """The text of a recording, which is the body itself or a form's file. Raises `ApiError`, `PoolFailedError`."""
+    recording = await read_recording(request, pool.id)
+    if not recording.audio:
+        raise ApiError(400, "the recording is empty; expected its bytes", param="file")
+    fields, name = recording.hints, f"audio.{recording.ending}"
+    write = partial(transcription_request, audio=recording.audio, file_name=name, fields=fields)
     call = begin(pool, Exchange("transcription", has_speech, write, lambda _, body: read_transcription(body)))
     text = await unless_gone(request.receive, call.result())
     return _reply(call, {"text": text}), call

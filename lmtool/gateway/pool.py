@@ -193,9 +193,7 @@ class PoolAnswer:
             step = passes.step(clock())
             if isinstance(step, GiveUp):
                 context = any(attempt.outcome == CONTEXT_TOO_LONG.words for attempt in self.attempts)
-                error = gave_up(pool.id, step, context=context)
-                error.attempts = self.attempts
-                raise error
+                raise gave_up(pool.id, step, self.attempts, context=context)
             if isinstance(step, Wait):
                 await asyncio.sleep(step.seconds)
                 continue
@@ -210,7 +208,7 @@ class PoolAnswer:
         member, began = self.pool.members[number], self.pool.clock()
         probe, outcome = member.health.begin(), None
         waiting: list[AnswerEvent] = []
-        self.reply = Reply()
+        self.reply, self.usage = Reply(), TokenUsage()
         member.running += 1
         try:
             async with aclosing(self._called(member)) as answered:
@@ -284,7 +282,8 @@ class PoolAnswer:
 
 
 def _outcome(error: CallFailedError | RequestError) -> Outcome:
-    return error.outcome if isinstance(error, CallFailedError) else Outcome("refused", "cannot be expressed")
+    """What became of a call; a request that its API cannot express is refused in our own words."""
+    return error.outcome if isinstance(error, CallFailedError) else Outcome("refused", error.message)
 
 
 def _ms(seconds: float) -> int:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lmtool.errors import RequestError
-from lmtool.providers.chat_request import ChatRequest, MultimodalMessage, unified_name
-from lmtool.sampling_parameters import DEFAULTS
-from lmtool.types import ChatMessage, ChatOptions, ChatPrompt, GenerateRequest
+from lmtool.providers.chat_request import UNIFIED_PARAMETERS, ChatRequest, checked_parameter, unified_name
+from lmtool.sampling_parameters import DEFAULTS, wrong_value
+from lmtool.types import ROLES, ChatMessage, ChatOptions, ChatPrompt, GenerateRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,11 +32,6 @@ class PoolRequest:
     overrides: Mapping[str, tuple[ChatMessage, ...]] = field(default_factory=dict)
     """Messages in place of the conversation's, by the id or the model of a member."""
 
-    @property
-    def multimodal(self) -> bool:
-        """Whether there is more than text in it."""
-        return any(isinstance(message, MultimodalMessage) for message in self.chat.messages)
-
     def of(self, member: MemberConfig) -> ChatRequest:
         """The chat as this member gets it: its own messages, and its own values of parameters that are not set."""
         messages = self.overrides.get(member.id) or self.overrides.get(member.model or "") or self.chat.messages
@@ -56,6 +51,9 @@ def from_stream(request: GenerateRequest | ScoreRequest) -> PoolRequest:
             raise RequestError(f"a pool has no logits, so it cannot have {name}", f"leave {name} out")
     if any(message.tokens is not None for message in prompt.messages):
         raise RequestError("a pool has no token ids, so a message cannot have tokens", "send its content")
+    for number, message in enumerate(prompt.messages):
+        if message.role not in ROLES:
+            raise RequestError(wrong_value(f"messages[{number}].role", message.role, f"one of {', '.join(ROLES)}"))
     options = request.chat or _options(request)
     messages = (*prompt.messages, ChatMessage("assistant", prompt.prefill)) if prompt.prefill else prompt.messages
     chat = ChatRequest(
@@ -90,8 +88,10 @@ def _parameters(request: GenerateRequest, options: ChatOptions) -> dict[str, obj
                 raise RequestError(f"a pool has no token ids, so it cannot have {name}", f"leave {name} out")
         elif name == "logit_bias":
             found["logitBias"] = {str(token): bias for token, bias in value.items()}
+        elif unified_name(name) in UNIFIED_PARAMETERS:
+            found[unified_name(name)] = checked_parameter(unified_name(name), value)
         else:
-            found[unified_name(name)] = list(value) if name == "stop" else value
+            found[name] = value
     return found
 
 

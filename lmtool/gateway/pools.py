@@ -78,6 +78,10 @@ class Pools:
                 pool.cache.close()
         self._pools = pools
 
+    def prepare(self) -> None:
+        """Begin to import what the first call of a provider needs; needs a running event loop."""
+        self._client.prepare()
+
     def _pool(self, config: PoolConfig) -> Pool:
         old = self._pools.get(config.id)
         if old is not None and old.config == config:

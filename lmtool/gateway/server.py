@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
@@ -21,6 +23,7 @@ from lmtool.gateway.unified_requests import read
 from lmtool.http_api import errors
 from lmtool.http_api.errors import ApiError
 from lmtool.http_api.http import EventStream, json_response, read_body, unless_gone
+from lmtool.providers.unified import ATTEMPTS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
     from starlette.websockets import WebSocket
 
+    from lmtool.access.policy import Refusal
     from lmtool.gateway.pool import Pool, PoolAnswer
     from lmtool.gateway.pools import Pools
     from lmtool.http_api.http import Event
@@ -37,7 +41,11 @@ if TYPE_CHECKING:
     Handler: TypeAlias = Callable[[Request, Pool], Awaitable[tuple[Response, PoolAnswer]]]
     """Answers a request to a pool, and says what was called for it."""
 
-ATTEMPTS = "x-lmtool-attempts"
+_METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
+CHAT_PATHS = ("/v1/language/{pool}/chat", "/v1/{pool}/chat")
+_OWN_PATHS = re.compile(
+    "/v1/language(/.*)?|(" + "|".join((*CHAT_PATHS, *other_apis.ROUTES)).replace("{pool}", "[^/]+") + ")/?"
+)
 
 
 class GatewayServer:
@@ -64,21 +72,35 @@ class GatewayServer:
 
     def routes(self) -> list[BaseRoute]:
         """Routes for a starlette application."""
-        counted = [Middleware(self._tracker.around)]
-
-        def post(path: str, handler: Callable[[Request], Awaitable[Response]]) -> list[BaseRoute]:
-            guarded = self._guarded(handler)
-            return [Route(one, guarded, methods=["POST"], middleware=counted) for one in (path, f"{path}/")]
-
-        chat = [*post("/v1/language/{pool}/chat", self._chat), *post("/v1/{pool}/chat", self._chat)]
+        chat = [route for path in CHAT_PATHS for route in self._answering("POST", path, self._chat)]
         others = [
-            route for path, handler in other_apis.ROUTES.items() for route in post(path, partial(self._other, handler))
+            route
+            for path, handler in other_apis.ROUTES.items()
+            for route in self._answering("POST", path, partial(self._other, handler))
         ]
-        status = [
-            Route(path, self._guarded(self._status), methods=["GET"]) for path in ("/v1/language", "/v1/language/")
-        ]
+        status = self._answering("GET", "/v1/language", self._status)
         health = [Route(path, self._health, methods=["GET"]) for path in ("/v1/health", "/v1/health/")]
-        return [*chat, *others, *status, *health, WebSocketRoute("/v1/language/{pool}/chatStream", self._socket)]
+        socket = WebSocketRoute("/v1/language/{pool}/chatStream", self._socket)
+        nothing = Route("/v1/language/{rest:path}", self._guarded(_no_route), methods=_METHODS)
+        return [*chat, *others, *status, *health, socket, nothing]
+
+    def _answering(self, method: str, path: str, handler: Callable[[Request], Awaitable[Response]]) -> list[BaseRoute]:
+        """The routes of a path, with and without a slash at its end; methods that it lacks are refused."""
+        counted, refused_methods = [Middleware(self._tracker.around)], sorted(_METHODS - {method})
+
+        async def refuse(_request: Request) -> Response:
+            response = failed(ApiError(405, f"this path takes {method}", code="method_not_allowed"))
+            response.headers["allow"] = method
+            return response
+
+        return [
+            route
+            for one in (path, f"{path}/")
+            for route in (
+                Route(one, self._guarded(handler), methods=[method], middleware=counted),
+                Route(one, refuse, methods=refused_methods),
+            )
+        ]
 
     def _guarded(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         """The handler, with errors in the unified API's form."""
@@ -128,6 +150,11 @@ class GatewayServer:
             self._sockets.discard(socket)
 
 
+async def _no_route(request: Request) -> Response:
+    expected = "expected /v1/language/{pool}/chat, or /v1/language/{pool}/chatStream as a WebSocket"
+    raise ApiError(404, f"there is no {request.url.path[:200]}; {expected}", code="route_not_found")
+
+
 async def _events(answer: PoolAnswer, reply: Reply) -> AsyncGenerator[list[Event], None]:
     """The pieces of a stream. Raises `PoolFailedError` before the first one; later it is the last event."""
     try:
@@ -147,9 +174,20 @@ def failed(error: ApiError | LmtoolError) -> Response:
     """The answer to a request that failed."""
     status = error.status if isinstance(error, ApiError | PoolFailedError) else errors.from_error(error).status
     response = json_response(error_body(error), status)
-    if isinstance(error, PoolFailedError) and error.retry_after:
-        response.headers["retry-after"] = str(error.retry_after)
+    if isinstance(error, PoolFailedError):
+        if error.attempts:
+            response.headers[ATTEMPTS] = attempts_header(error.attempts)
+        if error.retry_after:
+            response.headers["retry-after"] = str(error.retry_after)
     return response
+
+
+def refused(path: str, refusal: Refusal) -> tuple[int, bytes]:
+    """Status and JSON body of a refusal by `lmtool.access`: in this API's form at its paths, else in another's."""
+    if not _OWN_PATHS.fullmatch(path):
+        return errors.refused(path, refusal)
+    body = error_body(ApiError(refusal.status, refusal.sentence, code=refusal.reason))
+    return refusal.status, json.dumps(body).encode()
 
 
 def _with_attempts(response: Response, answer: PoolAnswer) -> Response:

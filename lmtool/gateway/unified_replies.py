@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
 from contextlib import aclosing
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _NAMES = {400: "invalid_request", 404: "not_found", 413: "payload_too_large", 501: "not_implemented", 503: "overloaded"}
 """Names of errors by status, where they have none of their own."""
+_NO_HEADER = re.compile(r"[^\x20-\x7e]|,")
+"""What an outcome cannot have in a header where commas divide attempts."""
 _CODES = {"unknown_model": "pool_not_found", "model_not_found": "pool_not_found"}
 
 
@@ -136,7 +139,7 @@ def error_body(error: ApiError | LmtoolError) -> dict[str, Any]:
 
 def attempts_header(attempts: Sequence[Attempt]) -> str:
     """Attempts in one line: `main timeout 1200ms, backup ok 86ms`."""
-    return ", ".join(f"{one.model} {one.outcome} {one.ms}ms" for one in attempts)
+    return ", ".join(f"{one.model} {_NO_HEADER.sub('?', one.outcome)} {one.ms}ms" for one in attempts)
 
 
 def finished(events: Sequence[AnswerEvent]) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
@@ -39,6 +40,8 @@ _BASE_BYTES, _BYTES_PER_CHARACTER = 30_000, 60
 _NO_TEXT = "NoExtension"
 _REFUSED = ("doesn't satisfy the grammar", "out of range")
 _SIMPLIFY = "make the constraint simpler: fewer alternatives, fewer nested or large repetitions"
+_MARK = re.compile(r"<[!-~]+>")
+"""An added token that stands for itself in a vocabulary of any kind."""
 _FORCED_SECONDS = 0.005
 """Seconds of CPU within which a search for forced tokens pays: all streams wait meanwhile."""
 
@@ -263,9 +266,28 @@ class ConstraintBackend:
 def read_tokenizer(tokenizer_json: str, vocab_size: int, eos_ids: Sequence[int]) -> LLTokenizer:
     """Return llguidance's view of a tokenizer: the bytes of each id. Raises `ResourceError` where it has none."""
     try:
-        json.loads(tokenizer_json)  # the library takes other texts for names on the hub
+        described = json.loads(tokenizer_json)  # the library takes other texts for names on the hub
+        if _show_marks(described):
+            tokenizer_json = json.dumps(described)
         return LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=list(eos_ids) or None)
     except (ValueError, RuntimeError) as error:
         raise ResourceError(
             f"constraints cannot be used with this tokenizer: {error}", "send the request without a constraint"
         ) from error
+
+
+def _show_marks(tokenizer: dict[str, Any]) -> bool:
+    """Turn added tokens that are text into tokens of the vocabulary; whether there are any.
+
+    tokenizer: the content of a tokenizer.json.
+
+    The library takes every added token between angle brackets for a special one, which no text matches; but some, such
+    as Qwen's <tool_call>, say of themselves that they show. Plain characters stand for themselves in every vocabulary.
+    """
+    added, vocab = tokenizer.get("added_tokens") or [], tokenizer.get("model", {}).get("vocab")
+    marks = [one for one in added if not one.get("special") and _MARK.fullmatch(one["content"])]
+    if not marks or not isinstance(vocab, dict):
+        return False
+    vocab.update({one["content"]: one["id"] for one in marks})
+    tokenizer["added_tokens"] = [one for one in added if one not in marks]
+    return True

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from lmtool.errors import ConnectError, ResourceError, UnknownModelError, UsageError
+from lmtool.errors import ConnectError, OverloadedError, ResourceError, UnknownModelError, UsageError
 from lmtool.lmtp.endpoint import SocketEndpoint, parse
 from lmtool.lmtp.worker import ANSWER_SECONDS, CHECK_SECONDS, Worker
 from lmtool.prompt_limits import PromptLimits, widest
@@ -21,6 +21,7 @@ from lmtool.types import LoadProgress
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from lmtool.errors import LmtoolError
     from lmtool.interfaces import Sink, StreamHandle, Tokenizer, Unsubscribe
     from lmtool.prompt_limits import LimitsByModel
     from lmtool.types import GenerateRequest, ModelEntry, ModelInfo, ModelPhase, ScoreRequest
@@ -109,14 +110,24 @@ class Balancer:
     def submit(self, request: GenerateRequest | ScoreRequest, sink: Sink) -> StreamHandle:
         """Start a stream on one of the workers; see `TokenModel.submit`."""
         known = self._prefixes.matches(request.prompt)
-        ready = [worker for worker in self._workers if worker.ready]
-        candidates = [Candidate(one.number, one.running, known.get(one.number, 0)) for one in ready]
+        available = [worker for worker in self._workers if worker.available]
+        candidates = [Candidate(one.number, one.running, known.get(one.number, 0)) for one in available]
         ordered = self._strategy.order(candidates, asyncio.get_running_loop().time())
         if not ordered:
-            return refuse(request.stream_id, sink, ConnectError("no worker is up", "try again in a moment"))
+            return refuse(request.stream_id, sink, self._unavailable())
         worker = self._workers[ordered[0].member]
         self._prefixes.add(request.prompt, worker.number)
         return worker.submit(request, sink)
+
+    def _unavailable(self) -> LmtoolError:
+        """Why no worker takes a request."""
+        rests = [worker.rest_seconds for worker in self._workers if worker.up]
+        if not rests:
+            return ConnectError("no worker is up", "try again in a moment")
+        return OverloadedError(
+            "every worker that is up rests: it is overloaded, or has failed",
+            f"try again in {max(min(rests), 0.1):.1f} s",
+        )
 
     async def info(self, model: str | None = None) -> ModelInfo:
         """What is served, as one of the workers describes it once it is up; with the running streams of all.

@@ -40,6 +40,8 @@ class RequestLog:
     """Of the prompt's, those that were not computed again."""
     error_code: str | None = None
     """The kind of `error` where a stream ended with it: `LmtoolError.code`."""
+    protocol: str | None = None
+    """Whose connections are counted, where it is not LMTP: `evergreen` for its sessions."""
 
     @property
     def tokens_per_second(self) -> float | None:

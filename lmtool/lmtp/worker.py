@@ -8,23 +8,31 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lmtool.errors import ConnectError, LmtoolError
+from lmtool.errors import ConnectError, InvalidAnswerError, LmtoolError, OutOfMemoryError, OverloadedError, ServerError
 from lmtool.lmtp.client import LmtpClient
 from lmtool.lmtp.endpoint import CommandEndpoint, SocketEndpoint
 from lmtool.routing.health import Health
-from lmtool.routing.outcomes import OK, Outcome
+from lmtool.routing.outcomes import OK, OVERLOADED, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lmtool.interfaces import Sink, StreamHandle
     from lmtool.lmtp.endpoint import Endpoint
-    from lmtool.types import GenerateRequest, LoadProgress, ModelEntry, ModelInfo, ScoreRequest, TokenOutput
+    from lmtool.types import GenerateRequest, LoadProgress, ModelEntry, ModelInfo, ScoreRequest, StreamId, TokenOutput
 
 CHECK_SECONDS = 2.0
 """Between two health checks."""
 ANSWER_SECONDS = 15.0
 """Timeout of the health check of a worker that was up; a load may take any time."""
+
+_OUTCOMES = {
+    OverloadedError.code: OVERLOADED,
+    OutOfMemoryError.code: Outcome("fault", "out of memory"),
+    ServerError.code: Outcome("fault", "server error"),
+    InvalidAnswerError.code: Outcome("fault", "malformed answer"),
+}
+"""What becomes of a worker by the code of a stream's error; any other is the request's own."""
 
 _log = logging.getLogger(__name__)
 
@@ -47,8 +55,10 @@ class Worker:
         self.owned = isinstance(endpoint, CommandEndpoint)
         """Whether its process is ours."""
         self.endpoint = replace(endpoint, on_log=self._log) if isinstance(endpoint, CommandEndpoint) else endpoint
-        self.health = Health(check_interval=check_seconds)
-        """As its checks say."""
+        self.checks = Health(check_interval=check_seconds)
+        """When it is checked again."""
+        self.health = Health()
+        """When streams may go there, by how streams ended; as of a member of a pool."""
         self.up = False
         """Whether it answered its last health check, and its connection is not known to be lost."""
         self.ever_up = False
@@ -87,6 +97,16 @@ class Worker:
             self.lose()
         return self.up
 
+    @property
+    def available(self) -> bool:
+        """Whether a request may go there: it is up, and does not rest."""
+        return self.ready and self.health.available(self._now())
+
+    @property
+    def rest_seconds(self) -> float:
+        """How long it still rests; 0 where it does not."""
+        return self.health.rest_seconds(self._now())
+
     def start(self) -> None:
         """Connect, and check its health from now on; needs a running event loop."""
         self._task = asyncio.get_running_loop().create_task(self._watch())
@@ -104,6 +124,7 @@ class Worker:
         if counting is None:
             counting = self._sinks[sink] = _CountingSink(self, sink)
         counting.running += 1
+        counting.unanswered[request.stream_id] = self.health.begin()
         self.running += 1
         return self._client.submit(request, counting)
 
@@ -117,6 +138,16 @@ class Worker:
         counting.running -= streams
         if not counting.running:
             self._sinks.pop(counting.sink, None)
+
+    def record(self, output: TokenOutput, *, probe: bool) -> None:
+        """Record what a stream's first output, or its error, says of this worker; the loss of it is another matter.
+
+        probe: whether it is the stream that went alone after a rest.
+        """
+        if output.error_code == ConnectError.code or output.finish_reason == "cancelled":
+            self.health.release(probe=probe)
+        else:
+            self.health.record(_OUTCOMES.get(output.error_code or "", OK), self._now(), probe=probe)
 
     def lose(self, reason: str | None = None) -> None:
         """Record that the connection is gone, and check at once whether it comes back. reason: its streams' error."""
@@ -157,7 +188,7 @@ class Worker:
 
     async def _pause(self) -> None:
         """Wait until the next check: a rest after one that failed; a loss cuts the wait after another short."""
-        if rest := self.health.rest_seconds(self._now()):
+        if rest := self.checks.rest_seconds(self._now()):
             await asyncio.sleep(rest)
             return
         with contextlib.suppress(TimeoutError):
@@ -177,7 +208,7 @@ class Worker:
             await asyncio.shield(self._closing)
 
     def _set_up(self) -> None:
-        self.health.record(OK, self._now(), probe=self.health.begin())
+        self.checks.record(OK, self._now(), probe=self.checks.begin())
         if self.up:
             return
         if self.error is not None:
@@ -192,7 +223,7 @@ class Worker:
         if self.up or is_new:
             _log.warning("%s is down: %s", self.name, error.message)
         if failed_check:
-            self.health.record(Outcome("unreachable", error.code), self._now(), probe=self.health.begin())
+            self.checks.record(Outcome("unreachable", error.code), self._now(), probe=self.checks.begin())
         self.up, self.error = False, error
         self._on_change(self)
 
@@ -200,15 +231,22 @@ class Worker:
 class _CountingSink:
     """A sink that counts its streams on one worker, and names the worker in their error when it is lost."""
 
-    __slots__ = ("_worker", "running", "sink")
+    __slots__ = ("_worker", "running", "sink", "unanswered")
 
     def __init__(self, worker: Worker, sink: Sink) -> None:
         self._worker = worker
         self.sink = sink
         self.running = 0
+        self.unanswered: dict[StreamId, bool] = {}
+        """Streams without an output yet, and whether each goes alone after a rest."""
 
     def __call__(self, outputs: Sequence[TokenOutput]) -> None:
         """Pass outputs on."""
+        for output in outputs:
+            if output.stream_id in self.unanswered:
+                self._worker.record(output, probe=self.unanswered.pop(output.stream_id))
+            elif output.error_code is not None:
+                self._worker.record(output, probe=False)
         lost = next((output for output in outputs if output.error_code == ConnectError.code), None)
         if lost is not None:
             sentence = f"{self._worker.name} was lost before the stream's end; send the request again"

@@ -12,7 +12,7 @@ from lmtool.providers.json_values import count_of, list_of, logprob_of, object_o
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Api: TypeAlias = Literal["chat", "completions", "responses", "messages", "ollama", "cohere_v1", "cohere_v2"]
+Api: TypeAlias = Literal["chat", "completions", "responses", "messages", "ollama", "cohere_v1", "cohere_v2", "unified"]
 """The APIs whose answers are read here."""
 TextKind: TypeAlias = Literal["text", "reasoning", "refusal"]
 Piece: TypeAlias = str | bytes

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
-from lmtool.providers import anthropic_messages, cohere_v1, cohere_v2, ollama, openai_completions, openai_responses
+from lmtool.providers import (
+    anthropic_messages,
+    cohere_v1,
+    cohere_v2,
+    ollama,
+    openai_completions,
+    openai_responses,
+    unified,
+)
 from lmtool.providers.answer_events import AnswerFailed
 from lmtool.providers.body_parts import BodyParts, JsonLines
 from lmtool.providers.json_values import load, text_of
@@ -29,6 +38,8 @@ _PATHS: Mapping[str, Api] = {
     "/v1/chat": "cohere_v1",
     "/v2/chat": "cohere_v2",
 }
+_POOL_PATH = re.compile(r"/v1/(?:language/)?[^/]+/chat$")
+"""The end of the unified API's paths, which name a pool."""
 _READERS: Mapping[Api, Callable[[Mapping[str, object]], Iterable[AnswerEvent]]] = {
     "chat": openai_completions.read,
     "completions": openai_completions.read,
@@ -37,11 +48,13 @@ _READERS: Mapping[Api, Callable[[Mapping[str, object]], Iterable[AnswerEvent]]] 
     "ollama": ollama.read,
     "cohere_v1": cohere_v1.read,
     "cohere_v2": cohere_v2.read,
+    "unified": unified.read,
 }
 _ID_NAMES: Mapping[Api, Mapping[str, str]] = {
     "ollama": {"created_at": "created_at"},  # it has no id; this tells two answers apart
     "cohere_v1": {"response_id": "response_id", "generation_id": "generation_id"},
     "cohere_v2": {"id": "response_id"},
+    "unified": {"model_id": unified.MEMBER},
 }
 """Members that identify an answer, and what the unified API calls them."""
 _USUAL_ID_NAMES: Mapping[str, str] = {"id": "id", "system_fingerprint": "system_fingerprint"}
@@ -51,7 +64,10 @@ _END_MARK = b"[DONE]"
 def api_of(method: str, path: str) -> Api | None:
     """The API that generates at a path, wherever a server or proxy puts it; None where nothing is generated."""
     plain = path.partition("?")[0].rstrip("/")
-    return next((api for end, api in _PATHS.items() if plain.endswith(end)), None) if method == "POST" else None
+    if method != "POST":
+        return None
+    named = next((api for end, api in _PATHS.items() if plain.endswith(end)), None)
+    return "unified" if named is None and _POOL_PATH.search(plain) else named
 
 
 class AnswerReader:

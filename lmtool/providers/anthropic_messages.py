@@ -35,7 +35,7 @@ _REASONS: Mapping[str, str] = {
 }
 _CHOICES: Mapping[ToolChoice, str] = {"auto": "auto", "none": "none", "required": "any", "named": "tool"}
 _SYSTEM = ("system", "developer")
-_DATA_URL = re.compile(r"data:(image/[a-z.+-]+);base64,")
+_DATA_URL = re.compile(r"data:(image/[a-z0-9.+-]+);base64,")
 
 
 def read(value: Mapping[str, object]) -> Iterator[AnswerEvent]:

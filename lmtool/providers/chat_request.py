@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from lmtool.errors import RequestError
 from lmtool.sampling_parameters import NUMERIC_PARAMETERS, Range, wrong_value
 from lmtool.types import ChatMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 ToolChoice: TypeAlias = Literal["auto", "none", "required", "named"]
+Media: TypeAlias = Literal["images", "image_urls", "sounds"]
+"""What a turn may have beside text: images in the request itself, images by their address, sounds."""
 
 UNIFIED_PARAMETERS: Mapping[str, str] = {
     "temperature": "temperature",
@@ -69,6 +72,21 @@ class MultimodalMessage(ChatMessage):
 
     parts: str = "[]"
     """Of the content, in order, as OpenAI's API has them: the JSON text of an array of objects, each with a `type`."""
+    media: tuple[Media, ...] = ()
+    """Which are among them."""
+
+    @classmethod
+    def of(cls, role: str, parts: Sequence[Mapping[str, Any]]) -> MultimodalMessage:
+        """The turn with these parts, each of type `text`, `image_url` or `input_audio`."""
+        texts = [part["text"] for part in parts if part["type"] == "text"]
+        media = {_media(part) for part in parts if part["type"] != "text"}
+        return cls(role, "\n".join(texts), parts=json.dumps(parts), media=tuple(sorted(media)))
+
+
+def _media(part: Mapping[str, Any]) -> Media:
+    if part["type"] == "input_audio":
+        return "sounds"
+    return "images" if str(part["image_url"].get("url")).startswith("data:") else "image_urls"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +112,9 @@ class ChatRequest:
     """Alternatives beside each token; None: none requested."""
     stream: bool = False
     """Whether the answer is requested piece by piece."""
+
+    @property
+    def media(self) -> tuple[Media, ...]:
+        """What there is beside text in it."""
+        found = [one.media for one in self.messages if isinstance(one, MultimodalMessage)]
+        return tuple(sorted({name for names in found for name in names}))

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from lmtool.providers.answer_events import ChoiceFinished, TextDelta, TokenUsage, ToolCallDelta
+from lmtool.providers.chat_request import MultimodalMessage
 from lmtool.providers.json_values import count_of, list_of, load, object_of, text_of
 from lmtool.providers.logprobs import token_entries
 
@@ -62,6 +63,9 @@ def _write_message(message: ChatMessage, names: Mapping[str, str]) -> dict[str, 
         "role": "system" if message.role == "developer" else message.role,
         "content": message.content,
     }
+    if isinstance(message, MultimodalMessage):
+        parts = map(object_of, json.loads(message.parts))
+        turn["images"] = [_image(object_of(part["image_url"])) for part in parts if part.get("type") == "image_url"]
     if message.tool_calls:
         turn["tool_calls"] = [
             {"function": {"name": call.name, "arguments": object_of(load(call.arguments.encode("utf-8", "replace")))}}
@@ -70,3 +74,8 @@ def _write_message(message: ChatMessage, names: Mapping[str, str]) -> dict[str, 
     if message.role == "tool":
         turn["tool_name"] = message.name or names.get(message.tool_call_id or "", "")
     return turn
+
+
+def _image(image: Mapping[str, object]) -> str:
+    """The data of an image in base64; this API has no place for its type, nor for an address."""
+    return text_of(image.get("url")).partition(",")[2]

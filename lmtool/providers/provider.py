@@ -10,7 +10,7 @@ import msgspec
 from lmtool.errors import RequestError
 from lmtool.providers.answer_reader import AnswerReader
 from lmtool.providers.body_parts import form_of
-from lmtool.providers.chat_request import UNIFIED_PARAMETERS, MultimodalMessage, checked_parameter, unified_name
+from lmtool.providers.chat_request import UNIFIED_PARAMETERS, Media, checked_parameter, unified_name
 from lmtool.providers.http_request import HttpRequest, bearer, join_url
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from lmtool.providers.chat_request import ChatRequest
     from lmtool.providers.http_request import Headers, Settings
 
-Feature: TypeAlias = Literal["tools", "tool_choice", "response_format", "logprobs", "top_logprobs", "multimodal"]
+Feature: TypeAlias = Literal["tools", "tool_choice", "response_format", "logprobs", "top_logprobs"] | Media
 """What a request may need beside parameters."""
-ALL_FEATURES: frozenset[Feature] = frozenset(get_args(Feature))
+ALL_FEATURES: frozenset[Feature] = frozenset(name for names in get_args(Feature) for name in get_args(names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +128,9 @@ class Provider:
             "response_format": chat.response_format is not None,
             "logprobs": chat.logprobs,
             "top_logprobs": bool(chat.top_logprobs),
-            "multimodal": any(isinstance(message, MultimodalMessage) for message in chat.messages),
         }
-        return [name for name, needed in needs.items() if needed and name not in self.features]
+        needed: list[Feature] = [name for name, is_needed in needs.items() if is_needed]
+        return [name for name in (*needed, *chat.media) if name not in self.features]
 
     def reader(self, content_type: str) -> AnswerReader:
         """What reads a chat's answer whose body has this content type, streamed or not."""

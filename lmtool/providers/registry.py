@@ -68,7 +68,7 @@ ANTHROPIC = Provider(
         "stop": "stop_sequences",
     },
     own_parameters=frozenset({"system", "metadata", "service_tier", "thinking", "output_config"}),
-    features=frozenset({"tools", "tool_choice", "response_format", "multimodal"}),
+    features=frozenset({"tools", "tool_choice", "response_format", "images", "image_urls"}),
     ranges="anthropic",
     authorize=anthropic_messages.write_headers,
 )
@@ -95,7 +95,7 @@ COHERE_V2 = Provider(
     own_parameters=frozenset(
         {"documents", "citation_options", "safety_mode", "strict_tools", "thinking", "priority", "preamble"},
     ),
-    features=frozenset({"tools", "tool_choice", "response_format", "logprobs"}),
+    features=frozenset({"tools", "tool_choice", "response_format", "logprobs", "images", "image_urls"}),
 )
 OLLAMA = Provider(
     name="ollama",
@@ -117,7 +117,7 @@ OLLAMA = Provider(
         | {"mirostat", "mirostat_eta", "mirostat_tau", "penalize_newline", "numa", "main_gpu", "use_mmap", "use_mlock"}
         | {"low_vram", "keep_alive", "think"}
     ),
-    features=frozenset({"tools", "response_format", "logprobs", "top_logprobs"}),
+    features=frozenset({"tools", "response_format", "logprobs", "top_logprobs", "images"}),
     key_required=False,
 )
 

@@ -39,3 +39,5 @@ class Outcome:
 
 
 OK = Outcome("ok")
+OVERLOADED = Outcome("rate_limit", "overloaded", 1.0)
+"""A server of ours that takes nothing more now: its queue is full, or it shuts down."""

@@ -10,6 +10,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 from weakref import WeakSet
@@ -27,9 +28,11 @@ if TYPE_CHECKING:
 
     import tokenizers
 
+    from lmtool.access.asgi import Write
     from lmtool.engine.config import EngineConfig
     from lmtool.engine.model_manager import ModelManager
     from lmtool.evergreen.action_tasks import ActionLog
+    from lmtool.evergreen.actions import Registry
     from lmtool.evergreen.server import EvergreenServer
     from lmtool.gateway.pools import Pools
     from lmtool.guide.compiler import MatcherCompiler
@@ -49,7 +52,7 @@ Models: TypeAlias = "ModelManager | Balancer"
 
 SERVE_PACKAGES = ("torch", "transformers", "safetensors", "starlette", "uvicorn", "llguidance", "google.protobuf")
 INSTALL_SERVE = "pip install 'lmtool[serve]'"
-GATEWAY_PACKAGES = ("starlette", "uvicorn", "yaml")
+GATEWAY_PACKAGES = ("starlette", "uvicorn", "yaml", "python_multipart")
 INSTALL_GATEWAY = "pip install 'lmtool[gateway]'"
 
 _log = logging.getLogger(__name__)
@@ -154,21 +157,24 @@ GUIDE_METRICS: tuple[tuple[str, str, Literal["counter", "gauge"], str], ...] = (
 
 def model_metrics(models: Models | None, loader: Loader) -> list[MetricFamily]:
     """Streams of all models or workers, and what compiling constraints has taken."""
-    from lmtool.lmtp.balancer import Balancer
-
     gauge, counts = MetricFamily.gauge, [guides.counts for guides in loader.guides]
-    running, waiting = models.streams() if isinstance(models, Balancer) else loader.streams()
-    families = [
+    running, waiting = loader.streams()
+    families: list[MetricFamily] = []
+    if models is not None:  # a gateway without models never imports the balancer
+        from lmtool.lmtp.balancer import Balancer
+
+        if isinstance(models, Balancer):
+            running, waiting = models.streams()
+            families.append(gauge("workers_up", "Workers that answer.", len(models.up)))
+    return [
         gauge("streams_running", "Streams being computed.", running),
         gauge("streams_waiting", "Streams not yet started.", waiting),
         *(
             MetricFamily(f"guide_{name}", kind, meaning, (("", sum(getattr(each, field) for each in counts)),))
             for field, name, kind, meaning in GUIDE_METRICS
         ),
+        *families,
     ]
-    if isinstance(models, Balancer):
-        families.append(gauge("workers_up", "Workers that answer.", len(models.up)))
-    return families
 
 
 def _report_loading(on_progress: Callable[[LoadProgress], None], progress: LoadProgress) -> None:
@@ -261,27 +267,50 @@ def faces(
     return mounted
 
 
+def refused_of(config: ServiceConfig) -> Write:
+    """What writes the refusals of the door, in the form of each path's API."""
+    if config.pools is None:
+        from lmtool.http_api.errors import refused
+
+        return refused
+    from lmtool.gateway.server import refused as refused_by_gateway
+
+    return refused_by_gateway
+
+
 def evergreen_server(
     models: Models | Pools, config: ServiceConfig, log: Callable[[RequestLog], None], tap: ServerTap | None
 ) -> EvergreenServer:
     """Evergreen, over WebSocket and gRPC. log: gets each action that ended; tap: is shown every message."""
-    from lmtool.evergreen.menu import menu
-    from lmtool.evergreen.references import allowed_references
+    from lmtool.evergreen.actions import GROUP
     from lmtool.evergreen.server import EvergreenServer, Plugs
 
-    references = allowed_references(config.evergreen.allow_ref)
+    references = None
+    if config.evergreen.allow_ref:
+        from lmtool.evergreen.references import allowed_references
+
+        references = allowed_references(config.evergreen.allow_ref)
+    registry: Callable[[], Registry] | Registry = partial(_menu, models)
+    if entry_points(group=GROUP):  # what is wrong with an installed action is found at the start
+        registry = _menu(models)
 
     def log_action(entry: ActionLog) -> None:
         log(_request_log(entry))
 
     plugs = Plugs(
-        menu(models, models),
+        registry,
         references=references,
         log=log_action,
         tap=None if tap is None else tap.sessions(),
         peer_actions=config.evergreen.peer_actions,
     )
     return EvergreenServer(plugs)
+
+
+def _menu(models: Models | Pools) -> Registry:
+    from lmtool.evergreen.menu import menu
+
+    return menu(models, models)
 
 
 def _request_log(entry: ActionLog) -> RequestLog:
@@ -301,6 +330,7 @@ def _request_log(entry: ActionLog) -> RequestLog:
         None if entry.error is not None else entry.end,
         entry.error,
         cached_tokens=used.cached_tokens,
+        protocol="evergreen",
     )
 
 

@@ -205,9 +205,10 @@ class EvergreenOptions:
 
     def check(self) -> None:
         """Raise `UsageError` for what cannot be allowed, `ResourceError` without the packages of gRPC."""
-        from lmtool.evergreen.references import allowed_references
+        if self.allow_ref:
+            from lmtool.evergreen.references import allowed_references
 
-        allowed_references(self.allow_ref)
+            allowed_references(self.allow_ref)
         if self.grpc_port is not None and find_spec("grpc") is None:
             raise ResourceError("Evergreen over gRPC needs grpcio", "install it:  pip install 'lmtool[grpc]'")
 
@@ -280,9 +281,9 @@ class LifeConfig:
         3600.0, "Longest wait for streams at the end.", CONNECTIONS, metavar="SECONDS", minimum=0
     )
     """After the first Ctrl-C."""
-    ready_file: str | None = option(None, "Write the URL here once a model answers.", OUTPUT, metavar="PATH")
+    ready_file: str | None = option(None, "Write the URL here once requests are answered.", OUTPUT, metavar="PATH")
     """Goes away with the server."""
-    json_logs: bool = option(False, "One JSON object a line.", OUTPUT)
+    json_logs: bool = option(False, "Log as JSON, one object a line.", OUTPUT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,8 +191,11 @@ def _amount(progress: LoadProgress) -> str:
 
 
 def request_line(entry: RequestLog) -> str:
-    """`#1/3 GENERATE 2 tok in → 5 out  ttft 9.0 ms  412 tok/s  length`: connection/stream, counts, times, ending."""
-    head = f"#{entry.connection}/{entry.stream_id} {entry.command}"
+    """`#1/3 GENERATE 2 tok in → 5 out  ttft 9.0 ms  412 tok/s  length`: connection/stream, counts, times, ending.
+
+    Other protocols than LMTP count for themselves, and say whose number it is: `evergreen#1/"out"`.
+    """
+    head = f"{entry.protocol or ''}#{entry.connection}/{entry.stream_id} {entry.command}"
     if entry.error is not None:
         return f"{head} ✗ {entry.error}"
     if entry.command not in {"GENERATE", "SCORE"}:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 from lmtool.errors import LmtoolError
-from lmtool.lmtp.balancer import Balancer
-from lmtool.serving.composition import Loader, faces, lmtp_server, model_metrics, models_of, pools_of
+from lmtool.http_api import errors
+from lmtool.serving.composition import Loader, faces, lmtp_server, model_metrics, models_of, pools_of, refused_of
 from lmtool.serving.config import HttpConfig, ServiceConfig
 from lmtool.serving.health import Health, routes
 
@@ -22,7 +21,8 @@ if TYPE_CHECKING:
 
     import uvicorn
 
-    from lmtool.access.policy import AccessPolicy, Refusal
+    from lmtool.access.asgi import Write
+    from lmtool.access.policy import AccessPolicy
     from lmtool.evergreen.grpc_server import GrpcServer
     from lmtool.gateway.pools import Pools
     from lmtool.interfaces import Face, MetricFamily, TokenModel
@@ -94,7 +94,9 @@ class Service:
         """Answer on sockets that are bound and listening, from now on; requests wait while the model loads."""
         config = self._config
         self.faces = faces(self._served, config, self.health, self._ended, self._tap)
-        self._http_server = http_server(self._application(), config.access, config.server, config.http)
+        self._http_server = http_server(
+            self._application(), config.access, config.server, config.http, refused_of(config)
+        )
         self._tasks.append(asyncio.create_task(self._http_server.serve(sockets)))
 
     async def listen_grpc(self, host: str, port: int) -> int:
@@ -117,9 +119,12 @@ class Service:
 
         on_progress: called in the event loop.
         """
+        if self._pools is not None:
+            self._pools.prepare()
         if self._models is None or (self.health.model is None and not self._config.workers):
             self.health.state = "ready"
             return None
+        from lmtool.lmtp.balancer import Balancer
 
         def listener(progress: LoadProgress) -> None:
             self.health.progress = progress
@@ -215,9 +220,13 @@ def _wire() -> TextIO:
 
 
 def http_server(
-    application: Any, access: AccessPolicy, config: ServerConfig, how: HttpConfig | None = None
+    application: Any,
+    access: AccessPolicy,
+    config: ServerConfig,
+    how: HttpConfig | None = None,
+    write: Write = errors.refused,
 ) -> uvicorn.Server:
-    """A uvicorn server of an application behind the door.
+    """A uvicorn server of an application behind the door. write: status and body of a refusal at a path.
 
     Leaves signals and logs to the program.
     """
@@ -233,19 +242,9 @@ def http_server(
 
     how = how or HttpConfig()
     options = uvicorn_options(config) | {"log_level": how.uvicorn_log_level, "http": http_protocol()}
-    guarded = Door(application, access, _refused)
+    guarded = Door(application, access, write)
     placed = _below(how.root_path, guarded) if how.root_path else guarded
     return Server(uvicorn.Config(placed, **options, lifespan="off", log_config=None, access_log=False))
-
-
-def _refused(path: str, refusal: Refusal) -> tuple[int, bytes]:
-    """Status and JSON body of a refusal, in the form of the path's API."""
-    from lmtool.http_api.errors import refused
-
-    if not path.startswith("/v1/language/"):
-        return refused(path, refusal)
-    error = {"name": refusal.reason, "message": refusal.sentence, "attempts": []}
-    return refusal.status, json.dumps(error).encode()
 
 
 def _below(path: str, application: Any) -> Any:

@@ -18,6 +18,7 @@ from lmtool.providers.answer_events import AnswerFailed, ChoiceFinished, TextDel
 from lmtool.providers.answer_reader import AnswerReader, api_of
 from lmtool.providers.body_parts import form_of
 from lmtool.providers.server_sent_events import leads_data
+from lmtool.providers.unified import ATTEMPTS, MEMBER
 from lmtool.trace.content import JsonText
 from lmtool.trace.events import Close, Done, Drop, Frame, Message, Piece, Request, Response, Vocab
 from lmtool.trace.exchanges import RequestTable
@@ -198,6 +199,7 @@ class Answers(Generic[S]):
             request.http_error = f"HTTP {event.status} {event.reason}".strip() if event.status >= 400 else ""
             for stream in request.choices.values():
                 stream.form = form_of(event.headers.get("content-type", ""))
+                stream.attempts = event.headers.get(ATTEMPTS, "")
 
     def _piece(self, event: Piece) -> Sequence[StreamEvent]:
         waiting = self._http.get(event.connection)
@@ -218,6 +220,8 @@ class Answers(Generic[S]):
 
     def _outputs(self, time: float, request: _HttpRequest[S], events: Iterable[AnswerEvent]) -> list[StreamEvent]:
         outputs: list[StreamEvent] = []
+        if request.reader is not None and request.choices:
+            request.choices[0].member = request.reader.ids.get(MEMBER, "")
         for event in events:
             if isinstance(event, AnswerFailed):
                 outputs += _end_all(request.choices.values(), time, event.message)
@@ -232,8 +236,9 @@ class Answers(Generic[S]):
 
     def _choice(self, request: _HttpRequest[S], number: int) -> S:
         if number not in request.choices:
-            stream = request.choices[number] = self._start(request.started, number)
-            stream.form = request.choices[0].form
+            stream, first = self._start(request.started, number), request.choices[0]
+            request.choices[number] = stream
+            stream.form, stream.attempts, stream.member = first.form, first.attempts, first.member
         return request.choices[number]
 
     # Endings.

@@ -6,15 +6,13 @@ import json
 import re
 from collections import deque
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
 
-from lmtool.errors import ResourceError
 from lmtool.trace import diff
 from lmtool.trace.answers import Answers
 from lmtool.trace.diff import Finding, Level, Verdict, worst
-from lmtool.trace.events import Close, Done, Drop, Message, Piece
-from lmtool.trace.exchanges import Exchange, HttpExchange, LmtpExchange, collect, exchanges
+from lmtool.trace.events import Close, Done, Drop, Piece
+from lmtool.trace.exchanges import Exchange, HttpExchange, LmtpExchange, collect, exchanges, recorded_actions
 from lmtool.trace.matching import Matcher, MatchMode, Miss
 from lmtool.trace.stream_events import OutputEvent, stream_of
 
@@ -122,21 +120,20 @@ def compare_sessions(expected: Sequence[Event], actual: Sequence[Event], level: 
 
     Actions are paired by their connection and their place there. Raises `ResourceError` without protobuf.
     """
-    if not any(isinstance(event, Message) for event in expected):
+    ours = recorded_actions(expected)
+    if not ours:
         return
-    if find_spec("google") is None:
-        raise ResourceError("comparing Evergreen sessions needs protobuf", "install it:  pip install 'lmtool[serve]'")
-    from lmtool.trace.sessions import differences, session_actions
+    from lmtool.trace.sessions import differences
 
-    again = {(one.connection, one.number): one for one in session_actions(actual)}
-    for one in session_actions(expected):
+    again = {(one.connection, one.number): one for one in recorded_actions(actual)}
+    for one in ours:
         name, other = f"{one.connection}/{one.number}", again.get((one.connection, one.number))
         if other is None:
-            yield Comparison.note("there is no such action in the second", "fail", name, one.name)
+            yield Comparison.note("there is no such action in the second", "fail", name, one.kind)
             continue
         found = differences(one, other, values=level != "shape" and not one.sampled)
         findings = tuple(Finding("fail", "ids", name, None, sentence) for sentence in found)
-        yield Comparison(name, one.name, findings)
+        yield Comparison(name, one.kind, findings)
 
 
 def is_sampled(exchange: Exchange) -> bool:

@@ -7,15 +7,16 @@ from collections import deque
 from typing import TYPE_CHECKING, Literal
 
 from lmtool.access.credentials import without_credentials
+from lmtool.errors import LmtoolError
 from lmtool.providers.answer_reader import parts_of
 from lmtool.providers.body_parts import form_of
 from lmtool.trace.content import parse_body, parse_frame, parse_sse_event
-from lmtool.trace.events import Close, Done, Drop, Event, Frame, Open, Piece, Remark, Request, Response
-from lmtool.trace.http_stream import Data, Head, HttpStream, Last, Opaque, is_websocket_handshake
+from lmtool.trace.events import Close, Done, Drop, Event, Frame, Message, Open, Piece, Remark, Request, Response
+from lmtool.trace.http_stream import Data, Head, HttpStream, Last, Opaque, is_session, is_websocket_handshake
 from lmtool.trace.websocket_stream import CloseFrame, TooLarge, Unreadable, WebSocketStream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from lmtool.trace.content import Style
     from lmtool.trace.events import Direction
@@ -78,6 +79,8 @@ class ConnectionTap:
         self._answer: ResponseRecorder | None = None
         self._frames: dict[Direction, WebSocketStream] = {}
         self._close: tuple[str, CloseFrame] | None = None
+        self._is_session = False
+        """Whether the frames are Evergreen's messages."""
 
     @property
     def idle(self) -> bool:
@@ -105,6 +108,8 @@ class ConnectionTap:
             self._opened = True
             agent = head.get("user-agent")
             facts = {"peer": "client", "path": head.start[1], **({"agent": agent} if agent else {})}
+            if is_session(head):
+                self._is_session, facts["protocol"] = True, "evergreen"
             yield Open(time, self._number, facts)
 
     def response_bytes(self, time: float, data: bytes) -> Iterator[Event]:
@@ -158,13 +163,19 @@ class ConnectionTap:
         """Events of bytes, once `upgraded`."""
         for item in self._frames[direction].feed(data):
             if isinstance(item, str | bytes):
-                yield Frame(time, direction, self._number, parse_frame(item, self._style))
+                yield self._message(time, direction, item)
             elif isinstance(item, CloseFrame):
                 self._close = self._close or ("client" if direction == ">" else "server", item)
             elif isinstance(item, TooLarge):
                 yield Remark(time, "note", self._number, f"{direction} {item.bytes} bytes were not recorded")
             elif isinstance(item, Unreadable):
                 yield Remark(time, "note", self._number, f"{direction} is no longer recorded: {item.reason}")
+
+    def _message(self, time: float, direction: Direction, frame: str | bytes) -> Event:
+        value = session_message(frame) if self._is_session else None
+        if value is not None:
+            return Message(time, direction, self._number, value)
+        return Frame(time, direction, self._number, parse_frame(frame, self._style))
 
     def end(self, time: float, by: str) -> Iterator[Event]:
         """The connection is over; `by`: who ended it first (`client`, `server` or `proxy`)."""
@@ -186,6 +197,18 @@ class ConnectionTap:
         if stream.broken and self.recordable:
             self.recordable = False
             yield Remark(time, "note", self._number, f"no longer recorded: the {sender} sent {stream.broken}")
+
+
+def session_message(frame: str | bytes) -> Mapping[str, object] | None:
+    """The message of a session in a frame, as proto-JSON; None for what is no message, and without protobuf."""
+    try:
+        from lmtool.evergreen.codec import decode, json_value
+    except ImportError:
+        return None
+    try:
+        return json_value(decode(frame))
+    except LmtoolError:
+        return None
 
 
 class _RequestRecorder:

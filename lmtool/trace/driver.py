@@ -13,7 +13,7 @@ from lmtool.access.outgoing import as_headers
 from lmtool.errors import ConnectError
 from lmtool.lmtp import frames
 from lmtool.lmtp.transport import dial
-from lmtool.trace.connection_tap import ConnectionTap
+from lmtool.trace.connection_tap import ConnectionTap, session_message
 from lmtool.trace.content import parse_frame
 from lmtool.trace.events import Close, Done, Drop, Frame, Message, Open, Piece, Remark, Request
 from lmtool.trace.proxy import CONNECT_LIMIT
@@ -91,14 +91,18 @@ class ClientAction:
     """A frame or request sent, a connection left (or, where the server left it, waited for); None: the end."""
     after: Mapping[Key, Count]
     """What had come since the action before: this one waits for as much, or for the end of its stream."""
+    in_session: bool = False
+    """Whether its connection is an Evergreen session, in which a frame is what was no message."""
 
 
 def client_actions(events: Iterable[Event]) -> Iterator[ClientAction]:
     """The actions of a recording's clients, all connections together, in the order in which they were recorded."""
-    counts = AnswerCounts()
+    counts, sessions = AnswerCounts(), set[int]()
     for event in events:
+        if isinstance(event, Message) or (isinstance(event, Open) and event.facts.get("protocol") == "evergreen"):
+            sessions.add(event.connection)
         if isinstance(event, Request | Close | Drop) or (isinstance(event, Frame | Message) and event.direction == ">"):
-            yield ClientAction(event, counts.take_new())
+            yield ClientAction(event, counts.take_new(), event.connection in sessions)
         counts.add(event)
     yield ClientAction(None, counts.take_new())
 
@@ -146,7 +150,7 @@ class Driver:
                     await asyncio.sleep(self._start + action.event.time / self._speed - loop.time())
                 trouble = trouble or await self._wait_for(action.after)
                 if action.event is not None:
-                    await self._perform(action.event)
+                    await self._perform(action.event, in_session=action.in_session)
             for wire in self._wires.values():
                 await wire.settle()
         finally:
@@ -170,7 +174,7 @@ class Driver:
         self._progress.clear()
         await self._progress.wait()
 
-    async def _perform(self, event: ClientEvent) -> None:
+    async def _perform(self, event: ClientEvent, *, in_session: bool) -> None:
         number = event.connection
         if isinstance(event, Close | Drop):
             await self._part(event)
@@ -179,7 +183,7 @@ class Driver:
             self.record(Remark(self.now(), "note", number, "not sent: the connection is gone"))
             return
         if number not in self._wires:
-            self._wires[number] = await self._connect(event)
+            self._wires[number] = await self._connect(event, in_session=in_session)
         await self._wires[number].send(event)
 
     async def _part(self, event: Close | Drop) -> None:
@@ -195,8 +199,8 @@ class Driver:
                 while not self._counts.has_ended(event.connection):
                     await self._next()
 
-    async def _connect(self, event: Sendable) -> _Wire:
-        kind: type[_Wire] = _Http if isinstance(event, Request) else _Session if isinstance(event, Message) else _Socket
+    async def _connect(self, event: Sendable, *, in_session: bool) -> _Wire:
+        kind: type[_Wire] = _Http if isinstance(event, Request) else _Session if in_session else _Socket
         wire = kind(self, self._target, event.connection)
         try:
             async with asyncio.timeout(CONNECT_LIMIT):
@@ -221,6 +225,8 @@ class _Socket:
 
     path = ""
     """Below the server's URL."""
+    facts: Mapping[str, object] = {}
+    """Of its beginning."""
 
     def __init__(self, driver: Driver, target: Target, number: int) -> None:
         self._driver = driver
@@ -240,7 +246,7 @@ class _Socket:
         except ConnectError as error:
             error.hints = ("start one:  lmtool serve",)
             raise
-        self._driver.record(Open(self._driver.now(), self._number, {"peer": "client"}))
+        self._driver.record(Open(self._driver.now(), self._number, {"peer": "client", **self.facts}))
         self._reading = asyncio.create_task(self._read())
 
     async def send(self, event: Sendable) -> None:
@@ -297,17 +303,22 @@ class _Session(_Socket):
     """An Evergreen session over a WebSocket, whatever carried the recorded one."""
 
     path = "evergreen"
+    facts: Mapping[str, object] = {"protocol": "evergreen"}
 
     @staticmethod
     def _wire(event: Sendable) -> str | bytes:
+        if isinstance(event, Frame):
+            return event.wire()
         assert isinstance(event, Message)
         hexadecimal = event.value.get("hex")
         return bytes.fromhex(hexadecimal) if isinstance(hexadecimal, str) else json.dumps(event.value)
 
     def _record(self, direction: Literal[">", "<"], message: str | bytes) -> None:
-        from lmtool.evergreen.codec import decode, json_value
-
-        self._driver.record(Message(self._driver.now(), direction, self._number, json_value(decode(message))))
+        value = session_message(message)
+        if value is None:
+            super()._record(direction, message)
+        else:
+            self._driver.record(Message(self._driver.now(), direction, self._number, value))
 
 
 class _Http:

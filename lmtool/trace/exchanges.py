@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
+from lmtool.errors import ResourceError
 from lmtool.lmtp import frames
 from lmtool.trace.content import JsonText, write_json
-from lmtool.trace.events import Done, Frame, Piece, Request, Response
+from lmtool.trace.events import Done, Frame, Message, Piece, Request, Response
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from lmtool.lmtp.frames import Entry, Key
     from lmtool.trace.content import Style
     from lmtool.trace.events import Event
+    from lmtool.trace.sessions import SessionAction
 
 
 T = TypeVar("T")
@@ -68,6 +71,7 @@ class Part:
 class LmtpExchange:
     """A request on a WebSocket and its replies."""
 
+    protocol: ClassVar[Literal["lmtp"]] = "lmtp"
     time: float
     connection: int
     command: str | None
@@ -107,6 +111,7 @@ class LmtpExchange:
 class HttpExchange:
     """An HTTP request and its response."""
 
+    protocol: ClassVar[Literal["http"]] = "http"
     time: float
     connection: int
     request: Request
@@ -134,6 +139,7 @@ class HttpExchange:
 
 
 Exchange: TypeAlias = LmtpExchange | HttpExchange
+RecordedRequest: TypeAlias = "Exchange | SessionAction"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +148,22 @@ class UnmatchedEntry:
 
     connection: int
     entry: Entry
+
+
+def recorded_requests(events: Sequence[Event]) -> list[RecordedRequest]:
+    """As `exchanges`, and the actions of Evergreen's sessions. Raises `ResourceError` without protobuf."""
+    return [*exchanges(events), *recorded_actions(events)]
+
+
+def recorded_actions(events: Sequence[Event]) -> list[SessionAction]:
+    """The actions of Evergreen's sessions. Raises `ResourceError` where there are some and protobuf is missing."""
+    if not any(isinstance(event, Message) for event in events):
+        return []
+    if find_spec("google") is None:
+        raise ResourceError("reading Evergreen sessions needs protobuf", "install it:  pip install 'lmtool[serve]'")
+    from lmtool.trace.sessions import session_actions
+
+    return session_actions(events)
 
 
 def exchanges(events: Iterable[Event]) -> list[Exchange]:

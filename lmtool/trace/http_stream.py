@@ -230,6 +230,11 @@ def is_websocket_handshake(head: Head) -> bool:
     return head.get("upgrade").lower() == "websocket" and "upgrade" in head.get("connection").lower()
 
 
+def is_session(head: Head) -> bool:
+    """Whether a WebSocket handshake is for Evergreen, by its path: servers of ours have it at `/evergreen`."""
+    return is_websocket_handshake(head) and head.start[1].partition("?")[0].endswith("/evergreen")
+
+
 def is_unambiguous(head: Head) -> bool:
     """Whether every server reads the lines of a request's head as they are read here (RFC 9112, 2.2 and 5.1)."""
     first, *fields = head.raw[:-4].split(b"\r\n")

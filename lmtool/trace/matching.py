@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypeVar
 
 from lmtool.trace.diff import first_difference
-from lmtool.trace.exchanges import HttpExchange
-from lmtool.trace.stream_events import PROMPT_MEMBERS
+from lmtool.trace.stream_events import INCOMPLETE, INPUT, PROMPT_MEMBERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lmtool.trace.exchanges import Exchange
+    from lmtool.trace.exchanges import RecordedRequest
 
+R = TypeVar("R", bound="RecordedRequest")
+Protocol: TypeAlias = Literal["lmtp", "http", "evergreen"]
+OnMiss: TypeAlias = Literal["error", "nearest", "close", "hang"]
+"""What a client gets whose request no recorded one matches."""
 MatchMode: TypeAlias = Literal["exact", "prompt", "order"]
 """`exact`: all fields; `prompt`: model and prompt; `order`: the n-th request gets the n-th answer."""
 
 DEFAULTS: Mapping[str, object] = {"temperature": 0.0, "max_tokens": 32, "top_logprobs": 1, "logit_bias": {}}
 """What a missing field of a GENERATE means (LMTP)."""
-_PROMPT_FIELDS = ("model", *PROMPT_MEMBERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,28 +29,29 @@ class IncomingRequest:
     """A request that comes in."""
 
     kind: str
-    """The LMTP command, or an HTTP method and path; empty for a frame that is no request."""
+    """The LMTP command, an HTTP method and path, or an action's name; empty for a frame that is no request."""
     payload: Mapping[str, object]
     text: str | bytes
     """The frame, or the body."""
+    protocol: Protocol = "lmtp"
 
 
 @dataclass(frozen=True, slots=True)
 class Miss:
     """No recorded request matches."""
 
-    nearest: Exchange | None
+    nearest: RecordedRequest | None
     """The one with the fewest fields that differ, used or not."""
     differences: tuple[str, ...]
     """A sentence for each field of it that differs."""
 
 
-class Matcher:
+class Matcher(Generic[R]):
     """Finds an unused exchange for each request. Call `match` once for each, in order."""
 
     def __init__(
         self,
-        recorded: Sequence[Exchange],
+        recorded: Sequence[R],
         mode: MatchMode = "exact",
         *,
         ignore: Sequence[str] = (),
@@ -58,44 +61,55 @@ class Matcher:
 
         ignore: fields that need not be equal. reuse: when all that match are used, the least used one answers again.
         """
-        self._recorded = recorded
+        self.recorded = recorded
+        """All exchanges, used or not."""
         self._uses = [0] * len(recorded)
         self._mode = mode
         self._ignore = frozenset(("stream_id", *ignore))
         self._reuse = reuse
 
     @property
-    def unused(self) -> list[Exchange]:
+    def unused(self) -> list[R]:
         """Recorded exchanges that no request has matched."""
-        return [exchange for exchange, uses in zip(self._recorded, self._uses, strict=True) if not uses]
+        return [exchange for exchange, uses in zip(self.recorded, self._uses, strict=True) if not uses]
 
-    def match(self, request: IncomingRequest | Exchange) -> Exchange | Miss:
+    def candidates(self, request: IncomingRequest) -> list[R]:
+        """The exchanges, used or not, that a request may match once what is `INCOMPLETE` of it is known."""
+        return [exchange for exchange in self.recorded if self._fits(exchange, request)]
+
+    def match(self, request: IncomingRequest | RecordedRequest) -> R | Miss:
         """The exchange that answers a request."""
-        fitting = [i for i, exchange in enumerate(self._recorded) if self._fits(exchange, request)]
+        fitting = [i for i, exchange in enumerate(self.recorded) if self._fits(exchange, request)]
         fresh = [i for i in fitting if not self._uses[i]]
         if not fresh and self._reuse:
             fresh = sorted(fitting, key=self._uses.__getitem__)
         if not fresh:
             return self._miss(request)
         self._uses[fresh[0]] += 1
-        return self._recorded[fresh[0]]
+        return self.recorded[fresh[0]]
 
-    def _fits(self, exchange: Exchange, request: IncomingRequest | Exchange) -> bool:
+    def _fits(self, exchange: RecordedRequest, request: IncomingRequest | RecordedRequest) -> bool:
+        if exchange.protocol != request.protocol:
+            return False
         if self._mode == "order":
-            return isinstance(exchange, HttpExchange) == (" " in request.kind)
+            return True
         if exchange.kind != request.kind:
             return False
         if not request.kind or not (request.payload or exchange.payload):
             return exchange.text == request.text
         return not self._differing(exchange, request)
 
-    def _differing(self, exchange: Exchange, request: IncomingRequest | Exchange) -> list[str]:
+    def _differing(self, exchange: RecordedRequest, request: IncomingRequest | RecordedRequest) -> list[str]:
         ours, theirs = _canonical(exchange.payload, request.kind), _canonical(request.payload, request.kind)
-        names = _PROMPT_FIELDS if self._mode == "prompt" else dict.fromkeys((*ours, *theirs))
+        names = [name for name in dict.fromkeys((*ours, *theirs)) if self._mode != "prompt" or _is_prompt(name)]
         return [n for n in names if n not in self._ignore and not _equal(ours.get(n), theirs.get(n))]
 
-    def _miss(self, request: IncomingRequest | Exchange) -> Miss:
-        same_kind = [exchange for exchange in self._recorded if exchange.kind == request.kind]
+    def _miss(self, request: IncomingRequest | RecordedRequest) -> Miss:
+        same_kind = [
+            exchange
+            for exchange in self.recorded
+            if (exchange.protocol, exchange.kind) == (request.protocol, request.kind)
+        ]
         if not same_kind:
             return Miss(None, ())
         nearest = min(same_kind, key=lambda exchange: len(self._differing(exchange, request)))
@@ -105,12 +119,18 @@ class Matcher:
         return Miss(nearest, differences or ("every recorded request that equals it has been answered already",))
 
 
+def _is_prompt(name: str) -> bool:
+    return name == "model" or name in PROMPT_MEMBERS or name.startswith(INPUT)
+
+
 def _canonical(payload: Mapping[str, object], kind: str) -> Mapping[str, object]:
     return {**DEFAULTS, **payload} if kind == "GENERATE" else payload
 
 
 def _equal(recorded: object, received: object) -> bool:
     """Whether two values mean the same: 1, 1.0 are equal, and so are 0.0, -0.0; of redacted prompts, the lengths."""
+    if INCOMPLETE in (recorded, received):
+        return True
     if isinstance(recorded, dict) and "$redacted" in recorded:
         return isinstance(received, list | str) and len(received) == recorded.get("n")
     return bool(recorded == received)

@@ -17,9 +17,10 @@ from lmtool.trace.comparison import Comparison, compare_replay
 from lmtool.trace.diff import Finding, Tolerance
 from lmtool.trace.driver import Driver, client_actions
 from lmtool.trace.events import Close, Drop, Message
-from lmtool.trace.exchanges import LmtpExchange, exchanges
+from lmtool.trace.exchanges import LmtpExchange, recorded_requests
 from lmtool.trace.matching import Matcher
-from lmtool.trace.player import Pace, Player
+from lmtool.trace.pace import Pace
+from lmtool.trace.player import Player
 from lmtool.trace.proxy import parse_target
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from lmtool.lmtp.messages import ClientMessage
     from lmtool.trace.events import Event
-    from lmtool.trace.exchanges import Exchange
+    from lmtool.trace.exchanges import RecordedRequest
     from lmtool.trace.matching import MatchMode
     from lmtool.types import LoadProgress, TokenOutput
 
@@ -39,10 +40,10 @@ async def replay_to_mock(events: Sequence[Event], *, timeout_s: float = 60.0) ->
 
     timeout_s: seconds to wait for an answer.
     """
-    # The mock server stays as long as clients do, and has no sessions of Evergreen.
+    # The mock server stays as long as clients do, but for sessions that were aborted.
     sessions = {event.connection for event in events if isinstance(event, Message)}
-    events = [event for event in events if not _left_by_server(event) and event.connection not in sessions]
-    recorded = exchanges(events)
+    events = [event for event in events if event.connection in sessions or not _left_by_server(event)]
+    recorded = recorded_requests(events)
     replayed: list[Event] = []
     async with mock_server(recorded) as port:
         driver = Driver(parse_target(f"ws://127.0.0.1:{port}/"), replayed.append, timeout=timeout_s)
@@ -55,8 +56,6 @@ async def replay_to_mock(events: Sequence[Event], *, timeout_s: float = 60.0) ->
     ]
     if trouble:
         comparisons.append(Comparison.note(f"{trouble} within {timeout_s:g} s"))
-    if sessions:
-        comparisons.append(Comparison.note(f"{len(sessions)} Evergreen sessions are not mocked", "info"))
     return comparisons + await _ask_with_our_client(recorded, timeout_s), replayed
 
 
@@ -66,7 +65,7 @@ def _left_by_server(event: Event) -> bool:
 
 
 @asynccontextmanager
-async def mock_server(recorded: Sequence[Exchange], mode: MatchMode = "exact") -> AsyncIterator[int]:
+async def mock_server(recorded: Sequence[RecordedRequest], mode: MatchMode = "exact") -> AsyncIterator[int]:
     """A mock server of these exchanges on a free port, which is the value."""
     player = Player(Matcher(recorded, mode), Pace(None), "error", lambda _warning: None)
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -77,7 +76,7 @@ async def mock_server(recorded: Sequence[Exchange], mode: MatchMode = "exact") -
             await player.close()
 
 
-async def _ask_with_our_client(recorded: Sequence[Exchange], timeout_s: float) -> list[Comparison]:
+async def _ask_with_our_client(recorded: Sequence[RecordedRequest], timeout_s: float) -> list[Comparison]:
     """Everything that `LmtpClient` can ask, asked at once, each with the outputs it handed over."""
     requests = [(one, message) for one in recorded if isinstance(one, LmtpExchange) and (message := _message(one))]
     if not requests:

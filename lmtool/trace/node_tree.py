@@ -64,6 +64,16 @@ class ActionNodes:
     inputs: Mapping[str, TraceNode]
     outputs: Mapping[str, TraceNode]
 
+    def prompt_end(self) -> str:
+        """The beginning of the last leaf of the inputs: of a conversation, what was asked now. Empty for no text."""
+        node = [*self.inputs.values()][-1] if self.inputs else None
+        for _ in range(MAX_LINES):
+            below = [] if node is None or not node.children else node.children[max(node.children)]
+            if not below:
+                break
+            node = below[-1]
+        return "" if node is None else node.text
+
     def lines(self) -> Iterator[tuple[int, str]]:
         """Depth and words of each line of the tree, at most `MAX_LINES`."""
         waiting = [(0, f"{name} ▸", node) for name, node in reversed([*self.inputs.items()])]

@@ -1,38 +1,31 @@
-"""A server made of recordings: LMTP over WebSocket and HTTP with server-sent events, on one port."""
+"""A server made of recordings: LMTP and Evergreen over WebSocket, HTTP with server-sent events, on one port."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
-
-from websockets.frames import Frame as WireFrame
-from websockets.frames import Opcode
-from websockets.http11 import Request as Handshake
-from websockets.server import ServerProtocol
+from typing import TYPE_CHECKING
 
 from lmtool.access.policy import AccessPolicy, answer_headers, is_preflight
 from lmtool.errors import LmtoolError
-from lmtool.lmtp.messages import SUBPROTOCOL
 from lmtool.trace.chaos import Chaos
 from lmtool.trace.exchanges import HttpExchange, LmtpExchange, read_request
 from lmtool.trace.forwarding import FrameForwarder, forward_http
 from lmtool.trace.http_server import ConnectionServer, last_answer, preflight_answer, refusal_answer, refusal_of
-from lmtool.trace.http_stream import Data, Head, HttpStream, Last, is_websocket_handshake
+from lmtool.trace.http_stream import Data, Head, HttpStream, Last, is_session, is_websocket_handshake
 from lmtool.trace.matching import IncomingRequest, Miss
+from lmtool.trace.pace import until
+from lmtool.trace.server_socket import ServerSocket
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
-    from websockets.typing import Subprotocol
-
-    from lmtool.trace.exchanges import Exchange
-    from lmtool.trace.matching import Matcher
+    from lmtool.trace.exchanges import RecordedRequest
+    from lmtool.trace.matching import Matcher, OnMiss
+    from lmtool.trace.pace import Pace
     from lmtool.trace.proxy import Target
+    from lmtool.trace.session_player import SessionPlayer
 
-OnMiss: TypeAlias = Literal["error", "nearest", "close", "hang"]
 _LARGEST = 2**26
 _OWN = frozenset(
     {"transfer-encoding", "content-length", "content-encoding", "connection", "vary", "access-control-allow-origin"}
@@ -40,31 +33,12 @@ _OWN = frozenset(
 """Headers that this server writes itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How recorded times become waiting."""
-
-    speed: float | None = 1.0
-    """Times as fast as recorded; None waits for nothing."""
-    max_gap: float | None = None
-    """Longest wait between two pieces of an answer, in seconds; None for any."""
-
-    def due(self, offsets: Iterable[float]) -> Iterator[float]:
-        """When each piece is sent, in seconds after its request."""
-        due = before = 0.0
-        for offset in offsets:
-            gap = 0.0 if self.speed is None else max(0.0, offset - before) / self.speed
-            due += gap if self.max_gap is None else min(gap, self.max_gap)
-            before = offset
-            yield due
-
-
 class Player(ConnectionServer):
     """Answers requests as they were answered when they were recorded."""
 
     def __init__(
         self,
-        matcher: Matcher,
+        matcher: Matcher[RecordedRequest],
         pace: Pace,
         on_miss: OnMiss,
         warn: Callable[[str], None],
@@ -84,6 +58,12 @@ class Player(ConnectionServer):
         self._matcher = matcher
         self._warn = warn
         super().__init__(self._serve)
+        self.sessions: SessionPlayer | None = None
+        """What speaks Evergreen; None where no session was recorded."""
+        if any(one.protocol == "evergreen" for one in matcher.recorded):
+            from lmtool.trace.session_player import SessionPlayer  # needs packages that only `serve` brings
+
+            self.sessions = SessionPlayer(self, matcher, self.policy)
         self.answered = 0
         """Requests that a recording answered."""
         self.missed = 0
@@ -97,7 +77,20 @@ class Player(ConnectionServer):
         else:
             writer.close()
 
-    def find(self, request: IncomingRequest) -> tuple[Exchange | None, str]:
+    async def close(self) -> None:
+        """Take no more connections, and end those that are open."""
+        if self.sessions is not None:
+            await self.sessions.close()
+        await super().close()
+
+    async def speak(self, head: Head, socket: ServerSocket) -> None:
+        """Speak over a WebSocket that was admitted: the protocol of its path."""
+        if self.sessions is not None and is_session(head):
+            await self.sessions.speak(socket, head.get("user-agent"))
+        else:
+            await _LmtpSocket(self, socket).run()
+
+    def find(self, request: IncomingRequest) -> tuple[RecordedRequest | None, str]:
         """The exchange that answers; if there is none, None and a sentence that says why."""
         match = self._matcher.match(request)
         if not isinstance(match, Miss):
@@ -139,7 +132,7 @@ class _Connection:
                 elif isinstance(part, Last) and head is not None:
                     if is_websocket_handshake(head):
                         rest = b"".join(later.raw for later in parts[i + 1 :])
-                        await _Socket(self._player, self._reader, self._writer).run(head.raw + rest)
+                        await self._player.speak(head, ServerSocket(self._reader, self._writer, head.raw + rest))
                         return
                     if not await self._answer(head, bytes(body)):
                         return
@@ -156,7 +149,9 @@ class _Connection:
             value = json.loads(body) if body else {}
         except ValueError:
             value = {}
-        request = IncomingRequest(f"{head.start[0]} {head.start[1]}", value if isinstance(value, dict) else {}, body)
+        request = IncomingRequest(
+            f"{head.start[0]} {head.start[1]}", value if isinstance(value, dict) else {}, body, "http"
+        )
         exchange, why = self._player.find(request)
         if isinstance(exchange, HttpExchange) and exchange.response is not None:
             await self._play(exchange)
@@ -204,7 +199,7 @@ class _Connection:
         due = self._player.pace.due(part.offset for part in parts)
         began = asyncio.get_running_loop().time()
         for when, part in zip(due, parts, strict=True):
-            await _until(began + when)
+            await until(began + when)
             self._writer.write(part.data if size is not None else b"%x\r\n%s\r\n" % (len(part.data), part.data))
             await self._writer.drain()
         if cut:
@@ -221,30 +216,25 @@ class _Connection:
         self._writer.write("\r\n".join(lines).encode("latin-1", "replace"))
 
 
-class _Socket:
-    """One client that speaks WebSocket."""
+class _LmtpSocket:
+    """One client that speaks LMTP."""
 
-    def __init__(self, player: Player, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, player: Player, socket: ServerSocket) -> None:
         self._player = player
-        self._reader = reader
-        self._writer = writer
-        self._protocol = ServerProtocol(max_size=_LARGEST, select_subprotocol=_lmtp_if_offered)
-        self._fragments = bytearray()
-        self._text = False
+        self._socket = socket
         self._plays: list[asyncio.Task[None]] = []
         self._streams: dict[str, asyncio.Task[None]] = {}
-        self._forwarder = None if player.target is None else FrameForwarder(player.target, self._send)
+        self._forwarder = None if player.target is None else FrameForwarder(player.target, socket.send)
 
-    async def run(self, data: bytes) -> None:
-        """Speak until the client closes or goes; `data`: bytes from the handshake on."""
+    async def run(self) -> None:
+        """Speak until the client closes or goes."""
         try:
-            self._protocol.receive_data(data)
-            async for message in self._messages():
+            async for message in self._socket.messages():
                 if not await self._receive(message):
-                    self._protocol.send_close(1011, "no recording")
+                    self._socket.close(1011, "no recording")
                     break
         finally:
-            await self._flush()
+            await self._socket.flush()
             if self._forwarder is not None:
                 await self._forwarder.close()
             for play in self._plays:
@@ -252,38 +242,6 @@ class _Socket:
             for failed in await asyncio.gather(*self._plays, return_exceptions=True):
                 if isinstance(failed, Exception):
                     raise failed
-
-    async def _messages(self) -> AsyncIterator[str | bytes]:
-        while True:
-            for event in self._protocol.events_received():
-                if isinstance(event, Handshake):
-                    self._protocol.send_response(self._protocol.accept(event))
-                elif (message := self._assembled(event)) is not None:
-                    yield message
-            await self._flush()
-            if self._protocol.close_expected():
-                return
-            received = await self._reader.read(2**16)
-            if not received:
-                return
-            self._protocol.receive_data(received)
-
-    def _assembled(self, event: object) -> str | bytes | None:
-        if not isinstance(event, WireFrame) or event.opcode not in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
-            return None
-        if event.opcode is not Opcode.CONT:
-            self._text, self._fragments = event.opcode is Opcode.TEXT, bytearray()
-        self._fragments += event.data
-        if not event.fin:
-            return None
-        return self._fragments.decode("utf-8", "replace") if self._text else bytes(self._fragments)
-
-    async def _flush(self) -> None:
-        with contextlib.suppress(ConnectionError):  # the read that follows sees the end
-            for data in self._protocol.data_to_send():
-                if data:
-                    self._writer.write(data)
-            await self._writer.drain()
 
     async def _receive(self, frame: str | bytes) -> bool:
         """Begin to answer a frame; return whether the connection goes on."""
@@ -317,34 +275,20 @@ class _Socket:
             await self._fail(answer, stream_id, error.message)
 
     async def _fail(self, answer: str, stream_id: object, why: str) -> None:
-        await self._send(f"{answer} {json.dumps([{'stream_id': stream_id, 'error': why}])}")
+        await self._socket.send(f"{answer} {json.dumps([{'stream_id': stream_id, 'error': why}])}")
 
     async def _play(self, exchange: LmtpExchange, stream_id: object) -> None:
         replies, cut = self._player.chaos.replies(exchange, exchange.replies)
         due = self._player.pace.due(reply.offset for reply in replies)
         began = asyncio.get_running_loop().time()
         for when, reply in zip(due, replies, strict=True):
-            await _until(began + when)
-            await self._send(reply.wire(exchange.stream_id, stream_id))
+            await until(began + when)
+            await self._socket.send(reply.wire(exchange.stream_id, stream_id))
         if cut:
-            self._writer.transport.abort()
+            self._socket.cut()
 
     async def _cancel(self, key: str, stream_id: object) -> None:
         play = self._streams.get(key)
         if play is not None and not play.done():
             play.cancel()
-            await self._send(f"TOKEN {json.dumps([{'stream_id': stream_id, 'finish_reason': 'cancelled'}])}")
-
-    async def _send(self, text: str) -> None:
-        self._protocol.send_text(text.encode())
-        await self._flush()
-
-
-def _lmtp_if_offered(_protocol: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | None:
-    """The subprotocol to select (LMTP, TRA-12)."""
-    return next((one for one in offered if one == SUBPROTOCOL), None)
-
-
-async def _until(time: float) -> None:
-    """Wait until a time of the event loop's clock; let others run even if it is past."""
-    await asyncio.sleep(max(0.0, time - asyncio.get_running_loop().time()))
+            await self._socket.send(f"TOKEN {json.dumps([{'stream_id': stream_id, 'finish_reason': 'cancelled'}])}")

@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from lmtool.trace.exchanges import Exchange
-    from lmtool.trace.matching import MatchMode
-    from lmtool.trace.player import OnMiss
+    from lmtool.trace.exchanges import RecordedRequest
+    from lmtool.trace.matching import MatchMode, OnMiss
 
 _START = 120.0
 """Seconds that a server may take to load its model."""
@@ -60,9 +59,10 @@ def _folder(config: pytest.Config) -> Path:
 class LmtpMock:
     """A mock server in a thread of its own: answers as recorded, as fast as it can."""
 
-    def __init__(self, recorded: list[Exchange], match: MatchMode, on_miss: OnMiss, *, reuse: bool) -> None:
+    def __init__(self, recorded: list[RecordedRequest], match: MatchMode, on_miss: OnMiss, *, reuse: bool) -> None:
         from lmtool.trace.matching import Matcher
-        from lmtool.trace.player import Pace, Player
+        from lmtool.trace.pace import Pace
+        from lmtool.trace.player import Player
 
         self.warnings: list[str] = []
         """A sentence for each request that no recording answered, with the nearest one."""
@@ -88,7 +88,7 @@ class LmtpMock:
         return self._player.answered
 
     @property
-    def unused(self) -> list[Exchange]:
+    def unused(self) -> list[RecordedRequest]:
         """Recorded requests that no client has sent."""
         return self._matcher.unused
 
@@ -142,13 +142,13 @@ def _files(folder: Path, names: tuple[str | Path, ...]) -> list[Path]:
     return recordings
 
 
-def _recorded(path: Path) -> list[Exchange]:
+def _recorded(path: Path) -> list[RecordedRequest]:
     from lmtool.errors import FileError
-    from lmtool.trace.exchanges import exchanges
+    from lmtool.trace.exchanges import recorded_requests
     from lmtool.trace.reader import TraceReader
 
     try:
-        return exchanges(event for _, event in TraceReader(path).with_offsets(whole=True))
+        return recorded_requests([event for _, event in TraceReader(path).with_offsets(whole=True)])
     except FileError as error:
         pytest.fail(f"{error.message} (see --lmtp-recordings)")
 

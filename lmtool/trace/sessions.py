@@ -1,63 +1,182 @@
-"""The Evergreen sessions of a recording: the actions that were asked for, and the leaves of each output."""
+"""The Evergreen sessions of a recording: the actions that were asked for, and what was answered to each."""
 
 from __future__ import annotations
 
+import base64
 import json
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from lmtool.errors import LmtoolError
+from lmtool.evergreen.actions import STATUS_OUTPUT
 from lmtool.evergreen.codec import decode, unpack_config
-from lmtool.evergreen.nodes import LeafCursor
+from lmtool.evergreen.config import SessionLimits
+from lmtool.evergreen.nodes import LeafCursor, Reference
 from lmtool.evergreen.session import ActionReceived, Session
-from lmtool.trace.events import Message
+from lmtool.evergreen.status import ABORTED, Abort, abort_from
+from lmtool.trace.events import Close, Message
+from lmtool.trace.stream_events import INCOMPLETE, INPUT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from lmtool.evergreen.messages import SessionMessage
+    from lmtool.evergreen.messages import NodeFragment, SessionMessage
     from lmtool.evergreen.nodes import ActionRecord, Node
     from lmtool.trace.events import Event
 
 _JSON = "application/json"
 """Counts and times of a run; what stands there need not be the same again."""
+_LIMITS = SessionLimits(max_running_actions=1_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputStep:
+    """One fragment of an answer; its node is an output, or was named as a child by a step before it."""
+
+    offset: float
+    """Seconds after the inputs were complete."""
+    fragment: NodeFragment
+    """With the recorded ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionAction:
     """One action and its outputs."""
 
+    protocol: ClassVar[Literal["evergreen"]] = "evergreen"
+    time: float
     connection: int
     number: int
     """Among the actions of its session, from 1."""
-    name: str
+    kind: str
+    """The action's name."""
+    payload: Mapping[str, object]
+    """What was asked: the target as `model`, options, the value of each input, the names of the outputs."""
     sampled: bool
     """Whether tokens were drawn at random, without a seed that could repeat them."""
     outputs: Mapping[str, tuple[tuple[str, bytes], ...] | None]
     """Mime type and bytes of each leaf, by the output's name; None for one that is not complete."""
+    roots: Mapping[str, str]
+    """Recorded ids of the outputs, by name."""
+    steps: tuple[OutputStep, ...]
+    """What was written into the outputs, but for `status`."""
+    abort: Abort | None
+    """Why it failed, into `status` or with its whole session."""
+    text: str = ""
+
+    @property
+    def waited(self) -> bool:
+        """Whether all its inputs were complete at some time."""
+        return all(value != INCOMPLETE for value in self.payload.values())
+
+    @property
+    def complete(self) -> bool:
+        """Whether all its outputs are."""
+        return all(leaves is not None for leaves in self.outputs.values())
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """One action of a session."""
+
+    time: float
+    record: ActionRecord
+    ready: float | None = None
+    """When its inputs were complete."""
+
+    @property
+    def finished(self) -> bool:
+        return all(node.complete for node in self.record.outputs.values())
 
 
 @dataclass(slots=True)
 class _Replay:
     """One session, as its server had it."""
 
-    session: Session = field(default_factory=lambda: Session(check_reference=lambda _: None))
-    records: list[ActionRecord] = field(default_factory=list)
+    session: Session = field(default_factory=lambda: Session(_LIMITS, check_reference=lambda _: None))
+    runs: list[_Run] = field(default_factory=list)
+    fragments: dict[str, list[tuple[float, int, NodeFragment]]] = field(default_factory=dict)
+    """Of each node, with their times and places among all of the session."""
+    count: int = 0
+    """Fragments so far."""
+    end: Abort | None = None
+    """Why the server aborted the session."""
     broken: bool = False
     """Whether a message could not be taken; what comes after it is left out."""
 
     def add(self, event: Message) -> None:
         try:
             message = _message(event)
+            for fragment in message.node_fragments:
+                self.count += 1
+                self.fragments.setdefault(fragment.id, []).append((event.time, self.count, fragment))
             if event.direction == "<":
                 for fragment in message.node_fragments:
                     self.session.graph.write(fragment, "here")
-                return
-            for one in self.session.feed(message):
-                if isinstance(one, ActionReceived):
-                    self.records.append(one.record)
+            else:
+                taken = self.session.feed(message)
+                self.runs += [_Run(event.time, one.record) for one in taken if isinstance(one, ActionReceived)]
         except LmtoolError:
             self.broken = True
+        for run in self.runs:
+            if run.ready is None and all(node.complete for node in run.record.inputs.values()):
+                run.ready = event.time
+
+    def failure(self, run: _Run) -> Abort | None:
+        """Why an action failed: what its `status` says, or the session's end while it ran."""
+        node = run.record.outputs.get(STATUS_OUTPUT)
+        if node is not None and (leaves := _leaves(node)):
+            return _status(leaves[0][1])
+        if self.end is None or self.broken:  # what breaks a rule of the protocol is refused for that
+            return None
+        unfinished = [each for each in self.runs if not each.finished]
+        return self.end if run in (unfinished or self.runs[-1:]) else None
+
+    def action(self, connection: int, number: int, run: _Run) -> SessionAction:
+        """All that is known of an action."""
+        record = run.record
+        return SessionAction(
+            run.time,
+            connection,
+            number,
+            record.action.name,
+            action_payload(record),
+            _is_sampled(record),
+            {name: _leaves(node) for name, node in record.outputs.items()},
+            {name: node.id for name, node in record.outputs.items()},
+            tuple(self._steps(run)),
+            self.failure(run),
+        )
+
+    def _steps(self, run: _Run) -> list[OutputStep]:
+        """What was written into the outputs, each node's fragments by seq, and after that which names it."""
+        known = {node.id for name, node in run.record.outputs.items() if name != STATUS_OUTPUT}
+        began = run.time if run.ready is None else run.ready
+        next_seq: Counter[str] = Counter()
+        waiting: dict[str, dict[int, NodeFragment]] = {}
+        steps = []
+        for time, _, fragment in sorted(self._below(known), key=lambda each: each[:2]):
+            waiting.setdefault(fragment.id, {}).setdefault(fragment.seq, fragment)
+            stack = [fragment.id]
+            while stack:
+                node_id = stack.pop()
+                while node_id in known and (each := waiting.get(node_id, {}).pop(next_seq[node_id], None)) is not None:
+                    next_seq[node_id] += 1
+                    steps.append(OutputStep(max(0.0, time - began), each))
+                    known.update(each.child_ids)
+                    stack += each.child_ids
+        return steps
+
+    def _below(self, roots: Iterable[str]) -> Iterable[tuple[float, int, NodeFragment]]:
+        """Fragments of these nodes and of all below them."""
+        stack, found = list(roots), set(roots)
+        while stack:
+            for each in self.fragments.get(stack.pop(), ()):
+                yield each
+                fragment = each[2]
+                stack += [child for child in dict.fromkeys(fragment.child_ids) if child not in found]
+                found.update(fragment.child_ids)
 
 
 def session_actions(events: Iterable[Event]) -> list[SessionAction]:
@@ -68,17 +187,58 @@ def session_actions(events: Iterable[Event]) -> list[SessionAction]:
             replay = replays.setdefault(event.connection, _Replay())
             if not replay.broken:
                 replay.add(event)
+        elif isinstance(event, Close) and event.code == ABORTED and event.by == "server":
+            replays.setdefault(event.connection, _Replay()).end = abort_from(event.reason)
     return [
-        SessionAction(
-            connection,
-            number,
-            record.action.name,
-            _is_sampled(record),
-            {name: _leaves(node) for name, node in record.outputs.items()},
-        )
+        replay.action(connection, number, run)
         for connection, replay in replays.items()
-        for number, record in enumerate(replay.records, 1)
+        for number, run in enumerate(replay.runs, 1)
     ]
+
+
+def action_payload(record: ActionRecord) -> dict[str, object]:
+    """What an action asks, as plain values by which two of them are the same: no ids, no limits of fragments."""
+    payload: dict[str, object] = {}
+    for at, config in enumerate(record.action.configs):
+        try:
+            payload |= unpack_config(config)
+        except LmtoolError:
+            payload[f"config {at}"] = {config.type_url: base64.b64encode(config.value).decode()}
+    if record.action.target:
+        payload["model"] = record.action.target
+    payload |= {INPUT + name: _value(node) for name, node in record.inputs.items()}
+    return payload | {"outputs": sorted(record.outputs)}
+
+
+def _value(node: Node) -> object:
+    """Each leaf of a node with its mime type and role."""
+    if not node.complete:
+        return INCOMPLETE
+    cursor, found = LeafCursor(node), []
+    while (leaf := cursor.advance()) is not None:
+        kind, role = ("", "") if leaf.metadata is None else (leaf.metadata.mimetype, leaf.metadata.role)
+        uris = [{"ref": piece.uri} for piece in leaf.pieces if isinstance(piece, Reference)]
+        found.append([kind, role, _joined(leaf), *uris])
+    return found
+
+
+def _joined(leaf: Node) -> object:
+    data = b"".join(piece for piece in leaf.pieces if isinstance(piece, bytes))
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def _status(data: bytes) -> Abort | None:
+    """The failure that an output `status` tells; None for none."""
+    try:
+        value = json.loads(data)
+    except ValueError:
+        return None
+    if not isinstance(value, dict) or value.get("code") == "OK":
+        return None
+    return abort_from(f"{value.get('code')}: {value.get('message', '')}")
 
 
 def differences(expected: SessionAction, actual: SessionAction, *, values: bool) -> list[str]:

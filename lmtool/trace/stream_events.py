@@ -32,6 +32,10 @@ PROMPT_MEMBERS = (
     *("messageHistory", "message_history", "override_params"),
 )
 """Members of requests that hold what a model reads: of LMTP, OpenAI, Anthropic and Ollama; Cohere; the unified API."""
+INPUT = "input "
+"""Before the name of an action's input among its fields."""
+INCOMPLETE: Mapping[str, object] = {"$incomplete": True}
+"""An action's input that is not complete: it may become anything."""
 
 
 @dataclass(slots=True, eq=False)
@@ -110,6 +114,10 @@ class Stream:
     api: Api | None = None
     form: Form = "whole"
     """How an HTTP answer is carried."""
+    attempts: str = ""
+    """Of an answer of a gateway: what it called for it, as `main timeout 1200ms, backup ok 86ms`."""
+    member: str = ""
+    """Of an answer of the unified API: the member of the pool that gave it."""
     ended: float | None = None
     finish_reason: str | None = None
     """The server's own word."""

@@ -48,6 +48,11 @@ def request_of(view: View, stream: Stream) -> Generate | Score:
             raise UsageError(f"the request of stream {stream.label} cannot be sent again: {error.message}") from None
         if isinstance(message, Generate | Score):
             return message
+    if stream.nodes is not None:
+        raise UsageError(
+            f"the action {stream.label} cannot be sent again alone: its nodes belong to their session",
+            "send the recorded session:  lmtool trace drive FILE --to URL",
+        )
     if stream.kind not in ("GEN", "SCORE"):
         raise UsageError(
             f"stream {stream.label} cannot be sent again: its tokens have no ids",

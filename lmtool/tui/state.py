@@ -283,7 +283,9 @@ class State:
         return "".join(self.texts.text_at(stream, i) for i in range(count))
 
     def prompt_text(self, stream: Stream) -> str:
-        """The end of a stream's prompt."""
+        """The end of a stream's prompt; an action's may come, and grow, after the action."""
+        if stream.nodes is not None:
+            return stream.nodes.prompt_end()
         if isinstance(stream.prompt, str):
             return stream.prompt
         data = b"".join(p if isinstance(p, bytes) else p.encode() for p in map(self.texts.piece, stream.prompt))

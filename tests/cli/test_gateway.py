@@ -63,24 +63,68 @@ def test_a_file_with_faults_stops_the_start(tmp_path: Path) -> None:
     assert (result.returncode, result.stdout) == (0, "p  priority  a, b\n")
 
 
-def test_a_gateway_imports_nothing_heavy() -> None:
-    """Neither torch nor transformers nor llguidance: its routes are all made."""
-    code = (
-        "import sys, asyncio\n"
-        "from lmtool.gateway.config import GatewayConfig, LOCAL_POOL\n"
-        "from lmtool.serving.config import ModelsConfig, PoolsConfig, ServiceConfig\n"
-        "from lmtool.serving.service import Service\n"
-        "async def main():\n"
-        "    pools = PoolsConfig(GatewayConfig((LOCAL_POOL,)), local='127.0.0.1:1')\n"
-        "    service = Service(ServiceConfig(ModelsConfig(model='auto'), pools=pools, pools_only=True))\n"
-        "    service.listen([])\n"
-        "    await service.close()\n"
-        "asyncio.run(main())\n"
-        "heavy = {'torch', 'transformers', 'llguidance', 'textual', 'litellm', 'jsonschema'}\n"
-        "sys.exit(' '.join(sorted(heavy & set(sys.modules))) or 0)"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
+def test_help_says_what_the_endpoint_is_here() -> None:
+    """No server to talk to, as for other commands: the one behind local members."""
+    help_of_gateway, help_of_pools = (" ".join(run(name, "--help").stdout.split()) for name in ("gateway", "pools"))
+    assert "Server whose model the local members of pools are" in help_of_gateway
+    assert "API key that clients must send, and that the server at -e gets" in help_of_gateway
+    assert "Server to talk to" in help_of_pools
+    assert "Server to talk to" not in help_of_gateway
+
+
+STARTED = r"""
+import asyncio, importlib.abc, socket, sys, threading
+from lmtool.gateway.config_reader import parse
+from lmtool.serving.config import ModelsConfig, PoolsConfig, ServiceConfig
+from lmtool.serving.service import Service
+
+imported = threading.Event()
+
+class Slow(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "aiohttp":
+            assert imported.wait(20)
+
+sys.meta_path.insert(0, Slow())
+
+async def request(port, head, body=""):
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    lines = [f"{head} HTTP/1.1", "host: localhost", "connection: close", f"content-length: {len(body)}", "", body]
+    writer.write("\r\n".join(lines).encode())
+    answer = await reader.read()
+    writer.close()
+    return answer.decode()
+
+async def main(text, message):
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    service = Service(ServiceConfig(ModelsConfig(model="auto"), pools=PoolsConfig(parse(text)), pools_only=True))
+    service.listen([listener])
+    assert "aiohttp" not in sys.modules
+    await service.ready(print)
+    assert " 200 " in await request(port, "GET /health")
+    chat = asyncio.create_task(request(port, "POST /v1/default/chat", message))
+    assert "rests" not in await request(port, "GET /v1/language/")
+    imported.set()
+    print(await chat)
+    await service.close()
+
+asyncio.run(main(*sys.argv[1:]))
+heavy = {"torch", "transformers", "llguidance", "textual", "litellm", "jsonschema", "lmtool.lmtp.client"}
+sys.exit(" ".join(sorted(heavy & set(sys.modules))) or 0)
+"""
+
+
+async def test_a_gateway_answers_before_it_has_imported_what_its_members_need() -> None:
+    """Its first call of a member waits for the HTTP client and succeeds. Nothing heavy is imported at all."""
+    async with FakeUpstream() as upstream:
+        words = (pool(member("a", upstream)), json.dumps(MESSAGE))
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", STARTED, *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        output, errors = await asyncio.wait_for(process.communicate(), PATIENCE)
+    assert process.returncode == 0, errors.decode()
+    assert '"content":"Hello"' in output.decode()
 
 
 async def test_a_gateway_lives_reloads_and_keeps_its_keys(tmp_path: Path) -> None:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
+import shutil
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import grpc
 import pytest
 
 import lmtool
 from lmtool.access.policy import AccessPolicy
 from lmtool.errors import AccessDeniedError, ConnectError, UsageError
-from lmtool.evergreen.actions import ActionCall
+from lmtool.evergreen.actions import ActionCall, Registry
 from lmtool.evergreen.client import Session
+from lmtool.evergreen.grpc_server import GrpcServer
 from lmtool.evergreen.menu import menu
 from lmtool.evergreen.messages import ChunkMetadata
 from lmtool.evergreen.server import EvergreenServer, Plugs
@@ -227,15 +233,53 @@ async def test_keys(tiny, wire):
 
 
 @pytest.mark.parametrize(
-    ("url", "error"),
+    ("url", "error", "words"),
     [
-        ("http://127.0.0.1:9", ConnectError),
-        ("grpc://127.0.0.1:9", ConnectError),
-        ("stdio:lmtool serve", UsageError),
-        ("ftp://x", UsageError),
+        ("http://127.0.0.1:9", ConnectError, "no Evergreen server"),
+        ("grpc://127.0.0.1:9", ConnectError, "no gRPC server at 127.0.0.1:9 (Connect call failed"),
+        ("grpcs://127.0.0.1:9", ConnectError, "lmtool serve --grpc-port"),
+        ("stdio:lmtool serve", UsageError, "listens"),
+        ("ftp://x", UsageError, "ftp"),
     ],
 )
-async def test_no_server(url, error):
-    """One sentence."""
-    with pytest.raises(error):
-        await spoken(url, lambda session: session.node("never").completed(), {})
+async def test_no_server(url, error, words):
+    """One sentence with what to do, at once."""
+    with pytest.raises(error) as refused:
+        async with asyncio.timeout(5):
+            await spoken(url, lambda session: session.node("never").completed(), {})
+    assert words in refused.value.sentence
+
+
+async def test_what_speaks_no_grpc(tiny):
+    """An HTTP port, and one of gRPC that is asked for TLS, are told apart from no server."""
+    async with served(tiny, "websocket") as url:
+        with pytest.raises(ConnectError, match="does not speak gRPC without TLS"):
+            await spoken(url.replace("http", "grpc"), lambda session: session.node("never").completed(), {})
+    async with served(tiny, "grpc") as url:
+        with pytest.raises(ConnectError, match="does not speak gRPC with TLS"):
+            await spoken(url.replace("grpc", "grpcs"), lambda session: session.node("never").completed(), {})
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+async def test_tls(tmp_path):
+    """`grpcs://` reaches a server whose certificate the file of gRPC's own variable vouches for; else it does not."""
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    words = f"req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout {key} -out {certificate}"
+    names = ("-addext", "subjectAltName=DNS:localhost")
+    await asyncio.to_thread(subprocess.run, ["openssl", *words.split(), *names], check=True, capture_output=True)
+    wire = GrpcServer(EvergreenServer(Plugs(Registry([copy]))), AccessPolicy())
+    credentials = grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
+    port = wire._server.add_secure_port("localhost:0", credentials)
+    await wire._server.start()
+    try:
+        command = [sys.executable, "-m", "lmtool", "evergreen", "actions", "--grpc", f"grpcs://localhost:{port}"]
+        listed, refused = [
+            await asyncio.to_thread(
+                subprocess.run, command, env={**os.environ, **more}, capture_output=True, text=True, timeout=60
+            )
+            for more in ({"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(certificate)}, {})
+        ]
+    finally:
+        await wire.stop()
+    assert "UNIMPLEMENTED" in listed.stderr or "LIST_ACTIONS" in listed.stderr  # it was asked, and offers COPY alone
+    assert "trusted certificate" in refused.stderr

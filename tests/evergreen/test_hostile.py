@@ -11,7 +11,7 @@ import tracemalloc
 import pytest
 
 from lmtool.evergreen.actions import ActionType, Port
-from lmtool.evergreen.codec import encode, encode_json
+from lmtool.evergreen.codec import decode, encode, encode_json
 from lmtool.evergreen.config import EvergreenConfig, SessionLimits
 from lmtool.evergreen.messages import NodeFragment, SessionMessage
 from lmtool.evergreen.server import EvergreenServer, Plugs
@@ -20,6 +20,7 @@ from lmtool.evergreen.status import Abort, Status
 from tests.evergreen.harness import action, grpc_serving, grpc_session, leaf, parent, registry
 from tests.evergreen.sessions import fed
 from tests.evergreen.test_websocket import ASK, dialled, value
+from tests.evergreen_load import CASES
 from tests.lmtp.harness import PATIENCE, listening, until
 
 
@@ -36,16 +37,11 @@ def lifted() -> list[SessionMessage]:
 
 
 HOSTILE = {
-    "doubling": (batches([parent(f"n{at}", f"n{at + 1}", f"n{at + 1}") for at in range(40)]), "max_leaves"),
-    "100,000 levels": (batches([parent(f"n{at}", f"n{at + 1}") for at in range(100_000)]), "max_nesting"),
     "too many ids": (batches([leaf(f"n{at}", "x") for at in range(20_000)]), "max_nodes"),
     "too many children": (
         [SessionMessage((parent("p", *["c"] * 1_000, seq=at, continued=True),)) for at in range(11)],
         "max_children",
     ),
-    "a circle": (batches([parent(f"n{at}", f"n{(at + 1) % 60}") for at in range(60)]), "INVALID_ARGUMENT"),
-    "huge seq": ([SessionMessage((leaf("a", "x", 2**31 - 1),))], "max_fragments"),
-    "negative seq": ([SessionMessage((leaf("a", "x", -1),))], "INVALID_ARGUMENT"),
     "many fragments": (
         batches([leaf("a", "x", at, continued=True) for at in range(70_000)]),
         "max_fragments",
@@ -75,6 +71,25 @@ def test_what_is_too_much_is_refused(name):
     with pytest.raises(Abort) as caught:
         fed(*messages)
     assert reason in caught.value.reason
+    assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, case in CASES.items() if case.ends == "waits" and name != "nested Any"]
+)
+def test_the_sizes_of_the_load(name):
+    """What `python -m tests.evergreen_load` sends is refused as it says there."""
+    case, session = CASES[name], Session()
+
+    def feed_all() -> None:
+        for message in case.make():
+            session.feed(decode(message))
+
+    began = time.process_time()
+    with pytest.raises(Abort) as caught:
+        feed_all()
+    assert caught.value.status.name == case.status
+    assert case.word in caught.value.reason
     assert time.process_time() - began < 5
 
 
@@ -112,19 +127,19 @@ async def test_a_long_message_delays_nobody(text):
     assert len(frame) < SessionLimits().max_message_bytes
     server = EvergreenServer(Plugs(registry()))
     async with listening(server) as port, dialled(port) as websocket, dialled(port) as other:
-        loop, slowest = asyncio.get_running_loop(), 0.0
+        longest = 0.0
         await websocket.send(frame)
         for turn in range(20):
-            began = loop.time()
+            began = time.thread_time()  # of this thread alone, which has the event loop: no other load counts
             into, out = f"in{turn}", f"out{turn}"
             await other.send(
                 encode(SessionMessage((leaf(into, "jam"),), (action("UPPER", {"text": into}, {"text": out}),)))
             )
             assert await value(other, out) == b"JAM"
-            slowest = max(slowest, loop.time() - began)
+            longest = max(longest, time.thread_time() - began)
         await websocket.send(encode(ASK))
         assert await value(websocket, "out") == b"JAM"
-    assert slowest < 1
+    assert longest < 1
 
 
 async def test_one_byte_a_second():

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
 
+from lmtool.errors import ConnectError
+from lmtool.evergreen.client_transport import dial_grpc
 from lmtool.evergreen.codec import decode, encode, encode_json
+from lmtool.evergreen.in_process import Pipe
 from lmtool.evergreen.messages import Chunk, ChunkMetadata, NodeFragment, SessionMessage
 from lmtool.evergreen.server import EvergreenServer, Plugs
 from lmtool.evergreen.session import Session
-from lmtool.evergreen.status import Abort
-from tests.evergreen.harness import action, grpc_serving, grpc_session, registry
+from lmtool.evergreen.status import Abort, Status, abort_from
+from tests.evergreen.harness import action, grpc_serving, registry
 from tests.evergreen.sessions import leaves
 from tests.lmtp.harness import PATIENCE, listening
 
@@ -133,55 +141,133 @@ def test_one_message_or_many(seed):
     assert leaves(session, tree.root) == tree.leaves(tree.root)
 
 
-class Answer:
-    """The tree that comes back, as far as it has."""
-
-    def __init__(self) -> None:
-        self.session = Session()
-        self.session.start(action("COPY", {"node": "never"}, {"copy": "copy"}))
-
-    def feed(self, message: SessionMessage) -> bool:
-        """Take a message; whether the answer is complete."""
-        self.session.feed(message)
-        return self.session.graph.node("copy").complete
+Send = Callable[[SessionMessage], Awaitable[None]]
+Receive = Callable[[], Awaitable[SessionMessage]]
+"""Raises `Abort` at the session's end."""
+Wire = Callable[[EvergreenServer], AbstractAsyncContextManager[tuple[Send, Receive]]]
+ENDED = Abort(Status.OK, "the session has ended")
 
 
-async def over_websocket(port: int, messages: list[SessionMessage], *, text: bool) -> list[bytes]:
-    answer = Answer()
-    async with connect(f"ws://127.0.0.1:{port}/evergreen", compression=None) as websocket, asyncio.timeout(PATIENCE):
-        for message in messages:
-            await websocket.send(encode_json(message) if text else encode(message))
-        while not answer.feed(decode(await websocket.recv())):
-            pass
-    return leaves(answer.session, "copy")
+@asynccontextmanager
+async def over_websocket(server: EvergreenServer, *, text: bool) -> AsyncIterator[tuple[Send, Receive]]:
+    async with listening(server) as port, connect(f"ws://127.0.0.1:{port}/evergreen", compression=None) as websocket:
+
+        async def send(message: SessionMessage) -> None:
+            with suppress(ConnectionClosed):
+                await websocket.send(encode_json(message) if text else encode(message))
+
+        async def receive() -> SessionMessage:
+            try:
+                return decode(await websocket.recv())
+            except ConnectionClosed as closed:
+                raise abort_from(closed.rcvd.reason) if closed.rcvd is not None else ENDED from None
+
+        yield send, receive
 
 
-async def over_grpc(address: str, messages: list[SessionMessage]) -> list[bytes]:
-    answer = Answer()
-    async with grpc_session(address) as caller, asyncio.timeout(PATIENCE):
-        for message in messages:
-            await caller.send(*message.node_fragments, actions=message.actions)
-        while not answer.feed(decode((await caller.call.read()).SerializeToString())):
-            pass
-    return leaves(answer.session, "copy")
+@asynccontextmanager
+async def over_grpc(server: EvergreenServer) -> AsyncIterator[tuple[Send, Receive]]:
+    async with grpc_serving(server) as address:
+        transport, sending = await dial_grpc(address), list[asyncio.Task[None]]()
+
+        async def send(message: SessionMessage) -> None:
+            sending.append(asyncio.create_task(transport.send(message)))  # waits for whoever receives, once it is over
+
+        try:
+            yield send, partial(received, transport.receive)
+        finally:
+            await transport.close()
+            for each in sending:
+                each.cancel()
+            await asyncio.gather(*sending, return_exceptions=True)
 
 
-@pytest.mark.parametrize("seed", range(6))
-async def test_every_wire_means_the_same(seed):
-    """A tree in any fragments comes back over WebSocket in both encodings, and over gRPC, as it is by definition."""
-    chance = random.Random(seed)
-    tree, server = grown(chance), EvergreenServer(Plugs(registry()))
+async def received(receive: Callable[[], Awaitable[SessionMessage | None]]) -> SessionMessage:
+    """The next message; raises `ENDED` at the end."""
+    message = await receive()
+    if message is None:
+        raise ENDED
+    return message
 
-    def spoken() -> list[SessionMessage]:
-        parts = [SessionMessage((fragment,)) for fragment in tree.fragments(chance)]
-        parts.append(SessionMessage(actions=(action("COPY", {"node": tree.root}, {"copy": "copy"}),)))
-        chance.shuffle(parts)
-        return parts
 
-    async with listening(server) as port, grpc_serving(server) as address:
-        answers = await asyncio.gather(
-            over_websocket(port, spoken(), text=True),
-            over_websocket(port, spoken(), text=False),
-            over_grpc(address, spoken()),
-        )
-    assert answers == [tree.leaves(tree.root)] * 3
+@asynccontextmanager
+async def in_one_process(server: EvergreenServer) -> AsyncIterator[tuple[Send, Receive]]:
+    requests, answers = Pipe(), Pipe()
+
+    async def serve() -> None:
+        async with server.session("here") as connection:
+            try:
+                await connection.run(requests.receive, answers.send)
+            except (Abort, ConnectError) as end:
+                answers.fail(end)
+
+    serving = asyncio.create_task(serve())
+
+    async def send(message: SessionMessage) -> None:
+        sending = asyncio.ensure_future(requests.send(message))
+        await asyncio.wait({sending, serving}, return_when=asyncio.FIRST_COMPLETED)
+        sending.cancel()
+
+    try:
+        yield send, partial(received, answers.receive)
+    finally:
+        requests.fail(ConnectError("the client has left"))
+        await serving
+
+
+WIRES: dict[str, Wire] = {
+    "WebSocket, text": partial(over_websocket, text=True),
+    "WebSocket, binary": partial(over_websocket, text=False),
+    "gRPC": over_grpc,
+    "in process": in_one_process,
+}
+
+
+def random_fragments(chance: random.Random) -> list[NodeFragment]:
+    """A few fragments of four nodes, right or wrong."""
+    made = {}
+    for _ in range(chance.randrange(1, 6)):
+        node_id, seq, kind = chance.choice("abcd"), chance.choice((0, 0, 0, 1, 2)), chance.random()
+        children = tuple(chance.choice("abcd") for _ in range(2)) if kind > 0.7 else ()
+        metadata = ChunkMetadata("x/y") if (seq == 0) != (chance.random() > 0.9) else None
+        chunk = Chunk(metadata, None, chance.randbytes(2)) if kind < 0.75 else None
+        made[node_id, seq] = NodeFragment(node_id, seq, chance.random() > 0.6, children, chunk)
+    return list(made.values())
+
+
+async def spoken(wire: Wire, messages: list[SessionMessage], ids: Sequence[str]) -> list[list[bytes]] | str:
+    """The copies of these nodes once messages were sent over a wire; the status of the abort, where there are none."""
+    mine = Session()
+    copies = [action("COPY", {"node": each}, {"copy": f"copy {each}"}) for each in ids]
+    records = [mine.start(action("COPY", {"node": f"not {each}"}, {"copy": f"copy {each}"})) for each in ids]
+    async with wire(EvergreenServer(Plugs(registry()))) as (send, receive), asyncio.timeout(PATIENCE):
+        for message in (*messages, *(SessionMessage(actions=(copy,)) for copy in copies)):
+            await send(message)
+        try:
+            while not ids or not all(record.outputs["copy"].complete for record in records):
+                mine.feed(await receive())
+        except Abort as abort:
+            return abort.status.name
+    return [leaves(mine, f"copy {each}") for each in ids]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_every_wire_means_the_same(wire):
+    """Trees in any fragments, and fragments right or wrong: on each wire the values, or the abort, of the core."""
+    chance, ends = random.Random(wire), Counter[str]()
+    for _ in range(12):
+        tree = grown(chance).renamed(chance)
+        messages = [SessionMessage((each,)) for each in tree.fragments(chance)]
+        assert await spoken(WIRES[wire], messages, [tree.root]) == [tree.leaves(tree.root)]
+    while min(ends["abort"], ends["value"]) < 8:
+        fragments = random_fragments(chance)
+        expected = outcome(fragments, list("abcd"))
+        shuffled = [*fragments, *fragments[:2]]
+        chance.shuffle(shuffled)
+        messages = [SessionMessage((each,)) for each in shuffled]
+        if isinstance(expected, str):
+            ends["abort"] += 1
+            assert await spoken(WIRES[wire], messages, []) == expected
+        elif values := {node_id: value for node_id, value in zip("abcd", expected, strict=True) if value is not None}:
+            ends["value"] += 1
+            assert await spoken(WIRES[wire], messages, list(values)) == list(values.values())

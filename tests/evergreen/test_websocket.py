@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import threading
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+import lmtool
 from lmtool.access.policy import AccessPolicy
-from lmtool.evergreen.actions import ActionCall, ActionType, Port
+from lmtool.evergreen.actions import ActionCall, ActionType, Port, Registry
 from lmtool.evergreen.codec import decode, encode, encode_json
 from lmtool.evergreen.config import EvergreenConfig, SessionLimits
 from lmtool.evergreen.messages import SessionMessage
 from lmtool.evergreen.server import EvergreenServer, Plugs
 from tests.evergreen.harness import action, leaf, parent, registry
+from tests.frame_load import server
 from tests.lmtp.harness import PATIENCE, listening, until
 
 ASK = SessionMessage((leaf("in", "jam"),), (action("UPPER", {"text": "in"}, {"text": "out"}),))
@@ -128,7 +132,7 @@ async def test_too_many_sessions(config):
                     pass
             assert refused.value.response.status_code == 503
             assert b"RESOURCE_EXHAUSTED: 1 " in refused.value.response.body
-        await until(lambda: server.refusal("x") is None)
+        await until(lambda: not server._sessions)
         async with dialled(port) as websocket:
             await websocket.send(encode(ASK))
             assert await value(websocket, "out") == b"JAM"
@@ -254,3 +258,38 @@ async def test_a_tree_comes_back_byte_for_byte():
                         closed.add(fragment.id)
         assert [values.get(each, b"") for each in order] == [b"words", b"\x89PNG", *frames]
         assert [types.get(each) for each in order[:3]] == ["text/plain", "image/png", "image/png"]
+
+
+async def test_what_sessions_need_is_imported_with_the_first(tmp_path):
+    """A server that nobody asks for a session has no protobuf in memory; streams go on while it is imported."""
+    async with server(["lmtool-tiny"]) as (url, process):
+
+        def loaded() -> bool:
+            return "google/_upb" in Path(f"/proc/{process}/maps").read_text()
+
+        async with lmtool.connect(url) as client:
+            assert [piece async for piece in client.generate("Once", max_tokens=2)]
+        assert not loaded()
+        async with lmtool.session(url) as session:
+            assert [piece async for piece in session.generate("Once", max_tokens=2)]
+        assert loaded()
+
+
+async def test_limits_hold_while_the_first_session_waits():
+    """However many come while what they need is imported, no more sessions are opened than may be."""
+    begun = threading.Event()
+
+    def slow() -> Registry:
+        begun.wait(PATIENCE)
+        return registry()
+
+    server = EvergreenServer(Plugs(slow, EvergreenConfig(max_sessions=2)))
+    async with listening(server) as port:
+        opening = [asyncio.create_task(connect(f"ws://127.0.0.1:{port}/evergreen").__aenter__()) for _ in range(5)]
+        await asyncio.sleep(0)
+        begun.set()
+        ends = await asyncio.gather(*opening, return_exceptions=True)
+        assert sorted(type(end) is InvalidStatus for end in ends) == [False, False, True, True, True]
+        for end in ends:
+            if isinstance(end, ClientConnection):
+                await end.close()

@@ -90,6 +90,27 @@ def test_a_file_of_glide_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "secret" not in repr(config)
 
 
+def test_a_file_of_glide_may_leave_models_out() -> None:
+    """They are Glide's own defaults then. Under pools, and for a provider of which it has no model, one is named."""
+    text = """
+routers:
+  language:
+    - id: default
+      models:
+        - {id: openai, openai: {api_key: key}}
+        - {id: anthropic, anthropic: {api_key: key}}
+        - {id: cohere, cohere: {api_key: key}}
+"""
+    [router] = parse(text).pools
+    assert [one.model for one in router.members] == ["gpt-4o", "claude-instant-1.2", "command-light"]
+    assert faults(text.replace("cohere: {", "ollama: {")) == [
+        "pools.yaml:8: routers.language[0].models[2].ollama has no model"
+    ]
+    own = model("{id: a, openai: {api_key: key}}")
+    assert faults(own) == ["pools.yaml:4: pools[0].models[0].openai has no model"]
+    assert len(faults(own + text)) == 1
+
+
 def test_every_kind_of_member() -> None:
     """Our own models beside providers."""
     [pool] = parse(

@@ -52,6 +52,19 @@ async def test_the_next_member_answers(name: str, stream: bool, caplog: pytest.L
     assert KEY not in json.dumps(reply) + str(headers) + caplog.text
 
 
+async def test_counts_of_a_failed_call_are_not_those_of_the_next() -> None:
+    """Anthropic counts the prompt before the first word; a member that then answers is not charged with it."""
+    uncounted = b'data: {"choices":[{"index":0,"delta":{"content":"Hi"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+    async with (
+        FakeUpstream(Behaviour(words=Words(prompt_tokens=900), fault="error", after=1)) as bad,
+        FakeUpstream(Behaviour(body=uncounted, content_type="text/event-stream")) as good,
+        gateway(pool(member("bad", bad, "anthropic"), member("good", good))) as served,
+    ):
+        _, _, reply = await served.post("/v1/default/chat", MESSAGE | {"stream": True})
+        assert shown(reply, stream=True) == "Hi"
+        assert [one.totals.prompt_tokens for one in served.pool.members] == [0, 0]
+
+
 @pytest.mark.parametrize("fault", ["reset", "half", "error"])
 async def test_a_stream_that_breaks_off_is_never_glued(fault: Any) -> None:
     """One clear error that counts what was sent; the other member is not asked."""

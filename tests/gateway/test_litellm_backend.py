@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway.running import KEY, MESSAGE, gateway, pool
+from lmtool.gateway.litellm_backend import _ENVIRONMENT
+from tests.gateway.running import CHAT, KEY, MESSAGE, gateway, pool
 from tests.gateway.test_faults import shown
 
 PACKAGE = """
+import os
+environment = dict(os.environ)
 calls = []
 class Part:
     def __init__(self, value): self.value = value
@@ -41,6 +44,9 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A module of litellm's name with its one function."""
     (tmp_path / "litellm.py").write_text(PACKAGE)
     monkeypatch.syspath_prepend(str(tmp_path))
+    for name in _ENVIRONMENT:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
     yield
     sys.modules.pop("litellm", None)
 
@@ -62,3 +68,15 @@ async def test_its_answers_and_failures_count_as_those_of_any_provider(stream: b
     call = sys.modules["litellm"].calls[-1]
     assert (call["model"], call["aws_access_key_id"], call["top_p"]) == ("bedrock/bed", f"{KEY}-bed", 0.5)
     assert (call["num_retries"], call["max_retries"]) == (0, 0)
+
+
+@pytest.mark.usefixtures("package")
+async def test_it_stays_at_home() -> None:
+    """No price list from the network, no .env file, no log; and no calls of tools by litellm itself."""
+    tools = [{"type": "function", "function": {"name": "weather"}}]
+    async with gateway(pool(member("main"))) as served:
+        assert (await served.post("/v1/chat/completions", CHAT | {"tools": tools}))[0] == 200
+    litellm = sys.modules["litellm"]
+    assert _ENVIRONMENT.items() <= litellm.environment.items()
+    assert litellm.suppress_debug_info is True
+    assert litellm.calls[-1]["_skip_mcp_handler"] is True

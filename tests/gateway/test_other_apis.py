@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import AsyncGenerator
 from typing import Any
 
+import aiohttp
 import pytest
+from starlette.datastructures import Headers, UploadFile
+from starlette.formparsers import MultiPartParser
 
-from tests.fake_upstream import BAD, Behaviour, FakeUpstream
+from tests.fake_upstream import BAD, Behaviour, FakeUpstream, Received
 from tests.gateway.running import KEY, gateway, member, pool
 
 VECTORS = [[0.5, -1.0], [2.0, 0.25]]
@@ -91,6 +95,70 @@ async def test_transcription() -> None:
         assert len(upstream.received) == 1
 
 
+def form(**fields: Any) -> aiohttp.FormData:
+    """A form; a pair is a file's name and its bytes."""
+    data = aiohttp.FormData(default_to_multipart=True)
+    for name, value in fields.items():
+        if isinstance(value, tuple):
+            data.add_field(name, io.BytesIO(value[1]), filename=value[0], content_type="application/octet-stream")
+        else:
+            data.add_field(name, value)
+    return data
+
+
+async def test_transcription_of_a_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As OpenAI's clients send it: the file's name says its format, model may be the pool."""
+    monkeypatch.setattr("lmtool.gateway.recordings.MAX_AUDIO_BYTES", limit := 1 << 20)
+    audio = b"RIFF\xff\r\n--\r\n\r\n--x"
+    sent = form(file=("speech.MP3", audio), language="en", model="default", response_format="json")
+    async with FakeUpstream(answering({"text": "Hello"})) as upstream, gateway(pool(member("a", upstream))) as running:
+        status, _, answer = await running.post(TRANSCRIBE, data=sent)
+        assert (status, answer["provider_response"]["text"]) == (200, "Hello")
+        passed_on = await fields_of(upstream.received[0])
+        file = passed_on.pop("file")
+        assert isinstance(file, UploadFile)
+        assert (file.filename, await file.read()) == ("audio.mp3", audio)
+        await file.close()
+        assert passed_on == {"model": "model-a", "response_format": "json", "language": "en"}
+        head = {"content-type": "multipart/form-data; boundary=x"}
+        wav = ("a.wav", b"RIFF")
+        wrong: list[tuple[int, str, dict[str, Any]]] = [
+            (400, "one file", {"data": form(language="en")}),
+            (400, "one file", {"data": form(audio=wav)}),
+            (400, "speaker is not known in the form", {"data": form(file=wav, speaker="1")}),
+            (400, "model is 'whisper-1'; expected default", {"data": form(file=wav, model="whisper-1")}),
+            (400, "response_format is 'srt'", {"data": form(file=wav, response_format="srt")}),
+            (400, "recording is empty", {"data": form(file=("a.wav", b""))}),
+            (415, "the file is 'a.txt'", {"data": form(file=("a.txt", b"x"))}),
+            (400, "Missing boundary", {"data": b"x", "headers": {"content-type": "multipart/form-data"}}),
+            (400, "Invalid multipart data", {"data": b"nonsense", "headers": head}),
+            (400, "breaks off", {"data": b"--x\r\nContent-Disposition: form-data; name=a\r\n\r\n1", "headers": head}),
+            (
+                400,
+                "breaks off",
+                {"data": b"--x\r\nContent-Disposition: form-data; name=a\r\n\r\n1\r\n--", "headers": head},
+            ),
+            (400, '"name" must be', {"data": b"--x\r\na: b\r\n\r\n1\r\n--x--", "headers": head}),
+            (400, "fields is 20", {"data": form(**{f"a{number}": "1" for number in range(21)})}),
+            (413, "the recording has more than", {"data": form(file=("a.wav", bytes(limit + 1)))}),
+            (413, "the request has more than", {"data": form(file=("a.wav", bytes(2 * limit)))}),
+        ]
+        for expected, sentence, options in wrong:
+            status, _, answer = await running.post(TRANSCRIBE, **options)
+            assert (status, answer["attempts"]) == (expected, []), sentence
+            assert sentence in answer["message"]
+        assert len(upstream.received) == 1
+
+
+async def fields_of(request: Received) -> dict[str, UploadFile | str]:
+    """The fields of the form that a provider got."""
+
+    async def body() -> AsyncGenerator[bytes, None]:
+        yield request.body
+
+    return dict(await MultiPartParser(Headers(request.headers), body()).parse())
+
+
 async def test_synthesis() -> None:
     """The answer is the audio, in the form that was asked for; a text in its place is malformed."""
     async with FakeUpstream() as upstream, gateway(pool(member("a", upstream))) as running:
@@ -141,13 +209,29 @@ async def test_images_and_sounds() -> None:
     assert (len(first.received), len(second.received)) == (0, 1)
 
 
+@pytest.mark.parametrize("kind", ["ollama", "cohere"])
+async def test_images_in_other_forms(kind: str) -> None:
+    """Ollama takes the data of images beside the text; Cohere takes parts as OpenAI's API has them. Neither hears."""
+    text = {"type": "text", "text": "What is it?"}
+    async with FakeUpstream() as upstream, gateway(pool(member("eye", upstream, kind))) as running:
+        body = {"message": {"role": "user", "content": [text, PICTURE, text]}}
+        status, _, answer = await running.post(MULTIMODAL, body)
+        assert (status, answer["provider_response"]["message"]["content"]) == (200, "Hello")
+        status, _, answer = await running.post(MULTIMODAL, {"message": {"role": "user", "content": [text, SOUND]}})
+        assert (status, "eye has no sounds" in answer["message"]) == (501, True)
+    [received] = upstream.received
+    content = "What is it?\nWhat is it?" if kind == "ollama" else [text, PICTURE, text]
+    images = {"images": ["iVBORw0="]} if kind == "ollama" else {}
+    assert received.json["messages"] == [{"role": "user", "content": content, **images}]
+
+
 async def test_nobody_sees() -> None:
     """Where no member takes images, that is said."""
     other = '{id: other, lmtp: {endpoint: "ws://127.0.0.1:1/"}}'
     async with FakeUpstream() as upstream, gateway(pool(member("here", upstream, "ollama"), other)) as running:
-        status, _, answer = await running.post(MULTIMODAL, {"message": {"role": "user", "content": [PICTURE]}})
+        status, _, answer = await running.post(MULTIMODAL, {"message": {"role": "user", "content": [REMOTE]}})
     assert status == 501
-    assert "here has no multimodal; other has no multimodal" in answer["message"]
+    assert "here has no image_urls; other has no image_urls" in answer["message"]
     assert not upstream.received
 
 
@@ -166,6 +250,19 @@ async def test_nobody_sees() -> None:
         (MULTIMODAL, {"message": {"role": "user", "content": []}}, 400, "message.content"),
         (MULTIMODAL, {"message": {"role": "user", "content": [{"type": "video"}]}}, 400, "message.content[0].type"),
         (MULTIMODAL, {"message": {"role": "user", "content": [{"type": "text"}]}}, 400, "message.content[0].text"),
+        (MULTIMODAL, {"message": {"role": "user", "content": [PICTURE | {"image_url": {}}]}}, 400, "image_url.url"),
+        (
+            MULTIMODAL,
+            {
+                "message": {
+                    "role": "user",
+                    "content": [{"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}],
+                }
+            },
+            400,
+            "message.content[0].image_url.url is 'file:///etc/passwd'",
+        ),
+        (MULTIMODAL, {"message": {"role": "user", "content": [SOUND | {"input_audio": {"data": "x"}}]}}, 400, "format"),
         (MULTIMODAL, {"message": {"role": "tool", "content": "a"}}, 400, "message.role"),
     ],
 )

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from tests.fake_upstream import BAD, FakeUpstream
-from tests.gateway.running import KEY, MESSAGE, Gateway, gateway, member, pool
+from tests.gateway.running import CHAT, KEY, MESSAGE, Gateway, gateway, member, pool
 
 TURN = '{"role": "user", "content": "x"}'
 HISTORY = [{"role": "system", "content": "Be brief."}, {"role": "assistant", "content": "Yes."}]
@@ -131,6 +131,48 @@ async def test_bad_input_is_refused_before_any_call(body: str, status: int, expe
         assert upstream.received == []
 
 
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ({"messages": [{"role": "god", "content": "x"}]}, "messages[0].role is god; expected one of system"),
+        ({"temperature": -3}, "temperature is -3"),
+        ({"temperature": 7.5}, "temperature is 7.5; expected a number from 0 to 2"),
+        ({"messages": None, "prompt": [1]}, "a pool takes messages, not token ids"),
+        ({"min_tokens": 4}, "it cannot have min_tokens"),
+        ({"model": "nix"}, "there is no pool 'nix'; pools here: default"),
+    ],
+)
+async def test_bad_input_over_lmtp_is_refused_before_any_call(own: dict[str, Any], expected: str) -> None:
+    """LMTP leaves roles and ranges to models; providers would refuse them, or not."""
+    usual = {"stream_id": 1, "model": "default", "messages": [{"role": "user", "content": "x"}], "text": True}
+    request = {name: value for name, value in (usual | own).items() if value is not None}
+    async with FakeUpstream() as upstream, gateway(pool(member("main", upstream))) as served:
+        async with served.session.ws_connect(f"{served.url}/") as socket:
+            await socket.send_str(f"GENERATE {json.dumps(request)}")
+            assert expected in json.loads((await socket.receive_str(timeout=10)).partition(" ")[2])[0]["error"]
+        assert upstream.received == []
+
+
+async def test_reasons_are_told_over_every_wire() -> None:
+    """Where an API has no place for attempts, its error's sentence names each member's outcome, in our words."""
+    broken = {"role": "user", "content": "\ud800"}
+    async with (
+        FakeUpstream(BAD["400"]) as one,
+        FakeUpstream(BAD["500"]) as two,
+        gateway(pool(member("a", one), member("b", two))) as served,
+    ):
+        _, _, reply = await served.post("/v1/chat/completions", CHAT)
+        assert "has answered (a status 400, b status 500); try again" in reply["error"]["message"]
+        two.usual = BAD["404"]
+        _, _, reply = await served.post("/v1/messages", CHAT | {"max_tokens": 5})
+        assert "refuses the request (a status 400, b status 404); change" in reply["error"]["message"]
+        calls = len(one.received) + len(two.received)
+        status, headers, reply = await served.post("/v1/default/chat", {"message": broken})
+        assert (status, "half of a surrogate pair" in reply["message"]) == (400, True)
+        assert headers["x-lmtool-attempts"].startswith("a the request has half of a surrogate pair? which UTF-8")
+        assert len(one.received) + len(two.received) == calls
+
+
 async def test_unknown_pools() -> None:
     """404 with the names that there are."""
     async with FakeUpstream() as upstream, gateway(pool(member("main", upstream))) as served:
@@ -169,15 +211,45 @@ async def test_the_state_of_the_pools() -> None:
             assert KEY not in json.dumps(state) + text
 
 
+OWN_PATHS = [
+    "/v1/language/default/chat",
+    "/v1/language/default/chat/",
+    "/v1/default/chat",
+    "/v1/default/chat/",
+    "/v1/language/",
+    "/v1/language/default/nothing",
+    "/v1/embeddings/default/embed/",
+    "/v1/speech/transcribers/default/",
+    "/v1/speech/synthesizers/default",
+    "/v1/multi/default/multimodal",
+]
+
+
 async def test_the_key_of_the_door_is_asked_for() -> None:
-    """As on every other route."""
+    """Under each of its paths in the unified API's form, under those of others in theirs."""
     async with FakeUpstream() as upstream, gateway(pool(member("main", upstream)), key="door") as served:
-        assert (await served.post("/v1/default/chat"))[0] == 401
-        status, _, reply = await served.post("/v1/language/default/chat")
-        assert (status, reply["name"], sorted(reply)) == (401, "invalid_api_key", ["attempts", "message", "name"])
+        for path in OWN_PATHS:
+            status, _, reply = await served.post(path)
+            assert (status, reply["name"], reply["attempts"]) == (401, "invalid_api_key", []), path
+            _, _, reply = await served.post(path, json={}, headers={"origin": "https://evil.example"})
+            assert reply["name"] == "foreign_origin"
+        for path in ("/v1/chat/completions", "/v1/embeddings", "/v1/messages", "/v1/audio/transcriptions"):
+            status, _, reply = await served.post(path)
+            assert (status, "error" in reply) == (401, True), path
         options = {"json": MESSAGE, "headers": {"authorization": "Bearer door"}}
         assert (await served.post("/v1/default/chat", **options))[0] == 200
         assert upstream.received[0].key == f"{KEY}-main"
+
+
+@pytest.mark.parametrize("path", OWN_PATHS)
+async def test_what_is_not_there(path: str) -> None:
+    """Another method, and a path that nobody has: errors in the unified API's form, with the methods there are."""
+    async with FakeUpstream() as upstream, gateway(pool(member("main", upstream))) as served:
+        async with served.session.put(served.url + path, json=MESSAGE) as response:
+            status, allowed, reply = response.status, response.headers.get("allow"), await response.json()
+        expected = (404, "route_not_found") if path.endswith("nothing") else (405, "method_not_allowed")
+        assert (status, reply["name"], reply["attempts"]) == (*expected, [])
+        assert allowed == {405: "GET" if path == "/v1/language/" else "POST"}.get(status)
 
 
 class TestSocket:
@@ -205,6 +277,24 @@ class TestSocket:
             texts = [part["chunk"]["provider_response"]["message"]["content"] for part in own]
             assert "".join(texts) == "Hello"
         assert [part["error"]["finish_reason"] for part in answered if "error" in part] == ["error", "error"]
+
+    async def test_bad_messages_are_answered_under_their_own_id(self) -> None:
+        """Whatever is wrong with them, and as text or as bytes; the socket stays open for the next one."""
+        bad = {"id": "1", "metadata": 7, "message": {"role": "god", "content": "x"}}
+        async with (
+            FakeUpstream() as upstream,
+            gateway(pool(member("main", upstream))) as served,
+            served.session.ws_connect(f"{served.url}/v1/language/default/chatStream") as socket,
+        ):
+            await socket.send_json(bad)
+            answer = await socket.receive_json(timeout=10)
+            assert (answer["id"], answer["metadata"]) == ("1", 7)
+            assert "message.role is 'god'" in answer["error"]["message"]
+            for data in (b"\x00\xff", b"[]", b'{"id": 5}'):
+                await socket.send_bytes(data)
+                assert (await socket.receive_json(timeout=10))["id"] is None
+            await socket.send_bytes(json.dumps({"id": "2", **MESSAGE}).encode())
+            assert (await socket.receive_json(timeout=10))["id"] == "2"
 
     async def test_a_client_that_leaves_ends_the_call(self) -> None:
         """The provider notices."""

@@ -60,6 +60,20 @@ def test_tokens_are_the_tokenizers_own(folder, size, eos):
     assert json.loads(backend.tokenizer.decode_str(tokens)) == json.loads(text)
 
 
+def test_marks_that_show_are_text(backend):
+    """An added token between angle brackets that is not special matches its text, as one token or as several."""
+    tokenizer = load_tokenizer(str(MODEL_DIR))
+    text = "<tool_call>\n{}\n</tool_call>"
+    template = backend.compile(constraint.regex(r"<tool_call>\n\{\}\n</tool_call>"))
+    tokens = tokenizer.encode_continuation(text)
+    assert tokens[0] == 1534
+    for written in (tokens, backend.tokenizer.tokenize_str(text)):
+        matcher = template.matcher.deep_copy()
+        assert matcher.try_consume_tokens(written) == len(written)
+        assert matcher.is_accepting()
+    assert backend.tokenizer.is_special_token(EOS[1])
+
+
 def test_size_grows_with_the_constraint(backend):
     """The estimate of memory counts the constraint's own length."""
     small, large = (backend.compile(constraint.choice([f"w{n}" for n in range(count)])) for count in (2, 2000))

@@ -9,6 +9,7 @@ import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import jsonschema
@@ -164,24 +165,32 @@ def test_a_tool_that_must_be_called(client: openai.OpenAI, choice: object) -> No
 
 
 def test_tools_that_may_be_called(client: openai.OpenAI) -> None:
-    """The embedded model was never told of tools: it answers in text, and the answer says why."""
-    tool = {"type": "function", "function": {"name": "f"}}
-    answer = client.chat.completions.create(model=MODEL, messages=FRANCE, temperature=0, tools=[tool])  # type: ignore[call-overload]
-    assert answer.choices[0].message.content == "The capital of France is Paris."
-    assert "says nothing of tools" in answer.warnings[0]
-    result = {"role": "tool", "tool_call_id": "1", "content": "Paris"}
-    called = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", **tool, "function": {"name": "f"}}]}
-    after = client.chat.completions.create(model=MODEL, messages=[*FRANCE, called, result], max_tokens=5)  # type: ignore[call-overload]
-    assert after.usage.prompt_tokens > answer.usage.prompt_tokens
+    """The embedded model calls a tool where the question is for it, else it answers; a tool's result is read."""
+    city = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    function = {"name": "get_weather", "description": "Get the current weather in a city.", "parameters": city}
+    ask: Any = {"model": MODEL, "temperature": 0, "tools": [{"type": "function", "function": function}]}
+    france = client.chat.completions.create(**ask, messages=FRANCE)
+    assert france.choices[0].message.content == "The capital of France is Paris."
+    question = {"role": "user", "content": "What is the weather like in Rome?"}
+    (choice,) = client.chat.completions.create(**ask, messages=[question]).choices
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
+    (call,) = choice.message.tool_calls
+    assert (call.function.name, json.loads(call.function.arguments)) == ("get_weather", {"city": "Rome"})
+    result = {"role": "tool", "tool_call_id": call.id, "content": '{"city": "Rome", "weather": "snowy"}'}
+    after = client.chat.completions.create(**ask, messages=[question, choice.message, result])
+    assert "snowy" in after.choices[0].message.content
 
 
 def test_a_form_beside_tools(client: openai.OpenAI) -> None:
-    """A model that makes no calls by itself answers in the form."""
+    """Whatever is drawn is an answer in the form, or a call that the strict tool's schema allows."""
     tool = {"type": "function", "function": {"name": "f", "strict": True, "parameters": SCHEMA}}
     form = {"type": "json_schema", "json_schema": {"name": "a", "strict": True, "schema": SCHEMA}}
     ask = {"model": MODEL, "messages": FRANCE, "temperature": 1.3, "tools": [tool], "response_format": form}
-    answer = client.chat.completions.create(**ask, max_tokens=200)  # type: ignore[call-overload]
-    jsonschema.validate(json.loads(answer.choices[0].message.content), SCHEMA)
+    for seed in range(3):
+        message = client.chat.completions.create(**ask, max_tokens=200, seed=seed).choices[0].message  # type: ignore[call-overload]
+        parts = [call.function.arguments for call in message.tool_calls or ()] or [message.content]
+        for part in parts:
+            jsonschema.validate(json.loads(part), SCHEMA)
 
 
 def test_a_parsed_answer(client: openai.OpenAI) -> None:

@@ -13,12 +13,22 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from lmtool.errors import ConnectError, ResourceError, UnknownModelError, UsageError
+from lmtool.errors import (
+    ConnectError,
+    LmtoolError,
+    OverloadedError,
+    RequestError,
+    ResourceError,
+    ServerError,
+    UnknownModelError,
+    UsageError,
+)
+from lmtool.interfaces import Sink, StreamHandle
 from lmtool.lmtp.balancer import Balancer
 from lmtool.lmtp.endpoint import parse
 from lmtool.lmtp.worker import Worker
 from lmtool.prompt_limits import PromptLimits
-from lmtool.streams import stream
+from lmtool.streams import refuse, stream
 from lmtool.types import (
     GenerateRequest,
     LoadProgress,
@@ -26,6 +36,7 @@ from lmtool.types import (
     ModelInfo,
     ModelPhase,
     SamplingParams,
+    ScoreRequest,
     TokenOutput,
 )
 from tests.lmtp.harness import PATIENCE, serving, until
@@ -150,6 +161,76 @@ async def test_no_worker_is_up() -> None:
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(balancer.info(), 0.3)
     await balancer.close()
+
+
+class Refusing(ScriptedModel):
+    """A model that refuses every request with an error, as long as there is one."""
+
+    error: LmtoolError | None = None
+
+    def submit(self, request: GenerateRequest | ScoreRequest, sink: Sink) -> StreamHandle:
+        """See `TokenModel`."""
+        if self.error is None:
+            return super().submit(request, sink)
+        self.requests.append(request)
+        return refuse(request.stream_id, sink, self.error)
+
+
+async def test_an_overloaded_worker_rests_and_returns() -> None:
+    """As a member of a pool: streams go to the others meanwhile, and the first one after the rest goes alone."""
+    first, second = Refusing(manual=True), Refusing()
+    async with balanced(first, second) as balancer:
+        first.error = OverloadedError("its queue is full")
+        [worker, other] = balancer._workers
+        assert [one.error_code for one in await outputs(balancer, asked((1,)))] == ["overloaded"]
+        assert 0 < worker.rest_seconds <= 1
+        for number in range(3):
+            assert (await outputs(balancer, asked((number, 2))))[-1].error is None
+        assert (len(first.requests), len(second.requests)) == (1, 3)
+
+        second.error = OverloadedError("its queue is full")
+        await outputs(balancer, asked((3,)))
+        [refused] = await outputs(balancer, asked((4,)))
+        assert (refused.error_code, "every worker that is up rests" in str(refused.error)) == ("overloaded", True)
+        assert (len(first.requests), len(second.requests)) == (1, 4)
+
+        first.error, worker.health.resting_until = None, 0.0  # its rest is over
+        alone: list[TokenOutput] = []
+        balancer.submit(asked((5,)), alone.extend)
+        await until(lambda: len(first.requests) == 2)
+        assert [one.error_code for one in await outputs(balancer, asked((6,)))] == ["overloaded"]
+        first.step()
+        await until(lambda: bool(alone))
+        assert worker.available
+        assert not other.available
+
+
+@pytest.mark.parametrize("error", [RequestError("no such thing"), ServerError("a fault of its own")])
+async def test_faults_of_a_worker_cost_its_budget(error: LmtoolError) -> None:
+    """Ten in a minute, then it rests; requests that are at fault themselves cost nothing."""
+    model = Refusing()
+    async with balanced(model) as balancer:
+        model.error = error
+        for number in range(10):
+            await outputs(balancer, asked((number,)))
+        model.error = None
+        [last, *_] = await outputs(balancer, asked((1,)))
+        assert last.error_code == (None if isinstance(error, RequestError) else "overloaded")
+
+
+async def test_a_stream_that_is_cancelled_frees_a_worker_that_it_was_alone_on() -> None:
+    """The next stream goes alone in its place."""
+    model = Refusing(manual=True)
+    async with balanced(model) as balancer:
+        model.error = OverloadedError("its queue is full")
+        await outputs(balancer, asked((1,)))
+        [worker] = balancer._workers
+        model.error, worker.health.resting_until = None, 0.0
+        found: list[TokenOutput] = []
+        handle = balancer.submit(asked((2,)), found.extend)
+        assert not worker.available
+        handle.cancel()
+        await until(lambda: worker.available)
 
 
 async def test_workers_of_ours_that_cannot_start_are_an_error() -> None:

@@ -36,10 +36,11 @@ PATHS: dict[Api, str] = {
     "ollama": "/api/chat",
     "cohere_v1": "/v1/chat",
     "cohere_v2": "/v2/chat",
+    "unified": "/v1/language/default/chat",
 }
 LINES = ("ollama", "cohere_v1")
 """APIs that stream JSON lines."""
-NO_LOGPROBS = ("messages", "cohere_v1", "cohere_v2")
+NO_LOGPROBS = ("messages", "cohere_v1", "cohere_v2", "unified")
 CONTENT_TYPES: dict[Form, str] = {
     "events": "text/event-stream",
     "lines": "application/x-ndjson",
@@ -168,11 +169,17 @@ def _whole(written: Written) -> dict[str, Any]:
         return {"message": {"content": first.text}, **logprobs, "done": True, "done_reason": first.reason}
     if written.api in ("cohere_v1", "cohere_v2"):
         return _cohere(written)
+    if written.api == "unified":
+        return {"model_id": "main", "provider_response": _unified(first.text) | {"finish_reason": first.reason}}
     choices = [
         _choice(written, number, choice.text, [token for group in choice.groups for token in group], choice.reason)
         for number, choice in enumerate(written.choices)
     ]
     return {"choices": choices}
+
+
+def _unified(text: str) -> dict[str, Any]:
+    return {"response_id": {"id": "r"}, "message": {"role": "assistant", "content": text}}
 
 
 def _cohere(written: Written) -> dict[str, Any]:
@@ -213,6 +220,8 @@ def _delta(written: Written, text: str, logprobs: list[dict[str, Any]]) -> tuple
         return "", {"message": {"content": text}, **({"logprobs": logprobs} if logprobs else {}), "done": False}
     if written.api == "cohere_v1":
         return "", {"event_type": "text-generation", "text": text}
+    if written.api == "unified":
+        return "", {"model_id": "main", "provider_response": _unified(text), "finish_reason": None}
     kind = "content-delta"
     return kind, {"type": kind, "index": 0, "delta": {"message": {"content": {"text": text}}}}
 
@@ -229,6 +238,8 @@ def _end(written: Written) -> tuple[str, dict[str, Any]]:
         return "message_delta", {"type": "message_delta", "delta": {"stop_reason": stop}}
     if written.api == "ollama":
         return "", {"message": {"content": ""}, "done": True, "done_reason": reason, "eval_count": 1}
+    if written.api == "unified":
+        return "", {"model_id": "main", "provider_response": _unified(""), "finish_reason": reason}
     whole = _cohere(written)
     if written.api == "cohere_v1":
         return "", {"event_type": "stream-end", "finish_reason": whole["finish_reason"], "response": whole}

@@ -12,7 +12,7 @@ from lmtool.providers.speech import has_speech
 
 PAGE = Path(__file__).parent.parent.parent / "lmtool/docs/gateway.md"
 COLUMNS = (OPENAI, AZURE, ANTHROPIC, COHERE_V1, COHERE_V2, OLLAMA)
-FEATURES = ("tools", "tool_choice", "response_format", "logprobs", "top_logprobs", "multimodal")
+FEATURES = ("tools", "tool_choice", "response_format", "logprobs", "top_logprobs", "images", "image_urls", "sounds")
 
 
 def row(name: str, cells: list[str]) -> str:

@@ -147,3 +147,11 @@ def test_every_event_is_one_line_of_json_with_its_time_and_name(event: object) -
 def test_counts_have_three_digits_at_most(number: int | None, text: str) -> None:
     """Numbers of weights have three digits at most."""
     assert count(number) == text
+
+
+def test_numbers_of_connections_say_whose_they_are() -> None:
+    """LMTP's connections and Evergreen's sessions are counted apart; a line, and its JSON, tell which it is."""
+    session = Finished(replace(DONE.request, protocol="evergreen", stream_id='"out"'))
+    assert request_line(session.request).startswith('evergreen#1/"out" GENERATE')
+    assert json.loads(as_json(session, "now"))["protocol"] == "evergreen"
+    assert "protocol" not in json.loads(as_json(DONE, "now"))

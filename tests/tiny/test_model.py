@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 
 from lmtool.tiny.path import MODEL_DIR
 from lmtool.tiny.recipe.categories import FIRST_PROMPTS, Case, Category, Result, categories, judge
-from lmtool.tiny.recipe.document import CALL_START, SPECIAL_TOKENS, TOOL_TOKENS
+from lmtool.tiny.recipe.document import SPECIAL_TOKENS, TOOL_TOKENS
 from lmtool.tiny.recipe.evaluate import Answers
 from lmtool.tiny.recipe.grading import (
     first_prompts,
@@ -103,12 +103,6 @@ class TestTokenizer:
 NAMES = [category.name for category in categories()]
 
 
-SECOND = pytest.mark.skipif(
-    SHIPPED.token_to_id(CALL_START) is None,
-    reason="the committed weights were trained on the first edition of the corpus",
-)
-
-
 @pytest.fixture(scope="module")
 def answers() -> Answers:
     """The shipped model, in float32."""
@@ -126,9 +120,7 @@ def results(answers: Answers) -> dict[str, Result]:
 class TestEvaluation:
     """Scores of the shipped model, and how they are computed."""
 
-    @pytest.mark.parametrize(
-        "name", [pytest.param(name, marks=[] if name == "first prompts" else SECOND) for name in NAMES]
-    )
+    @pytest.mark.parametrize("name", NAMES)
     def test_shipped_model_reaches_its_threshold(self, name: str, results: dict[str, Result]) -> None:
         """The embedded model answers enough of each category well."""
         assert results[name].passed, f"{results[name].share:.1%}: {results[name].failures[:5]}"

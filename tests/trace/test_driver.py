@@ -18,7 +18,8 @@ from lmtool.trace.driver import AnswerCounts, Driver, client_actions
 from lmtool.trace.events import Close, Done, Drop, Event, Frame, Open, Piece, Remark, Request, Response
 from lmtool.trace.exchanges import exchanges
 from lmtool.trace.matching import Matcher
-from lmtool.trace.player import Pace, Player
+from lmtool.trace.pace import Pace
+from lmtool.trace.player import Player
 from lmtool.trace.proxy import parse_target
 from tests.access.knocking import KEY, POLICY
 from tests.trace.conftest import generate, token, tokens

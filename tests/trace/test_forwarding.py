@@ -19,7 +19,8 @@ from lmtool.trace.exchanges import exchanges
 from lmtool.trace.forwarding import FrameForwarder, forward_http
 from lmtool.trace.http_stream import Head
 from lmtool.trace.matching import Matcher
-from lmtool.trace.player import Pace, Player
+from lmtool.trace.pace import Pace
+from lmtool.trace.player import Player
 from lmtool.trace.proxy import parse_target
 from tests.access.knocking import KEY, LET_IN, POLICY, Knock, http_answer
 from tests.trace.conftest import generate, token, tokens

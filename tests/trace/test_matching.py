@@ -96,8 +96,8 @@ def test_http_requests_match_by_method_path_and_body() -> None:
     body = JsonText("", {"model": "m", "messages": []}, "py")
     recorded = exchanges([Request(1, 1, "POST", "/v1/x", {}, body), Request(2, 1, "GET", "/v1/models", {})])
     matcher = Matcher(recorded)
-    assert matcher.match(IncomingRequest("POST /v1/x", {"messages": [], "model": "m"}, b"")) is recorded[0]
-    assert matcher.match(IncomingRequest("GET /v1/models", {}, b"")) is recorded[1]
-    assert isinstance(matcher.match(IncomingRequest("GET /v1/other", {}, b"")), Miss)
+    assert matcher.match(IncomingRequest("POST /v1/x", {"messages": [], "model": "m"}, b"", "http")) is recorded[0]
+    assert matcher.match(IncomingRequest("GET /v1/models", {}, b"", "http")) is recorded[1]
+    assert isinstance(matcher.match(IncomingRequest("GET /v1/other", {}, b"", "http")), Miss)
     assert recorded[0].kind == "POST /v1/x"
     assert recorded[1].text == b""

@@ -20,8 +20,9 @@ from lmtool.trace.chaos import Chaos
 from lmtool.trace.content import JsonText
 from lmtool.trace.events import Done, Event, Frame, Piece, Request, Response
 from lmtool.trace.exchanges import exchanges
-from lmtool.trace.matching import Matcher
-from lmtool.trace.player import OnMiss, Pace, Player
+from lmtool.trace.matching import Matcher, OnMiss
+from lmtool.trace.pace import Pace
+from lmtool.trace.player import Player
 from tests.access.knocking import KEY, LET_IN, PAGE_LET_IN, POLICY, REFUSED, Knock, http_answer, socket_status
 from tests.trace.conftest import generate, token, tokens
 

@@ -19,9 +19,17 @@ from websockets.http11 import Response as Answer
 from lmtool.access.outgoing import key_in
 from lmtool.access.policy import AccessPolicy
 from lmtool.errors import UsageError
-from lmtool.trace.events import Close, Drop, Event, Frame, Open, Piece, Request, Response
+from lmtool.evergreen.codec import encode, encode_json
+from lmtool.evergreen.messages import SessionMessage
+from lmtool.evergreen.server import EvergreenServer, Plugs
+from lmtool.trace.driver import Driver, client_actions
+from lmtool.trace.events import Close, Drop, Event, Frame, Message, Open, Piece, Request, Response
 from lmtool.trace.proxy import Proxy, Target, parse_target
+from lmtool.trace.sessions import session_actions
 from tests.access.knocking import KEY, LET_IN, POLICY, REFUSED, http_answer, socket_status
+from tests.evergreen.harness import leaf, registry
+from tests.evergreen.test_websocket import ASK, closing, value
+from tests.lmtp.harness import listening
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -108,6 +116,33 @@ async def test_messages_pass_and_are_told(compression: str | None) -> None:
     assert isinstance(opened, Open)
     assert opened.facts["path"] == "/"
     assert running.events[-1] == Close(running.events[-1].time, 1, "client", 1000, "")
+
+
+@pytest.mark.parametrize("compression", [None, "deflate"])
+async def test_sessions_are_kept_as_messages(compression: str | None) -> None:
+    """Frames of `/evergreen`, of both kinds, are kept as a server of ours keeps them; what is no message, as it is."""
+    server = EvergreenServer(Plugs(registry()))
+    async with listening(server) as port, proxy_to(f"ws://127.0.0.1:{port}/") as proxy:
+        async with connect(f"ws://127.0.0.1:{proxy.port}/evergreen", compression=compression) as client:
+            await client.send(encode_json(SessionMessage((leaf("in", "jam"),))))
+            await client.send(encode(SessionMessage(actions=ASK.actions)))
+            assert await value(client, "out") == b"JAM"
+            await client.send("this is no message")
+            assert (await closing(client))[0] == 4400
+        await proxy.told(Close)
+    opened, *messages, closed = proxy.events
+    assert isinstance(opened, Open)
+    assert opened.facts["protocol"] == "evergreen"
+    assert [type(event) for event in messages[:2]] == [Message, Message]
+    assert messages[-1].content == "this is no message"
+    assert [one.outputs for one in session_actions(messages)] == [{"text": (("text/plain", b"JAM"),)}]
+    assert isinstance(closed, Close)
+    assert (closed.code, closed.by) == (4400, "server")
+    again: list[Event] = []
+    async with listening(EvergreenServer(Plugs(registry()))) as port:
+        driver = Driver(parse_target(f"ws://127.0.0.1:{port}/"), again.append, timeout=10)
+        assert await driver.run(client_actions(proxy.events)) == ""
+    assert [type(event) for event in again] == [type(event) for event in proxy.events]
 
 
 def _port(server: object) -> int:

@@ -108,6 +108,28 @@ def test_the_tree():
         (1, "0 bytes …"),
         (0, "▸ response 0 bytes …"),
     ]
+    assert started.nodes.prompt_end() == ""
     node = TraceNode("n")
     node.children[0] = [TraceNode("m")] * 1000
     assert len(list(ActionNodes({"in": node}, {}).lines())) == MAX_LINES
+
+
+def test_the_end_of_a_prompt():
+    """The last leaf of the inputs as far as it has come, also where it comes after its action; a loop has an end."""
+    events = [
+        message(">", {"id": "p", "childIds": ["a"], "continued": True}, leaf("a", "Earlier"), actions=(action(),)),
+        message(">", {"id": "p", "seq": 1, "childIds": ["turn"]}, {"id": "turn", "childIds": ["b"]}),
+        message(">", leaf("b", "Who is")),
+        message(">", leaf("b", " winning?", 1)),
+    ]
+    answers, ends = Answers(stream_of), []
+    nodes = None
+    for event in events:
+        for found in answers.follow(event):
+            nodes = found.nodes if isinstance(found, RequestStarted) else nodes
+        ends.append(nodes.prompt_end())
+    assert ends == ["Earlier", "", "Who is", "Who is winning?"]
+    node = TraceNode("n")
+    node.children[0] = [node]
+    assert ActionNodes({"in": node}, {}).prompt_end() == ""
+    assert ActionNodes({}, {}).prompt_end() == ""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lmtool.trace.events import Done, Response
 from lmtool.tui.documents.detail import DetailDocument
 from lmtool.tui.styles import ASCII, UNICODE
 from tests.trace.test_session_actions import action, leaf, message
@@ -173,6 +174,23 @@ class TestDetail:
         piece = sse(0.1, {"choices": [{"delta": {"content": "🙂"}, "logprobs": {"content": entries}}]})
         shown = shown_of(asked(0.0, "/v1/chat/completions"), piece)
         assert "⟨f0 9f⟩ ⟨99 82⟩ → 🙂" in shown.splitlines()[1]
+
+
+ATTEMPTS = "main timeout 1200ms, backup ok 86ms"
+
+
+def test_who_answered_for_a_gateway() -> None:
+    """The member and every call, by the header on any route; on the unified API's the member by its replies too."""
+    head = Response(0.05, 1, 200, "OK", {"x-lmtool-attempts": ATTEMPTS, "content-type": "text/event-stream"})
+    ended = Done(0.2, 1)
+    shown = shown_of(asked(0.0, "/v1/chat/completions"), head, sse(0.1, chunk("Hi")), ended, columns=80)
+    assert "answered by backup  main timeout 1200ms  backup ok 86ms" in shown
+    piece = {"model_id": "backup", "provider_response": {"message": {"content": "Hi"}}, "finish_reason": None}
+    unified = asked(0.0, "/v1/language/default/chat")
+    assert "answered by backup" in shown_of(unified, sse(0.1, piece))
+    failed = {"name": "answer_broken", "message": "the answer of backup broke off", "attempts": []}
+    shown = shown_of(unified, sse(0.1, piece), sse(0.2, failed), columns=80)
+    assert "the answer of backup broke off" in shown
 
 
 def test_nodes_of_an_action():

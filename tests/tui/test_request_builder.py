@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lmtool.errors import UsageError
 from lmtool.lmtp.codec import decode_request
 from lmtool.trace.content import JsonText
-from lmtool.trace.events import Blob, Frame, Vocab
+from lmtool.trace.events import Blob, Frame, Message, Vocab
 from lmtool.trace.header import Header
 from lmtool.trace.writer import TraceWriter
 from lmtool.tui.event_store import TraceFile
@@ -306,3 +306,14 @@ class TestScoredText:
         made = side(*plain(1), ask=generate(0.0, prompt={"$redacted": "prompt", "n": 3}))
         with pytest.raises(Exception, match="cannot be sent again"):
             editable_text(made.view, made.stream)
+
+
+def test_an_action_is_not_sent_alone() -> None:
+    """What an Evergreen action needs are nodes of its session: that, and what can be sent, is said in a sentence."""
+    message = Message(0.0, ">", 1, {"actions": [{"name": "GENERATE", "outputs": [{"name": "response", "id": "r"}]}]})
+    chunk = {"metadata": {"mimetype": "text/plain"}, "data": "SGk="}
+    made = view(message, Message(0.1, "<", 1, {"nodeFragments": [{"id": "r", "chunkFragment": chunk}]}))
+    for ask in (lambda: request_of(made, made.state.streams[0]), lambda: branch(made, 0, 5)):
+        with pytest.raises(UsageError, match="cannot be sent again alone") as refused:
+            ask()
+        assert "trace drive" in refused.value.sentence

@@ -1,1 +1,1 @@
-"""Commands below `lmtool bench`: engine, serve."""
+"""Commands below `lmtool bench`: engine, serve, gateway, inspect."""

@@ -10,7 +10,7 @@ from lmtool.option import option
 if TYPE_CHECKING:
     from lmtool.cli.common_options import Common
 
-GRPC = option(None, "Reach the server by gRPC at this address, in place of -e.", metavar="HOST:PORT")
+GRPC = option(None, "Reach the server by gRPC there, in place of -e; grpcs://HOST:PORT with TLS.", metavar="HOST:PORT")
 
 
 def address(common: Common, grpc: str | None) -> str:
@@ -19,4 +19,4 @@ def address(common: Common, grpc: str | None) -> str:
         return common.address
     if common.endpoint is not None and "--endpoint" not in common.origins:  # from settings, it is only a default
         raise UsageError("-e and --grpc are two addresses", "give one of them")
-    return f"grpc://{grpc.removeprefix('grpc://')}"
+    return grpc if grpc.startswith(("grpc://", "grpcs://")) else f"grpc://{grpc}"

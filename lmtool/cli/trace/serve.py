@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from lmtool.cli.common_options import Common
-from lmtool.cli.trace.files import read_exchanges
+from lmtool.cli.trace.files import read_requests
 from lmtool.option import option
 from lmtool.serving.config import AccessConfig, ListenConfig
 
@@ -19,6 +19,9 @@ async def serve(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Traces whose requests can be answered.")],
     host: str = option("127.0.0.1", "Interface to listen on; 0.0.0.0 is every one."),
     port: int = option(8080, "0 takes a free one.", short="-p", minimum=0, maximum=65535),
+    grpc_port: int | None = option(
+        None, "Play Evergreen sessions over gRPC on this port too; 0 takes a free one.", minimum=0, maximum=65535
+    ),
     match: Literal["exact", "prompt", "order"] = option(
         "exact", "All fields, only model and prompt, or the n-th answer for the n-th request."
     ),
@@ -42,13 +45,14 @@ async def serve(
     from lmtool.trace.chaos import Chaos
     from lmtool.trace.chaos import parse as parse_chaos
     from lmtool.trace.matching import Matcher
-    from lmtool.trace.player import Pace, Player
+    from lmtool.trace.pace import Pace
+    from lmtool.trace.player import Player
     from lmtool.trace.proxy import parse_target
 
     if (to is None) == (on_miss == "forward"):
         raise UsageError("--on-miss forward and --to URL belong together", "give both, or neither")
     out, pace, trouble = common.output(), Pace(parse_speed(speed), max_gap), Chaos(parse_chaos(chaos), seed)
-    recorded = [exchange for file in files for exchange in read_exchanges(out, file)]
+    recorded = [exchange for file in files for exchange in read_requests(out, file)]
     matcher = Matcher(recorded, match, ignore=ignore or (), reuse=reuse)
     target = None if to is None else parse_target(to, common.api_key)
     place = ListenConfig(host, port)
@@ -56,12 +60,17 @@ async def serve(
     for sentence in policy.warnings(public=place.public):
         out.warn(sentence)
     player = Player(matcher, pace, "error" if on_miss == "forward" else on_miss, out.warn, trouble, target, policy)
+    if grpc_port is not None and player.sessions is None:
+        raise UsageError("--grpc-port plays Evergreen sessions, and there is none in these recordings", "leave it out")
     sockets = listening.bind(place)
     await player.listen(sockets)
+    over_grpc = None if grpc_port is None or player.sessions is None else await player.sessions.listen(host, grpc_port)
     with interrupts.watch() as interrupt:
         out.note(
             f"answering {len(recorded)} recorded requests at {listening.url(place, sockets)}    Ctrl-C ends it", ""
         )
+        if over_grpc is not None:
+            out.note(f"and Evergreen over gRPC at {over_grpc}", "")
         await interrupt.first.wait()
     await player.close()
     unused = len(matcher.unused)

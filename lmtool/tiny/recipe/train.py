@@ -55,9 +55,9 @@ class Settings:
     """Folder for checkpoints."""
     out: Path = MODEL_DIR
     """Folder for the finished model."""
-    tokens: int = 24_000_000
+    tokens: int = 18_000_000
     """Tokens to read, padding included."""
-    minutes: float = 85.0
+    minutes: float = 95.0
     """Time limit of all steps together, in minutes; 0 for none."""
     pause: float = 0.0
     """Minutes after which this part of the run ends with a checkpoint; 0 for none."""

@@ -196,7 +196,7 @@ class DetailDocument(ViewDocument):
             phrases.append(Run(f"{_ids(stream.ruled_out)} forbidden", "accent"))
         if row is not None and stream.logprobs_mode == "biased" and self._is_forced(row, stream):
             phrases.append(Run("forced: nothing else was allowed", "accent"))
-        lines = flow(phrases, columns) + self._nodes(stream, columns)
+        lines = flow(phrases, columns) + _members(stream, columns) + self._nodes(stream, columns)
         return lines + ([[Run(visible(stream.error), "error")]] if stream.error else [])
 
     @staticmethod
@@ -209,6 +209,19 @@ class DetailDocument(ViewDocument):
         """Whether no other token was possible: alternatives were requested, and there is none."""
         alone = len(self._view.measures.alternatives(row)) == 1 and (stream.top_logprobs or 0) > 1
         return alone and self._view.state.tokens.logprob(row) == 0
+
+
+def _members(stream: Stream, columns: int) -> list[Line]:
+    """Which member of a gateway's pool answered, and every call that the gateway made."""
+    attempts = [visible(attempt) for attempt in stream.attempts.split(", ") if attempt]
+    answered = [attempt.partition(" ")[0] for attempt in attempts if _succeeded(attempt)]
+    member = visible(stream.member) or next(iter(answered), "")
+    phrases = [Run(f"answered by {member}", "accent")] if member else []
+    return flow([*phrases, *(Run(one, "dim" if _succeeded(one) else "error") for one in attempts)], columns)
+
+
+def _succeeded(attempt: str) -> bool:
+    return attempt.split(" ")[1:2] == ["ok"]
 
 
 def _bytes(spelling: bytes | None) -> str:
