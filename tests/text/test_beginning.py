@@ -68,9 +68,13 @@ class TestConversations:
         assert begins(TINY, chat, longer) >= len(TINY.encode(self.USER.content)) - 2
 
     def test_a_closed_turn(self) -> None:
-        """What follows a user's turn is the assistant's: all that the template writes is known."""
+        """What follows a user's turn is the assistant's: all that the template writes is known.
+
+        But for its last line break, where the tokenizer has a token of two, which an answer may begin with.
+        """
         chat = ChatPrompt((self.USER,))
-        assert begins(TINY, chat, chat, closed=True) == len(TINY.encode_prompt(chat))
+        merged = len(TINY.encode("\n\n")) == 1
+        assert begins(TINY, chat, chat, closed=True) == len(TINY.encode_prompt(chat)) - merged
 
     @pytest.mark.parametrize("tokens", [None, (41, 86)])
     def test_behind_an_answer(self, tokens: tuple[int, ...] | None) -> None:
