@@ -9,7 +9,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, TypeAlias
 
-from lmtool.errors import LmtoolError, ResourceError, ServerError
+from lmtool.errors import LmtoolError, RequestError, ResourceError, ServerError
 from lmtool.interfaces import LoadedModel, current_limits
 from lmtool.prompt_limits import limits_of
 from lmtool.streams import DeferredHandle, failure, refuse
@@ -122,6 +122,8 @@ class TextModel:
     def _start(self, prepared: _Prepared, sink: Sink) -> StreamHandle:
         if prepared.detokenizer is None:
             return self._inner.submit(prepared.request, sink)
+        if prepared.stops is not None and prepared.stops.matched is not None:  # by what counts as generated
+            return _ended(prepared, prepared.stops.matched, sink)
         channel = self._channels.get(sink)
         if channel is None:
             on_empty = partial(self._channels.pop, sink, None)
@@ -157,7 +159,9 @@ class TextModel:
 class _Prepared:
     """A request with ids in place of texts, and what turns its outputs back into text."""
 
-    __slots__ = ("check", "constraint", "detokenizer", "prompt_tokens", "request", "shows_text", "stop_ids", "stops")
+    __slots__ = (
+        "check", "constraint", "detokenizer", "prompt_tokens", "request", "shows_text", "stop_ids", "stops", "written",
+    )  # fmt: skip
 
     def __init__(self, request: Request, tokenizer: Tokenizer, check: AnswerCheck | None) -> None:
         """Tokenize. Raises `RequestError` for messages without a template, or refused by it, and for bad stops.
@@ -181,6 +185,27 @@ class _Prepared:
             ids = tuple(tokenizer.encode_continuation(scored)) if isinstance(scored, str) else scored
             self.request = replace(request, prompt=prompt, scored=ids, text=False)
         self.detokenizer = tokenizer.detokenizer(prompt) if self.shows_text or stops or check else None
+        self.written = ""
+        self._replay(request.generated if isinstance(request, GenerateRequest) else ())
+
+    def _replay(self, generated: Sequence[int]) -> None:
+        """Bring text and stop strings to where the stream stood behind these ids; what was shown is `written`.
+
+        A character that is open there, or text that may become a stop string, is shown with what follows. Raises
+        `RequestError` where the stream had ended before the last of the ids.
+        """
+        if self.detokenizer is None or not generated:
+            return
+        shown = []
+        for index, token in enumerate(generated):
+            if self.stops is not None and self.stops.matched is not None:
+                raise RequestError(
+                    f"generated goes on at index {index}, behind the stop string {self.stops.matched!r}",
+                    "send the ids of one stream, as they came",
+                )
+            text = self.detokenizer.push(token)
+            shown.append(text if self.stops is None else self.stops.push(text))
+        self.written = "".join(shown)
 
 
 class _Channel:
@@ -199,7 +224,7 @@ class _Channel:
     def start(self, prepared: _Prepared, detokenizer: Detokenizer, inner: TokenModel) -> StreamHandle:
         inner_id = next(self._inner_ids)
         handle = inner.submit(replace(prepared.request, stream_id=inner_id), self._inner_sink)
-        stream = self._streams[inner_id] = _Stream(prepared, detokenizer, handle)
+        stream = self._streams[inner_id] = _Stream(prepared, detokenizer, handle, written=[prepared.written])
         return stream
 
     def _take(self, outputs: Sequence[TokenOutput]) -> None:
@@ -316,6 +341,7 @@ class _Stream:
             usage,
             warnings=warnings,
             stopped_by=stopped_by,
+            seed=output.seed,
         )
         if cut:
             self.cut = event
@@ -365,6 +391,17 @@ def _cut(stopped_by: str | int) -> str:
     return f"the answer was cut at {what}, before its constraint had ended it"
 
 
+def _ended(prepared: _Prepared, matched: str, sink: Sink) -> StreamHandle:
+    """End a stream that goes on behind its stop string."""
+    usage = Usage(prepared.prompt_tokens, 0)
+    handle = DeferredHandle(prepared.request.stream_id, sink)
+    text = "" if prepared.shows_text else None
+    handle.end(
+        TokenOutput(prepared.request.stream_id, text=text, finish_reason="stop", usage=usage, stopped_by=matched)
+    )
+    return handle
+
+
 def _plain(request: Request) -> bool:
     """Whether a request has ids only and asks for no text."""
     if request.text or not isinstance(request.prompt, tuple):
@@ -374,5 +411,6 @@ def _plain(request: Request) -> bool:
 
 def _text_size(request: Request) -> int:
     """Return how many characters must be tokenized."""
-    scored = "" if isinstance(request, GenerateRequest) else request.scored
-    return prompt_size(request.prompt) + (len(scored) if isinstance(scored, str) else 0)
+    if isinstance(request, GenerateRequest):
+        return prompt_size(request.prompt) + len(request.generated)
+    return prompt_size(request.prompt) + (len(request.scored) if isinstance(request.scored, str) else 0)
