@@ -185,14 +185,9 @@ class Stream:
         return self.sequence.generates and not self.sent and len(self.sequence.tokens) > self.sequence.prompt_length
 
     def advance_over_generated(self) -> LmtoolError | None:
-        """Advance the constraint over the ids that count as generated; why that is not possible, or None.
-
-        What of them was forced, and what is still to come of a run of forced ids, is found as it was found while they
-        were generated.
-        """
+        """Advance the constraint over the ids that count as generated; why that is not possible, or None."""
         assert self.guide is not None
-        start, forced = self.sequence.prompt_length, list[int]()
-        for index, token in enumerate(self.sequence.tokens[start:]):
+        for index, token in enumerate(self.sequence.tokens[self.sequence.prompt_length :]):
             self.guide.advance(token)
             problem = self.guide.error()
             if isinstance(problem, ConstraintTooComplexError):
@@ -202,8 +197,7 @@ class Stream:
                     f"generated has {token} at index {index}, which the constraint forbids there",
                     "send the ids of one stream under the same constraint, as they came",
                 )
-            forced = forced[1:] if forced[:1] == [token] else self._forced_next()
-        self.forced_tokens = forced
+        self.forced_tokens = self._forced_next()
         return None
 
     def _forced_next(self) -> list[int]:

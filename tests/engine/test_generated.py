@@ -205,7 +205,8 @@ SCHEMA = {
 FREE = SamplingParams(max_tokens=40, temperature=1.5, seed=5, top_logprobs=3)
 TEXTS = {
     "schema": (constraint.json_schema(SCHEMA), replace(FREE, max_tokens=80)),
-    "schema, raw": (constraint.json_schema(SCHEMA), replace(FREE, max_tokens=80, logprobs_mode="raw")),
+    "schema, hot": (constraint.json_schema(SCHEMA), replace(FREE, max_tokens=80, temperature=30.0)),
+    "schema, raw": (constraint.json_schema(SCHEMA), replace(FREE, max_tokens=80, temperature=9.0, logprobs_mode="raw")),
     "schema, cut": (constraint.json_schema(SCHEMA), replace(FREE, stop=('"city":"', "zz"))),
     "regex": (constraint.regex("(é|ü|🙂){4,12} [0-9]{3}"), FREE),
     "choice": (constraint.choice(["a long choice", "a long chain", "another"]), FREE),
