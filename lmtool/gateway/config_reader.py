@@ -172,7 +172,7 @@ def _cache(section: Section) -> CacheConfig:
         section.seconds("max_age", base.max_age),
         section.flag("sampled", default=base.sampled),
     )
-    if kind == "sqlite" and cache.path is None:
+    if kind == "sqlite" and section.lacks("path"):
         section.fault(f"{section.path} has no path; a cache of kind sqlite needs one")
     section.close()
     return cache

@@ -52,7 +52,8 @@ def read_id(section: Section) -> str:
     """The id of a pool or model; empty, with a fault, where there is none."""
     name = section.text("id")
     if name is None:
-        section.fault(f"{section.path} has no id")
+        if section.lacks("id"):
+            section.fault(f"{section.path} has no id")
         return ""
     if not _ID.fullmatch(name):
         section.fault(f"{section.place('id')} is {name!r:.80}; expected up to 64 letters, digits and signs . _ -", "id")
@@ -170,9 +171,9 @@ def _lmtp(own: Section) -> _Model | None:
     from lmtool.lmtp.endpoint import parse as parse_endpoint
 
     endpoint, key = own.text("endpoint"), own.secret("api_key")
-    if endpoint is None:
+    if own.lacks("endpoint"):
         own.fault(f"{own.path} has no endpoint; expected ws://HOST:PORT/ or HOST:PORT")
-    else:
+    if endpoint is not None:
         try:
             parse_endpoint(endpoint)
         except LmtoolError as error:
@@ -186,7 +187,7 @@ def _litellm(kind: str, own: Section, default_model: str | None) -> _Model:
     model, defaults = own.text("model") or default_model, own.value("default_params") or {}
     if importlib.util.find_spec("litellm") is None:
         own.fault(f"{own.path} needs the package litellm; install it:  {INSTALL_LITELLM}")
-    if model is None:
+    if model is None and own.lacks("model"):
         own.fault(f"{own.path} has no model")
     arguments: dict[str, object] = {}
     names = (
@@ -221,7 +222,7 @@ def _http(kind: str, own: Section, default_model: str | None) -> _Model | None:
     )
     model, values = own.text("model") or default_model, own.value("default_params") or {}
     own.close()
-    if model is None:
+    if model is None and own.lacks("model"):
         own.fault(f"{own.path} has no model")
     try:
         provider = provider_for(kind, settings)
@@ -229,7 +230,7 @@ def _http(kind: str, own: Section, default_model: str | None) -> _Model | None:
     except LmtoolError as error:
         own.fault(f"{own.path}: {error.sentence}")
         return None
-    if key is None and (provider.key_required or url.startswith("https://api.openai.com/")):
+    if own.lacks("api_key") and (provider.key_required or url.startswith("https://api.openai.com/")):
         own.fault(f'{own.path} has no api_key; expected one, such as "${{env:NAME}}"')
     defaults: dict[str, object] = {}
     for name, value in values.items() if isinstance(values, dict) else ():

@@ -128,6 +128,10 @@ class Section:
             return None
         return node
 
+    def lacks(self, key: str) -> bool:
+        """Whether there is no value: one that cannot be read is a fault of its own, told already."""
+        return self.value_node(key) is None
+
     def text(self, key: str) -> str | None:
         """A scalar's text, references expanded; None where there is none."""
         template = self.template(key)

@@ -211,6 +211,21 @@ pools:
     assert "did you mean weight?" in found[1]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'id: "${env:NO_SUCH}", local: {}',
+        'id: a, openai: {model: m, api_key: "${env:NO_SUCH}"}',
+        'id: a, ollama: {model: "${env:NO_SUCH}"}',
+        'id: a, lmtp: {endpoint: "${env:NO_SUCH}"}',
+    ],
+)
+def test_a_variable_that_is_missing_is_one_fault(text: str) -> None:
+    """What depends on it is not said to be missing as well."""
+    (fault,) = faults(model(f"{{{text}}}"))
+    assert "the environment variable NO_SUCH is not set" in fault
+
+
 def test_aliases_of_aliases_are_bounded() -> None:
     """A small file must not become a large one."""
     lines = ["a0: &a0 [x, x]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 40))]
