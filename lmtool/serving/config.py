@@ -6,7 +6,7 @@ import socket
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lmtool.access.credentials import checked_key
 from lmtool.access.names import host_name, is_loopback, machine_names, normal_origin
@@ -20,7 +20,7 @@ from lmtool.serving.model_names import AUTO, served
 from lmtool.types import ModelEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from lmtool.engine.model_slot import ServedModel
     from lmtool.gateway.config import GatewayConfig
@@ -63,6 +63,14 @@ class ModelsConfig:
     )
     extra_models: tuple[str, ...] = ()
     """Further folders and hub names, loaded at the start as well, as far as there is room."""
+
+    @classmethod
+    def of(cls, model: str | Sequence[str] | None, **options: Any) -> ModelsConfig:
+        """One model or several, with these options. Raises what `check` raises."""
+        named: Sequence[str | None] = (model,) if isinstance(model, str) else model or (None,)
+        config = cls(named[0], extra_models=tuple(name for name in named[1:] if name is not None), **options)
+        config.check()
+        return config
 
     def check(self) -> None:
         """Raise `UsageError`, `FileError` or `ModelLoadError` for what cannot work, before anything is loaded."""
