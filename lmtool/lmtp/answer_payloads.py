@@ -39,7 +39,7 @@ def write_output(output: TokenOutput, *, extended: bool) -> bytes:
     """
     stream_id = msgspec.Raw(str(output.stream_id).encode())
     if output.error is not None:
-        return _error_entry(stream_id, output.error, output.error_code if extended else None)
+        return _error_entry(stream_id, output.error, output.error_code if extended else None, output.attempts)
     if output.named_tokens or output.tool_calls:
         return json_text.dump(_text_entry(stream_id, output))
     has_token, alternatives = output.token is not None, output.top_logprobs
@@ -53,6 +53,7 @@ def write_output(output: TokenOutput, *, extended: bool) -> bytes:
             UNSET if output.text is None else output.text,
             output.usage if extended and output.usage is not None else UNSET,
             output.warnings if extended and output.warnings else UNSET,
+            output.attempts or UNSET,
         )
     )
 
@@ -68,6 +69,7 @@ class _WrittenEntry(msgspec.Struct, gc=False):
     text: str | UnsetType
     usage: Usage | UnsetType
     warnings: tuple[str, ...] | UnsetType
+    attempts: str | UnsetType
 
 
 def _text_entry(stream_id: msgspec.Raw, output: TokenOutput) -> dict[str, object]:
@@ -109,10 +111,12 @@ def write_message(message: ModelInfoAnswer | ModelsAnswer | RequestFailed | Prog
             return json_text.dump({"stream_id": stream_id, "ignored": message.fields})
 
 
-def _error_entry(stream_id: msgspec.Raw, error: str, error_code: str | None) -> bytes:
+def _error_entry(stream_id: msgspec.Raw, error: str, error_code: str | None, attempts: str = "") -> bytes:
     entry: dict[str, object] = {"stream_id": stream_id, "error": error}
     if error_code is not None:
         entry["error_code"] = error_code
+    if attempts:
+        entry["attempts"] = attempts
     return json_text.dump(entry)
 
 
@@ -151,6 +155,7 @@ class _Fields(msgspec.Struct, kw_only=True):
     warnings: tuple[str, ...] | None = None
     tokens: list[_NamedToken] | None = None
     tool_calls: tuple[ToolCallPart, ...] | None = None
+    attempts: str = ""
 
 
 class _Entry(_Fields, kw_only=True):
@@ -204,6 +209,7 @@ def _output(stream_id: str, entry: _Fields) -> TokenOutput:
         entry.warnings or (),
         named_tokens=() if entry.tokens is None else tuple([token.token() for token in entry.tokens]),
         tool_calls=entry.tool_calls or (),
+        attempts=entry.attempts,
     )
 
 
