@@ -305,7 +305,7 @@ class Server:
 
 @asynccontextmanager
 async def serve(
-    model: str | None = None,
+    model: str | Sequence[str] | None = None,
     *,
     host: str = "127.0.0.1",
     port: int = 0,
@@ -320,10 +320,10 @@ async def serve(
 ) -> AsyncIterator[Server]:
     """A server in this process, as long as the block lasts: `async with lmtool.serve("gpt2") as server`.
 
-    model: a local folder, a hub name, `auto`, or None for the embedded model. port: 0 takes a free one. The other
-    arguments are those of `lmtool serve`; engine: fields of `EngineConfig`. Entered once the model answers. Leaving
-    ends what still runs; `Server.drain` before that lets it end by itself. Raises what `load` raises, `ResourceError`
-    for a port that cannot be had, and `UsageError` for a host that other machines reach without `api_key` or `no_auth`.
+    model: a folder, a hub name, a list of these, `auto`, or None for the embedded model. port: 0 takes a free one. The
+    other arguments are those of `lmtool serve`; engine: fields of `EngineConfig`. Entered once the models answer.
+    Leaving ends what still runs; `Server.drain` lets it end before. Raises what `load` raises, `ResourceError` for a
+    port that cannot be had, `UsageError` for a host that other machines reach without `api_key` or `no_auth`.
     """
     from lmtool.engine.config import EngineConfig
     from lmtool.serving.composition import need_serve_packages
@@ -332,7 +332,7 @@ async def serve(
     from lmtool.serving.service import Service
 
     need_serve_packages()
-    models = ModelsConfig(model, tuple(served_model_name), tuple(allow_model))
+    models = ModelsConfig.of(model, served_model_name=tuple(served_model_name), allow_model=tuple(allow_model))
     listen = ListenConfig(host, port)
     access = AccessConfig(tuple(allow_origin), tuple(allow_host), no_auth).policy(listen, api_key)
     service = Service(ServiceConfig(models, EngineConfig(**engine), access=access))

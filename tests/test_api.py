@@ -142,7 +142,7 @@ async def test_a_model_that_is_not_there() -> None:
         async with lmtool.load("./nope"):
             pass
     with pytest.raises(ModelLoadError, match=r"'\./nope'"):
-        async with lmtool.serve("./nope"):
+        async with lmtool.serve(["lmtool-tiny", "./nope"]):
             pass
 
 

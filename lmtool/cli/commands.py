@@ -40,7 +40,7 @@ class Group:
 
 
 TREE: tuple[Command | Group, ...] = (
-    Command("serve", "serve", "Serve a model over LMTP.", "Run"),
+    Command("serve", "serve", "Serve models over LMTP and HTTP.", "Run"),
     Command("balance", "balance", "Balance the load of many servers behind one address.", "Run"),
     Command("gateway", "gateway", "Serve pools of providers: strategies, fallback, one API.", "Run"),
     Command("pools", "pools", "Show a gateway's pools: models, health, counts, costs.", "Ask"),

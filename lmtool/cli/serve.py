@@ -44,10 +44,10 @@ async def serve(
     backend: BackendConfig,
     life: LifeConfig,
     model: Annotated[
-        str | None,
+        list[str] | None,
         typer.Argument(
-            metavar="[MODEL]",
-            help="A local folder, a hub name, or auto for whatever clients name.  [default: the embedded model]",
+            metavar="[MODEL]...",
+            help="Local folders, hub names, or auto for whatever clients name.  [default: the embedded model]",
             show_default=False,
         ),
     ] = None,
@@ -59,9 +59,9 @@ async def serve(
     pools: str | None = option(None, "Serve the pools of this file too, see gateway.", MODELS, metavar="FILE"),
     inspect: bool = option(False, "Show the traffic: lmtool inspect on this server.", OUTPUT),
 ) -> None:
-    """Serve a model over LMTP, Evergreen, and HTTP as OpenAI's and Anthropic's APIs.
+    """Serve models over LMTP, Evergreen, and HTTP as OpenAI's and Anthropic's APIs.
 
-    Listens at once; requests wait while the model loads. Ctrl-C lets running streams end and exits with 0; a second
+    Listens at once; requests wait while their model loads. Ctrl-C lets running streams end and exits with 0; a second
     one ends them.
     """
     import asyncio
@@ -71,17 +71,14 @@ async def serve(
     from lmtool.serving.composition import check_device, need_serve_packages
 
     need_serve_packages()  # before anything is imported that needs them
-    from lmtool.serving.model_names import AUTO, GGUF, threads_for
+    from lmtool.serving.model_names import threads_for
     from lmtool.serving.replicas import commands
     from lmtool.serving.run import run
 
     _check_contradictions(common, engine.device, stdio=stdio, cuda=cuda, json_logs=life.json_logs, inspect=inspect)
-    if static and model == AUTO:
-        raise UsageError("--static serves one model, auto serves any", "name the model, or leave --static out")
-    backend.check()
-    if model is not None and model.endswith(GGUF) and backend.backend == "transformers":
-        raise UsageError(f"{model} is a GGUF file, which llama.cpp runs", "add:  --backend llamacpp")
-    models = replace(models, model=model)
+    main, extra = (model[0], tuple(model[1:])) if model else (None, ())
+    models = replace(models, model=main, extra_models=extra)
+    _check_models(models, backend, static=static)
     models.check()
     http.check()
     evergreen.check()
@@ -89,7 +86,7 @@ async def serve(
         engine,
         device="cuda" if cuda and engine.device == "auto" else engine.device,
         max_streams=batch_size or engine.max_streams,
-        threads=engine.threads if engine.threads is not None else threads_for(model),
+        threads=engine.threads if engine.threads is not None else threads_for(main, *extra),
     )
     policy = AccessPolicy() if stdio else access.policy(listen, common.api_key)
     await asyncio.to_thread(check_device, backend, engine)
@@ -112,6 +109,24 @@ async def serve(
         await serve_inspected(config, common, common.output())
     else:
         await run(config, common.output())
+
+
+def _check_models(models: ModelsConfig, backend: BackendConfig, *, static: bool) -> None:
+    """Raise `UsageError` for models that contradict other options; what the backend's `check` raises."""
+    from lmtool.backends.registry import DEFAULT, VLLM
+    from lmtool.serving.model_names import AUTO, GGUF
+
+    if static and models.model == AUTO:
+        raise UsageError("--static serves one model, auto serves any", "name the model, or leave --static out")
+    backend.check()
+    for name in (models.model or "", *models.extra_models):
+        if name.endswith(GGUF) and backend.backend == DEFAULT:
+            raise UsageError(f"{name} is a GGUF file, which llama.cpp runs", "add:  --backend llamacpp")
+    if models.extra_models and backend.backend == VLLM:
+        raise UsageError(
+            f"a worker of vLLM serves one model, and {1 + len(models.extra_models)} are named",
+            "start a server for each",
+        )
 
 
 def _pools(file: str | None) -> PoolsConfig | None:

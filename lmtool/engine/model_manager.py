@@ -79,10 +79,15 @@ class ModelManager:
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
 
-    def preload(self) -> None:
-        """Begin to load all served models, in order."""
-        for slot in self._served:
+    def preload(self, names: Sequence[str] | None = None) -> list[str]:
+        """Begin to load these served models (None: all), in order, as far as they fit beside each other.
+
+        Returns the names of those. Raises `UnknownModelError`.
+        """
+        slots = self._served if names is None else [self._find(name) for name in names]
+        for slot in slots[: self._max_loaded]:
             self._ensure_loading(slot)
+        return [slot.name for slot in slots[: self._max_loaded]]
 
     def submit(self, request: Request, sink: Sink) -> StreamHandle:
         """Start a stream, see `interfaces.TokenModel.submit`; it waits while its model is on its way into memory."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -106,7 +106,8 @@ class ChatSocket:
                 async for some in events:
                     for piece in reply.pieces(some):
                         await self._send(request, {"chunk": _chunk(piece)})
-            await self._send(request, {"chunk": _chunk(reply.end())})
+            attempts = [asdict(attempt) for attempt in reply.answer.attempts]  # in HTTP a header has them
+            await self._send(request, {"chunk": _chunk(reply.end()) | {"attempts": attempts}})
         except (ApiError, LmtoolError) as error:
             await self._send(request, {"error": error_body(error) | {"finish_reason": "error"}})
 

@@ -6,10 +6,13 @@ import asyncio
 import logging
 from contextlib import aclosing
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast, get_args
 
 from lmtool.errors import LmtoolError, ServerError
+from lmtool.gateway.failures import PoolFailedError
 from lmtool.gateway.pool_request import from_stream
+from lmtool.gateway.unified_replies import attempts_header
 from lmtool.providers.answer_events import ChoiceFinished, TextDelta, ToolCallDelta
 from lmtool.streams import failure
 from lmtool.types import FinishReason, NamedToken, TokenOutput, ToolCallPart, Usage
@@ -57,6 +60,8 @@ class PoolStream:
     async def _run(self, pool: Pool, request: GenerateRequest | ScoreRequest) -> None:
         try:
             last = await self._stream(pool, request)
+        except PoolFailedError as error:
+            last = replace(failure(self._stream_id, error), attempts=attempts_header(error.attempts))
         except asyncio.CancelledError:
             last = TokenOutput(self._stream_id, finish_reason="cancelled")
         except LmtoolError as error:
@@ -116,6 +121,7 @@ class Outputs:
             finish_reason=cast("FinishReason", reason if reason in _REASONS else "stop"),
             usage=counts,
             stopped_by=self._finished.stop,
+            attempts=attempts_header(answer.attempts),
         )
 
 

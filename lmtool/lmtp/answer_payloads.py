@@ -39,7 +39,7 @@ def write_output(output: TokenOutput, *, extended: bool) -> bytes:
     """
     stream_id = msgspec.Raw(str(output.stream_id).encode())
     if output.error is not None:
-        return _error_entry(stream_id, output.error, output.error_code if extended else None)
+        return _error_entry(stream_id, output.error, output.error_code if extended else None, output.attempts)
     if output.named_tokens or output.tool_calls:
         return json_text.dump(_text_entry(stream_id, output))
     has_token, alternatives = output.token is not None, output.top_logprobs
@@ -54,6 +54,7 @@ def write_output(output: TokenOutput, *, extended: bool) -> bytes:
             output.usage if extended and output.usage is not None else UNSET,
             output.warnings if extended and output.warnings else UNSET,
             UNSET if output.seed is None else output.seed,
+            output.attempts or UNSET,
         )
     )
 
@@ -70,6 +71,7 @@ class _WrittenEntry(msgspec.Struct, gc=False):
     usage: Usage | UnsetType
     warnings: tuple[str, ...] | UnsetType
     seed: int | UnsetType
+    attempts: str | UnsetType
 
 
 def _text_entry(stream_id: msgspec.Raw, output: TokenOutput) -> dict[str, object]:
@@ -111,10 +113,12 @@ def write_message(message: ModelInfoAnswer | ModelsAnswer | RequestFailed | Prog
             return json_text.dump({"stream_id": stream_id, "ignored": message.fields})
 
 
-def _error_entry(stream_id: msgspec.Raw, error: str, error_code: str | None) -> bytes:
+def _error_entry(stream_id: msgspec.Raw, error: str, error_code: str | None, attempts: str = "") -> bytes:
     entry: dict[str, object] = {"stream_id": stream_id, "error": error}
     if error_code is not None:
         entry["error_code"] = error_code
+    if attempts:
+        entry["attempts"] = attempts
     return json_text.dump(entry)
 
 
@@ -154,6 +158,7 @@ class _Fields(msgspec.Struct, kw_only=True):
     tokens: list[_NamedToken] | None = None
     tool_calls: tuple[ToolCallPart, ...] | None = None
     seed: int | None = None
+    attempts: str = ""
 
 
 class _Entry(_Fields, kw_only=True):
@@ -208,6 +213,7 @@ def _output(stream_id: str, entry: _Fields) -> TokenOutput:
         named_tokens=() if entry.tokens is None else tuple([token.token() for token in entry.tokens]),
         tool_calls=entry.tool_calls or (),
         seed=entry.seed,
+        attempts=entry.attempts,
     )
 
 

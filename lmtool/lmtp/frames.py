@@ -51,6 +51,8 @@ class TokenEntry(msgspec.Struct, gc=False):
     error: str | None = None
     """Why the stream failed; also an entry that makes no sense is the end of its stream."""
     text: str | None = None
+    attempts: str = ""
+    """On the last entry of a pool's stream: the members that were called for it."""
 
     @property
     def has_token(self) -> bool:

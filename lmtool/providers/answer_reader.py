@@ -40,6 +40,7 @@ _PATHS: Mapping[str, Api] = {
 }
 _POOL_PATH = re.compile(r"/v1/(?:language/)?[^/]+/chat$")
 """The end of the unified API's paths, which name a pool."""
+_CHAT_SOCKET_PATH = re.compile(r"/v1/language/[^/]+/chatStream$")
 _READERS: Mapping[Api, Callable[[Mapping[str, object]], Iterable[AnswerEvent]]] = {
     "chat": openai_completions.read,
     "completions": openai_completions.read,
@@ -68,6 +69,11 @@ def api_of(method: str, path: str) -> Api | None:
         return None
     named = next((api for end, api in _PATHS.items() if plain.endswith(end)), None)
     return "unified" if named is None and _POOL_PATH.search(plain) else named
+
+
+def is_chat_socket(path: str) -> bool:
+    """Whether a WebSocket at this path carries streams of the unified API."""
+    return _CHAT_SOCKET_PATH.search(path.partition("?")[0].rstrip("/")) is not None
 
 
 class AnswerReader:

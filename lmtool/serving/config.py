@@ -6,7 +6,7 @@ import socket
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lmtool.access.credentials import checked_key
 from lmtool.access.names import host_name, is_loopback, machine_names, normal_origin
@@ -20,7 +20,7 @@ from lmtool.serving.model_names import AUTO, served
 from lmtool.types import ModelEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from lmtool.engine.model_slot import ServedModel
     from lmtool.gateway.config import GatewayConfig
@@ -61,6 +61,16 @@ class ModelsConfig:
         metavar="NAME",
         shown_default="as its template",
     )
+    extra_models: tuple[str, ...] = ()
+    """Further folders and hub names, loaded at the start as well, as far as there is room."""
+
+    @classmethod
+    def of(cls, model: str | Sequence[str] | None, **options: Any) -> ModelsConfig:
+        """One model or several, with these options. Raises what `check` raises."""
+        named: Sequence[str | None] = (model,) if isinstance(model, str) else model or (None,)
+        config = cls(named[0], extra_models=tuple(name for name in named[1:] if name is not None), **options)
+        config.check()
+        return config
 
     def check(self) -> None:
         """Raise `UsageError`, `FileError` or `ModelLoadError` for what cannot work, before anything is loaded."""
@@ -73,6 +83,15 @@ class ModelsConfig:
         if local and not Path(self.tokenizer or "").expanduser().is_dir():
             raise FileError(f"there is no folder {self.tokenizer}", "check --tokenizer")
         self.template()
+        if self.extra_models and AUTO in (self.model, *self.extra_models):
+            raise UsageError(
+                "auto serves whatever clients name, and stands alone", "leave auto out, or the names beside it"
+            )
+        if self.extra_models and self.served_model_name:
+            raise UsageError(
+                f"--served-model-name names one model, and {1 + len(self.extra_models)} are to be served",
+                "leave it out: each has a name of its own",
+            )
         self.served()
 
     def template(self) -> str | None:
@@ -98,7 +117,7 @@ class ModelsConfig:
         if self.model == AUTO:
             return []
         models = [served(self.model, self.served_model_name)]
-        for model in map(served, self.allow_model):
+        for model in map(served, (*self.extra_models, *self.allow_model)):
             if any(model.source == other.source for other in models):
                 continue
             for name in model.names:
@@ -108,16 +127,25 @@ class ModelsConfig:
         return models
 
     def entries(self) -> list[ModelEntry]:
-        """What a server of these models lists as long as it loads the first one."""
+        """What a server of these models lists as long as it loads the first ones."""
+        initial = self.initial
         return [
-            ModelEntry(model.names[0], model.aliases, "unloaded" if at else "loading")
-            for at, model in enumerate(self.served())
+            ModelEntry(model.names[0], model.aliases, "loading" if model.names[0] in initial else "unloaded")
+            for model in self.served()
         ]
 
     @property
     def main(self) -> str | None:
-        """The name of the model that is loaded at the start; None under `auto`."""
-        return None if self.model == AUTO else served(self.model, self.served_model_name).names[0]
+        """The name of the first model that is loaded at the start; None under `auto`."""
+        return next(iter(self.initial), None)
+
+    @property
+    def initial(self) -> list[str]:
+        """The names of the models that are loaded at the start, each once."""
+        if self.model == AUTO:
+            return []
+        models = [served(self.model, self.served_model_name), *map(served, self.extra_models)]
+        return list(dict.fromkeys(model.names[0] for model in models))
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,8 @@ class Ready:
     """None where models are loaded on demand."""
     seconds: float
     """Since the process began."""
+    further: tuple[ModelInfo, ...] | None = None
+    """The others that were loaded at the start; None where there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,7 @@ def as_lines(event: Event, clock: str, columns: int) -> list[str]:
             return [f"loading {event.progress.model}" + _amount(event.progress)]
         case Ready():
             return [
-                *_model_lines(event.model, columns),
+                *(line for info in (event.model, *(event.further or ())) for line in _model_lines(info, columns)),
                 f"ready in {event.seconds:.1f} s     Ctrl-C stops (again: at once)",
             ]
         case Finished():

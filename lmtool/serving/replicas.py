@@ -103,7 +103,8 @@ def _command(
 def _own(service: ServiceConfig) -> list[str]:
     program = [sys.executable, "-m", "lmtool", "--quiet", "--settings", os.devnull]
     flags = [word for part in (service.models, service.engine, service.backend) for word in _flags(part)]
-    model = [] if service.models.model is None else ["--", service.models.model]
+    named = [name for name in (service.models.model, *service.models.extra_models) if name is not None]
+    model = ["--", *named] if named else []
     return [*program, "serve", "--stdio", "--replicas", "1", *flags, *model]
 
 
@@ -136,7 +137,7 @@ def _flags(config: Any) -> list[str]:
     for field in fields(config):
         value = getattr(config, field.name)
         default = field.default if field.default is not MISSING else None
-        if field.name == "model" or value == default:
+        if field.name in {"model", "extra_models"} or value == default:
             continue
         flag = f"--{field.name.replace('_', '-')}"
         if isinstance(value, bool):

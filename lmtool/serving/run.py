@@ -7,6 +7,7 @@ import contextlib
 import gc
 import logging
 import os
+import shlex
 import signal
 import sys
 import time
@@ -133,7 +134,8 @@ class _Run:
             gc.freeze()  # what was imported and loaded stays; looking through it again would only cost latency
             self._watch_reloads(service)
             self.ready_file.write(where)
-            self.console.emit(Ready(info, time.perf_counter() - self.began))
+            further = tuple(service.loaded[1:]) or None
+            self.console.emit(Ready(info, time.perf_counter() - self.began, further))
             await self._serve(service)
         finally:
             await service.close()
@@ -159,7 +161,9 @@ class _Run:
         if port is not None:
             port = await service.listen_grpc(sockets[0].getsockname()[0], port)
             grpc = f"{where.removeprefix('ws://').rpartition(':')[0]}:{port}"
-        self.console.emit(Listening(where, self.config.listen.public, attempt(where), grpc))
+        initial = self.config.service.models.initial
+        model = initial[0] if len(initial) > 1 else None  # which one is meant has to be said then
+        self.console.emit(Listening(where, self.config.listen.public, attempt(where, model), grpc))
         return where
 
     async def _load(self, service: Service) -> ModelInfo | None:
@@ -240,11 +244,13 @@ async def first(*waits: Coroutine[Any, Any, object] | asyncio.Task[Any]) -> None
         task.result()
 
 
-def attempt(where: str) -> str:
-    """A command that connects to this URL."""
+def attempt(where: str, model: str | None = None) -> str:
+    """A command that connects to this URL. model: the one to name where several are served."""
     host, _, port = where.removeprefix("ws://").rstrip("/").rpartition(":")
     endpoint = f":{port}" if host in {"127.0.0.1", "localhost"} else f"{host}:{port}"
-    return f'lmtool chat {"" if endpoint == ":8080" else f"-e {endpoint} "}"Hello there max_tokens=5"'
+    words = ["lmtool chat", *([] if endpoint == ":8080" else [f"-e {endpoint}"])]
+    words += [] if model is None else [f"-m {shlex.quote(model)}"]
+    return " ".join([*words, '"Hello there max_tokens=5"'])
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from lmtool.http_api import errors
 from lmtool.serving.composition import Loader, faces, lmtp_server, model_metrics, models_of, pools_of, refused_of
 from lmtool.serving.config import HttpConfig, ServiceConfig
 from lmtool.serving.health import Health, routes
+from lmtool.serving.initial_load import load_together
 
 if TYPE_CHECKING:
     import socket
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from lmtool.evergreen.grpc_server import GrpcServer
     from lmtool.gateway.pools import Pools
     from lmtool.interfaces import Face, MetricFamily, TokenModel
+    from lmtool.lmtp.balancer import Balancer
     from lmtool.lmtp.config import ServerConfig
     from lmtool.lmtp.request_log import RequestLog
     from lmtool.lmtp.server import LmtpServer
@@ -60,6 +62,8 @@ class Service:
         self.faces: Sequence[Face] = ()
         """The protocols in use, from `listen` or `talk` on."""
         self.health = Health(model=None if config.balances else config.models.main)
+        self.loaded: Sequence[ModelInfo] = ()
+        """The models of this process that were loaded at the start."""
 
     @property
     def model(self) -> TokenModel:
@@ -115,9 +119,9 @@ class Service:
         self._tasks.append(asyncio.create_task(self._talk(server)))
 
     async def ready(self, on_progress: Callable[[LoadProgress], None]) -> ModelInfo | None:
-        """Load the main model; return its description, None where models are loaded on demand. Raises the load's error.
+        """Load the models of the start; return the description of the first, None where they are loaded on demand.
 
-        on_progress: called in the event loop.
+        on_progress: called in the event loop. Raises the error of the load where no model could be loaded.
         """
         if self._pools is not None:
             self._pools.prepare()
@@ -130,24 +134,32 @@ class Service:
             self.health.progress = progress
             on_progress(progress)
 
-        unsubscribe = self._models.subscribe(self.health.model, listener)
         try:
-            if self.health.model is None and isinstance(self._models, Balancer):
-                self.health.model = await self._models.main()
-            if self.health.model is None:
-                self.health.state = "ready"
-                return None
-            info = await self._models.info(self.health.model)
+            if isinstance(self._models, Balancer):
+                info = await self._ready_workers(self._models, listener)
+            else:
+                self.loaded = await load_together(self._models, self._config.models.initial, listener)
+                info = self.loaded[0]
         except LmtoolError as error:
             self.health.state, self.health.message = "failed", error.message
             raise
+        self.health.state = "ready"
+        if info is not None:
+            self.health.model = info.model
+        return info
+
+    async def _ready_workers(self, workers: Balancer, on_progress: Callable[[LoadProgress], None]) -> ModelInfo | None:
+        """The description of the workers' only or first model; None where there is no such one."""
+        unsubscribe = workers.subscribe(self.health.model, on_progress)
+        try:
+            if self.health.model is None:
+                self.health.model = await workers.main()
+            if self.health.model is None:
+                return None
+            info = await workers.info(self.health.model)
         finally:
             unsubscribe()
-        if isinstance(self._models, Balancer):
-            self._models.own_tokenizer = await asyncio.to_thread(
-                self._loader.tokenizer_of_workers, info, self._models.limits
-            )
-        self.health.state, self.health.model = "ready", info.model
+        workers.own_tokenizer = await asyncio.to_thread(self._loader.tokenizer_of_workers, info, workers.limits)
         return info
 
     async def ended(self) -> None:

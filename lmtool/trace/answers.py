@@ -19,6 +19,7 @@ from lmtool.providers.answer_reader import AnswerReader, api_of
 from lmtool.providers.body_parts import form_of
 from lmtool.providers.server_sent_events import leads_data
 from lmtool.providers.unified import ATTEMPTS, MEMBER
+from lmtool.trace.chat_socket import ChatSocket, attempts_of, error_of, message_of
 from lmtool.trace.content import JsonText
 from lmtool.trace.events import Close, Done, Drop, Frame, Message, Piece, Request, Response, Vocab
 from lmtool.trace.exchanges import RequestTable
@@ -69,26 +70,37 @@ class Answers(Generic[S]):
         self._http_count: defaultdict[int, int] = defaultdict(int)
         self._sessions: defaultdict[int, SessionActions[S]] = defaultdict(lambda: SessionActions(self._start))
         """Of Evergreen, by connection."""
+        self._chat_sockets: defaultdict[int, ChatSocket[_HttpRequest[S]]] = defaultdict(ChatSocket)
+        """Of the unified API, by connection."""
 
     def follow(self, event: Event) -> Sequence[StreamEvent]:
         """What an event means for streams."""
         if isinstance(event, Frame):
-            return self._client_frame(event) if event.direction == ">" else self._server_frame(event)
+            return self._frame(event)
         if isinstance(event, Piece):
             return self._piece(event)
         if isinstance(event, Message):
             return self._sessions[event.connection].follow(event)
         if isinstance(event, Request):
             return [self._http_request(event)]
+        if isinstance(event, Done):
+            return self._done(event)
+        if isinstance(event, Close | Drop):
+            return self._end_connection(event)
+        self._note(event)
+        return ()
+
+    def _note(self, event: Event) -> None:
+        """Take in what matters to later events alone."""
         if isinstance(event, Response):
             self._response(event)
-        elif isinstance(event, Done):
-            return self._done(event)
         elif isinstance(event, Vocab):
             self.vocabulary.update(event.tokens)
-        elif isinstance(event, Close | Drop):
-            return self._end_connection(event)
-        return ()
+
+    def _frame(self, event: Frame) -> Sequence[StreamEvent]:
+        if message := message_of(event):
+            return self._chat_frame(event, message)
+        return self._client_frame(event) if event.direction == ">" else self._server_frame(event)
 
     def text_of(self, output: OutputEvent) -> str | None:
         """The text of a token on its own, for people: bytes inside a character as `⟨f0 9f⟩`; None if unknown."""
@@ -164,6 +176,7 @@ class Answers(Generic[S]):
     def end(self, connection: int, stream: S, time: float, entry: TokenEntry) -> None:
         """The stream of an entry is over."""
         stream.end(time, entry.finish_reason, entry.error)
+        stream.attempts = entry.attempts
         self.lmtp[connection].end(entry.stream_id)
 
     def _messages(self, event: Frame, entries: list[Entry]) -> Iterator[StreamEvent]:
@@ -241,6 +254,33 @@ class Answers(Generic[S]):
             stream.form, stream.attempts, stream.member = first.form, first.attempts, first.member
         return request.choices[number]
 
+    # The unified API's WebSocket.
+
+    def _chat_frame(self, event: Frame, message: Mapping[str, object]) -> list[StreamEvent]:
+        socket = self._chat_sockets[event.connection]
+        request = None if event.direction == ">" else socket.owner(message)
+        found: list[StreamEvent] = []
+        if request is None:
+            started = socket.started(event, message)
+            request = _HttpRequest(started, {0: self._start(started)}, AnswerReader("unified", "whole"))
+            socket.add(message, request)
+            found += [started] if started.has_request else []
+        if event.direction == "<":
+            found += self._chat_answer(event.time, request, message)
+            if all(stream.ended is not None for stream in request.choices.values()):
+                socket.remove(message, request)
+        return found
+
+    def _chat_answer(
+        self, time: float, request: _HttpRequest[S], message: Mapping[str, object]
+    ) -> Sequence[StreamEvent]:
+        for stream in request.choices.values():
+            stream.attempts = stream.attempts or attempts_of(message)
+        if (error := error_of(message)) is not None:
+            return _end_all(request.choices.values(), time, error)
+        assert request.reader is not None
+        return self._outputs(time, request, request.reader.read(message.get("chunk")))
+
     # Endings.
 
     def _end_connection(self, event: Close | Drop) -> list[StreamEvent]:
@@ -249,6 +289,9 @@ class Answers(Generic[S]):
         for request in self._http.pop(event.connection, ()):
             outputs += _end_all(request.choices.values(), event.time, request.http_error, CONNECTION_ENDED)
         self._http_count.pop(event.connection, None)
+        if (socket := self._chat_sockets.pop(event.connection, None)) is not None:
+            for request in socket.requests():
+                outputs += _end_all(request.choices.values(), event.time, "", CONNECTION_ENDED)
         if (session := self._sessions.pop(event.connection, None)) is not None:
             reason = event.reason if isinstance(event, Close) else ""
             outputs += _end_all(session.open_streams(), event.time, reason, CONNECTION_ENDED)

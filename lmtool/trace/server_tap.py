@@ -7,6 +7,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import quote
 
+from lmtool.providers.answer_reader import is_chat_socket
 from lmtool.trace.connection_tap import ConnectionTap, FrameTap
 from lmtool.trace.events import Close, Message, Open
 from lmtool.trace.http_stream import Data, Head, Last
@@ -62,11 +63,15 @@ class ServerTap(FrameTap):
     def around(self, application: Application, leave_out: Collection[str] = ()) -> Application:
         """The application with its HTTP requests recorded, except those to these paths: probes would fill a recording.
 
+        So are the WebSockets of the unified API; those of other protocols are shown to a tap by their servers.
         Each message goes on first, unchanged, and is recorded afterwards.
         """
 
         async def record(scope: AsgiMessage, receive: Receive, send: Send) -> None:
             path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
+            if scope["type"] == "websocket" and is_chat_socket(path):
+                await self._record_socket(application, scope, receive, send)
+                return
             if scope["type"] != "http" or path in leave_out:
                 await application(scope, receive, send)
                 return
@@ -79,6 +84,37 @@ class ServerTap(FrameTap):
                 exchange.end()
 
         return record
+
+    async def _record_socket(self, application: Application, scope: AsgiMessage, receive: Receive, send: Send) -> None:
+        number = self._next()
+        facts = {"peer": "client", "path": _target(scope)}
+        if agent := dict(_headers(scope["headers"])).get("user-agent"):
+            facts["agent"] = agent
+        self._emit(number, [Open(self._clock(), number, facts)])
+        closed: list[Event] = []
+
+        def note(message: AsgiMessage, direction: Literal[">", "<"]) -> None:
+            kind, code = message["type"], message.get("code")
+            if kind in {"websocket.receive", "websocket.send"}:
+                text = message.get("text")
+                super(ServerTap, self).frame(number, direction, message["bytes"] if text is None else text)
+            elif kind in {"websocket.disconnect", "websocket.close"} and not closed:
+                by: Literal["client", "server"] = "client" if direction == ">" else "server"
+                closed.append(Close(self._clock(), number, by, code, message.get("reason") or ""))
+
+        async def record_receive() -> AsgiMessage:
+            message = await receive()
+            note(message, ">")
+            return message
+
+        async def record_send(message: AsgiMessage) -> None:
+            await send(message)
+            note(message, "<")
+
+        try:
+            await application(scope, record_receive, record_send)
+        finally:
+            self._emit(number, closed or [Close(self._clock(), number, "server")])
 
     def _next(self) -> int:
         self._count += 1

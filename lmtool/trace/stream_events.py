@@ -47,7 +47,7 @@ class RequestStarted:
     label: str
     """Connection and stream id, such as `1/3`; for HTTP the number of the request on its connection."""
     kind: str
-    """`GENERATE`, `SCORE`, `MODEL_INFO`, an HTTP method and path, or an action's name."""
+    """`GENERATE`, `SCORE`, `MODEL_INFO`, an HTTP method and path, `chatStream`, or an action's name."""
     payload: Mapping[str, object]
     """Fields of the request; empty where they cannot be read."""
     api: Api | None = None

@@ -157,6 +157,24 @@ async def test_auto_loads_what_clients_name(start_server: StartServer) -> None:
             assert (await client.info(STORIES)).parameters == 260_032
 
 
+async def test_several_models(start_server: StartServer, tmp_path: Path) -> None:
+    """All that are named are loaded at the start; the banner names one of them, a damaged one is a warning."""
+    broken = tmp_path / "broken"
+    shutil.copytree(STORIES, broken)
+    (broken / "model.safetensors").write_bytes(b"")
+    with start_server(STORIES, "lmtool-tiny", str(broken)) as server:
+        assert "try: lmtool chat -e :" in (listening := server.expect(" listen "))
+        assert "-m stories260K" in listening
+        server.expect("warning: broken is not in memory: ")
+        server.expect("  model    stories260K · ")
+        server.expect("  model    lmtool-tiny · ")
+        server.expect("ready in")
+        async with LmtpClient(server.url) as client:
+            entries = {entry.name: entry.phase for entry in await client.models()}
+            assert entries == {"stories260K": "ready", "lmtool-tiny": "ready", "broken": "failed"}
+            assert (await client.info("lmtool-tiny")).model == "lmtool-tiny"
+
+
 async def test_stdio_is_the_same_protocol_on_a_pipe(tmp_path: Path) -> None:
     """`stdio:COMMAND` starts a server for one client; it ends with the connection."""
     command = f"stdio:{sys.executable} -m lmtool -q serve {STORIES} --stdio"
@@ -254,6 +272,8 @@ def test_kernels_that_are_required_and_not_there(lmtool: Run) -> None:
         (("--kernels", "some"), "kernels 'some' is not known"),
         (("--cuda", "--device", "cpu"), "error: --cuda and --device cpu contradict each other"),
         (("auto", "--static"), "error: --static serves one model, auto serves any"),
+        (("auto", STORIES), "error: auto serves whatever clients name, and stands alone"),
+        ((STORIES, "lmtool-tiny", "--served-model-name", "x"), "error: --served-model-name names one model, and 2 are"),
         (("--stdio", "--port", "9"), "error: --stdio and --port contradict each other"),
         (("--stdio", "--host", "::1"), "error: --stdio and --host contradict each other"),
         (("--stdio", "--grpc-port", "0"), "error: --stdio and --grpc-port contradict each other"),

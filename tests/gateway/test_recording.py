@@ -9,15 +9,20 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from lmtool.lmtp.client import LmtpClient
+from lmtool.streams import stream
+from lmtool.trace.answers import Answers
 from lmtool.trace.events import Done, Event
 from lmtool.trace.proxy import parse_target
 from lmtool.trace.reader import TraceReader
+from lmtool.trace.stream_events import Stream, stream_of
 from lmtool.trace.upstream_tap import UpstreamTap
 from lmtool.tui.documents.detail import DetailDocument
 from lmtool.tui.sources.proxy import ProxySource
 from lmtool.tui.styles import UNICODE
+from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest
 from tests.cli.test_gateway import program
-from tests.fake_upstream import BAD, FakeUpstream
+from tests.fake_upstream import BAD, HELLO, FakeUpstream
 from tests.gateway.running import CHAT, KEY, MESSAGE, gateway, member, pool
 from tests.tui.sources_running import no_tokenizer, watching
 from tests.tui.states import rows, view_of
@@ -29,8 +34,8 @@ async def test_calls_of_providers_are_recorded_without_keys(tmp_path: Path) -> N
     async with FakeUpstream(BAD["500"]) as bad, FakeUpstream() as good:
         file.write_text(pool(member("a", bad), member("b", good, "ollama")))
         async with program(file, "--record", str(trace)) as (_, url, _), aiohttp.ClientSession() as session:
-            for stream in (False, True):
-                body = MESSAGE | {"stream": stream}
+            for streamed in (False, True):
+                body = MESSAGE | {"stream": streamed}
                 async with session.post(f"{url}/v1/language/default/chat", json=body) as response:
                     await response.read()
     recorded = list(TraceReader(str(trace)))
@@ -51,14 +56,45 @@ async def test_calls_of_providers_are_recorded_without_keys(tmp_path: Path) -> N
     assert "authorization" not in text.lower()
 
 
+async def test_streams_of_a_socket_are_recorded(tmp_path: Path) -> None:
+    """Each with its text, who gave it or why it failed, and what was called; a stream that was cut says so."""
+    file, trace = tmp_path / "pools.yaml", tmp_path / "trace.jsonl"
+    async with FakeUpstream(BAD["500"]) as bad, FakeUpstream() as good:
+        lost = pool(member("a", bad), name="lost")
+        file.write_text(pool(member("a", bad), member("b", good)) + lost.partition("\n")[2])
+        async with program(file, "--record", str(trace)) as (_, url, _), aiohttp.ClientSession() as session:
+            for name, ids in (("default", "xy"), ("lost", "z")):
+                async with session.ws_connect(f"{url}/v1/language/{name}/chatStream") as websocket:
+                    for each in ids:
+                        await websocket.send_json(MESSAGE | {"id": each})
+                    open_ids = set(ids)
+                    while open_ids:
+                        told = await websocket.receive_json(timeout=10)
+                        if "error" in told or told["chunk"]["finish_reason"]:
+                            open_ids.discard(told["id"])
+    answers, texts, streams = Answers(stream_of), dict[str, str](), dict[str, Stream]()
+    for event in TraceReader(str(trace)):
+        for told in answers.follow(event):
+            name = told.stream.label.partition("/")[2]
+            if name in {"x", "y", "z"}:
+                streams[name] = told.stream
+                texts[name] = texts.get(name, "") + str(getattr(told, "text", None) or "")
+    assert texts == {"x": HELLO.text, "y": HELLO.text, "z": ""}
+    for name in "xy":
+        assert (streams[name].member, streams[name].finish_reason, streams[name].error) == ("b", "stop", None)
+    assert streams["z"].error is not None
+    assert "a status 500" in streams["z"].attempts
+    assert KEY not in trace.read_text()
+
+
 def shown(events: Sequence[Event]) -> dict[str, str]:
     """The inspector's pane of each stream that a gateway answered, by its label."""
     view = view_of(events)
     panes = {}
-    for stream in view.state.streams:
-        if stream.attempts:
-            view.choose_stream(stream.index)
-            panes[stream.label] = "\n".join(rows(DetailDocument(view, UNICODE), 120))
+    for each in view.state.streams:
+        if each.attempts:
+            view.choose_stream(each.index)
+            panes[each.label] = "\n".join(rows(DetailDocument(view, UNICODE), 120))
     return panes
 
 
@@ -73,17 +109,25 @@ async def test_the_inspector_shows_who_answers_as_it_happens() -> None:
         watching(ProxySource(parse_target(served.url), [place], pytest.fail, find_tokenizer=no_tokenizer)) as watch,
     ):
         for path, body in (("/v1/default/chat", MESSAGE), ("/v1/chat/completions", CHAT)):
-            for stream in (False, True):
-                async with served.session.post(here + path, json=body | {"stream": stream}) as response:
+            for streamed in (False, True):
+                async with served.session.post(here + path, json=body | {"stream": streamed}) as response:
                     await response.read()
+        async with LmtpClient(here.replace("http", "ws")) as lmtp:
+            prompt = ChatPrompt((ChatMessage("user", "Hello there"),))
+            request = GenerateRequest("lmtp", prompt, model="default", text=True)
+            assert [output async for output in stream(lmtp, request)]
+        async with served.session.ws_connect(f"{here}/v1/language/default/chatStream") as websocket:
+            await websocket.send_json(MESSAGE | {"id": "socket"})
+            while not (await websocket.receive_json(timeout=10))["chunk"]["finish_reason"]:
+                pass
         good.usual = BAD["429 alone"]
         async with served.session.post(f"{here}/v1/default/chat", json=MESSAGE) as response:
             assert response.status == 503
         await watch.until(lambda: sum(isinstance(event, Done) for event in watch.events) == 5)
     panes = list(shown(watch.events).values())
-    assert len(panes) == 5
+    assert len(panes) == 7
     assert all("a status 500" in pane for pane in panes)
-    assert ["answered by b" in pane for pane in panes] == [True] * 4 + [False]
+    assert ["answered by b" in pane for pane in panes] == [True] * 6 + [False]
     assert "b rate limit" in panes[-1]
 
 

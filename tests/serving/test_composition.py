@@ -91,10 +91,43 @@ def test_each_model_is_served_once(tmp_path: Path) -> None:
         models.check()
 
 
+def test_several_models() -> None:
+    """Those that are named are loaded at the start, each once; what is allowed beside them is loaded on demand."""
+    models = ModelsConfig(
+        str(STORIES), allow_model=("org/other",), extra_models=("lmtool-tiny", str(STORIES), "org/model")
+    )
+    models.check()
+    assert models.main == "stories260K"
+    assert models.initial == ["stories260K", "lmtool-tiny", "org/model"]
+    assert [(entry.name, entry.phase) for entry in models.entries()] == [
+        ("stories260K", "loading"),
+        ("lmtool-tiny", "loading"),
+        ("org/model", "loading"),
+        ("org/other", "unloaded"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("models", "message"),
+    [
+        (ModelsConfig("auto", extra_models=("org/model",)), "auto serves whatever clients name"),
+        (ModelsConfig("org/model", extra_models=("auto",)), "auto serves whatever clients name"),
+        (ModelsConfig("a", ("name",), extra_models=("b",)), "--served-model-name names one model, and 2"),
+    ],
+)
+def test_several_models_that_contradict_an_option(models: ModelsConfig, message: str) -> None:
+    """They are refused before anything is opened."""
+    with pytest.raises(UsageError, match=message) as refused:
+        models.check()
+    assert refused.value.hints
+
+
 def test_a_very_small_model_gets_one_thread(tmp_path: Path) -> None:
     """Others get what torch chooses: large ones, and those whose size is not known yet."""
     assert threads_for(None) == 1
     assert threads_for(str(STORIES)) == 1
+    assert threads_for(str(STORIES), None) == 1
+    assert threads_for(str(STORIES), "org/model") is None
     with (tmp_path / "model.safetensors").open("wb") as weights:
         weights.truncate(SMALL_BYTES)
     assert threads_for(str(tmp_path)) is None

@@ -30,6 +30,12 @@ def test_one_process_needs_no_workers() -> None:
     assert commands(ReplicasConfig(), ServiceConfig(), {}) == ()
 
 
+def test_a_worker_gets_all_models() -> None:
+    """Those that are named, in their order, behind everything that could be an option."""
+    service = ServiceConfig(ModelsConfig("a", extra_models=("b", "-c")))
+    assert words(commands(ReplicasConfig(replicas=2), service, {})[0])[-4:] == ["--", "a", "b", "-c"]
+
+
 def test_a_worker_gets_what_the_server_was_told() -> None:
     """Flags that are not at their defaults; the model last, whatever its name looks like."""
     service = ServiceConfig(

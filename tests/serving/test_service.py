@@ -205,6 +205,21 @@ async def test_models_are_listed_at_once() -> None:
             assert (await asyncio.to_thread(client.models.retrieve, "b")).id == "b"
 
 
+async def test_two_served_models_are_listed_while_one_loads() -> None:
+    """Both at once, from the beginning; what is listed waits for no load."""
+    config = ServiceConfig(ModelsConfig("lmtool-tiny", extra_models=(STORIES,)))
+    async with running(config, loaded=False) as (service, where), http_client(where) as http:
+        loading = asyncio.create_task(service.ready(ignore))
+        seen = {tuple((await listed(http)).items())}
+        while not loading.done():
+            seen.add(tuple((await listed(http)).items()))
+        assert (await loading).model == "lmtool-tiny"
+        assert [info.model for info in service.loaded] == ["lmtool-tiny", "stories260K"]
+        assert await listed(http) == {"lmtool-tiny": "ready", "stories260K": "ready"}
+        assert {tuple(name for name, _ in one) for one in seen} == {("lmtool-tiny", "stories260K")}
+        assert any("loading" in dict(one).values() for one in seen)
+
+
 async def test_models_under_auto() -> None:
     """What is in memory is listed; a name that is not is no reason to load it."""
     async with running(ServiceConfig(ModelsConfig("auto"))) as (_, where), http_client(where) as http:

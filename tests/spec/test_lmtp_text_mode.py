@@ -59,6 +59,12 @@ async def test_models_without_ids():
     plain = replace(sent, text="Hi", named_tokens=(), tool_calls=())
     entry = json.loads(answer_payloads.write_output(plain, extended=True))
     assert entry == {"stream_id": 1, "finish_reason": None, "text": "Hi"}
+    called = "main timeout 1200ms, backup ok 86ms"
+    for last in (replace(plain, finish_reason="stop", attempts=called), TokenOutput("1", error="no", attempts=called)):
+        written = answer_payloads.write_output(last, extended=True)
+        assert json.loads(written)["attempts"] == called
+        (read,) = answer_payloads.read_tokens(f"[{written.decode()}]")
+        assert read.attempts == called
 
 
 async def test_whole_characters(real):
