@@ -200,19 +200,24 @@ async def connect(
     api_key: str | None = None,
     model: str | None = None,
     open_timeout: float | None = 10.0,
+    retries: int = 4,
+    token_timeout: float | None = 60.0,
     on_progress: Callable[[LoadProgress], None] | None = None,
 ) -> AsyncIterator[Model]:
     """A model behind a server, ours or LMQL's: `async with lmtool.connect(url) as model`.
 
     url: `ws://`, `wss://`, `http://`, `HOST:PORT`, or `stdio:COMMAND`, which starts the server. api_key: what the
     server asks for; it may be in the url as well, `ws://user:KEY@HOST:PORT/`. model: which of several served ones.
-    open_timeout: seconds. on_progress: called as a load proceeds that requests wait for.
+    open_timeout: seconds. retries: how many times in a row a stream is repeated, from where it stood, after a lost
+    connection or `token_timeout` seconds of silence, so that it goes on as if nothing had happened; 0 ends it with an
+    error, see `lmtool.resuming`. on_progress: called as a load proceeds that requests wait for.
     Raises `UsageError` for a malformed url, `AccessDeniedError` for a wrong key, `ConnectError` or `TimeLimitError`.
     """
     from lmtool.lmtp.client import LmtpClient
+    from lmtool.resuming import ResumeOptions, Resuming
 
     async with LmtpClient(url, api_key=api_key, open_timeout=open_timeout, on_progress=on_progress) as client:
-        yield Model(client, model)
+        yield Model(Resuming(client, ResumeOptions(retries, token_timeout)), model)
 
 
 @asynccontextmanager

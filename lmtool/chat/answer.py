@@ -48,8 +48,9 @@ async def answer(
         frames: deque[str] = deque()
         on_frame = partial(_keep_received, frames) if display.form == "raw" else None
         connecting = open_peer(
-            endpoint, out, requests.model, tokenizer=options.tokenizer, record=options.record, on_frame=on_frame
-        )
+            endpoint, out, requests.model, tokenizer=options.tokenizer, record=options.record, on_frame=on_frame,
+            resume=options.resume,
+        )  # fmt: skip
         async with connecting as peer:
             sent = _requests(prompt, requests, peer.info, options.n_streams)
             if options.n_streams > 1 and sent[0].sampling.temperature <= 0:
@@ -153,6 +154,7 @@ async def _dry_run(
         info, tokenizer = ModelInfo("", "", ""), None
     for request in _requests(prompt, requests, info, options.n_streams):
         sendable = request if tokenizer is None else _with_token_ids(request, tokenizer)
+        sendable = replace(sendable, resumable=options.resume.retries > 0)
         out.line(session.open(sendable, progress=True)[1])
 
 

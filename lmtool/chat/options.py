@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lmtool import constraint
 from lmtool.errors import ConstraintError, FileError, RequestError, UsageError
 from lmtool.logits_processors import processors_from
+from lmtool.resuming import ResumeOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,6 +50,8 @@ class OneShotOptions:
     """Only print the frames that would be sent."""
     record: str | None = None
     """File that keeps the frames as a trace."""
+    resume: ResumeOptions = field(default_factory=ResumeOptions)
+    """When a stream that was cut is gone on with."""
 
 
 def output_form(*, table: bool = False, json: bool = False, jsonl: bool = False, raw: bool = False) -> OutputForm:

@@ -12,15 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from lmtool.errors import ConnectError, UsageError
+from lmtool.resuming import Resuming
 from lmtool.types import ModelInfo
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
+    from lmtool.errors import LmtoolError
     from lmtool.interfaces import TokenModel
     from lmtool.lmtp.client import LmtpClient
     from lmtool.lmtp.client_connection import OnFrame
     from lmtool.lmtp.endpoint import Endpoint
+    from lmtool.resuming import ResumeOptions
     from lmtool.serving.console import Console
     from lmtool.terminal import Output
     from lmtool.text.tokenizer import TextTokenizer
@@ -49,11 +52,13 @@ async def open_peer(
     tokenizer: str | None = None,
     record: str | None = None,
     on_frame: OnFrame | None = None,
+    resume: ResumeOptions | None = None,
 ) -> AsyncIterator[Peer]:
     """Connect, ask for the model's description, and close at the end. Shows on stderr how a load proceeds.
 
     tokenizer: name or folder of one to use here; then the server is sent token ids, and with the model's name it need
-    not describe the model. record: file for a trace of the frames. on_frame: called with each frame.
+    not describe the model. record: file for a trace of the frames. on_frame: called with each frame. resume: when to
+    go on with a stream that was cut; None: by its defaults.
     Raises `ConnectError`, `RequestError`, `ServerError`, `FileError`, `UsageError` for a server that accepts ids only
     and no tokenizer, and the errors of loading a tokenizer.
     """
@@ -68,10 +73,11 @@ async def open_peer(
             if info is None and tokenizer is not None:
                 out.note(f"the server does not describe its model (LMQL's may never answer): continuing with {model}")
             info = info or ModelInfo(model or "", "", "unknown")
+            resuming = Resuming(client, resume, waiting.repeated)
             if tokenizer is None:
-                yield _text_peer(client, info, endpoint.url)
+                yield _text_peer(resuming, info, endpoint.url)
             else:
-                yield await _with_tokenizer(tokenizer, client, info, out)
+                yield await _with_tokenizer(tokenizer, resuming, info, out)
 
 
 @asynccontextmanager
@@ -173,6 +179,10 @@ class Waiting:
         """Name the fields of a request that had no effect."""
         self._out.note(f"the server ignored: {', '.join(fields)}")
 
+    def repeated(self, reason: LmtoolError) -> None:
+        """Say that a stream goes on over a new connection."""
+        self._out.note(f"{reason.message}; going on from there")
+
     def close(self) -> None:
         """Clear the progress bar."""
         self.answered()
@@ -180,16 +190,16 @@ class Waiting:
             self._console.close()
 
 
-def _text_peer(client: LmtpClient, info: ModelInfo, url: str) -> Peer:
+def _text_peer(model: TokenModel, info: ModelInfo, url: str) -> Peer:
     if info.tokenizer is None and not info.text_only:
         raise UsageError(
             f"the server at {url} accepts and sends token ids only",
             "name its model's tokenizer, a hub name or a folder:  --tokenizer NAME",
         )
-    return Peer(client, info, None)
+    return Peer(model, info, None)
 
 
-async def _with_tokenizer(name: str, client: LmtpClient, info: ModelInfo, out: Output) -> Peer:
+async def _with_tokenizer(name: str, model: TokenModel, info: ModelInfo, out: Output) -> Peer:
     """Convert text to token ids here, with the user's tokenizer."""
     from lmtool.text.text_model import TextModel
     from lmtool.text.tokenizer import load_tokenizer
@@ -202,7 +212,7 @@ async def _with_tokenizer(name: str, client: LmtpClient, info: ModelInfo, out: O
             f"{name} has {own.vocab_size} ids, the server's model only {info.vocab_size}: expect errors or nonsense"
         )
     described = replace(info, tokenizer=own.info, chat_template=own.has_chat_template)
-    return Peer(TextModel(client, own), described, own)
+    return Peer(TextModel(model, own), described, own)
 
 
 async def token_text_of(peer: Peer) -> Callable[[int], str] | None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from lmtool.chat.options import OutputOptions
     from lmtool.chat.prompt import PromptParsing, RequestOptions
     from lmtool.lmtp.endpoint import Endpoint
+    from lmtool.resuming import ResumeOptions
     from lmtool.terminal import Output
     from lmtool.types import SamplingParams
 
@@ -58,9 +59,10 @@ async def converse(
     *,
     tokenizer: str | None = None,
     record: str | None = None,
+    resume: ResumeOptions | None = None,
 ) -> None:
     """Run a conversation until the user leaves. Raises `ConnectError` when there is no server to begin with."""
-    async with open_peer(endpoint, out, requests.model, tokenizer=tokenizer, record=record) as peer:
+    async with open_peer(endpoint, out, requests.model, tokenizer=tokenizer, record=record, resume=resume) as peer:
         styled = StyledOutput.of(out)
         async with open_console(styled, CommandCompleter()) as console:
             await Repl(peer, Conversation(requests, display, peer.info), parsing, styled, console).run()

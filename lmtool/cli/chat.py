@@ -79,6 +79,10 @@ def chat(
     template: bool | None = option(None, "Apply the chat template; default: if the model has one."),
     tokenizer: str | None = TOKENIZER,
     timeout: float | None = TIMEOUT,
+    retries: int = option(4, "Repeat a cut stream, from where it stood, this often in a row; 0: never.", minimum=0),
+    token_timeout: float = option(
+        60.0, "Repeat a stream that is silent for this time.", metavar="SECONDS", minimum=0.1
+    ),
     record: str | None = option(None, "Record the frames as a trace.", metavar="FILE"),
     literal: bool = option(False, "Treat name=value words of the prompt as text."),
     compat_space: bool = option(False, "End the prompt in one space, as LMQL's own client does."),
@@ -93,6 +97,7 @@ def chat(
     )
     from lmtool.chat.prompt import PromptParsing, RequestOptions, read_prompt
     from lmtool.prompt_parameters import check_typed, parse_options
+    from lmtool.resuming import ResumeOptions
 
     options = {
         "max_tokens": max_tokens,
@@ -111,16 +116,19 @@ def chat(
     requests = RequestOptions(model, system, template, parameters, constraint, processors)
     display = OutputOptions(output_form(json=json, jsonl=jsonl, raw=raw, table=table), heat, stats, not no_stream, echo)
     parsing = PromptParsing(literal or "--" in sys.argv, compat_space)
+    resume = ResumeOptions(retries, token_timeout)
     text = read_prompt(prompt or [], parsing, sys.stdin)
     if text is not None:
         from lmtool.chat.answer import answer
 
-        once = OneShotOptions(n_streams, tokenizer, timeout, dry_run, record)
+        once = OneShotOptions(n_streams, tokenizer, timeout, dry_run, record, resume)
         return answer(common.server(), common.output(), text, requests, display, once)
     _check_conversation(display, n_streams=n_streams, dry_run=dry_run)
     from lmtool.chat.repl import converse
 
-    return converse(common.server(), common.output(), requests, display, parsing, tokenizer=tokenizer, record=record)
+    return converse(
+        common.server(), common.output(), requests, display, parsing, tokenizer=tokenizer, record=record, resume=resume
+    )
 
 
 def _check_conversation(display: OutputOptions, *, n_streams: int, dry_run: bool) -> None:

@@ -324,7 +324,7 @@ class ClientConnection:
                     self._settle(event.stream_id, _error(event))
                 case Progress() if self._on_progress is not None:
                     self._on_progress(event.progress)
-                case FieldsIgnored() if self._on_ignored is not None:
+                case FieldsIgnored() if self._on_ignored is not None and event.fields != ("resumable",):  # an offer
                     self._on_ignored(event.fields)
                 case BrokenFrame():
                     raise RemoteProtocolError(f"the server sent a frame that cannot be read: {event.reason}")

@@ -92,8 +92,10 @@ class ClientSession:
 
         `lmtp` and `progress` are sent only where the request uses an extension anyway, or the server is known to speak
         them. LMQL's server fails a request with a field that it does not know, or drops it unseen: there, what it does
-        not know is refused by name.
+        not know is refused by name; `resumable`, which only offers something, is left out.
         """
+        if self.plain and isinstance(request, GenerateRequest):
+            request = replace(request, resumable=False)
         needed = request_payloads.extensions(request)
         if self.plain:
             _check_plain(request, needed)
@@ -149,11 +151,18 @@ class ClientSession:
             case ModelsAnswer():
                 self._learn(speaks=True)
                 return self._answered(message)
+            case FieldsIgnored() if "generated" in message.fields:
+                return self._refuse_beginning_again(message.stream_id)
             case Progress() | FieldsIgnored():
                 self._learn(speaks=True)
                 return message if message.stream_id in self._requests or message.stream_id in self._streams else None
             case UnknownMessage():
                 return message
+
+    def _refuse_beginning_again(self, key: str) -> ClientEvent | None:
+        """End a stream whose server does not know `generated`: it would send again what the client has."""
+        problem = RequestError("the server does not know generated: it cannot go on with a stream", "begin it again")
+        return self._advance((failure(key, problem),))
 
     def _answered(self, message: ModelInfoAnswer | ModelsAnswer) -> ClientEvent | None:
         answered = message.stream_id in self._requests

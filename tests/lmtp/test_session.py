@@ -3,10 +3,11 @@
 import json
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmtool.errors import ConnectError, RequestError
+from lmtool.errors import ConnectError, LocalProtocolError, RequestError
 from lmtool.lmtp.client_session import ClientSession, StreamsAdvanced
 from lmtool.lmtp.codec import RefusedFrameError
 from lmtool.lmtp.config import ServerConfig
@@ -193,6 +194,26 @@ class TestClient:
         assert isinstance(session.receive("HELLO [1]")[0], UnknownMessage)
         (event,) = session.receive('TOKEN [{"stream_id": 1, "token": 5, "finish_reason": "stop"}]')
         assert event.outputs[0].last
+
+    def test_a_server_that_would_begin_again(self):
+        """A stream that goes on ends with an error where the server ignores what it has: late tokens are dropped."""
+        session = ClientSession()
+        session.open(GenerateRequest("a", (1,), generated=(5,)))
+        (event,) = session.receive('MSG [{"stream_id": 1, "ignored": ["generated", "resumable"]}]')
+        (output,) = event.outputs
+        assert (output.stream_id, output.error_code) == ("a", "invalid_request")
+        assert "does not know generated" in output.error
+        assert session.receive('TOKEN [{"stream_id": 1, "token": 5, "finish_reason": null}]') == []
+
+    def test_an_offer_to_a_plain_server(self):
+        """`resumable` is left out; `generated` is refused by name, as any extension."""
+        session = ClientSession()
+        assert session.undecided(GenerateRequest("a", (1,), model="m", resumable=True))
+        session.assume_plain()
+        key, frame = session.open(GenerateRequest("a", (1,), model="m", resumable=True))
+        assert frame == f'GENERATE {{"model":"m","stream_id":{key},"prompt":[1]}}'
+        with pytest.raises(LocalProtocolError, match="does not know: generated"):
+            session.open(GenerateRequest("a", (1,), model="m", generated=(5,), resumable=True))
 
     def test_lost(self):
         """When the connection is gone, every stream and request ends, once."""

@@ -1,0 +1,326 @@
+"""A token model over another that goes on with streams whose connection was lost, or that have fallen silent."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING
+
+from lmtool.errors import ConnectError, OverloadedError, TimeLimitError
+from lmtool.streams import error_of, failure
+from lmtool.types import GenerateRequest, TokenOutput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lmtool.errors import LmtoolError
+    from lmtool.interfaces import Sink, StreamHandle, TokenModel
+    from lmtool.types import ModelInfo, ScoreRequest, StreamId, Usage
+
+    Request = GenerateRequest | ScoreRequest
+
+_JITTER = 0.25
+"""Part of a pause by which it may be longer, so that many clients do not return at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeOptions:
+    """When a stream is repeated."""
+
+    retries: int = 4
+    """Most repetitions in a row that bring no token; 0 repeats nothing."""
+    token_timeout: float | None = 60.0
+    """Seconds without a token, after the first one, before a stream is cancelled and repeated; None: any number."""
+    first_token_timeout: float | None = None
+    """The same before the first token; None: any number, because a model may be loading and other streams may wait."""
+    backoff: float = 1.0
+    """Seconds before the second repetition in a row, twice as long before each further one; the first is at once."""
+
+
+class Resuming:
+    """An `interfaces.TokenModel` over one that may lose its connection, such as `lmtp.client.LmtpClient`.
+
+    A stream that ends with the error `connection` is begun again from where it stood, with `generated` and the seed
+    that the server has told (SPEC.md, GEN-17 and GEN-18), so that its reader gets each token once, as if nothing had
+    happened. A SCORE is repeated whole. A stream that has brought tokens and whose server told no seed, because it
+    cannot go on with one, ends with the error.
+    """
+
+    def __init__(
+        self,
+        inner: TokenModel,
+        options: ResumeOptions | None = None,
+        on_repeat: Callable[[LmtoolError], None] | None = None,
+    ) -> None:
+        """inner: connects again by itself. on_repeat: called with the reason each time that a stream is repeated."""
+        self._inner = inner
+        self._options = options or ResumeOptions()
+        self._on_repeat = on_repeat
+        self._channels: dict[Sink, _Channel] = {}
+
+    def submit(self, request: Request, sink: Sink) -> StreamHandle:
+        """Start a stream, see `interfaces.TokenModel.submit`; equal sinks count as one."""
+        if self._options.retries == 0 or (isinstance(request, GenerateRequest) and request.prefill_only):
+            return self._inner.submit(request, sink)
+        channel = self._channels.get(sink)
+        if channel is None:
+            on_empty = partial(self._channels.pop, sink, None)
+            channel = self._channels[sink] = _Channel(self._inner, self._options, sink, on_empty, self._on_repeat)
+        return channel.start(request)
+
+    async def info(self, model: str | None = None) -> ModelInfo:
+        """The inner model's description."""
+        return await self._inner.info(model)
+
+
+class _Channel:
+    """The streams of one sink: one call of it for each call by the inner model."""
+
+    def __init__(
+        self,
+        inner: TokenModel,
+        options: ResumeOptions,
+        sink: Sink,
+        on_empty: Callable[[], object],
+        on_repeat: Callable[[LmtoolError], None] | None,
+    ) -> None:
+        self.inner = inner
+        self.options = options
+        self.sink = sink
+        self.on_repeat = on_repeat
+        self.inner_sink = self._take
+        self._on_empty = on_empty
+        self._numbers = count()
+        self._attempts: dict[StreamId, _Stream] = {}
+        """Streams by the id of their present attempt: what an attempt sends after it was given up is dropped."""
+        self._running = 0
+
+    def start(self, request: Request) -> StreamHandle:
+        """Begin a new stream."""
+        self._running += 1
+        stream = _Stream(self, request)
+        stream.begin()
+        return stream
+
+    def enter(self, stream: _Stream) -> StreamId:
+        """A new attempt of a stream; its id for the inner model."""
+        number = next(self._numbers)
+        self._attempts[number] = stream
+        return number
+
+    def leave(self, attempt: StreamId) -> None:
+        """Give an attempt up."""
+        self._attempts.pop(attempt, None)
+
+    def end(self, outputs: Sequence[TokenOutput]) -> None:
+        """Hand on outputs; forget the streams that end with them."""
+        if outputs:
+            self.sink(outputs)
+        self._running -= sum(output.last for output in outputs)
+        if not self._running:
+            self._on_empty()
+
+    def _take(self, outputs: Sequence[TokenOutput]) -> None:
+        shown = []
+        for output in outputs:
+            stream = self._attempts.get(output.stream_id)
+            if stream is not None and (event := stream.show(output)) is not None:
+                shown.append(event)
+        self.end(shown)
+
+
+class _Stream:
+    """One stream, over all its attempts; its submitter's handle as well."""
+
+    def __init__(self, channel: _Channel, request: Request) -> None:
+        self._channel = channel
+        self._request = request
+        self._loop = asyncio.get_running_loop()
+        self._ids: list[int] = []
+        """Tokens handed on."""
+        self._begun = False
+        """Whether anything was handed on."""
+        self._seed: int | None = None
+        """What the server has told; None where it cannot go on with the stream."""
+        self._repetitions = 0
+        """In a row, without an output between."""
+        self._before = 0
+        """Tokens that were handed on before the present attempt."""
+        self._repeated_outputs = 0
+        """Outputs of the present attempt that were handed on before: of a SCORE, which is repeated whole."""
+        self._attempt: StreamId = None
+        self._handle: StreamHandle | None = None
+        """Of the present attempt; None between two."""
+        self._pause_timer: asyncio.TimerHandle | None = None
+        """Begins the next attempt."""
+        self._silence_timer: asyncio.TimerHandle | None = None
+        self._last_output = 0.0
+        """When it came, in the loop's time."""
+        self._paused = self._cancelled = self._ended = False
+
+    # The submitter's handle.
+
+    def cancel(self) -> None:
+        """End the stream."""
+        if self._cancelled or self._ended:
+            return
+        self._cancelled = True
+        if self._handle is not None:
+            self._handle.cancel()
+            return
+        if self._pause_timer is not None:
+            self._pause_timer.cancel()
+        self._loop.call_soon(self._end_between_attempts)
+
+    def pause(self) -> None:
+        """Produce nothing more until `resume`."""
+        self._paused = True
+        if self._handle is not None:
+            self._handle.pause()
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._paused = False
+        self._last_output = self._loop.time()
+        if self._handle is not None:
+            self._handle.resume()
+
+    # Attempts.
+
+    def begin(self) -> None:
+        """Submit the stream from where it stands."""
+        self._pause_timer = None
+        self._attempt = self._channel.enter(self)
+        self._before = len(self._ids)
+        self._repeated_outputs = 0 if isinstance(self._request, GenerateRequest) else len(self._ids)
+        self._handle = self._channel.inner.submit(self._request_now(), self._channel.inner_sink)
+        if self._paused:
+            self._handle.pause()
+        self._watch()
+
+    def _request_now(self) -> Request:
+        """The request for what is missing."""
+        request = self._request
+        if not isinstance(request, GenerateRequest):
+            return replace(request, stream_id=self._attempt)
+        sampling = request.sampling
+        if self._ids:
+            sampling = replace(sampling, seed=self._seed)
+        generated = (*request.generated, *self._ids)
+        return replace(request, stream_id=self._attempt, sampling=sampling, generated=generated, resumable=True)
+
+    def show(self, output: TokenOutput) -> TokenOutput | None:
+        """The submitter's view of the present attempt's next output; None where there is none, or it is repeated."""
+        if output.error is not None:
+            return self._fail(error_of(output), output)
+        if self._repeated_outputs and output.token is not None:
+            self._repeated_outputs -= 1
+            return None
+        self._repetitions = 0
+        seed = self._told_seed(output)
+        self._begun = True
+        if output.token is not None:
+            self._ids.append(output.token)
+        if output.last:
+            self._close()
+        else:
+            self._watch()
+        return replace(output, stream_id=self._request.stream_id, usage=self._usage(output), seed=seed)
+
+    def _told_seed(self, output: TokenOutput) -> int | None:
+        """Learn the seed; return it where the submitter asked for it and has not been told."""
+        if output.seed is not None:
+            self._seed = output.seed
+        asked = isinstance(self._request, GenerateRequest) and self._request.resumable
+        return self._seed if asked and not self._begun else None
+
+    def _usage(self, output: TokenOutput) -> Usage | None:
+        """The usage of all attempts: tokens that earlier ones brought are not part of the last one's."""
+        usage = output.usage
+        if usage is None or not self._before or not isinstance(self._request, GenerateRequest):
+            return usage
+        return replace(usage, completion_tokens=usage.completion_tokens + self._before)
+
+    def _fail(self, error: LmtoolError, output: TokenOutput) -> TokenOutput | None:
+        """Repeat the stream, or end it with the error."""
+        if self._cancelled:
+            self._close()
+            return TokenOutput(self._request.stream_id, finish_reason="cancelled")
+        if self._may_repeat(error):
+            self._repeat(error)
+            return None
+        self._close()
+        return replace(output, stream_id=self._request.stream_id)
+
+    def _may_repeat(self, error: LmtoolError) -> bool:
+        lost = isinstance(error, ConnectError)
+        if self._begun or self._repetitions:  # a server on its way down or up
+            lost = lost or isinstance(error, OverloadedError)
+        lost = lost or isinstance(error, TimeLimitError)
+        return lost and self._repetitions < self._channel.options.retries and self._can_go_on
+
+    @property
+    def _can_go_on(self) -> bool:
+        """Whether another attempt would bring the rest and nothing else."""
+        return not self._begun or self._seed is not None or not isinstance(self._request, GenerateRequest)
+
+    def _repeat(self, error: LmtoolError) -> None:
+        self._leave()
+        self._repetitions += 1
+        pause = 0.0 if self._repetitions == 1 else self._channel.options.backoff * 2 ** (self._repetitions - 2)
+        pause *= 1 + random.random() * _JITTER  # noqa: S311  # no secret
+        self._pause_timer = self._loop.call_later(pause, self.begin)
+        if self._channel.on_repeat is not None:
+            self._channel.on_repeat(error)
+
+    def _leave(self) -> None:
+        """Give the present attempt up."""
+        self._channel.leave(self._attempt)
+        self._handle = None
+        if self._silence_timer is not None:
+            self._silence_timer.cancel()
+            self._silence_timer = None
+
+    def _close(self) -> None:
+        self._leave()
+        self._ended = True
+
+    def _end_between_attempts(self) -> None:
+        self._close()
+        self._channel.end([TokenOutput(self._request.stream_id, finish_reason="cancelled")])
+
+    # Silence.
+
+    def _watch(self) -> None:
+        """Note that something came, or was asked for, and see to it that silence is noticed."""
+        self._last_output = self._loop.time()
+        timeout = self._timeout
+        if self._silence_timer is None and timeout is not None:
+            self._silence_timer = self._loop.call_later(timeout, self._listen)
+
+    @property
+    def _timeout(self) -> float | None:
+        """Seconds of silence after which to begin again; None where that is never, or would not help."""
+        options = self._channel.options
+        if not self._begun:
+            return options.first_token_timeout
+        return options.token_timeout if self._can_go_on else None
+
+    def _listen(self) -> None:
+        """Cancel and repeat the stream if it has been silent for too long; else listen on."""
+        timeout, self._silence_timer = self._timeout, None
+        if timeout is None or self._cancelled:
+            return
+        silent = 0.0 if self._paused else self._loop.time() - self._last_output
+        if silent < timeout:
+            self._silence_timer = self._loop.call_later(timeout - silent, self._listen)
+            return
+        handle, error = self._handle, TimeLimitError(f"no token within {timeout:g} s")
+        self._channel.leave(self._attempt)
+        if handle is not None:
+            handle.cancel()
+        if (output := self._fail(error, failure(self._request.stream_id, error))) is not None:
+            self._channel.end([output])

@@ -1,0 +1,365 @@
+"""A model over one that loses its connection: streams go on from where they stood, each token once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from lmtool.errors import ConnectError, LmtoolError, OverloadedError, RequestError
+from lmtool.interfaces import Sink, StreamHandle
+from lmtool.resuming import ResumeOptions, Resuming
+from lmtool.streams import failure
+from lmtool.types import GenerateRequest, ModelInfo, SamplingParams, ScoreRequest, TokenOutput, Usage
+
+AT_ONCE = ResumeOptions(retries=3, backoff=0.0, token_timeout=None)
+LENGTH = 6
+LOST = ConnectError("the connection is gone")
+
+
+class LossyStream:
+    """One attempt; the test says what comes."""
+
+    def __init__(self, request: GenerateRequest | ScoreRequest, sink: Sink, *, tells: bool) -> None:
+        self.request, self.sink, self.tells = request, sink, tells
+        self.cancelled = self.paused = False
+        self.sent = 0
+        self.seed = (request.sampling.seed if isinstance(request, GenerateRequest) else None) or 77
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        asyncio.get_running_loop().call_soon(
+            self.sink, [TokenOutput(self.request.stream_id, finish_reason="cancelled")]
+        )
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+
+    def next(self) -> TokenOutput:
+        """The token at its place: its number, and what it was drawn by."""
+        request = self.request
+        before = len(request.generated) if isinstance(request, GenerateRequest) else 0
+        at = before + self.sent
+        self.sent += 1
+        last = at == LENGTH - 1
+        return TokenOutput(
+            request.stream_id,
+            100 * self.seed + at,
+            -float(at),
+            finish_reason="length" if last else None,
+            usage=Usage(3, self.sent) if last else None,
+            seed=self.seed if self.tells and self.sent == 1 and getattr(request, "resumable", False) else None,
+        )
+
+    def say(self, count: int) -> None:
+        """Bring the next tokens, in one call."""
+        self.sink([self.next() for _ in range(count)])
+
+    def fail(self, error: LmtoolError = LOST) -> None:
+        self.sink([failure(self.request.stream_id, error)])
+
+
+class LossyModel:
+    """A `TokenModel` whose attempts the test drives. tells: whether it knows `resumable`."""
+
+    def __init__(self, *, tells: bool = True) -> None:
+        self.tells = tells
+        self.attempts: list[LossyStream] = []
+        self.submitted = asyncio.Event()
+
+    def submit(self, request: GenerateRequest | ScoreRequest, sink: Sink) -> StreamHandle:
+        made = LossyStream(request, sink, tells=self.tells)
+        self.attempts.append(made)
+        self.submitted.set()
+        return made
+
+    async def info(self, model: str | None = None) -> ModelInfo:
+        return ModelInfo(model or "lossy", "", "lossy")
+
+    async def attempt(self, number: int) -> LossyStream:
+        """The n-th attempt, from 1, once it was submitted."""
+        async with asyncio.timeout(5):
+            while len(self.attempts) < number:
+                self.submitted.clear()
+                await self.submitted.wait()
+        return self.attempts[number - 1]
+
+
+class Reader:
+    """A sink that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.outputs: list[TokenOutput] = []
+        self.calls = 0
+
+    def __call__(self, outputs: Sequence[TokenOutput]) -> None:
+        self.calls += 1
+        self.outputs += outputs
+
+    @property
+    def tokens(self) -> list[int | None]:
+        return [output.token for output in self.outputs]
+
+
+REQUEST = GenerateRequest("s", (1, 2, 3), SamplingParams(max_tokens=LENGTH, temperature=1.0, seed=5))
+UNSEEDED = replace(REQUEST, sampling=replace(REQUEST.sampling, seed=None))
+Drive = Callable[[GenerateRequest | ScoreRequest], tuple[LossyModel, Reader, StreamHandle]]
+
+
+@pytest.fixture
+def begin() -> Callable[..., tuple[LossyModel, Reader, StreamHandle]]:
+    """Submit a request over a lossy model."""
+
+    def begin(request=REQUEST, options=AT_ONCE, **model):
+        inner, reader = LossyModel(**model), Reader()
+        return inner, reader, Resuming(inner, options).submit(request, reader)
+
+    return begin
+
+
+async def test_goes_on_from_where_it_stood(begin) -> None:
+    """The next attempt counts what came as generated; the reader gets each token once, and the usage of the whole."""
+    inner, reader, _ = begin()
+    for number in (1, 2, 3):
+        attempt = await inner.attempt(number)
+        attempt.say(1)
+        attempt.fail()
+    (await inner.attempt(4)).say(3)
+    assert reader.tokens == [500, 501, 502, 503, 504, 505]
+    assert [one.request.generated for one in inner.attempts] == [(), (500,), (500, 501), (500, 501, 502)]
+    assert {output.stream_id for output in reader.outputs} == {"s"}
+    assert {output.seed for output in reader.outputs} == {None}, "nobody asked for it"
+    assert reader.outputs[-1].usage == Usage(3, LENGTH)
+    assert reader.calls == 4
+
+
+async def test_a_stream_without_a_seed_goes_on_with_the_one_told(begin) -> None:
+    """The seed that the server has drawn is that of every further attempt, and is told to who asked."""
+    inner, reader, _ = begin(replace(UNSEEDED, resumable=True))
+    (first := await inner.attempt(1)).say(2)
+    first.fail()
+    (second := await inner.attempt(2)).say(4)
+    assert second.request.sampling.seed == 77
+    assert [output.seed for output in reader.outputs] == [77] + [None] * 5
+
+
+async def test_own_generated_ids_stay_in_front(begin) -> None:
+    """What the submitter counts as generated is so in every attempt."""
+    inner, _, _ = begin(replace(REQUEST, generated=(8, 9)))
+    (first := await inner.attempt(1)).say(1)
+    first.fail()
+    assert (await inner.attempt(2)).request.generated == (8, 9, 502)
+
+
+async def test_before_the_first_token(begin) -> None:
+    """A stream of which nothing has come is begun again, also on a server that tells no seed, without one."""
+    inner, reader, _ = begin(UNSEEDED, tells=False)
+    (await inner.attempt(1)).fail()
+    second = await inner.attempt(2)
+    assert (second.request.sampling.seed, second.request.generated) == (None, ())
+    second.say(LENGTH)
+    assert len(reader.tokens) == LENGTH
+
+
+async def test_a_server_that_cannot_go_on(begin) -> None:
+    """Where tokens have come and no seed was told, the stream ends with the error."""
+    inner, reader, _ = begin(tells=False)
+    (first := await inner.attempt(1)).say(2)
+    first.fail()
+    assert reader.outputs[-1].error_code == "connection"
+    await asyncio.sleep(0)
+    assert len(inner.attempts) == 1
+
+
+async def test_a_score_is_repeated_whole(begin) -> None:
+    """What its reader has is not handed on again."""
+    inner, reader, _ = begin(ScoreRequest("s", (1,), (2,) * LENGTH), tells=False)
+    (first := await inner.attempt(1)).say(4)
+    first.fail()
+    (second := await inner.attempt(2)).say(2)
+    assert len(reader.tokens) == 4
+    second.say(4)
+    assert [output.logprob for output in reader.outputs] == [-float(at) for at in range(LENGTH)]
+
+
+@pytest.mark.parametrize("request_", [REQUEST, ScoreRequest("s", (1,), (2,) * LENGTH)])
+async def test_retries_in_a_row(begin, request_) -> None:
+    """After so many repetitions without a token the error is told; each token lets it begin to count anew."""
+    inner, reader, _ = begin(request_)
+    for number in range(1, 4):
+        (await inner.attempt(number)).fail()
+    (fourth := await inner.attempt(4)).say(1)
+    fourth.fail()
+    for number in range(5, 7):
+        (await inner.attempt(number)).fail()
+    assert not any(output.error for output in reader.outputs)
+    (await inner.attempt(7)).fail()
+    assert [output.error for output in reader.outputs] == [None, LOST.sentence]
+
+
+@pytest.mark.parametrize(
+    ("error", "begun", "repeated"),
+    [
+        (LOST, False, True),
+        (OverloadedError("full"), False, False),
+        (OverloadedError("shutting down"), True, True),
+        (RequestError("no"), False, False),
+        (RequestError("no"), True, False),
+    ],
+)
+async def test_which_errors(begin, error, begun, repeated) -> None:
+    """A lost connection, and a server on its way down: not what a server has refused."""
+    inner, reader, _ = begin()
+    first = await inner.attempt(1)
+    if begun:
+        first.say(1)
+    first.fail(error)
+    assert (not any(output.error for output in reader.outputs)) == repeated
+
+
+async def test_pauses_grow(begin, monkeypatch) -> None:
+    """The first repetition is at once; the pauses before further ones double, and vary by a quarter at most."""
+    pauses = []
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "call_later", lambda pause, callback: pauses.append(pause) or loop.call_soon(callback))
+    inner, _, _ = begin(options=replace(AT_ONCE, backoff=2.0, retries=4))
+    for number in range(1, 5):
+        (await inner.attempt(number)).fail()
+    assert pauses[0] == 0
+    assert all(least <= pause <= least * 1.25 for least, pause in zip((2, 4, 8), pauses[1:], strict=True))
+
+
+class TestSilence:
+    """A connection that is there and brings nothing."""
+
+    OPTIONS = replace(AT_ONCE, token_timeout=0.03)
+
+    async def test_is_cancelled_and_repeated(self, begin) -> None:
+        """The silent attempt is cancelled; what it still sends is dropped."""
+        inner, reader, _ = begin(options=self.OPTIONS)
+        (first := await inner.attempt(1)).say(2)
+        second = await inner.attempt(2)
+        assert first.cancelled
+        first.say(1)
+        second.say(4)
+        assert reader.tokens == [500, 501, 502, 503, 504, 505]
+
+    async def test_ends_with_an_error_at_last(self, begin) -> None:
+        """After the last repetition."""
+        inner, reader, _ = begin(options=self.OPTIONS)
+        (await inner.attempt(1)).say(1)
+        await inner.attempt(4)
+        async with asyncio.timeout(5):
+            while not reader.outputs[-1].last:
+                await asyncio.sleep(0.01)
+        assert (reader.outputs[-1].error_code, len(inner.attempts)) == ("timeout", 4)
+        assert all(one.cancelled for one in inner.attempts)
+
+    @pytest.mark.parametrize("tells", [True, False])
+    async def test_before_the_first_token(self, begin) -> None:
+        """Only where that is asked for."""
+        inner, reader, _ = begin(options=replace(AT_ONCE, first_token_timeout=0.03), tells=False)
+        (second := await inner.attempt(2)).say(1)
+        assert inner.attempts[0].cancelled
+        await asyncio.sleep(0.1)
+        assert len(inner.attempts) == 2
+        assert not second.cancelled
+        assert len(reader.tokens) == 1
+
+    async def test_is_borne(self, begin, tells) -> None:
+        """Before the first token, where a model may be loading; while paused; and where nothing else would help."""
+        inner, _, handle = begin(options=self.OPTIONS, tells=tells)
+        await asyncio.sleep(0.1)
+        (first := await inner.attempt(1)).say(1)
+        if tells:
+            handle.pause()
+        await asyncio.sleep(0.1)
+        assert len(inner.attempts) == 1
+        assert not first.cancelled
+
+
+class TestHandle:
+    """The submitter's hold on a stream, whichever attempt runs."""
+
+    async def test_cancel(self, begin) -> None:
+        """Reaches the attempt that runs; its ending is the stream's."""
+        inner, reader, handle = begin()
+        (await inner.attempt(1)).say(1)
+        handle.cancel()
+        handle.cancel()
+        await asyncio.sleep(0)
+        assert [output.finish_reason for output in reader.outputs] == [None, "cancelled"]
+
+    async def test_cancel_between_attempts(self, begin) -> None:
+        """Ends the stream, which is not begun again."""
+        inner, reader, handle = begin(options=replace(AT_ONCE, backoff=1000.0))
+        for number in (1, 2):
+            (await inner.attempt(number)).fail()
+        handle.cancel()
+        handle.cancel()
+        await asyncio.sleep(0.01)
+        assert [output.finish_reason for output in reader.outputs] == ["cancelled"]
+        assert len(inner.attempts) == 2
+
+    async def test_a_loss_after_cancel(self, begin) -> None:
+        """Is no reason to begin again: the stream is cancelled."""
+        inner, reader, handle = begin()
+        first = await inner.attempt(1)
+        handle.cancel()
+        first.fail()
+        await asyncio.sleep(0.01)
+        assert [output.finish_reason for output in reader.outputs] == ["cancelled"]
+
+    async def test_pause_lasts(self, begin) -> None:
+        """Over a lost connection, until `resume`."""
+        inner, _, handle = begin()
+        handle.pause()
+        (first := await inner.attempt(1)).fail()
+        assert first.paused
+        assert (second := await inner.attempt(2)).paused
+        handle.resume()
+        assert not second.paused
+
+
+async def test_streams_of_one_sink_come_together(begin) -> None:
+    """One call of the sink for each call by the inner model; ids are the sink's own, and free again afterwards."""
+    inner, reader = LossyModel(), Reader()
+    model = Resuming(inner, AT_ONCE)
+    for name in "ab":
+        model.submit(replace(REQUEST, stream_id=name), reader)
+    one, other = inner.attempts
+    assert one.sink is other.sink
+    one.sink([one.next(), other.next()])
+    assert reader.calls == 1
+    one.say(5)
+    other.say(5)
+    assert [output.stream_id for output in reader.outputs if output.last] == ["a", "b"]
+    model.submit(replace(REQUEST, stream_id="a"), reader)
+    inner.attempts[2].say(LENGTH)
+    assert reader.outputs[-1].stream_id == "a"
+
+
+async def test_turned_off_and_prefills(begin) -> None:
+    """Without retries, and for a prompt that is only computed, the inner model gets request and sink as they are."""
+    for request, options in ((REQUEST, ResumeOptions(retries=0)), (replace(REQUEST, prefill_only=True), AT_ONCE)):
+        inner, reader, _ = begin(request, options)
+        assert inner.attempts[0].request is request
+        assert inner.attempts[0].sink is reader
+
+
+async def test_reasons_are_told() -> None:
+    """Whoever wants to know is called with the error each time."""
+    inner, reasons = LossyModel(), []
+    Resuming(inner, AT_ONCE, reasons.append).submit(REQUEST, Reader())
+    (await inner.attempt(1)).fail()
+    assert [reason.message for reason in reasons] == [LOST.message]
+
+
+async def test_description() -> None:
+    """Is the inner model's."""
+    assert (await Resuming(LossyModel()).info("m")).model == "m"
