@@ -217,6 +217,7 @@ def _renamed(output: TokenOutput, stream_id: StreamId) -> TokenOutput:
         output.tool_calls,
         output.seed,
         output.error_hints,
+        output.retry_after,
         output.attempts,
     )
 
