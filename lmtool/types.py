@@ -290,6 +290,8 @@ class TokenOutput:
     """On the first event of a stream with `GenerateRequest.resumable`: its own seed, or the one that was drawn."""
     error_hints: tuple[str, ...] = field(default=(), compare=False)
     """What to do next as it stands in `error`, where the error was made in this process."""
+    retry_after: int = field(default=0, compare=False)
+    """`LmtoolError.retry_after` of `error`, in seconds, where the error was made in this process."""
     attempts: str = ""
     """On the last event of a pool's stream: every member called for it, as `main timeout 1200ms, backup ok 86ms`."""
 

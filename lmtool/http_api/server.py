@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def _refusal(error: ApiError) -> Response:
-    return json_response(error.body, error.status)
+    return json_response(error.body, error.status, error.headers)
 
 
 class OpenAIServer:
