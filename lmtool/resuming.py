@@ -271,7 +271,7 @@ class _Stream:
         self._leave()
         self._repetitions += 1
         pause = 0.0 if self._repetitions == 1 else self._channel.options.backoff * 2 ** (self._repetitions - 2)
-        pause *= 1 + random.random() * _JITTER  # noqa: S311  # no secret
+        pause = max(pause, error.retry_after) * (1 + random.random() * _JITTER)  # noqa: S311  # no secret
         self._pause_timer = self._loop.call_later(pause, self.begin)
         if self._channel.on_repeat is not None:
             self._channel.on_repeat(error)
