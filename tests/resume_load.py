@@ -1,4 +1,6 @@
-"""Streams whose connections are cut at random, against the same streams uncut; run it as `python -m tests.resume_load`.
+"""Streams whose connections are cut at random, against the same streams uncut.
+
+Run it as `python -m tests.resume_load [clients|workers] [CUTS]`.
 
 A proxy stands before a real server and cuts each connection after a random number of bytes, in either direction, or
 falls silent. Every stream must have the ids, logprobs, alternatives, texts and ending of the run that nobody cut, to
@@ -13,7 +15,8 @@ import itertools
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -21,6 +24,7 @@ from random import Random
 from lmtool import constraint
 from lmtool.engine.config import EngineConfig
 from lmtool.interfaces import TokenModel
+from lmtool.lmtp.balancer import Balancer
 from lmtool.lmtp.client import LmtpClient
 from lmtool.resuming import ResumeOptions, Resuming
 from lmtool.serving.composition import Loader
@@ -199,7 +203,30 @@ def _seeded(request: GenerateRequest | ScoreRequest, seed: int | None) -> Genera
     return replace(request, sampling=replace(request.sampling, seed=seed), resumable=False)
 
 
-async def run(model: TokenModel, cuts: int, seed: int = 0, clients: int = 4) -> tuple[Outcome, int]:
+@contextlib.asynccontextmanager
+async def before_clients(model: TokenModel, seed: int) -> AsyncIterator[tuple[int, list[CuttingProxy]]]:
+    """A server behind a proxy; the port for clients, and the proxy."""
+    async with serving(model) as served, CuttingProxy(served.port, random_cuts(Random(seed))).running() as proxy:
+        yield proxy.port, [proxy]
+
+
+@contextlib.asynccontextmanager
+async def before_workers(model: TokenModel, seed: int) -> AsyncIterator[tuple[int, list[CuttingProxy]]]:
+    """A balancer over two workers, each behind a proxy; the balancer's port, and the proxies."""
+    async with contextlib.AsyncExitStack() as stack:
+        worker = await stack.enter_async_context(serving(model))
+        made = [CuttingProxy(worker.port, random_cuts(Random(f"{seed} {number}"))) for number in range(2)]
+        proxies = [await stack.enter_async_context(proxy.running()) for proxy in made]
+        balancer = Balancer([f"127.0.0.1:{proxy.port}" for proxy in proxies], check_seconds=0.02, answer_seconds=0.5)
+        stack.push_async_callback(balancer.close)
+        balancer.start()
+        served = await stack.enter_async_context(serving(balancer, catalogue=balancer))
+        yield served.port, proxies
+
+
+async def run(
+    model: TokenModel, cuts: int, seed: int = 0, clients: int = 4, place: Place = before_clients
+) -> tuple[Outcome, int]:
     """Streams of all kinds, three at a time on each client's connection, until that many connections were cut."""
     outcome = Outcome()
     trial = Trial(model, outcome)
@@ -207,21 +234,25 @@ async def run(model: TokenModel, cuts: int, seed: int = 0, clients: int = 4) -> 
     def count(_reason: object) -> None:
         outcome.repeated += 1
 
-    async def one(proxy: CuttingProxy, number: int) -> None:
+    async def one(port: int, proxies: list[CuttingProxy], number: int) -> None:
         kinds = itertools.cycle(KINDS)
         for _ in range(3 * number):
             next(kinds)
         async with contextlib.AsyncExitStack() as closing:
-            client = LmtpClient(f"127.0.0.1:{proxy.port}")
+            client = LmtpClient(f"127.0.0.1:{port}")
             closing.push_async_callback(client.close)
-            while proxy.cuts < cuts and not outcome.differences:
+            while sum(proxy.cuts for proxy in proxies) < cuts and not outcome.differences:
                 names = [next(kinds) for _ in range(3)]
                 through = Resuming(client, OPTIONS, count)
                 await asyncio.gather(*(trial.compare(name, through) for name in names))
 
-    async with serving(model) as served, CuttingProxy(served.port, random_cuts(Random(seed))).running() as proxy:
-        await asyncio.gather(*(one(proxy, number) for number in range(clients)))
-    return outcome, proxy.cuts
+    async with place(model, seed) as (port, proxies):
+        await asyncio.gather(*(one(port, proxies, number) for number in range(clients)))
+    return outcome, sum(proxy.cuts for proxy in proxies)
+
+
+Place = Callable[[TokenModel, int], AbstractAsyncContextManager[tuple[int, list[CuttingProxy]]]]
+PLACES: dict[str, Place] = {"clients": before_clients, "workers": before_workers}
 
 
 def load() -> TokenModel:
@@ -229,10 +260,10 @@ def load() -> TokenModel:
     return Loader(EngineConfig(device="cpu", dtype="float32", threads=1)).load(str(STORIES), lambda _progress: None)
 
 
-def main(cuts: int = 1000) -> int:
-    """Run, and tell; the exit status."""
+def main(where: str = "clients", cuts: str = "1000") -> int:
+    """Run, and tell; the exit status. where: whose connections are cut, those of `clients` or of `workers`."""
     model, began = load(), time.perf_counter()
-    outcome, made = asyncio.run(run(model, cuts))
+    outcome, made = asyncio.run(run(model, int(cuts), place=PLACES[where]))
     model.close()  # type: ignore[attr-defined]  # a LoadedModel
     took = time.perf_counter() - began
     streams = sum(outcome.streams.values())
@@ -246,4 +277,4 @@ def main(cuts: int = 1000) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*map(int, sys.argv[1:])))
+    sys.exit(main(*sys.argv[1:]))
