@@ -13,7 +13,7 @@ import lmtool
 from lmtool.errors import ConnectError
 from lmtool.interfaces import TokenModel
 from tests import resume_load
-from tests.conftest import Run
+from tests.chat.test_answer import Run
 from tests.resume_load import Cut, CuttingProxy
 
 PROMPT = "Once upon a time"
