@@ -187,6 +187,20 @@ class Catalogue(Protocol):
         """The model that a request with this name would get. Raises `UnknownModelError`."""
 
 
+@runtime_checkable
+class ModelControl(Protocol):
+    """Whatever loads and unloads its models on request."""
+
+    async def load(self, name: str) -> None:
+        """Return once the model is in memory. Raises `UnknownModelError`, or the error of the load."""
+
+    async def unload(self, name: str) -> None:
+        """Return once the model's memory is given back. Raises `UnknownModelError`.
+
+        Raises `OverloadedError` for one that is in use or on its way, `RequestError` for one that is pinned.
+        """
+
+
 class Detokenizer(Protocol):
     """Turns one stream's ids into text, never half a character."""
 

@@ -371,6 +371,10 @@ class ModelEntry:
     """Most tokens of prompt and output together; None until it was loaded once."""
     idle_seconds: float | None = None
     """Since its last stream ended; None while it is used or is not in memory."""
+    pinned: bool = False
+    """Whether it stays in memory once it is there."""
+    error: str | None = None
+    """Why its last load failed, where `phase` is `failed`."""
 
 
 @dataclass(frozen=True, slots=True)

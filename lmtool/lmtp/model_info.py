@@ -74,10 +74,12 @@ def entry_to_wire(entry: ModelEntry) -> dict[str, object]:
     members: dict[str, object] = {"name": entry.name, "phase": entry.phase}
     if entry.aliases:
         members["aliases"] = entry.aliases
-    for name in ("size_bytes", "context_length", "idle_seconds"):
+    for name in ("size_bytes", "context_length", "idle_seconds", "error"):
         value = getattr(entry, name)
         if value is not None:
             members[name] = value
+    if entry.pinned:
+        members["pinned"] = True
     return members
 
 
@@ -91,6 +93,8 @@ def entry_from_wire(members: Mapping[str, object]) -> ModelEntry:
         _number(members, "size_bytes"),
         _number(members, "context_length"),
         float(idle) if isinstance(idle, int | float) else None,
+        members.get("pinned") is True,
+        _text(members, "error"),
     )
 
 

@@ -132,6 +132,10 @@ class Worker:
         """What it serves under this name. Raises as `LmtpClient.info`."""
         return await self._client.info(model)
 
+    async def manage(self, *, load: str | None = None, unload: str | None = None) -> None:
+        """Have it load or unload a model. Raises as `LmtpClient.manage`."""
+        self.models = await self._client.manage(load=load, unload=unload)
+
     def count_ended(self, counting: _CountingSink, streams: int) -> None:
         """Count streams that ended."""
         self.running -= streams

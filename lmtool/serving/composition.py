@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 from lmtool.backends.registry import DEFAULT, BackendConfig, find
 from lmtool.errors import LmtoolError, ModelNotFoundError, ResourceError
-from lmtool.interfaces import Counted, MetricFamily
+from lmtool.interfaces import Counted, MetricFamily, ModelControl
 from lmtool.prompt_limits import limits_of
 from lmtool.serving.config import ModelsConfig
 from lmtool.serving.model_names import AUTO, GGUF, served
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from lmtool.access.asgi import Write
     from lmtool.engine.config import EngineConfig
     from lmtool.engine.model_manager import ModelManager
+    from lmtool.engine.model_slot import ServedModel
     from lmtool.evergreen.action_tasks import ActionLog
     from lmtool.evergreen.actions import Registry
     from lmtool.evergreen.server import EvergreenServer
@@ -206,6 +207,7 @@ def _tokenizer_or_none(source: str, result: Callable[[], TextTokenizer]) -> Text
 
 def models_of(config: ServiceConfig, loader: Loader) -> Models:
     """What a server serves: models of this process, none of them loaded yet, or those of its workers."""
+    from lmtool.engine.model_budget import ModelBudget
     from lmtool.engine.model_manager import ModelManager
     from lmtool.lmtp.balancer import Balancer
 
@@ -215,10 +217,16 @@ def models_of(config: ServiceConfig, loader: Loader) -> Models:
     return ModelManager(
         loader.load,
         config.models.served(),
-        any_name=config.models.model == AUTO,
-        max_loaded=config.models.max_loaded,
+        on_demand=_anything if config.models.model == AUTO else None,
+        budget=ModelBudget(config.models.max_loaded),
         idle_seconds=config.models.idle_unload,
     )
+
+
+def _anything(name: str) -> ServedModel:
+    from lmtool.engine.model_slot import ServedModel
+
+    return ServedModel(name, (name,))
 
 
 def pools_of(config: ServiceConfig, models: Models | None, tap: ServerTap | None) -> Pools | None:
@@ -240,7 +248,10 @@ def lmtp_server(
     from lmtool.lmtp.connection import Plugs
     from lmtool.lmtp.server import LmtpServer
 
-    return LmtpServer(Plugs(models, config.server, progress=models, catalogue=models, log=log, tap=tap))
+    control = models if isinstance(models, ModelControl) else None
+    return LmtpServer(
+        Plugs(models, config.server, progress=models, catalogue=models, control=control, log=log, tap=tap)
+    )
 
 
 def faces(

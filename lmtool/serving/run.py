@@ -215,7 +215,8 @@ class _Run:
         os._exit(status)
 
     def _log(self, entry: RequestLog) -> None:
-        if entry.command != "MODEL_INFO" or entry.error is not None or self.config.verbose:
+        asks = entry.command == "MODEL_INFO" or (entry.command == "MODELS" and entry.model is None)
+        if not asks or entry.error is not None or self.config.verbose:
             self.console.emit(Finished(entry))
 
 
