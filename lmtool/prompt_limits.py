@@ -46,6 +46,7 @@ class PromptLimits:
         """Check a request."""
         if not isinstance(request, ScoreRequest):
             self.check_prompt(request.prompt)
+            self.check_generated(request)
             return
         if isinstance(request.scored, str):
             self.check_text(request.scored, "scored text")
@@ -91,6 +92,17 @@ class PromptLimits:
                 f"prompt of {prompt} and scored text of {scored} tokens do not fit: the context of {self.model} is "
                 f"{self.context_length} tokens",
                 "shorten one of them",
+            )
+
+    def check_generated(self, request: GenerateRequest) -> None:
+        """Check how many tokens count as generated, and with a prompt of ids how many both have together."""
+        count = len(request.generated)
+        room = self.context_length - (len(request.prompt) if isinstance(request.prompt, tuple) else 0)
+        if count > room:
+            raise ContextOverflowError(
+                f"generated has {count} ids, which do not fit behind the prompt: the context of {self.model} is "
+                f"{self.context_length} tokens",
+                "send the ids of one stream, as they came",
             )
 
     def check_text(self, text: str, what: str = "prompt") -> None:

@@ -188,6 +188,18 @@ class GenerateRequest:
     Ends with `prefill`, without a token; `sampling`, `constraint` and `logits_processors` are ignored. It runs behind
     all other requests, whatever its `priority`. Models that are not computed by lmtool's own engine refuse it.
     """
+    generated: tuple[int, ...] = ()
+    """Ids that count as generated already: the stream goes on behind them as the one that sampled them would have.
+
+    They count towards `max_tokens` and `min_tokens`, penalties, stop conditions, the constraint and the number of a
+    draw; they are neither sent again nor counted in `Usage`. Models that are not computed by lmtool's own engine refuse
+    it.
+    """
+    resumable: bool = False
+    """The first output tells the stream's `seed`: with it and `generated` another request can continue the stream.
+
+    A model that does not take `generated` tells none.
+    """
     chat: ChatOptions | None = None
     """For models that give text and no ids, see `ModelInfo.text_only`; None: all of `sampling` counts."""
 
@@ -213,7 +225,7 @@ class Usage:
 
     prompt_tokens: int
     completion_tokens: int
-    """Generated tokens, or scored ones."""
+    """Generated tokens, or scored ones; those of `GenerateRequest.generated` are not among them."""
     cached_tokens: int = 0
     """Prompt tokens whose keys and values were reused instead of computed."""
 
@@ -274,6 +286,8 @@ class TokenOutput:
     """The tokens of `text`, from a model without ids that was asked for logprobs and has them."""
     tool_calls: tuple[ToolCallPart, ...] = ()
     """What this event adds to calls, from a model that tells calls from text itself."""
+    seed: int | None = None
+    """On the first event of a stream with `GenerateRequest.resumable`: its own seed, or the one that was drawn."""
     error_hints: tuple[str, ...] = field(default=(), compare=False)
     """What to do next as it stands in `error`, where the error was made in this process."""
     attempts: str = ""

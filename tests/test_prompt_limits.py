@@ -48,6 +48,14 @@ def test_prompts(prompt: Prompt, told: str | None) -> None:
     assert raised.value.hints
 
 
+@pytest.mark.parametrize(("prompt", "most"), [((1,) * 4, 6), ("x" * 40, 10), ((), 10)])
+def test_generated(prompt: Prompt, most: int) -> None:
+    """What counts as generated is counted with the ids of the prompt, and alone behind a text."""
+    LIMITS.check(GenerateRequest(1, prompt, generated=(1,) * most))
+    with pytest.raises(ContextOverflowError, match=f"generated has {most + 1} ids, which do not fit behind the prompt"):
+        LIMITS.check(GenerateRequest(1, prompt, generated=(1,) * (most + 1)))
+
+
 def test_without_a_tokenizer() -> None:
     """Texts are refused elsewhere; ids are counted here."""
     own = PromptLimits("m", 10)

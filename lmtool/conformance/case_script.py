@@ -20,6 +20,9 @@ Steps of server cases (the suite is the client):
     hold, read              stop reading; go on reading
     get PATH                a plain HTTP GET
 
+Of a stream N, `$tokens(N)` are the ids, `$first(N)` the first of them, `$after(N)` the prompt and these, `$begins(N)`
+the first text, `$seed(N)` the seed that was told.
+
 Steps of client cases (the suite is the server; they are done for each GENERATE or SCORE):
 
     < FRAME                 send a text frame

@@ -90,12 +90,14 @@ class Conversation:
         return json.dumps(self.value(name, argument))
 
     def value(self, name: str, argument: str = "") -> object:
-        """The value of a variable; `$tokens(1)`, `$after(1)`, `$first(1)`, `$begins(1)` tell what stream 1 brought."""
-        if name in ("tokens", "after", "first", "begins"):
+        """The value of a variable; those with an argument, such as `$tokens(1)`, tell what stream 1 brought."""
+        if name in ("tokens", "after", "first", "begins", "seed"):
             (of,) = script.ids(argument)
             ids = self._log.ids(of)
             if name == "begins":
                 return next((str(e["text"]) for e in self._log.entries(of) if e.get("text")), "")
+            if name == "seed":
+                return next((e["seed"] for e in self._log.entries(of) if "seed" in e), None)
             if name == "after":
                 return [*self._under_test.prompt[:4], *ids]
             return ids if name == "tokens" else (ids or [None])[0]

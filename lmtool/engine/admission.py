@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 MAX_LOGPROBS = 256
 """Default limit of a token's alternatives."""
 
+_SEED_BITS = 53
+"""Of a seed that is drawn here: clients are told it, and the numbers of many JSON readers are doubles."""
+
 
 class StreamFactory:
     """Makes streams over one model. Called in any event loop, one at a time."""
@@ -51,22 +55,24 @@ class StreamFactory:
         prompt = validate_generate(request, self._info)
         if request.prefill_only:
             return self._prefill(request, prompt, sink, loop)
+        generated = request.generated
         sampling = request.sampling
         context = self._info.context_length or len(prompt) + sampling.max_tokens
         processors = Processors(request.logits_processors) if request.logits_processors else None
-        pending = self._compile(request)
-        eos_ends = pending is not None or not sampling.ignore_eos  # a constraint allows eos where its text may end
+        eos_ends = request.constraint is not None or not sampling.ignore_eos  # it allows eos where its text may end
         eos = frozenset(self._info.eos_token_ids)
         sequence = Sequence(
             number=next(self._numbers),
-            tokens=prompt,
+            tokens=[*prompt, *generated],
             prompt_length=len(prompt),
             max_length=min(len(prompt) + sampling.max_tokens, context),
             stop_ids=eos.union(sampling.stop_token_ids) if eos_ends else frozenset(sampling.stop_token_ids),
+            recompute_to=len(prompt) + len(generated) - 1 if generated else 0,
             priority=request.priority,
             client=sink,
-            awaiting_constraint=pending is not None,
+            awaiting_constraint=request.constraint is not None,
         )
+        _validate_stops(generated, sequence.stop_ids)
         stream = Stream(
             request.stream_id,
             sink,
@@ -74,9 +80,11 @@ class StreamFactory:
             sequence,
             sampling,
             clamp_logprobs(sampling.top_logprobs, self._info, self._config.max_logprobs),
-            seed=secrets.randbits(63) if sampling.seed is None else sampling.seed,
+            seed=secrets.randbits(_SEED_BITS) if sampling.seed is None else sampling.seed,
             bias=Bias.of(sampling.logit_bias, self._device),
-            pending_guide=pending,
+            tells_seed=request.resumable,
+            counts=Counter(generated),
+            pending_guide=self._compile(request),
             processors=processors,
             eos=eos,
             jump_forward=self._config.jump_forward,
@@ -137,7 +145,7 @@ def validate_generate(request: GenerateRequest, info: ModelInfo) -> list[int]:
     """
     limits = PromptLimits.of(info)
     if limits is not None:
-        limits.check_prompt(request.prompt)
+        limits.check(request)
     prompt = _ids(request.prompt, "prompt")
     _validate_ids(prompt, "prompt", info)
     if not prompt:
@@ -147,7 +155,31 @@ def validate_generate(request: GenerateRequest, info: ModelInfo) -> list[int]:
             )
         prompt = [info.bos_token_id]
     _validate_sampling(request.sampling, info)
+    _validate_generated(request, info)
     return prompt
+
+
+def _validate_generated(request: GenerateRequest, info: ModelInfo) -> None:
+    """Check the number and the ids of `generated`."""
+    count, most = len(request.generated), request.sampling.max_tokens
+    if request.prefill_only or not count:
+        return
+    if count > most:
+        raise RequestError(
+            f"generated has {count} ids, more than max_tokens allows, which is {most}",
+            "send the max_tokens of the whole stream: these ids count towards it",
+        )
+    _validate_ids(request.generated, "generated", info)
+
+
+def _validate_stops(generated: tuple[int, ...], stop_ids: frozenset[int]) -> None:
+    """Raise `RequestError` where a stream could not have gone on: behind an id that ends it."""
+    for index, token in enumerate(generated[:-1]):
+        if token in stop_ids:
+            raise RequestError(
+                f"generated has {token} at index {index}, an id that ends the stream, and goes on behind it",
+                "send the ids of one stream, as they came",
+            )
 
 
 def validate_score(request: ScoreRequest, info: ModelInfo) -> tuple[list[int], list[int]]:

@@ -260,10 +260,25 @@ class Engine:
             self._fail([stream], problem)
             return
         stream.guide = stream.pending_guide.result()
+        if stream.resumes:
+            self._resume(stream)
+        if not self._alive(stream):
+            return
         if stream.guide.slow:
             self._prefetch_mask(stream, stream.guide)
         else:
             stream.sequence.awaiting_constraint = False
+
+    def _resume(self, stream: Stream) -> None:
+        """Queue a constrained stream that goes on, its constraint advanced over what it has, or end it."""
+        problem = stream.advance_over_generated()
+        if problem is not None:
+            self._fail([stream], problem)
+            return
+        stream.sequence.awaiting_constraint = False
+        self._queue(stream)
+        if self._alive(stream):
+            self._send_forced(stream)
 
     def _prefetch_mask(self, stream: Stream, guide: Guide) -> None:
         """Let a slow stream wait for its next mask by itself; only then its next step is computed."""
@@ -288,10 +303,18 @@ class Engine:
         self._streams[sequence.number] = stream
         if sequence.scoring:
             self._begin_score(stream)
-        elif sequence.max_length == sequence.prompt_length:
-            self._send(stream, stream.ending("length"))
-        else:
+        elif not (stream.resumes and sequence.awaiting_constraint):  # else once that is known to allow what it has
+            self._queue(stream)
+
+    def _queue(self, stream: Stream) -> None:
+        """Let a GENERATE wait for its turn, or end it at once if there is nothing to compute."""
+        sequence = stream.sequence
+        none_left = sequence.max_length == sequence.prompt_length
+        reason = "length" if none_left else sequence.finish_reason(recorded=stream.resumes)
+        if reason is None:
             self._scheduler.add(sequence)
+        else:
+            self._send(stream, stream.ending(reason))
 
     def _begin_score(self, stream: Stream) -> None:
         sequence = stream.sequence

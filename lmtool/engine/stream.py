@@ -11,7 +11,7 @@ import numpy as np
 
 from lmtool.engine.sampler import Bias, Row
 from lmtool.engine.sampling_result import SampledToken
-from lmtool.errors import ConstraintError, ServerError
+from lmtool.errors import ConstraintError, ConstraintTooComplexError, RequestError, ServerError
 from lmtool.streams import failure
 from lmtool.types import FinishReason, SamplingParams, StreamId, TokenOutput, Usage
 
@@ -40,11 +40,13 @@ class Stream:
     sampling: SamplingParams
     top_logprobs: int | None
     seed: int
+    tells_seed: bool = False
+    """Whether its first output bears the seed."""
     bias: Bias | None = None
     sent: int = 0
     """Tokens sent so far, generated or scored."""
     counts: dict[int, int] = field(default_factory=dict)
-    """Generated id to how often; only with a penalty that needs it."""
+    """Generated id to how often, kept up to date only with a penalty that needs it."""
     pending_guide: Future[Guide] | None = None
     """Compilation of the request's constraint, also when done; None where it has none."""
     guide: Guide | None = None
@@ -88,7 +90,7 @@ class Stream:
             top_logprobs=self.top_logprobs,
             seed=self.seed,
             position=index,
-            barred=self._barred(self.sent + index - len(sequence.tokens) + sequence.forced_count, allowed),
+            barred=self._barred(index - sequence.prompt_length, allowed),
             known_ids=set(sequence.tokens) if params.repetition_penalty != 1 else (),
             counts=Counter(self.counts) + Counter(pending) if self._counts_tokens and pending else self.counts,
             output=sequence.tokens[sequence.prompt_length : index] if self.processors is not None else (),
@@ -174,9 +176,34 @@ class Stream:
             self.guide.advance(token)
             if problem := self.guide.error():
                 return good[:place], problem
-            forced_next = self.guide.forced() if self.jump_forward else []
-            self.forced_tokens = list(takewhile(lambda token: token not in self.sequence.stop_ids, forced_next))
+            self.forced_tokens = self._forced_next()
         return good, None
+
+    @property
+    def resumes(self) -> bool:
+        """Whether it has sent nothing yet and goes on behind ids that count as generated."""
+        return self.sequence.generates and not self.sent and len(self.sequence.tokens) > self.sequence.prompt_length
+
+    def advance_over_generated(self) -> LmtoolError | None:
+        """Advance the constraint over the ids that count as generated; why that is not possible, or None."""
+        assert self.guide is not None
+        for index, token in enumerate(self.sequence.tokens[self.sequence.prompt_length :]):
+            self.guide.advance(token)
+            problem = self.guide.error()
+            if isinstance(problem, ConstraintTooComplexError):
+                return problem
+            if problem is not None:
+                return RequestError(
+                    f"generated has {token} at index {index}, which the constraint forbids there",
+                    "send the ids of one stream under the same constraint, as they came",
+                )
+        self.forced_tokens = self._forced_next()
+        return None
+
+    def _forced_next(self) -> list[int]:
+        """The ids that the constraint forces now, up to one that ends the stream."""
+        forced = self.guide.forced() if self.guide is not None and self.jump_forward else []
+        return list(takewhile(lambda token: token not in self.sequence.stop_ids, forced))
 
     def take_forced_tokens(self) -> list[TokenOutput]:
         """Append the forced ids to the sequence; their outputs, as far as they need no logits.
@@ -201,6 +228,7 @@ class Stream:
 
     def output(self, sampled: SampledToken, reason: FinishReason | None) -> TokenOutput:
         """The output of one token; the last one if there is a reason."""
+        seed = self._seed_to_tell
         self.sent += 1
         if self._counts_tokens:
             self.counts[sampled.token] = self.counts.get(sampled.token, 0) + 1
@@ -213,7 +241,12 @@ class Stream:
             usage=None if reason is None else self.usage(),
             warnings=() if reason is None or self.guide is None else self.guide.warnings,
             stopped_by=sampled.token if reason == "stop" and self._stops(sampled.token) else None,
+            seed=seed,
         )
+
+    @property
+    def _seed_to_tell(self) -> int | None:
+        return self.seed if self.tells_seed and not self.sent else None
 
     def _stops(self, token: int) -> bool:
         """Whether a token is a stop id of the request's own."""
@@ -221,7 +254,7 @@ class Stream:
 
     def ending(self, reason: FinishReason) -> TokenOutput:
         """An ending without a token."""
-        return TokenOutput(self.stream_id, finish_reason=reason, usage=self.usage())
+        return TokenOutput(self.stream_id, finish_reason=reason, usage=self.usage(), seed=self._seed_to_tell)
 
     def failure(self, problem: LmtoolError) -> TokenOutput:
         """An ending by an error."""

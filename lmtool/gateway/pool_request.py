@@ -49,6 +49,8 @@ def from_stream(request: GenerateRequest | ScoreRequest) -> PoolRequest:
     for name, given in (("logits_processors", request.logits_processors), ("prefill_only", request.prefill_only)):
         if given:
             raise RequestError(f"a pool has no logits, so it cannot have {name}", f"leave {name} out")
+    if request.generated:
+        raise RequestError("a pool has no token ids, so it cannot have generated", "begin the stream again")
     if any(message.tokens is not None for message in prompt.messages):
         raise RequestError("a pool has no token ids, so a message cannot have tokens", "send its content")
     for number, message in enumerate(prompt.messages):

@@ -53,6 +53,7 @@ def write_output(output: TokenOutput, *, extended: bool) -> bytes:
             UNSET if output.text is None else output.text,
             output.usage if extended and output.usage is not None else UNSET,
             output.warnings if extended and output.warnings else UNSET,
+            UNSET if output.seed is None else output.seed,
             output.attempts or UNSET,
         )
     )
@@ -69,6 +70,7 @@ class _WrittenEntry(msgspec.Struct, gc=False):
     text: str | UnsetType
     usage: Usage | UnsetType
     warnings: tuple[str, ...] | UnsetType
+    seed: int | UnsetType
     attempts: str | UnsetType
 
 
@@ -155,6 +157,7 @@ class _Fields(msgspec.Struct, kw_only=True):
     warnings: tuple[str, ...] | None = None
     tokens: list[_NamedToken] | None = None
     tool_calls: tuple[ToolCallPart, ...] | None = None
+    seed: int | None = None
     attempts: str = ""
 
 
@@ -209,6 +212,7 @@ def _output(stream_id: str, entry: _Fields) -> TokenOutput:
         entry.warnings or (),
         named_tokens=() if entry.tokens is None else tuple([token.token() for token in entry.tokens]),
         tool_calls=entry.tool_calls or (),
+        seed=entry.seed,
         attempts=entry.attempts,
     )
 

@@ -221,6 +221,7 @@ def _renamed(output: TokenOutput, stream_id: StreamId) -> TokenOutput:
         output.error_code,
         output.warnings,
         output.stopped_by,
+        seed=output.seed,
     )
 
 

@@ -30,6 +30,7 @@ EXTENSIONS = (
     "tools",
     "mixed_prompt",
     "prefill_only",
+    "generated",
     "score_alternatives",
     "constraint",
     "priority",

@@ -115,6 +115,7 @@ MODEL: Field[str] = Field(
     f"a string of at most {MAX_NAME_CHARACTERS} characters",
 )
 PROCESSORS: Field[list[Any]] = Field(list[Any], 'a list of {"name": ..., "args": {...}}')
+GENERATED: Field[tuple[int, ...]] = Field(tuple[_TokenId, ...], "an array of token ids (integers, 0 or more)")
 CONSTRAINT: Field[dict[str, object]] = Field(dict[str, object], "an object with one constraint")
 PRIORITY: Field[int] = Field(Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)], "an integer of at most 32 bits")
 LMTP: Field[int] = Field(Annotated[int, msgspec.Meta(ge=1)], "an integer, 1 or more")
@@ -130,7 +131,7 @@ SAMPLING: Mapping[str, Field[Any]] = {
 
 _REQUEST = frozenset({"stream_id", "model", "lmtp"})
 _PROMPT = frozenset({"prompt", "messages", "tools", "chat_template_kwargs", "prefill", "text", "progress"})
-_GENERATE = frozenset({"stop", "constraint", "priority", "logits_processors", "prefill_only"})
+_GENERATE = frozenset({"stop", "constraint", "priority", "logits_processors", "prefill_only", "generated", "resumable"})
 KNOWN: Mapping[str, frozenset[str]] = {
     "GENERATE": _REQUEST | _PROMPT | _GENERATE | SAMPLING.keys(),
     "SCORE": _REQUEST | _PROMPT | {"scored", "top_logprobs"},

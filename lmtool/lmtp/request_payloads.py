@@ -84,6 +84,8 @@ def _read_generate(stream: str, members: Mapping[str, bytes]) -> Generate:
         priority=_optional(members, "priority", request_fields.PRIORITY) or 0,
         logits_processors=_processors(members),
         prefill_only=_switch(members, "prefill_only"),
+        generated=_optional(members, "generated", request_fields.GENERATED) or (),
+        resumable=_switch(members, "resumable"),
     )
     return Generate(request, **_extras("GENERATE", members))
 
@@ -299,6 +301,10 @@ def _sampling_payload(request: GenerateRequest) -> dict[str, object]:
         payload["constraint"] = written(request.constraint)
     if request.logits_processors:
         payload["logits_processors"] = written_processors(request.logits_processors)
+    if request.generated:
+        payload["generated"] = request.generated
+    if request.resumable:
+        payload["resumable"] = True
     return payload
 
 

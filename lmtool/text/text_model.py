@@ -13,9 +13,9 @@ from lmtool.errors import LmtoolError, ResourceError, ServerError
 from lmtool.interfaces import LoadedModel, current_limits
 from lmtool.prompt_limits import limits_of
 from lmtool.streams import DeferredHandle, failure, refuse
-from lmtool.text.stop_strings import StopStrings
+from lmtool.text.prepared_request import PreparedRequest
 from lmtool.text.worker import LONG, prompt_size, run_in_worker
-from lmtool.types import GenerateRequest, SamplingParams, TokenOutput, Usage
+from lmtool.types import GenerateRequest, TokenOutput, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,7 +51,7 @@ class TextModel:
             tokenizer.limits = limits.with_text_limit(tokenizer.longest_token_bytes)
         self._check = check
         self._channels: dict[Sink, _Channel] = {}
-        self._tokenizing: set[asyncio.Future[_Prepared | None]] = set()
+        self._tokenizing: set[asyncio.Future[PreparedRequest | None]] = set()
         self._validating: set[asyncio.Future[Verdict]] = set()
         if tokenizer.has_chat_template:  # Jinja takes a tenth of a second to import: now, not while streams run
             importlib.import_module("lmtool.text.chat_template")
@@ -67,7 +67,7 @@ class TextModel:
             size = _text_size(request)
             if size >= LONG:
                 return self._submit_later(request, sink, size, check)
-            return self._start(_Prepared(request, self._tokenizer, check), sink)
+            return self._start(PreparedRequest(request, self._tokenizer, check), sink)
         except LmtoolError as error:
             return refuse(request.stream_id, sink, error)
 
@@ -119,9 +119,11 @@ class TextModel:
         wanted = constraint is not None and self._check is not None and self._check.applies_to(constraint)
         return self._check if wanted else None
 
-    def _start(self, prepared: _Prepared, sink: Sink) -> StreamHandle:
+    def _start(self, prepared: PreparedRequest, sink: Sink) -> StreamHandle:
         if prepared.detokenizer is None:
             return self._inner.submit(prepared.request, sink)
+        if prepared.stops is not None and prepared.stops.matched is not None:  # by what counts as generated
+            return _ended(prepared, prepared.stops.matched, sink)
         channel = self._channels.get(sink)
         if channel is None:
             on_empty = partial(self._channels.pop, sink, None)
@@ -136,11 +138,11 @@ class TextModel:
         work.add_done_callback(partial(self._tokenized, handle, sink))
         return handle
 
-    def _prepare(self, request: Request, handle: DeferredHandle, check: AnswerCheck | None) -> _Prepared | None:
+    def _prepare(self, request: Request, handle: DeferredHandle, check: AnswerCheck | None) -> PreparedRequest | None:
         """Tokenize; None where nobody waits for it any more."""
-        return None if handle.ended else _Prepared(request, self._tokenizer, check)
+        return None if handle.ended else PreparedRequest(request, self._tokenizer, check)
 
-    def _tokenized(self, handle: DeferredHandle, sink: Sink, work: asyncio.Future[_Prepared | None]) -> None:
+    def _tokenized(self, handle: DeferredHandle, sink: Sink, work: asyncio.Future[PreparedRequest | None]) -> None:
         self._tokenizing.discard(work)
         if work.cancelled():
             handle.fail(ResourceError("the model was closed before the prompt was read"))
@@ -152,35 +154,6 @@ class TextModel:
             return
         if prepared is not None:
             handle.start(partial(self._start, prepared, sink))
-
-
-class _Prepared:
-    """A request with ids in place of texts, and what turns its outputs back into text."""
-
-    __slots__ = ("check", "constraint", "detokenizer", "prompt_tokens", "request", "shows_text", "stop_ids", "stops")
-
-    def __init__(self, request: Request, tokenizer: Tokenizer, check: AnswerCheck | None) -> None:
-        """Tokenize. Raises `RequestError` for messages without a template, or refused by it, and for bad stops.
-
-        check: validates the answer.
-        """
-        sampling = request.sampling if isinstance(request, GenerateRequest) else SamplingParams()
-        stops = sampling.stop
-        self.stop_ids = sampling.stop_token_ids
-        self.constraint = request.constraint if isinstance(request, GenerateRequest) else None
-        self.check = check
-        self.shows_text = request.text
-        self.stops = StopStrings(stops) if stops else None
-        prompt = request.prompt if isinstance(request.prompt, tuple) else tuple(tokenizer.encode_prompt(request.prompt))
-        self.prompt_tokens = len(prompt)
-        self.request: Request
-        if isinstance(request, GenerateRequest):
-            self.request = replace(request, prompt=prompt, sampling=replace(request.sampling, stop=()), text=False)
-        else:
-            scored = request.scored
-            ids = tuple(tokenizer.encode_continuation(scored)) if isinstance(scored, str) else scored
-            self.request = replace(request, prompt=prompt, scored=ids, text=False)
-        self.detokenizer = tokenizer.detokenizer(prompt) if self.shows_text or stops or check else None
 
 
 class _Channel:
@@ -196,10 +169,10 @@ class _Channel:
         self._streams: dict[StreamId, _Stream] = {}
         self._inner_sink = self._take
 
-    def start(self, prepared: _Prepared, detokenizer: Detokenizer, inner: TokenModel) -> StreamHandle:
+    def start(self, prepared: PreparedRequest, detokenizer: Detokenizer, inner: TokenModel) -> StreamHandle:
         inner_id = next(self._inner_ids)
         handle = inner.submit(replace(prepared.request, stream_id=inner_id), self._inner_sink)
-        stream = self._streams[inner_id] = _Stream(prepared, detokenizer, handle)
+        stream = self._streams[inner_id] = _Stream(prepared, detokenizer, handle, written=[prepared.written])
         return stream
 
     def _take(self, outputs: Sequence[TokenOutput]) -> None:
@@ -255,7 +228,7 @@ def _problem(work: asyncio.Future[Verdict]) -> LmtoolError | None:
 class _Stream:
     """One stream on its way from ids to text; its submitter's handle as well."""
 
-    prepared: _Prepared
+    prepared: PreparedRequest
     detokenizer: Detokenizer
     handle: StreamHandle
     tokens: int = 0
@@ -316,6 +289,7 @@ class _Stream:
             usage,
             warnings=warnings,
             stopped_by=stopped_by,
+            seed=output.seed,
         )
         if cut:
             self.cut = event
@@ -365,6 +339,17 @@ def _cut(stopped_by: str | int) -> str:
     return f"the answer was cut at {what}, before its constraint had ended it"
 
 
+def _ended(prepared: PreparedRequest, matched: str, sink: Sink) -> StreamHandle:
+    """End a stream that goes on behind its stop string."""
+    usage = Usage(prepared.prompt_tokens, 0)
+    handle = DeferredHandle(prepared.request.stream_id, sink)
+    text = "" if prepared.shows_text else None
+    handle.end(
+        TokenOutput(prepared.request.stream_id, text=text, finish_reason="stop", usage=usage, stopped_by=matched)
+    )
+    return handle
+
+
 def _plain(request: Request) -> bool:
     """Whether a request has ids only and asks for no text."""
     if request.text or not isinstance(request.prompt, tuple):
@@ -374,5 +359,6 @@ def _plain(request: Request) -> bool:
 
 def _text_size(request: Request) -> int:
     """Return how many characters must be tokenized."""
-    scored = "" if isinstance(request, GenerateRequest) else request.scored
-    return prompt_size(request.prompt) + (len(scored) if isinstance(scored, str) else 0)
+    if isinstance(request, GenerateRequest):
+        return prompt_size(request.prompt) + len(request.generated)
+    return prompt_size(request.prompt) + (len(request.scored) if isinstance(request.scored, str) else 0)

@@ -48,7 +48,7 @@ def test_needs() -> None:
 
 def test_every_variable_of_the_cases_is_known() -> None:
     """No case uses a name that has no value."""
-    dynamic = {"pad", "newline", "n", "tokens", "after", "first", "begins", "key_protocol"}
+    dynamic = {"pad", "newline", "n", "tokens", "after", "first", "begins", "seed", "key_protocol"}
     for case in cases("server"):
         for name in {name for step in case.script for name in step.variables} - dynamic:
             json.dumps(ServerUnderTest.of(INFO).value(name))

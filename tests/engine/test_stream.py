@@ -42,19 +42,19 @@ def test_generated_row(make):
 
 
 def test_min_tokens(make):
-    """Stop ids are barred until enough was sent."""
-    stream = make(min_tokens=1)
+    """Stop ids are barred until enough was generated, here or, by `generated`, before."""
+    stream = make(min_tokens=2)
     assert set(stream.rows(range(2, 3))[0].barred) == {2}
-    stream.output(SampledToken(8, -1.0, None), None)
-    assert not stream.rows(range(2, 3))[0].barred
+    stream.sequence.tokens.append(8)
+    assert not stream.rows(range(3, 4))[0].barred
 
 
 @pytest.mark.parametrize(
     ("allowed", "sampling", "barred"),
     [
-        ({2, 3, 8}, {"min_tokens": 1}, {2, 3}),
-        ({3, 31, 40}, {"min_tokens": 1}, {2, 3}),
-        ({2, 3}, {"min_tokens": 1}, set()),
+        ({2, 3, 8}, {"min_tokens": 2}, {2, 3}),
+        ({3, 31, 40}, {"min_tokens": 2}, {2, 3}),
+        ({2, 3}, {"min_tokens": 2}, set()),
         ({2, 3, 8}, {"ignore_eos": True}, {2}),
         ({2}, {"ignore_eos": True}, set()),
         ({2, 3, 8}, {}, set()),

@@ -128,6 +128,11 @@ async def test_pools_are_listed_and_speak_every_protocol() -> None:
             assert "a pool takes messages, not token ids" in (refused.error or "")
             [refused] = [one async for one in stream(lmtp, ScoreRequest(3, "a", "b", model="default"))]
             assert "cannot SCORE" in (refused.error or "")
+            going_on = GenerateRequest(4, prompt, model="default", generated=(5,))
+            [refused] = [one async for one in stream(lmtp, going_on)]
+            assert "it cannot have generated" in (refused.error or "")
+            resumable = GenerateRequest(5, prompt, text=True, model="default", resumable=True)
+            assert {one.seed for one in [one async for one in stream(lmtp, resumable)]} == {None}
 
 
 @pytest.mark.parametrize(

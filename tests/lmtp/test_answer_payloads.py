@@ -29,6 +29,7 @@ OUTPUTS = st.builds(
     st.sampled_from([None, "stop", "length", "cancelled"]),
     st.none() | st.builds(Usage, st.integers(0), st.integers(0), st.integers(0)),
     warnings=st.lists(st.text(), max_size=2).map(tuple),
+    seed=st.none() | st.integers(-(2**63), 2**63 - 1),
 ) | st.builds(TokenOutput, KEYS, error=st.text(), error_code=st.text(min_size=1))
 
 

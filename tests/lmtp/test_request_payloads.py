@@ -247,6 +247,16 @@ def test_prefill_only():
     assert "prefill_only" in request_payloads.extensions(asked)
 
 
+def test_generated():
+    """What counts as generated goes out and comes back; LMQL's server does not know it."""
+    asked = GenerateRequest("1", (1, 2), generated=(7, 8), resumable=True)
+    command, payload = request_payloads.write(Generate(asked))
+    fields = {"stream_id": 1, "prompt": [1, 2], "generated": [7, 8], "resumable": True}
+    assert (command, json.loads(payload)) == ("GENERATE", fields)
+    assert read(command, fields).request == asked
+    assert request_payloads.extensions(asked) == ["generated", "resumable"]
+
+
 GOOD = {
     "max_tokens": [0, 1, 2**31 - 1],
     "temperature": [-1, 0, 0.7, 1e9],

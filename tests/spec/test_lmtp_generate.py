@@ -135,6 +135,70 @@ async def test_bad_prefill_only(client, scripted):
     assert scripted.requests == []
 
 
+async def test_generated(real):
+    """GEN-17: it counts as generated: the rest comes as it would have, text included, and it is no part of `usage`."""
+    asked = {"prompt": "Once upon", "max_tokens": 20, "temperature": 1.2, "seed": 4, "presence_penalty": 0.5, "lmtp": 1}
+    asked |= {"stop": [" qqq"], "logit_bias": {"1": -100}}
+    whole = await generate(real, **asked)
+    assert len(whole) == 20
+    for cut in (1, 7, 19):
+        rest = await generate(real, generated=tokens(whole)[:cut], **asked)
+        assert rest[-1]["usage"]["completion_tokens"] == 20 - cut
+        assert rest[-1]["usage"]["prompt_tokens"] == whole[-1]["usage"]["prompt_tokens"]
+        assert [{**entry, "usage": 0} for entry in rest] == [{**entry, "usage": 0} for entry in whole[cut:]]
+
+
+async def test_generated_is_whole(real):
+    """GEN-17, TOK-4: where nothing is left the stream ends without a token."""
+    (limit,) = await generate(real, max_tokens=2, generated=[7, 8])
+    (eos,) = await generate(real, max_tokens=9, generated=[7, BOS])
+    (stop,) = await generate(real, max_tokens=9, generated=[7, 8], stop=[8])
+    reasons = [entry["finish_reason"] for entry in (limit, eos, stop)]
+    assert reasons == ["length", "stop", "stop"]
+    assert not any("token" in entry for entry in (limit, eos, stop))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"generated": "yes"}, "generated is"),
+        ({"generated": [5, -1]}, "generated has -1 at index 1"),
+        ({"generated": [5, "a"]}, "generated has"),
+        ({"generated": [5, 512]}, "token id 512 in generated"),
+        ({"generated": [5, 6, 7], "max_tokens": 2}, "generated has 3 ids"),
+        ({"generated": [5] * 508, "max_tokens": 600}, "generated has 508 ids, which do not fit"),
+        ({"generated": [BOS, 5]}, "generated has 1 at index 0"),
+        ({"generated": [5, 6], "stop": [5]}, "generated has 5 at index 0"),
+        ({"generated": [403, 407, 5], "stop": ["upon"]}, "generated goes on at index 2"),
+        ({"generated": [5], "constraint": {"regex": "[0-9]+"}}, "generated has 5 at index 0, which the constraint"),
+    ],
+)
+async def test_bad_generated(real, given, words):
+    """GEN-17, ERR-5: ids that no such stream can have generated end it with an error that names them."""
+    (entry,) = await generate(real, **{"max_tokens": 9, **given})
+    assert words in entry["error"]
+
+
+async def test_generated_and_resumable_reach_the_model(client, scripted):
+    """GEN-17, GEN-18: ids, and a boolean; none and false when left out."""
+    await generate(client, generated=[5, 6], resumable=True)
+    await generate(client, generated=None, resumable=None)
+    assert [(request.generated, request.resumable) for request in scripted.requests] == [((5, 6), True), ((), False)]
+    (entry,) = await generate(client, resumable=1)
+    assert "resumable" in entry["error"]
+
+
+async def test_the_seed_is_told(real):
+    """GEN-18: only with `resumable`, on the first entry: the request's own, or the one drawn, below 2^53."""
+    own = await generate(real, max_tokens=3, temperature=1, seed=-5, resumable=True)
+    assert [entry.get("seed") for entry in own] == [-5, None, None]
+    first, *rest = await generate(real, max_tokens=9, temperature=2, resumable=True, logit_bias={"1": -100})
+    assert 0 <= first["seed"] < 2**53
+    asked = {"max_tokens": 9, "temperature": 2, "seed": first["seed"], "logit_bias": {"1": -100}}
+    assert await generate(real, generated=[first["token"]], **asked) == rest
+    assert not any("seed" in entry for entry in await generate(real, **asked))
+
+
 @pytest.mark.parametrize("given", [5, {}, {"regex": "a", "json": {}}, {"regex": 5}, {"regexp": "a"}, {"choice": []}])
 async def test_bad_constraints(client, scripted, given):
     """GEN-13: what is no constraint ends the stream with an error before its first token."""

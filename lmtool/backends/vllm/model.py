@@ -104,6 +104,8 @@ class VllmModel:
 
         if request.prefill_only:
             raise RequestError("vLLM cannot compute a prompt alone", "send a request with max_tokens 1")
+        if request.generated:
+            raise RequestError("vLLM cannot go on with a stream, so it cannot have generated", "begin the stream again")
         prompt = validate_generate(request, self._info)
         if request.sampling.max_tokens == 0:
             stream.put(TokenOutput(request.stream_id, finish_reason="length", usage=Usage(len(prompt), 0)))

@@ -82,6 +82,17 @@ class TestStandIn:
         assert gone([worker])
         assert not [line for line in [*server.lines, *server.rest()] if "stand-in" in line]
 
+    async def test_what_it_cannot_go_on_with(self, stand_in: StartServer) -> None:
+        """What counts as generated is refused by name, and a resumable stream is told no seed."""
+        with stand_in() as server:
+            server.expect("ready in")
+            async with LmtpClient(server.url) as client, asyncio.timeout(PATIENCE):
+                (refused,) = [one async for one in stream(client, GenerateRequest(1, (3, 4), generated=(5,)))]
+                assert "it cannot have generated" in (refused.error or "")
+                outputs = [one async for one in stream(client, GenerateRequest(2, (3, 4), resumable=True))]
+                assert outputs[-1].finish_reason is not None
+                assert {one.seed for one in outputs} == {None}
+
     async def test_every_process_may_be_killed(self, stand_in: StartServer) -> None:
         """The whole tree ends, streams end with an error, the log has the reason, and all is started again.
 
