@@ -342,7 +342,6 @@ class ModelInfo:
     parameters: int | None = None
     """Number of weights."""
     dtype: str | None = None
-    """`float32`, `bfloat16`, ..."""
     device: str | None = None
     """`cpu`, `cuda:0`, ..."""
     tokenizer: TokenizerInfo | None = None
@@ -358,17 +357,15 @@ class ModelInfo:
     waiting: int | None = None
     """Streams not yet started."""
     kernels: str | None = None
-    """What multiplies the weights on a CPU: `C kernels (AVX512-BF16)`, `oneDNN`, `torch`; on a GPU what computes
-    attention: `Triton`, `flash-attn 3`, `torch`."""
+    """What computes on a CPU (`C kernels (AVX512-BF16)`, `oneDNN`, `torch`), or attention on a GPU (`Triton`, ...)."""
     max_top_logprobs: int | None = None
     """Most alternatives that a token carries; None where it is not known."""
     text_only: bool = False
-    """Whether it takes conversations and gives text, without ids: a pool of providers. It tells tool calls from text
-    itself, and passes constraints on."""
+    """Whether it gives text without ids, tells tool calls from it, and passes constraints on: a pool of providers."""
 
 
 ModelPhase: TypeAlias = Literal["unloaded", "queued", "loading", "ready", "unloading", "failed"]
-"""Where a served model stands; `failed`: its last load did."""
+"""Where a served model stands; `failed`: its last load did, by its `error`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,7 +385,6 @@ class ModelEntry:
     pinned: bool = False
     """Whether it stays in memory once it is there."""
     error: str | None = None
-    """Why its last load failed, where `phase` is `failed`."""
 
 
 @dataclass(frozen=True, slots=True)
