@@ -340,7 +340,6 @@ class ModelInfo:
     architecture: str | None = None
     """The transformers class, such as `LlamaForCausalLM`."""
     parameters: int | None = None
-    """Number of weights."""
     dtype: str | None = None
     device: str | None = None
     """`cpu`, `cuda:0`, ..."""
@@ -385,6 +384,7 @@ class ModelEntry:
     pinned: bool = False
     """Whether it stays in memory once it is there."""
     error: str | None = None
+    architecture: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,7 @@ class ModelSlot:
     """Of the weights in memory: what they take on disk, until a load has shown it."""
     context_length: int | None = None
     """By its last description."""
+    architecture: str | None = None
     sinks: dict[Sink, CountingSink] = field(default_factory=dict)
     """Those with running streams, by the sink that they wrap."""
     progress: LoadProgress = field(init=False)
@@ -87,16 +88,17 @@ class ModelSlot:
 
     def entry(self, now: float) -> ModelEntry:
         """What a catalogue lists. now: by the manager's clock."""
-        failed = self.phase == "unloaded" and self.failure is not None
+        failure = self.failure if self.phase == "unloaded" else None
         return ModelEntry(
             self.name,
             self.served.aliases,
-            "failed" if failed else self.phase,
+            self.phase if failure is None else "failed",
             self.size_bytes,
             self.context_length,
             round(now - self.last_used, 3) if self.idle else None,
             self.served.pinned,
-            self.failure.sentence if failed and self.failure is not None else None,
+            None if failure is None else failure.sentence.replace(self.served.source, self.name),  # no paths
+            self.architecture,
         )
 
     def take_waiting(self) -> list[Waiting]:

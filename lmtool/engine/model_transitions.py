@@ -143,7 +143,7 @@ class ModelTransitions:
     async def _measure(self, slot: ModelSlot, model: LoadedModel) -> None:
         """Take note of what the model takes. Raises `ModelLoadError` for one that has no room at all."""
         info = await model.info()
-        slot.context_length = info.context_length
+        slot.context_length, slot.architecture = info.context_length, info.architecture
         slot.memory_bytes = weight_bytes(info) or slot.memory_bytes or slot.size_bytes
         if (refusal := self._budget.refusal(slot, self._slots)) is not None:
             raise refusal

@@ -142,6 +142,7 @@ class OpenAIServer:
             "root": entry.name,
             "max_model_len": entry.context_length,
             "phase": entry.phase,
+            "error": entry.error,
             "size_bytes": entry.size_bytes,
             "idle_seconds": entry.idle_seconds,
         }

@@ -74,7 +74,7 @@ def entry_to_wire(entry: ModelEntry) -> dict[str, object]:
     members: dict[str, object] = {"name": entry.name, "phase": entry.phase}
     if entry.aliases:
         members["aliases"] = entry.aliases
-    for name in ("size_bytes", "context_length", "idle_seconds", "error"):
+    for name in ("size_bytes", "context_length", "architecture", "idle_seconds", "error"):
         value = getattr(entry, name)
         if value is not None:
             members[name] = value
@@ -95,6 +95,7 @@ def entry_from_wire(members: Mapping[str, object]) -> ModelEntry:
         float(idle) if isinstance(idle, int | float) else None,
         members.get("pinned") is True,
         _text(members, "error"),
+        _text(members, "architecture"),
     )
 
 

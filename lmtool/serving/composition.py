@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from lmtool.access.asgi import Write
     from lmtool.engine.config import EngineConfig
     from lmtool.engine.model_manager import ModelManager
-    from lmtool.engine.model_slot import ServedModel
     from lmtool.evergreen.action_tasks import ActionLog
     from lmtool.evergreen.actions import Registry
     from lmtool.evergreen.server import EvergreenServer
@@ -214,19 +213,18 @@ def models_of(config: ServiceConfig, loader: Loader) -> Models:
     if config.workers:
         expected = () if config.balances else config.models.entries()
         return Balancer(config.workers, config.access.key, expected=expected)
+    on_demand = None
+    if config.models.model == AUTO:
+        from lmtool.serving.on_demand import OnDemand
+
+        on_demand = OnDemand(config.models.allow_download, config.engine.revision)
     return ModelManager(
         loader.load,
         config.models.served(),
-        on_demand=_anything if config.models.model == AUTO else None,
-        budget=ModelBudget(config.models.max_loaded),
+        on_demand=on_demand,
+        budget=ModelBudget(config.models.max_loaded, config.models.memory_bytes),
         idle_seconds=config.models.idle_unload,
     )
-
-
-def _anything(name: str) -> ServedModel:
-    from lmtool.engine.model_slot import ServedModel
-
-    return ServedModel(name, (name,))
 
 
 def pools_of(config: ServiceConfig, models: Models | None, tap: ServerTap | None) -> Pools | None:
