@@ -3,8 +3,9 @@
 Makes a Llama model of random bfloat16 weights (1 GB unless `--gigabytes` says otherwise), serves it beside another one
 (`--model`, the embedded one unless said otherwise) with the other options, and measures the gaps between the tokens of
 16 greedy streams of that one: alone, and while the large one is loaded and unloaded `--turns` times on request. Prints
-both, how long loads and unloads took, whether ids or logprobs of any stream changed, and what memory stays. The exit
-status is 0 where the 99th percentile of the gaps beside is below `MOST` times the quiet one and no stream changed.
+these, each load and unload by itself (the first load also imports what models of its kind need), whether ids or
+logprobs of any stream changed, and what memory stays. The exit status is 0 where the 99th percentile of the gaps beside
+loads and unloads is below `MOST` times the quiet one and no stream changed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from lmtool.bench.peers.maker_peer import save_tokenizer
@@ -65,18 +67,28 @@ def make(place: Path, gigabytes: float) -> None:
     save_tokenizer(VOCABULARY, str(place))
 
 
-async def turns(url: str, name: str, count: int, streams: Streams) -> dict[str, tuple[list[float], list[float]]]:
-    """Load and unload the model; by `load` and `unload` the seconds of each turn, and the gaps of streams meanwhile."""
-    found: dict[str, tuple[list[float], list[float]]] = {"load": ([], []), "unload": ([], [])}
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One load or unload."""
+
+    what: str
+    seconds: float
+    gaps: list[float]
+    """Of all streams meanwhile, sorted."""
+
+
+async def turns(url: str, name: str, count: int, streams: Streams) -> list[Turn]:
+    """Load and unload the model so many times."""
+    found = []
     async with LmtpClient(url) as client:
         for _ in range(count):
             for what, order in (("load", client.load), ("unload", client.unload)):
                 streams.take()
                 began = time.perf_counter()
                 await order(name)
-                found[what][0].append(time.perf_counter() - began)
+                took = time.perf_counter() - began
                 await asyncio.sleep(0.1)  # a gap that it has made ends behind it
-                found[what][1].extend(streams.take())
+                found.append(Turn(what, took, streams.take()))
     return found
 
 
@@ -95,8 +107,6 @@ async def measure(options: argparse.Namespace, place: Path) -> bool:
         streams = Streams(url, model=own)
         running = asyncio.create_task(streams.run())
         await asyncio.wait([running], timeout=WARM_SECONDS)
-        await turns(url, place.name, 1, streams)  # what only the first load of a process takes is no matter of streams
-        await asyncio.wait([running], timeout=WARM_SECONDS)
         streams.take()
         before = memory(process)["server"]
         await asyncio.wait([running], timeout=options.seconds)
@@ -108,10 +118,9 @@ async def measure(options: argparse.Namespace, place: Path) -> bool:
             await running
         after = memory(process)["server"]
         running.cancel()
-    for what, (took, gaps) in found.items():
-        sys.stdout.write(told(f"gaps, {what}", sorted(gaps)))
-        sys.stdout.write(f"  {len(took)} times, {min(took):.2f} to {max(took):.2f} s\n")
-    beside = sorted(gap for _, gaps in found.values() for gap in gaps)
+    for turn in (one for one in found if one.gaps):
+        sys.stdout.write(told(f"{turn.what}, {turn.seconds:.2f} s", turn.gaps))
+    beside = sorted(gap for turn in found for gap in turn.gaps)
     ratio = p99(beside) / p99(quiet)
     differ = sum(len(said) > 1 for said in streams.said.values())
     whole = sum(bool(said) for said in streams.said.values())
