@@ -15,6 +15,8 @@ class LmtoolError(Exception):
     """Exit status of a command that ends with this error."""
     code: ClassVar[str] = "error"
     """Machine-readable kind, sent beside the sentence on every wire."""
+    retry_after: int = 0
+    """Seconds after which the same request may succeed; 0 where it will not, or that is not known."""
 
     def __init__(self, message: str, *hints: str) -> None:
         super().__init__(message)
@@ -152,6 +154,7 @@ class OverloadedError(RequestError):
     """A limit on streams, connections or queue length is reached; try again later."""
 
     code = "overloaded"
+    retry_after = 1
 
 
 def kind_of(code: str | None) -> type[LmtoolError]:

@@ -10,7 +10,6 @@ from lmtool.types import (
     Constraint,
     GenerateRequest,
     LoadProgress,
-    ModelEntry,
     ModelInfo,
     Prompt,
     ScoreRequest,
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
     from lmtool.errors import LmtoolError
+    from lmtool.model_entry import ModelEntry
     from lmtool.prompt_limits import LimitsByModel
 
 Sink: TypeAlias = Callable[[Sequence[TokenOutput]], None]

@@ -84,7 +84,9 @@ async def stream(
 
 def failure(stream_id: StreamId, error: LmtoolError) -> TokenOutput:
     """Return the output that ends a stream with this error: its sentence and what to do next."""
-    return TokenOutput(stream_id, error=error.sentence, error_code=error.code, error_hints=error.hints)
+    return TokenOutput(
+        stream_id, error=error.sentence, error_code=error.code, error_hints=error.hints, retry_after=error.retry_after
+    )
 
 
 def error_of(output: TokenOutput) -> LmtoolError:

@@ -290,6 +290,8 @@ class TokenOutput:
     """On the first event of a stream with `GenerateRequest.resumable`: its own seed, or the one that was drawn."""
     error_hints: tuple[str, ...] = field(default=(), compare=False)
     """What to do next as it stands in `error`, where the error was made in this process."""
+    retry_after: int = field(default=0, compare=False)
+    """`LmtoolError.retry_after` of `error`, in seconds, where the error was made in this process."""
     attempts: str = ""
     """On the last event of a pool's stream: every member called for it, as `main timeout 1200ms, backup ok 86ms`."""
 
@@ -340,7 +342,9 @@ class ModelInfo:
     architecture: str | None = None
     """The transformers class, such as `LlamaForCausalLM`."""
     parameters: int | None = None
+    """Number of weights."""
     dtype: str | None = None
+    """`float32`, `bfloat16`, ..."""
     device: str | None = None
     """`cpu`, `cuda:0`, ..."""
     tokenizer: TokenizerInfo | None = None
@@ -356,35 +360,13 @@ class ModelInfo:
     waiting: int | None = None
     """Streams not yet started."""
     kernels: str | None = None
-    """What computes on a CPU (`C kernels (AVX512-BF16)`, `oneDNN`, `torch`), or attention on a GPU (`Triton`, ...)."""
+    """What multiplies the weights on a CPU: `C kernels (AVX512-BF16)`, `oneDNN`, `torch`; on a GPU what computes
+    attention: `Triton`, `flash-attn 3`, `torch`."""
     max_top_logprobs: int | None = None
     """Most alternatives that a token carries; None where it is not known."""
     text_only: bool = False
-    """Whether it gives text without ids, tells tool calls from it, and passes constraints on: a pool of providers."""
-
-
-ModelPhase: TypeAlias = Literal["unloaded", "queued", "loading", "ready", "unloading", "failed"]
-"""Where a served model stands; `failed`: its last load did, by its `error`."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelEntry:
-    """One served model in a catalogue: what is known of it without loading it."""
-
-    name: str
-    aliases: tuple[str, ...] = ()
-    """Further names that clients are shown. The path of a folder is not among them."""
-    phase: ModelPhase = "ready"
-    size_bytes: int | None = None
-    """Size of the weights; None until they were read once."""
-    context_length: int | None = None
-    """Most tokens of prompt and output together; None until it was loaded once."""
-    idle_seconds: float | None = None
-    """Since its last stream ended; None while it is used or is not in memory."""
-    pinned: bool = False
-    """Whether it stays in memory once it is there."""
-    error: str | None = None
-    architecture: str | None = None
+    """Whether it takes conversations and gives text, without ids: a pool of providers. It tells tool calls from text
+    itself, and passes constraints on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from lmtool.serving.hub_cache import hub_cache, snapshots, weight_files
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from lmtool.model_entry import ModelEntry
     from lmtool.terminal import Output
-    from lmtool.types import ModelEntry
 
 Where: TypeAlias = Literal["served", "embedded", "cache"]
 LIST_SECONDS = 3.0

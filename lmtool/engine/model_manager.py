@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from lmtool.engine.model_slot import ServedModel
     from lmtool.engine.model_transitions import Load
     from lmtool.interfaces import Sink, StreamHandle, Tokenizer, Unsubscribe
+    from lmtool.model_entry import ModelEntry
     from lmtool.prompt_limits import LimitsByModel, PromptLimits
-    from lmtool.types import GenerateRequest, ModelEntry, ModelInfo, ScoreRequest
+    from lmtool.types import GenerateRequest, ModelInfo, ScoreRequest
 
     Request: TypeAlias = GenerateRequest | ScoreRequest
 

@@ -7,15 +7,17 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from lmtool.types import LoadProgress, ModelEntry
+from lmtool.model_entry import ModelEntry
+from lmtool.types import LoadProgress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lmtool.errors import LmtoolError
     from lmtool.interfaces import LoadedModel, Sink, Unsubscribe
+    from lmtool.model_entry import ModelPhase
     from lmtool.streams import DeferredHandle
-    from lmtool.types import GenerateRequest, ModelPhase, ScoreRequest, TokenOutput
+    from lmtool.types import GenerateRequest, ScoreRequest, TokenOutput
 
     Waiting: TypeAlias = tuple[DeferredHandle, GenerateRequest | ScoreRequest, Sink]
 

@@ -264,7 +264,7 @@ def _too_many(name: str, limit: int, what: str) -> Abort:
 
 
 def _denial(refusal: Abort) -> Response:
-    return PlainTextResponse(refusal.reason, 503)
+    return PlainTextResponse(refusal.reason, 503, {"retry-after": "1"})
 
 
 async def _within(seconds: float, waits: Iterable[object]) -> None:

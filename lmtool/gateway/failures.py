@@ -38,8 +38,6 @@ class PoolFailedError(LmtoolError):
     status: int = 500
     """Of HTTP."""
     attempts: Sequence[Attempt] = ()
-    retry_after: int = 0
-    """Seconds after which it is worth another try; 0 where that is not known."""
 
 
 class PoolUnavailableError(PoolFailedError, OverloadedError):

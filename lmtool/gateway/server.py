@@ -172,13 +172,11 @@ async def _events(answer: PoolAnswer, reply: Reply) -> AsyncGenerator[list[Event
 
 def failed(error: ApiError | LmtoolError) -> Response:
     """The answer to a request that failed."""
-    status = error.status if isinstance(error, ApiError | PoolFailedError) else errors.from_error(error).status
-    response = json_response(error_body(error), status)
-    if isinstance(error, PoolFailedError):
-        if error.attempts:
-            response.headers[ATTEMPTS] = attempts_header(error.attempts)
-        if error.retry_after:
-            response.headers["retry-after"] = str(error.retry_after)
+    answer = error if isinstance(error, ApiError) else errors.from_error(error)
+    status = error.status if isinstance(error, PoolFailedError) else answer.status
+    response = json_response(error_body(error), status, answer.headers)
+    if isinstance(error, PoolFailedError) and error.attempts:
+        response.headers[ATTEMPTS] = attempts_header(error.attempts)
     return response
 
 

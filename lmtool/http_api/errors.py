@@ -32,6 +32,8 @@ _ANTHROPIC_TYPES = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
+_RETRY_AFTER = {429: 1, 503: 1}
+"""Usual seconds by status."""
 _CODES = {"context_overflow": "context_length_exceeded", "unknown_model": "model_not_found"}
 """Where OpenAI has a name of its own."""
 
@@ -39,17 +41,27 @@ _CODES = {"context_overflow": "context_length_exceeded", "unknown_model": "model
 class ApiError(Exception):
     """A request that is answered with an error instead of a completion."""
 
-    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
-        """status: of HTTP. param: the member of the request that is to blame."""
+    def __init__(
+        self, status: int, message: str, *, param: str | None = None, code: str | None = None, retry_after: int = 0
+    ) -> None:
+        """status: of HTTP. param: the member of the request that is to blame. retry_after: seconds, 0 for the usual."""
         super().__init__(message)
         self.status = status
         self.message = message
         self.param = param
         self.code = code
+        self.retry_after = retry_after
 
     def __reduce__(self) -> tuple[object, ...]:
         """How it is pickled: other arguments than the message would be lost."""
-        return partial(ApiError, param=self.param, code=self.code), (self.status, self.message), self.__dict__
+        more = {"param": self.param, "code": self.code, "retry_after": self.retry_after}
+        return partial(ApiError, **more), (self.status, self.message), self.__dict__
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """`Retry-After` in seconds (RFC 9110, 10.2.3) where the same request may be sent again."""
+        seconds = self.retry_after or _RETRY_AFTER.get(self.status, 0)
+        return {"retry-after": str(seconds)} if seconds else {}
 
     @property
     def body(self) -> dict[str, object]:
@@ -69,14 +81,15 @@ class ApiError(Exception):
         return {"type": "error", "error": {"type": kind, "message": self.message}}
 
 
-def api_error(message: str, code: str | None) -> ApiError:
-    """The error for a stream that ended with this sentence and this `LmtoolError.code`."""
-    return ApiError(_STATUS.get(code or "", 400), message, code=_CODES.get(code or "", code))
+def api_error(message: str, code: str | None, retry_after: int = 0) -> ApiError:
+    """The error for a stream that ended with this sentence, this `LmtoolError.code` and these seconds to wait."""
+    status = _STATUS.get(code or "", 400)
+    return ApiError(status, message, code=_CODES.get(code or "", code), retry_after=retry_after)
 
 
 def from_error(error: LmtoolError, param: str | None = None) -> ApiError:
     """The HTTP error for an `LmtoolError`. param: the field of the request that is to blame."""
-    converted = api_error(error.sentence, error.code)
+    converted = api_error(error.sentence, error.code, error.retry_after)
     converted.param = param
     return converted
 

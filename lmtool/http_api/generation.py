@@ -128,7 +128,8 @@ class Generation:
                 if failed:
                     yield outputs[:failed]
                 self._count(self.answers[cast("int", outputs[failed].stream_id)], outputs[failed])
-                raise errors.api_error(outputs[failed].error or "", outputs[failed].error_code)
+                problem = outputs[failed]
+                raise errors.api_error(problem.error or "", problem.error_code, problem.retry_after)
         finally:
             inbox.cancel()
             for index in self._running.copy():
@@ -209,7 +210,7 @@ class Generation:
             request = ScoreRequest(0, ids[: len(known)], ids[len(known) :], self.call.model, top_logprobs)
             outputs = [output async for output in stream(self.served.model, request)]
             if (problem := outputs[-1]).error is not None:
-                raise errors.api_error(problem.error, problem.error_code)
+                raise errors.api_error(problem.error, problem.error_code, problem.retry_after)
             known += [output for output in outputs if output.token is not None]
             self.served.scored.put(self.served.info.model, top_logprobs, ids, known)
         return text, known

@@ -98,9 +98,9 @@ def to_json(value: object) -> bytes:
         return json.dumps(value).encode()
 
 
-def json_response(value: object, status: int = 200) -> Response:
+def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A response of JSON."""
-    return Response(to_json(value), status, media_type="application/json")
+    return Response(to_json(value), status, headers, media_type="application/json")
 
 
 _encode = msgspec.json.Encoder().encode

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from lmtool.http_api.openai.replies import Route as Kind
     from lmtool.http_api.requests import Call
     from lmtool.interfaces import Catalogue, TokenModel
-    from lmtool.types import ModelEntry
+    from lmtool.model_entry import ModelEntry
 
     Handler: TypeAlias = "Callable[[Request], Any]"
 
 
 def _refusal(error: ApiError) -> Response:
-    return json_response(error.body, error.status)
+    return json_response(error.body, error.status, error.headers)
 
 
 class OpenAIServer:

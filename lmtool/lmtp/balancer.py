@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
     from lmtool.errors import LmtoolError
     from lmtool.interfaces import Sink, StreamHandle, Tokenizer, Unsubscribe
+    from lmtool.model_entry import ModelEntry, ModelPhase
     from lmtool.prompt_limits import LimitsByModel
-    from lmtool.types import GenerateRequest, ModelEntry, ModelInfo, ModelPhase, ScoreRequest
+    from lmtool.types import GenerateRequest, ModelInfo, ScoreRequest
 
 _PHASES: Sequence[ModelPhase] = ("ready", "loading", "queued", "unloading", "unloaded", "failed")
 """Nearest to an answer first."""

@@ -11,8 +11,8 @@ from lmtool.errors import ConnectError, LmtoolError, LocalProtocolError, Request
 from lmtool.lmtp import endpoint as endpoints
 from lmtool.lmtp import model_info
 from lmtool.lmtp.client_connection import SILENCE, ClientConnection
+from lmtool.model_entry import ModelEntry
 from lmtool.streams import refuse
-from lmtool.types import ModelEntry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from lmtool.interfaces import Sink, StreamHandle
     from lmtool.lmtp.client_connection import OnFrame
     from lmtool.lmtp.endpoint import Endpoint
-    from lmtool.types import GenerateRequest, LoadProgress, ModelInfo, ModelPhase, ScoreRequest
+    from lmtool.model_entry import ModelPhase
+    from lmtool.types import GenerateRequest, LoadProgress, ModelInfo, ScoreRequest
 
 _POLL_SECONDS = 0.25
 

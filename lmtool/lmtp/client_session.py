@@ -221,7 +221,12 @@ def _renamed(output: TokenOutput, stream_id: StreamId) -> TokenOutput:
         output.error_code,
         output.warnings,
         output.stopped_by,
-        seed=output.seed,
+        output.named_tokens,
+        output.tool_calls,
+        output.seed,
+        output.error_hints,
+        output.retry_after,
+        output.attempts,
     )
 
 

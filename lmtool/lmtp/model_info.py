@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 import msgspec
 
 from lmtool.lmtp.messages import EXTENSIONS, PROTOCOL_VERSION
-from lmtool.types import ModelEntry, ModelInfo, ModelPhase, TokenizerInfo, ToolCallFormat
+from lmtool.model_entry import ModelEntry, ModelPhase
+from lmtool.types import ModelInfo, TokenizerInfo, ToolCallFormat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _FLUSH_SECONDS = 2.0
 _GOING_AWAY = 1001
+_LATER = {"retry-after": "1"}
+"""Seconds, as `OverloadedError` has them."""
 
 
 class LmtpServer:
@@ -110,9 +112,10 @@ class LmtpServer:
 
     def _refusal(self) -> Response | None:
         if len(self._connections) >= self._plugs.config.max_connections:
-            return PlainTextResponse(f"{len(self._connections)} connections are open, the most there may be", 503)
+            sentence = f"{len(self._connections)} connections are open, the most there may be"
+            return PlainTextResponse(sentence, 503, _LATER)
         if self._draining is not None:
-            return PlainTextResponse(self._draining.message, 503)
+            return PlainTextResponse(self._draining.message, 503, _LATER)
         return None
 
     async def _websocket(self, websocket: WebSocket) -> None:

@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 
     from lmtool.errors import LmtoolError
     from lmtool.lmtp.messages import ClientMessage
+    from lmtool.model_entry import ModelEntry
     from lmtool.prompt_limits import LimitsByModel
-    from lmtool.types import LoadProgress, ModelEntry, ModelInfo, StreamId
+    from lmtool.types import LoadProgress, ModelInfo, StreamId
 
 ServerEvent: TypeAlias = "Generate | Score | ModelInfoRequest | ModelsRequest | Cancel | RefusedFrameError"
 """What a client's frame requests of the server. A refused frame has been answered already."""

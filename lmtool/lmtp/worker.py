@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from lmtool.interfaces import Sink, StreamHandle
     from lmtool.lmtp.endpoint import Endpoint
-    from lmtool.types import GenerateRequest, LoadProgress, ModelEntry, ModelInfo, ScoreRequest, StreamId, TokenOutput
+    from lmtool.model_entry import ModelEntry
+    from lmtool.types import GenerateRequest, LoadProgress, ModelInfo, ScoreRequest, StreamId, TokenOutput
 
 CHECK_SECONDS = 2.0
 """Between two health checks."""

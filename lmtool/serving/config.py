@@ -15,10 +15,10 @@ from lmtool.backends.registry import BackendConfig
 from lmtool.engine.config import EngineConfig
 from lmtool.errors import FileError, ResourceError, UsageError
 from lmtool.lmtp.config import ServerConfig
+from lmtool.model_entry import ModelEntry
 from lmtool.option import option
 from lmtool.serving.byte_size import parse_bytes
 from lmtool.serving.model_names import AUTO, served, weight_bytes, with_aliases, with_pins
-from lmtool.types import ModelEntry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -122,7 +122,8 @@ def routes(health: Health, families: Callable[[], Iterable[MetricFamily]]) -> li
     from starlette.routing import Route
 
     async def answer_health(_request: Request) -> Response:
-        return JSONResponse(health.report(), STATUS[health.state])
+        status = STATUS[health.state]
+        return JSONResponse(health.report(), status, {"retry-after": "1"} if status == 503 else None)
 
     async def answer_metrics(_request: Request) -> Response:
         return PlainTextResponse(as_text(families()), media_type="text/plain; version=0.0.4")

@@ -13,7 +13,7 @@ import pytest
 from websockets.asyncio.server import serve
 
 from lmtool.cli.info import describe, model_list
-from lmtool.types import ModelEntry
+from lmtool.model_entry import ModelEntry
 
 if TYPE_CHECKING:
     from websockets.asyncio.server import ServerConnection

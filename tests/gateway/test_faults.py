@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lmtool.gateway.backend import CallFailedError
+from lmtool.routing.outcomes import Outcome
 from tests.fake_answers import Words
 from tests.fake_upstream import BAD, HANG, STRANGE, Behaviour, FakeUpstream
 from tests.gateway.running import CHAT, KEY, MESSAGE, gateway, member, pool
@@ -192,6 +193,12 @@ class TestGlide:
                 status, headers, reply = await served.post("/v1/default/chat")
                 assert (status, reply["name"]) == (503, "all_models_unavailable")
                 assert int(headers["retry-after"]) >= 1
+                served.pool.members[0].health.record(Outcome("rate_limit", "rate limit", 30.0), served.pool.clock())
+                served.pool.members[1].health.record(Outcome("rate_limit", "rate limit", 40.0), served.pool.clock())
+                for path, expected in (("/v1/default/chat", 503), ("/v1/chat/completions", 503), ("/v1/messages", 529)):
+                    status, headers, _ = await served.post(path, CHAT | MESSAGE | {"max_tokens": 5})
+                    assert (path, status) == (path, expected)
+                    assert 25 <= int(headers["retry-after"]) <= 30, path
             assert (len(one.received), len(two.received)) == (1, 1)
 
     async def test_8_empty_choices_are_a_fault_and_nothing_is_echoed(self, caplog: pytest.LogCaptureFixture) -> None:

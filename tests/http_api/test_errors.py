@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import pytest
 
@@ -25,6 +26,22 @@ def test_each_error_has_its_status(error: LmtoolError, status: int, kind: str, c
     found = from_error(error, "model")
     assert found.status == status
     assert found.body == {"error": {"message": error.message, "type": kind, "param": "model", "code": code}}
+
+
+@pytest.mark.parametrize(
+    ("error", "seconds"),
+    [
+        (from_error(OverloadedError("busy")), "1"),
+        (ApiError(429, "no"), "1"),
+        (ApiError(503, "no", retry_after=7), "7"),
+        (from_error(ServerError("broken")), None),
+        (ApiError(400, "no"), None),
+    ],
+)
+def test_what_may_be_sent_again_says_when(error: ApiError, seconds: str | None) -> None:
+    """`Retry-After` (RFC 9110, 10.2.3) is with 429 and 503, and with nothing that would fail again."""
+    assert error.headers.get("retry-after") == seconds
+    assert pickle.loads(pickle.dumps(error)).headers == error.headers
 
 
 def test_advice_is_part_of_the_message() -> None:

@@ -28,14 +28,13 @@ from lmtool.interfaces import Sink, StreamHandle
 from lmtool.lmtp.balancer import Balancer
 from lmtool.lmtp.endpoint import parse
 from lmtool.lmtp.worker import Worker
+from lmtool.model_entry import ModelEntry, ModelPhase
 from lmtool.prompt_limits import PromptLimits
 from lmtool.streams import refuse, stream
 from lmtool.types import (
     GenerateRequest,
     LoadProgress,
-    ModelEntry,
     ModelInfo,
-    ModelPhase,
     SamplingParams,
     ScoreRequest,
     TokenOutput,

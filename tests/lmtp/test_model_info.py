@@ -3,7 +3,8 @@
 import msgspec
 
 from lmtool.lmtp import model_info
-from lmtool.types import ModelEntry, ModelInfo, TokenizerInfo
+from lmtool.model_entry import ModelEntry
+from lmtool.types import ModelInfo, TokenizerInfo
 
 FULL = ModelInfo(
     "gpt2",

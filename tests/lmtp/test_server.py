@@ -95,6 +95,7 @@ async def test_too_many_connections():
         with pytest.raises(InvalidStatus) as refused:
             await connect(served.url)
         assert refused.value.response.status_code == 503
+        assert refused.value.response.headers["retry-after"] == "1"
         await client.alive()
 
 

@@ -2,11 +2,13 @@
 
 import json
 import math
+from dataclasses import fields
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lmtool.errors import ConnectError, RequestError
+from lmtool.lmtp import client_session
 from lmtool.lmtp.client_session import ClientSession, StreamsAdvanced
 from lmtool.lmtp.codec import RefusedFrameError
 from lmtool.lmtp.config import ServerConfig
@@ -244,6 +246,14 @@ def drain(outbox):
     while (frame := outbox.next_frame()) is not None:
         frames.append(frame)
     return frames
+
+
+def test_nothing_of_an_output_is_lost():
+    """An output that is given its caller's id keeps every field: of pools too, and those that come to be."""
+    given = TokenOutput(**{each.name: f"its {each.name}" for each in fields(TokenOutput)})
+    renamed = client_session._renamed(given, "mine")
+    told = {each.name: getattr(renamed, each.name) for each in fields(TokenOutput)}
+    assert told == {each.name: f"its {each.name}" for each in fields(TokenOutput)} | {"stream_id": "mine"}
 
 
 def test_empty():

@@ -38,7 +38,7 @@ class MessagesRoutes:
     @staticmethod
     def refusal(error: ApiError) -> Response:
         """The answer to a request that cannot be served."""
-        return json_response(error.anthropic_body, error.anthropic_status)
+        return json_response(error.anthropic_body, error.anthropic_status, error.headers)
 
     async def _create(self, request: Request) -> Response:
         """Continue a conversation (Anthropic's Messages API)."""
