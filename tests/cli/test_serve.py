@@ -282,7 +282,7 @@ def test_kernels_that_are_required_and_not_there(lmtool: Run) -> None:
         (("lmtool-tiny", "--memory", "lots"), "error: --memory is 'lots'; expected a size in bytes"),
         (("lmtool-tiny", "--pin", "x"), "error: --pin x names no model that is served"),
         (("lmtool-tiny", "--allow-download", "*"), "error: --allow-download is about the names that clients of auto"),
-        (("auto", "--static", "--allow-model", "x"), "error: --static serves one model, auto serves any"),
+        (("lmtool-tiny", "--static", "--allow-model", "x"), "error: --static loads no other models"),
         (("--stdio", "--port", "9"), "error: --stdio and --port contradict each other"),
         (("--stdio", "--host", "::1"), "error: --stdio and --host contradict each other"),
         (("--stdio", "--grpc-port", "0"), "error: --stdio and --grpc-port contradict each other"),
