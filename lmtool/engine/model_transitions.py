@@ -61,16 +61,17 @@ class ModelTransitions:
         self._closing = False
 
     def preload(self, slots: Sequence[ModelSlot]) -> list[ModelSlot]:
-        """Begin to load these models, as far as they fit beside each other; returns them."""
+        """Begin to load these models, as far as they fit beside each other, pinned ones first; returns them in order."""
         chosen: list[ModelSlot] = []
-        for slot in slots:
+        for slot in sorted(slots, key=lambda one: not one.served.pinned):
             if not chosen or self._budget.has_room(slot, chosen):
                 chosen.append(slot)
-        for slot in chosen:
+        begun = [slot for slot in slots if slot in chosen]
+        for slot in begun:
             if slot.phase == "unloaded":
                 self._enqueue(slot)
         self.advance()
-        return chosen
+        return begun
 
     def ensure_loading(self, slot: ModelSlot) -> None:
         """Start a load unless there is one. Raises the error of the last load while it is too early for another."""

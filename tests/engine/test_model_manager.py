@@ -479,6 +479,15 @@ class TestPins:
         assert host.entry("a").phase == "ready"
         await host.close()
 
+    async def test_preload(self) -> None:
+        """Where not all fit at the start, those that are pinned are loaded."""
+        models = [*sized(a=600, b=100), ServedModel("c", ("c",), pinned=True, size_bytes=500)]
+        shelf = Shelf()
+        host = ModelManager(shelf.load, models, budget=ModelBudget(memory_bytes=1000))
+        assert host.preload() == ["b", "c"]
+        await host.info("c")
+        await host.close()
+
     async def test_their_bytes(self) -> None:
         """What pinned models take is never there for others, in memory or not."""
         shelf = Shelf()
