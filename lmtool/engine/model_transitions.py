@@ -61,7 +61,7 @@ class ModelTransitions:
         self._closing = False
 
     def preload(self, slots: Sequence[ModelSlot]) -> list[ModelSlot]:
-        """Begin to load these models, as far as they fit beside each other, pinned ones first; returns them in order."""
+        """Begin to load these models, as far as they fit beside each other; pinned ones go before."""
         chosen: list[ModelSlot] = []
         for slot in sorted(slots, key=lambda one: not one.served.pinned):
             if not chosen or self._budget.has_room(slot, chosen):
