@@ -15,7 +15,7 @@ from lmtool.option import option
 from lmtool.serving.hub_cache import hub_cache, snapshots, weight_files
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
 
     from lmtool.model_entry import ModelEntry
     from lmtool.terminal import Output
@@ -109,8 +109,12 @@ def _print_table(out: Output, available: Sequence[AvailableModel], url: str) -> 
         console.print(model_table(local, "on this machine", columns))
 
 
-def model_table(models: Sequence[AvailableModel], title: str, columns: int) -> Table:
-    """A table for a terminal of this width: names are folded, less important columns are left out of a narrow one."""
+def model_table(models: Sequence[AvailableModel], title: str, columns: int) -> Group:
+    """A table for a terminal of this width, and below it why models could not be loaded.
+
+    Names are folded, and less important columns are left out of a narrow one.
+    """
+    from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
@@ -130,10 +134,11 @@ def model_table(models: Sequence[AvailableModel], title: str, columns: int) -> T
         cells = [model.name, model.phase or model.where, "" if model.size_bytes is None else size(model.size_bytes)]
         if wide:
             cells += ["" if model.context_length is None else str(model.context_length), model.architecture or ""]
-        cells += [_used(model), _remarks(model)]
+        cells += [_used(model), "; ".join(_remarks(model))]
         style = {"ready": "", "failed": "red", "loading": "yellow", "queued": "yellow"}.get(model.phase or "", "dim")
         table.add_row(*(Text(visible(cell)) for cell in cells), style=style if model.where == "served" else "")
-    return table
+    errors = [Text(visible(f"\n{model.name}: {model.error}")) for model in models if model.error]
+    return Group(table, *errors)
 
 
 def _used(model: AvailableModel) -> str:
@@ -142,9 +147,9 @@ def _used(model: AvailableModel) -> str:
     return f"{ago(model.idle_seconds)} ago"
 
 
-def _remarks(model: AvailableModel) -> str:
-    also = f"also {', '.join(model.aliases)}" if model.aliases else ""
-    return "; ".join(part for part in ("pinned" if model.pinned else "", also, model.error or "") if part)
+def _remarks(model: AvailableModel) -> list[str]:
+    pinned = ["pinned"] if model.pinned else []
+    return [*pinned, f"also {', '.join(model.aliases)}"] if model.aliases else pinned
 
 
 def ago(seconds: float) -> str:
@@ -205,7 +210,7 @@ def _described(entry: ModelEntry) -> AvailableModel:
         error=entry.error,
     )
     used = f"used {_used(model)}" if _used(model) else ""
-    return replace(model, note="; ".join(part for part in (entry.phase, used, _remarks(model)) if part))
+    return replace(model, note="; ".join(part for part in (entry.phase, used, *_remarks(model), model.error) if part))
 
 
 def _embedded() -> list[AvailableModel]:
