@@ -8,8 +8,8 @@ should, or takes more than 5 s or 300 MB, or where a stream differs. `--only WOR
 
 `--late SECONDS` measures something else: how long the first token takes after the last leaf of a prompt of `--parts`
 leaves of `--words-each` words, where that comes so much later than the rest, in parts of the time that such a prompt
-takes at once. Meanwhile no more can be computed than there is time for: a third is possible where a prompt takes less
-than one and a half of it.
+takes at once. The words are `w3` to `w31999`, each a token of the models of `bench engine random:NAME`. Meanwhile no
+more can be computed than there is time for: a third is possible where a prompt takes less than one and a half of it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from urllib.parse import urlsplit
 
 import grpc
@@ -316,11 +317,14 @@ async def measure(options: argparse.Namespace) -> bool:
 async def late(options: argparse.Namespace) -> bool:
     """Time the first token after the last leaf, where it comes at once and where it comes late; print both."""
     async with server(options.words) as (url, _):
-        for turn in range(options.turns):
+        words, count = Random(0), options.parts * options.words_each
+        for turn in range(-1, options.turns):  # the first one warms up
             took = {}
             for seconds in (0.0, options.late):
-                body = " ".join(f"{turn}.{seconds}.{at}" for at in range(options.parts * options.words_each))
+                body = " ".join(f"w{words.randint(3, 31_999)}" for _ in range(count))
                 took[seconds] = await first_token(url, body, seconds, options.parts)
+            if turn < 0:
+                continue
             cold, behind = took[0.0], took[options.late]
             least = max(0.0, 1 - options.late / cold)  # what cannot be computed while the leaf is waited for
             line = f"at once {cold:.3f} s, after {options.late:g} s {behind:.3f} s: {behind / cold:.3f} of it"
