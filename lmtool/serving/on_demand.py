@@ -33,7 +33,7 @@ class OnDemand:
         if not is_hub_name(name) or Path(name).exists():
             raise UnknownModelError(
                 f"model {name!r:.200} is no name on the hub, and no folder that this server serves",
-                "folders are served by the names that /v1/models lists; whoever runs it adds one with --allow-model",
+                "folders are served by the names that /v1/models lists; the operator adds one with --allow-model",
             )
         if (folder := cached_snapshot(name, self._revision)) is not None:
             return ServedModel(str(folder), (name,), size_bytes=weight_bytes(folder))
@@ -41,5 +41,5 @@ class OnDemand:
             return ServedModel(name, (name,))
         raise UnknownModelError(
             f"model {name!r:.200} is not among those that this server has downloaded",
-            "whoever runs it allows downloads with --allow-download PATTERN",
+            "the operator allows downloads with --allow-download PATTERN",
         )
