@@ -10,7 +10,6 @@ from lmtool.types import (
     Constraint,
     GenerateRequest,
     LoadProgress,
-    ModelEntry,
     ModelInfo,
     Prompt,
     ScoreRequest,
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
     from lmtool.errors import LmtoolError
+    from lmtool.model_entry import ModelEntry
     from lmtool.prompt_limits import LimitsByModel
 
 Sink: TypeAlias = Callable[[Sequence[TokenOutput]], None]
@@ -185,6 +185,20 @@ class Catalogue(Protocol):
 
     def entry(self, name: str | None) -> ModelEntry:
         """The model that a request with this name would get. Raises `UnknownModelError`."""
+
+
+@runtime_checkable
+class ModelControl(Protocol):
+    """Whatever loads and unloads its models on request."""
+
+    async def load(self, name: str) -> None:
+        """Return once the model is in memory. Raises `UnknownModelError`, or the error of the load."""
+
+    async def unload(self, name: str) -> None:
+        """Return once the model's memory is given back. Raises `UnknownModelError`.
+
+        Raises `OverloadedError` for one that is in use or on its way, `RequestError` for one that is pinned.
+        """
 
 
 class Detokenizer(Protocol):

@@ -369,26 +369,6 @@ class ModelInfo:
     itself, and passes constraints on."""
 
 
-ModelPhase: TypeAlias = Literal["unloaded", "queued", "loading", "ready", "unloading", "failed"]
-"""Where a served model stands; `failed`: its last load did."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelEntry:
-    """One served model in a catalogue: what is known of it without loading it."""
-
-    name: str
-    aliases: tuple[str, ...] = ()
-    """Further names that clients are shown. The path of a folder is not among them."""
-    phase: ModelPhase = "ready"
-    size_bytes: int | None = None
-    """Size of the weights; None until they were read once."""
-    context_length: int | None = None
-    """Most tokens of prompt and output together; None until it was loaded once."""
-    idle_seconds: float | None = None
-    """Since its last stream ended; None while it is used or is not in memory."""
-
-
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
     """How far a model is on its way into memory."""

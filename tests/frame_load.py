@@ -48,6 +48,8 @@ class Streams:
     url: str
     seeded: bool = False
     """Whether tokens are drawn, by each stream's own seed."""
+    model: str | None = None
+    """The one to name where several are served."""
     gaps: list[float] = field(default_factory=list)
     """Seconds."""
     said: dict[int, set[tuple[object, ...]]] = field(default_factory=dict)
@@ -64,7 +66,7 @@ class Streams:
         prompt = f"{PROMPTS[number % len(PROMPTS)]} {number}"
         while True:
             last, answer = None, []
-            async for output in stream(client, GenerateRequest(f"greedy {number}", prompt, sampling)):
+            async for output in stream(client, GenerateRequest(f"greedy {number}", prompt, sampling, self.model)):
                 if output.error is not None:
                     raise RuntimeError(output.error)
                 now = time.perf_counter()

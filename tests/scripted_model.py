@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from lmtool.errors import RequestError, UnknownModelError, UnknownTokenError
 from lmtool.interfaces import Sink, StreamHandle
+from lmtool.model_entry import ModelEntry
 from lmtool.streams import refuse
 from lmtool.types import (
     ChatPrompt,
     GenerateRequest,
     MixedPrompt,
-    ModelEntry,
     ModelInfo,
     ScoreRequest,
     TokenOutput,

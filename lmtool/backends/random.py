@@ -63,7 +63,7 @@ class RandomForward:
 
     def _row(self, token: int, position: int) -> Tensor:
         mixed = (self.seed * 1_000_003 + token * 8_191 + position * 131_071 + 12_345) % 2**63
-        return torch.rand(self.vocab_size, generator=torch.Generator().manual_seed(mixed)) * SPREAD
+        return torch.rand(self.vocab_size, generator=torch.Generator().manual_seed(mixed), dtype=torch.float32) * SPREAD
 
 
 def load_random(

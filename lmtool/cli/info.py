@@ -15,8 +15,9 @@ from lmtool.logprobs.numbers import duration, size
 from lmtool.option import option
 
 if TYPE_CHECKING:
+    from lmtool.model_entry import ModelEntry
     from lmtool.terminal import Output
-    from lmtool.types import ModelEntry, ModelInfo
+    from lmtool.types import ModelInfo
 
 INDENT = 13
 """Columns before a value."""

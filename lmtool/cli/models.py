@@ -1,19 +1,30 @@
-"""`lmtool models`: the models that this machine could serve, and those that a server serves."""
+"""`lmtool models`: the models that a server serves, and those that this machine could serve; loads and unloads them."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lmtool.cli.common_options import Common
 from lmtool.logprobs.numbers import size
 from lmtool.option import option
+from lmtool.serving.hub_cache import hub_cache, snapshots, weight_files
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from lmtool.model_entry import ModelEntry
+    from lmtool.terminal import Output
 
 Where: TypeAlias = Literal["served", "embedded", "cache"]
-WEIGHTS = (".safetensors", ".bin", ".gguf")
+LIST_SECONDS = 3.0
+"""For a server's list; without an answer the models of this machine are listed alone."""
+WIDE = 80
+"""Columns from which a table has the architecture and the context too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,26 +39,54 @@ class AvailableModel:
     size_bytes: int | None = None
     """Size of the weight files on disk."""
     note: str = ""
+    """Of a served model: its phase, and what else is known of it."""
+    phase: str | None = None
+    """Of a served model, as INF-6 has it."""
+    context_length: int | None = None
+    idle_seconds: float | None = None
+    """Since a served model's last stream ended."""
+    aliases: tuple[str, ...] = ()
+    pinned: bool = False
+    error: str | None = None
+    """Why a served model could not be loaded."""
 
 
 async def models(
     common: Common,
+    load: str | None = option(None, "Have the server load this model.", metavar="NAME"),
+    unload: str | None = option(None, "Have the server unload this model.", metavar="NAME"),
     json: bool = option(False, "Print a JSON list."),
 ) -> None:
-    """List the available models: served at the endpoint, embedded in lmtool, downloaded from the hub."""
-    available = [*await _served(common), *_embedded(), *downloaded_models(hub_cache())]
+    """List the available models: served at the endpoint, embedded in lmtool, downloaded from the hub.
+
+    With --load or --unload the server's models are listed once that is done; with both it unloads first.
+    """
+    from lmtool.errors import UsageError
+
+    if load is not None and load == unload:
+        raise UsageError(f"--load {load} and --unload {unload} contradict each other", "give one of them")
     out = common.output()
+    if load is None and unload is None:
+        available = [*await _served(common), *_embedded(), *downloaded_models(hub_cache())]
+    else:
+        available = await _manage(common, out, load, unload)
     if json:
         import json as codec
 
         out.line(codec.dumps([asdict(model) for model in available], ensure_ascii=False))
-        return
-    sizes = ["" if m.size_bytes is None else size(m.size_bytes) for m in available]
-    rows = [(m.where, m.name, m.architecture or "", text, m.note) for m, text in zip(available, sizes, strict=True)]
-    for line in align_columns(rows):
-        out.line(line)
-    if not any(model.where == "cache" for model in available):
+    elif out.terminal:
+        _print_table(out, available, common.url)
+    else:
+        for line in align_columns([_row(model) for model in available]):
+            out.line(line)
+    local = load is None and unload is None and not json
+    if local and not any(model.where == "cache" for model in available):
         out.note(f"no downloaded models in {hub_cache()}")
+
+
+def _row(model: AvailableModel) -> tuple[str, ...]:
+    known = "" if model.size_bytes is None else size(model.size_bytes)
+    return (model.where, model.name, model.architecture or "", known, model.note)
 
 
 def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -56,28 +95,122 @@ def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
+def _print_table(out: Output, available: Sequence[AvailableModel], url: str) -> None:
+    from rich.console import Console
+
+    columns = shutil.get_terminal_size().columns
+    console = Console(
+        file=sys.stdout, width=columns, no_color=not out.color, force_terminal=out.color, highlight=False, emoji=False
+    )
+    served = [model for model in available if model.where == "served"]
+    if served:
+        console.print(model_table(served, f"served at {url}", columns))
+    if local := [model for model in available if model.where != "served"]:
+        console.print(model_table(local, "on this machine", columns))
+
+
+def model_table(models: Sequence[AvailableModel], title: str, columns: int) -> Group:
+    """A table for a terminal of this width, and below it why models could not be loaded.
+
+    Names are folded, and less important columns are left out of a narrow one.
+    """
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    from lmtool.terminal import visible
+
+    wide = columns >= WIDE
+    table = Table(title=Text(visible(title)), title_justify="left", title_style="bold", box=None, pad_edge=False)
+    table.add_column("name", overflow="fold", min_width=8)
+    table.add_column("state", no_wrap=True)
+    table.add_column("size", justify="right", no_wrap=True)
+    if wide:
+        table.add_column("context", justify="right", no_wrap=True)
+        table.add_column("architecture", overflow="ellipsis", no_wrap=True)
+    table.add_column("used", justify="right", no_wrap=True)
+    table.add_column("", overflow="fold")
+    for model in models:
+        cells = [model.name, model.phase or model.where, "" if model.size_bytes is None else size(model.size_bytes)]
+        if wide:
+            cells += ["" if model.context_length is None else str(model.context_length), model.architecture or ""]
+        cells += [_used(model), "; ".join(_remarks(model))]
+        style = {"ready": "", "failed": "red", "loading": "yellow", "queued": "yellow"}.get(model.phase or "", "dim")
+        table.add_row(*(Text(visible(cell)) for cell in cells), style=style if model.where == "served" else "")
+    errors = [Text(visible(f"\n{model.name}: {model.error}")) for model in models if model.error]
+    return Group(table, *errors)
+
+
+def _used(model: AvailableModel) -> str:
+    if model.idle_seconds is None:
+        return "now" if model.phase == "ready" else ""
+    return f"{ago(model.idle_seconds)} ago"
+
+
+def _remarks(model: AvailableModel) -> list[str]:
+    pinned = ["pinned"] if model.pinned else []
+    return [*pinned, f"also {', '.join(model.aliases)}"] if model.aliases else pinned
+
+
+def ago(seconds: float) -> str:
+    """`12 s`, `5 min`, `3 h`, `2 d`: how long ago something was, in one unit."""
+    for unit, length, most in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 172_800)):
+        if seconds < most:
+            return f"{int(seconds // length)} {unit}"
+    return f"{int(seconds // 86_400)} d"
+
+
+async def _manage(common: Common, out: Output, load: str | None, unload: str | None) -> list[AvailableModel]:
+    """Load or unload models of the server; what it serves then. Shows on stderr how a load proceeds."""
+    from lmtool.chat.peer import Waiting
+    from lmtool.lmtp.client import LmtpClient
+
+    waiting = Waiting(out)
+    try:
+        async with LmtpClient(common.address, api_key=common.api_key, on_progress=waiting.progress) as client:
+            if unload is not None:
+                entries = await client.unload(unload)
+            if load is not None:
+                waiting.begin()
+                entries = await client.load(load)
+                waiting.answered()
+            return [_described(entry) for entry in entries]
+    finally:
+        waiting.close()
+
+
 async def _served(common: Common) -> list[AvailableModel]:
+    """What the server at the endpoint serves; nothing where there is none."""
     import asyncio
 
     from lmtool.errors import AccessDeniedError, LmtoolError
     from lmtool.lmtp.client import LmtpClient
 
     try:
-        async with asyncio.timeout(3), LmtpClient(common.address, api_key=common.api_key) as client:
-            entries = await client.models()
-            ready = {entry.name: await client.info(entry.name) for entry in entries if entry.phase == "ready"}
+        async with asyncio.timeout(LIST_SECONDS), LmtpClient(common.address, api_key=common.api_key) as client:
+            return [_described(entry) for entry in await client.models()]
     except AccessDeniedError as denied:
         common.output().warn(denied.message)
         return []
     except (LmtoolError, TimeoutError):
         return []
-    served = []
-    for entry in entries:
-        phase = "" if entry.name in ready else f", {entry.phase}"
-        architecture = ready[entry.name].architecture if entry.name in ready else None
-        note = f"at {common.url}{phase}"
-        served.append(AvailableModel("served", entry.name, architecture, entry.size_bytes, note))
-    return served
+
+
+def _described(entry: ModelEntry) -> AvailableModel:
+    model = AvailableModel(
+        "served",
+        entry.name,
+        entry.architecture,
+        entry.size_bytes,
+        phase=entry.phase,
+        context_length=entry.context_length,
+        idle_seconds=entry.idle_seconds,
+        aliases=entry.aliases,
+        pinned=entry.pinned,
+        error=entry.error,
+    )
+    used = f"used {_used(model)}" if _used(model) else ""
+    return replace(model, note="; ".join(part for part in (entry.phase, used, *_remarks(model), model.error) if part))
 
 
 def _embedded() -> list[AvailableModel]:
@@ -88,38 +221,21 @@ def _embedded() -> list[AvailableModel]:
     return [model] if model else []
 
 
-def hub_cache() -> Path:
-    """The download folder of the hub's library, by its own environment variables."""
-    if explicit := os.environ.get("HF_HUB_CACHE"):
-        return Path(explicit).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    home = os.environ.get("HF_HOME") or f"{base}/huggingface"
-    return Path(home).expanduser() / "hub"
-
-
 def downloaded_models(folder: Path) -> list[AvailableModel]:
     """The models in a hub cache that have weights, by name."""
     models = []
     for repository in sorted(folder.glob("models--*")):
         name = repository.name.removeprefix("models--").replace("--", "/")
-        snapshots = (_in_folder("cache", name, snapshot) for snapshot in _snapshots(repository))
-        models += [model for model in snapshots if model][:1]
+        found = (_in_folder("cache", name, snapshot) for snapshot in snapshots(repository))
+        models += [model for model in found if model][:1]
     return models
-
-
-def _snapshots(repository: Path) -> Iterator[Path]:
-    """The snapshot that `main` points to, then the others."""
-    main = repository / "refs/main"
-    revision = main.read_text(encoding="utf-8").strip() if main.is_file() else ""
-    snapshots = sorted(p for p in (repository / "snapshots").glob("*") if p.is_dir())
-    yield from sorted(snapshots, key=lambda p: p.name != revision)
 
 
 def _in_folder(where: Where, name: str, folder: Path) -> AvailableModel | None:
     """The model in a folder; None without a configuration or weights."""
     import json as codec
 
-    weights = [f for f in folder.glob("*") if f.suffix in WEIGHTS and f.is_file()]
+    weights = weight_files(folder)
     if not weights:
         return None
     try:

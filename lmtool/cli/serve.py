@@ -118,6 +118,11 @@ def _check_models(models: ModelsConfig, backend: BackendConfig, *, static: bool)
 
     if static and models.model == AUTO:
         raise UsageError("--static serves one model, auto serves any", "name the model, or leave --static out")
+    if static and models.allow_model:
+        raise UsageError(
+            "--static loads no other models, and --allow-model names one",
+            "leave one of them out; models that are named without it are loaded at the start",
+        )
     backend.check()
     for name in (models.model or "", *models.extra_models):
         if name.endswith(GGUF) and backend.backend == DEFAULT:

@@ -88,7 +88,7 @@ def packing_pays(shapes: Sequence[tuple[int, int]], dtype: torch.dtype) -> bool:
 
 def is_row_invariant(product: Callable[[Tensor], Tensor], size: int, dtype: torch.dtype, fewest: int = 16) -> bool:
     """Whether a row's product [.., size] to [.., out] has the same bits in batches of `fewest` to 256 rows."""
-    inputs = torch.randn(256, size, generator=torch.Generator().manual_seed(0)).to(dtype)
+    inputs = torch.randn(256, size, generator=torch.Generator().manual_seed(0), dtype=torch.float32).to(dtype)
     whole = product(inputs)
     few = range(fewest, _ROWS[0])
     return all(torch.equal(product(inputs[:rows]), whole[:rows]) for rows in (*few, *_ROWS))
@@ -109,8 +109,8 @@ def packing_works(dtype: torch.dtype) -> bool:
     """
     if dtype not in (torch.float32, torch.bfloat16):
         return False
-    weight = torch.linspace(-1, 1, 96 * 64).view(96, 64).to(dtype)
-    inputs = torch.linspace(-1, 1, 3 * 64).view(3, 64).to(dtype)
+    weight = torch.linspace(-1, 1, 96 * 64, dtype=torch.float32).view(96, 64).to(dtype)
+    inputs = torch.linspace(-1, 1, 3 * 64, dtype=torch.float32).view(3, 64).to(dtype)
     try:
         result = PackedLinear(weight, None)(inputs)
     except (AttributeError, RuntimeError, TypeError) as problem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -87,14 +88,43 @@ class Progress:
             transformers_logging.set_tqdm_hook(previous)
 
 
+class _Quiet:
+    """Transformers' reports and Python's warnings, off while at least one load runs."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loads = 0
+        self._restore = contextlib.ExitStack()
+
+    def begin(self) -> None:
+        """One load more."""
+        with self._lock:
+            self._loads += 1
+            if self._loads == 1:
+                self._restore.callback(transformers_logging.set_verbosity, transformers_logging.get_verbosity())
+                transformers_logging.set_verbosity(logging.ERROR)
+                self._restore.enter_context(warnings.catch_warnings())
+                warnings.simplefilter("ignore")
+
+    def end(self) -> None:
+        """One load less."""
+        with self._lock:
+            self._loads -= 1
+            if not self._loads:
+                self._restore.close()
+
+
+_quiet = _Quiet()
+
+
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep transformers' own reports off the terminal: what matters is raised, or reported as progress."""
-    before = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity(logging.ERROR)
+    """Keep transformers' own reports off the terminal: what matters is raised, or reported as progress.
+
+    Both are matters of the whole process, so that of several loads the last one that ends restores them.
+    """
+    _quiet.begin()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
+        yield
     finally:
-        transformers_logging.set_verbosity(before)
+        _quiet.end()

@@ -141,7 +141,7 @@ def apply_masks_on_gpu(logits: Tensor, rows: list[int], masks: Tensor) -> bool:
 
 def _byte_table() -> Tensor:
     bits = torch.arange(256).unsqueeze(1) >> torch.arange(8) & 1
-    return torch.zeros(256, 8).masked_fill_(bits == 0, float("-inf"))
+    return torch.zeros(256, 8, dtype=torch.float32).masked_fill_(bits == 0, float("-inf"))
 
 
 _BYTE_TABLE = _byte_table()

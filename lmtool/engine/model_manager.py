@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from lmtool.engine.model_slot import CountingSink, ModelSlot, ServedModel
-from lmtool.errors import LmtoolError, ModelLoadError, OverloadedError, RequestError, UnknownModelError
+from lmtool.engine.model_budget import ModelBudget
+from lmtool.engine.model_slot import CountingSink, ModelSlot
+from lmtool.engine.model_transitions import ModelTransitions, copied, shutting_down
+from lmtool.errors import LmtoolError, OverloadedError, RequestError, UnknownModelError
 from lmtool.interfaces import current_limits, tokenizer_of
 from lmtool.prompt_limits import limits_of, widest
 from lmtool.streams import DeferredHandle, refuse
@@ -21,26 +21,26 @@ from lmtool.types import LoadProgress
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from lmtool.interfaces import LoadedModel, Sink, StreamHandle, Tokenizer, Unsubscribe
+    from lmtool.engine.model_slot import ServedModel
+    from lmtool.engine.model_transitions import Load
+    from lmtool.interfaces import Sink, StreamHandle, Tokenizer, Unsubscribe
+    from lmtool.model_entry import ModelEntry
     from lmtool.prompt_limits import LimitsByModel, PromptLimits
-    from lmtool.types import GenerateRequest, ModelEntry, ModelInfo, ScoreRequest
+    from lmtool.types import GenerateRequest, ModelInfo, ScoreRequest
 
-    Load: TypeAlias = Callable[[str, Callable[[LoadProgress], None]], LoadedModel]
     Request: TypeAlias = GenerateRequest | ScoreRequest
 
 MAX_NAMES = 256
-"""Most names that clients may make known under `any_name`, beside the served ones."""
-
-_log = logging.getLogger(__name__)
+"""Most names that clients may make known, where that is allowed, beside the served ones."""
 
 
 class ModelManager:
-    """An `interfaces.TokenModel`, `interfaces.ProgressSource` and `interfaces.Catalogue` over any number of models.
+    """An `interfaces.TokenModel`, `ProgressSource`, `Catalogue` and `ModelControl` over any number of models.
 
-    Loads and unloads happen one at a time in a thread of their own. Requests for a model on its way wait in order. A
-    failed load fails all that wait for it; requests within `retry_seconds` get the same error at once, the first one
-    after that tries again. With `max_loaded` models in memory, the one that was unused longest makes room, as soon as
-    one has no running stream. Everything is called in one event loop.
+    Loads run beside each other within the budget. Requests for a model on its way wait in order. A failed load fails
+    all that wait for it; requests within `retry_seconds` get the same error at once, the first one after that tries
+    again. Where there is no room, the model that was unused longest makes it, as soon as one has no running stream.
+    Everything is called in one event loop.
     """
 
     def __init__(
@@ -48,8 +48,8 @@ class ModelManager:
         load: Load,
         served: Sequence[ServedModel],
         *,
-        any_name: bool = False,
-        max_loaded: int | None = None,
+        on_demand: Callable[[str], ServedModel] | None = None,
+        budget: ModelBudget | None = None,
         idle_seconds: float | None = None,
         retry_seconds: float = 10.0,
         max_waiting: int = 1024,
@@ -58,24 +58,25 @@ class ModelManager:
         """Serve these models, each loaded on its first request (or by `preload`).
 
         load: called in a thread with a model's source and a listener for its progress; blocks until the model is
-        ready, raises `LmtoolError`. any_name: load whatever else a client names. max_loaded: most models in memory
-        at once. idle_seconds: unload a model that was unused so long. max_waiting: most requests that wait for one
-        model. clock: seconds.
+        ready, raises `LmtoolError`. on_demand: returns the model of any other name that a client sends, at once;
+        raises `UnknownModelError` for one that is not to be loaded. idle_seconds: unload a model that was unused so
+        long. max_waiting: most requests that wait for one model. clock: seconds.
         """
-        self._load = load
-        self._any_name = any_name
-        self._max_loaded = max_loaded
+        self._on_demand = on_demand
         self._idle_seconds = idle_seconds
-        self._retry_seconds = retry_seconds
         self._max_waiting = max_waiting
         self._clock = clock
         self._served = [ModelSlot(model) for model in served]
         self._slots = list(self._served)
         self._by_name = {name: slot for slot in reversed(self._served) for name in slot.served.names}
-        self._queue: deque[ModelSlot] = deque()
-        self._transitions: set[asyncio.Future[LoadedModel] | asyncio.Future[None]] = set()
-        """Loads and unloads in progress."""
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="lmtool-load")
+        self._transitions = ModelTransitions(
+            load,
+            self._slots,
+            budget or ModelBudget(),
+            retry_seconds=retry_seconds,
+            clock=clock,
+            on_settled=self._settled,
+        )
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
 
@@ -85,16 +86,14 @@ class ModelManager:
         Returns the names of those. Raises `UnknownModelError`.
         """
         slots = self._served if names is None else [self._find(name) for name in names]
-        for slot in slots[: self._max_loaded]:
-            self._ensure_loading(slot)
-        return [slot.name for slot in slots[: self._max_loaded]]
+        return [slot.name for slot in self._transitions.preload(slots)]
 
     def submit(self, request: Request, sink: Sink) -> StreamHandle:
         """Start a stream, see `interfaces.TokenModel.submit`; it waits while its model is on its way into memory."""
         try:
             slot = self._find(request.model)
             if slot.model is None:
-                self._ensure_loading(slot)
+                self._transitions.ensure_loading(slot)
                 self._check_room(slot)
         except LmtoolError as error:
             return refuse(request.stream_id, sink, error)
@@ -113,7 +112,7 @@ class ModelManager:
         for slot in self._slots:
             own = None if slot.model is None else limits_of(None, current_limits(slot.model))
             limits |= dict.fromkeys(slot.served.names, own) if own is not None else {}
-        if not self._any_name and all(slot.name in limits for slot in self._slots):
+        if self._on_demand is None and all(slot.name in limits for slot in self._slots):
             limits[None] = widest(limits.values())  # no other model could come
         return limits
 
@@ -129,20 +128,41 @@ class ModelManager:
         """
         slot = self._find(model)
         if slot.model is None:
-            self._ensure_loading(slot)
-        slot.pins += 1
+            self._transitions.ensure_loading(slot)
+        slot.references += 1
         try:
             if slot.model is None:
                 await slot.settled.wait()
             if slot.model is None:
-                raise _copy(slot.failure) if slot.failure else _shutting_down()
+                raise copied(slot.failure) if slot.failure else shutting_down()
             info = await slot.model.info()
             slot.context_length = info.context_length
         finally:
-            slot.pins -= 1
+            slot.references -= 1
             self._used(slot)
         constructor = info.constructor.replace(slot.served.source, slot.name)
         return replace(info, model=slot.name, constructor=constructor)
+
+    async def load(self, name: str) -> None:
+        """See `interfaces.ModelControl.load`."""
+        await self.info(name)
+
+    async def unload(self, name: str) -> None:
+        """See `interfaces.ModelControl.unload`."""
+        slot = self._by_name.get(name)
+        if slot is None:
+            raise UnknownModelError(f"model {_short(name)} is not in memory here", *self._names())
+        if slot.served.pinned:
+            raise RequestError(f"{slot.name} is pinned: it stays in memory", "start the server without its --pin")
+        if slot.phase in {"queued", "loading"}:
+            raise OverloadedError(f"{slot.name} is on its way into memory", "unload it when it is there")
+        if slot.model is not None and not slot.idle:
+            count = "1 stream runs" if slot.streams == 1 else f"{slot.streams} streams run"
+            use = count if slot.streams else "it is being described"
+            raise OverloadedError(f"{slot.name} is in use: {use}", "unload it when that has ended")
+        if slot.model is not None:
+            self._transitions.begin_unload(slot)
+        await self._transitions.unloaded(slot)
 
     def models(self) -> list[ModelEntry]:
         """See `interfaces.Catalogue.models`."""
@@ -152,7 +172,7 @@ class ModelManager:
     def entry(self, name: str | None) -> ModelEntry:
         """See `interfaces.Catalogue.entry`."""
         slot = None if name is None else self._by_name.get(name)
-        if name is not None and self._any_name and (slot is None or not self._listed(slot)):
+        if name is not None and self._on_demand is not None and (slot is None or not self._listed(slot)):
             raise UnknownModelError(f"model {_short(name)} is not in memory", "a request that names it loads it")
         return (slot or self._find(name)).entry(self._clock())
 
@@ -180,11 +200,14 @@ class ModelManager:
         if self._idle_seconds is None:
             return
         now = self._clock()
-        for slot in [slot for slot in self._slots if slot.idle and slot.last_used + self._idle_seconds <= now]:
-            self._unload(slot)
-        due = [slot.last_used + self._idle_seconds - now for slot in self._slots if slot.idle]
+        for slot in [slot for slot in self._slots if self._may_go(slot) and slot.last_used + self._idle_seconds <= now]:
+            self._transitions.begin_unload(slot)
+        due = [slot.last_used + self._idle_seconds - now for slot in self._slots if self._may_go(slot)]
         if due and not self._closing:
             self._timer = asyncio.get_running_loop().call_later(max(0.1, min(due)), self.sweep)
+
+    def _may_go(self, slot: ModelSlot) -> bool:
+        return slot.idle and not slot.served.pinned
 
     async def drain(self, seconds: float) -> int:
         """Refuse new requests and those that wait for a load, let running streams end.
@@ -196,35 +219,31 @@ class ModelManager:
         return sum(await asyncio.gather(*(model.drain(seconds) for model in models)))
 
     async def close(self) -> None:
-        """Refuse new requests, wait for a load under way, close all models."""
+        """Refuse new requests, wait for loads under way, close all models."""
         self._stop()
-        for slot in self._slots:
-            if slot.model is not None:
-                self._unload(slot)
-        while self._transitions:
-            await asyncio.wait(self._transitions)
-        self._worker.shutdown(wait=False)
+        await self._transitions.close()
 
     # Choosing a model
 
     def _find(self, name: str | None) -> ModelSlot:
         if self._closing:
-            raise _shutting_down()
+            raise shutting_down()
         if name is not None:
             return self._by_name.get(name) or self._add(name)
-        known = self._served or [slot for slot in self._slots if slot.model is not None]
+        known = self._served if self._on_demand is None else [slot for slot in self._slots if slot.model is not None]
         if len(known) != 1:
             raise UnknownModelError(f"the request names no model, and {len(known)} are served", *self._names())
         return known[0]
 
     def _add(self, name: str) -> ModelSlot:
-        if not self._any_name:
+        if self._on_demand is None:
             raise UnknownModelError(f"model {_short(name)} is not served here", *self._names())
         if not name or len(name) > 256 or not name.isprintable():
-            raise UnknownModelError(f"{_short(name)} is no possible name of a model", "give a hub name or a folder")
+            raise UnknownModelError(f"{_short(name)} is no possible name of a model", "give a hub name")
+        served = self._on_demand(name)
         if len(self._slots) >= len(self._served) + MAX_NAMES:
             self._forget()
-        slot = self._by_name[name] = ModelSlot(ServedModel(name, (name,)))
+        slot = self._by_name[name] = ModelSlot(served)
         self._slots.append(slot)
         return slot
 
@@ -253,8 +272,6 @@ class ModelManager:
 
     def _submit_ready(self, slot: ModelSlot, request: Request, sink: Sink) -> StreamHandle:
         assert slot.model is not None
-        if self._max_loaded is None and self._idle_seconds is None:
-            return slot.model.submit(request, sink)
         counting = slot.sinks.get(sink)
         if counting is None:
             counting = slot.sinks[sink] = CountingSink(sink, on_empty=partial(self._sink_empty, slot, sink))
@@ -266,102 +283,20 @@ class ModelManager:
         slot.sinks.pop(sink, None)
         self._used(slot)
 
-    def _used(self, slot: ModelSlot) -> None:
-        slot.last_used = self._clock()
-        self._advance()
-        if self._idle_seconds is not None and self._timer is None and slot.idle:
-            self._timer = asyncio.get_running_loop().call_later(self._idle_seconds, self.sweep)
-
-    # Loading and unloading
-
-    def _ensure_loading(self, slot: ModelSlot) -> None:
-        """Start a load unless there is one. Raises the error of the last load while it is too early for another."""
-        if slot.phase != "unloaded":
-            return
-        if slot.failure is not None and self._clock() < slot.retry_at:
-            raise _copy(slot.failure)
-        self._enqueue(slot)
-        self._advance()
-
-    def _enqueue(self, slot: ModelSlot) -> None:
-        slot.phase = "queued"
-        slot.failure = None
-        slot.settled.clear()
-        self._queue.append(slot)
-        slot.publish(LoadProgress(slot.name, "waiting"))
-
-    def _advance(self) -> None:
-        """Begin the next load, or the unload that makes room for it, unless another is in progress."""
-        if self._transitions or not self._queue or self._closing:
-            return
-        loaded = [slot for slot in self._slots if slot.model is not None]
-        if self._max_loaded is None or len(loaded) < self._max_loaded:
-            self._begin_load(self._queue.popleft())
-        elif idle := [slot for slot in loaded if slot.idle]:
-            self._unload(min(idle, key=lambda slot: slot.last_used))
-
-    def _begin_load(self, slot: ModelSlot) -> None:
-        slot.phase = "loading"
-        slot.publish(LoadProgress(slot.name, "loading"))
-        loop = asyncio.get_running_loop()
-
-        def report(progress: LoadProgress) -> None:
-            message = progress.message.replace(slot.served.source, slot.name)  # clients must not see paths
-            shown = replace(progress, model=slot.name, phase="loading", message=message)
-            loop.call_soon_threadsafe(slot.publish, shown)
-
-        work = loop.run_in_executor(self._worker, self._load, slot.served.source, report)
-        self._transitions.add(work)
-        work.add_done_callback(partial(self._loaded, slot))
-
-    def _loaded(self, slot: ModelSlot, work: asyncio.Future[LoadedModel]) -> None:
-        self._transitions.discard(work)
-        if error := work.exception():
-            self._failed(slot, error)
-        else:
-            slot.phase = "ready"
-            slot.model = work.result()
-            slot.last_used = self._clock()
-            read = slot.progress.total_bytes
-            slot.publish(replace(slot.progress, phase="ready", done_bytes=read, message=""))
-            for handle, request, sink in slot.take_waiting():
+    def _settled(self, slot: ModelSlot) -> None:
+        """Begin the requests that waited for a load, or fail them."""
+        for handle, request, sink in slot.take_waiting():
+            if slot.failure is not None:
+                handle.fail(slot.failure)
+            else:
                 handle.start(partial(self._submit_ready, slot, request, sink))
-            if self._closing:
-                self._unload(slot)
-        slot.settled.set()
         self._used(slot)
 
-    def _failed(self, slot: ModelSlot, error: BaseException) -> None:
-        slot.phase = "unloaded"
-        if isinstance(error, LmtoolError):
-            slot.failure = error
-        else:
-            _log.error("loading %s failed", slot.served.source, exc_info=error)
-            slot.failure = ModelLoadError(
-                f"{slot.name} cannot be loaded: {type(error).__name__}: {error}", "see the server's log"
-            )
-        slot.retry_at = self._clock() + self._retry_seconds
-        slot.publish(replace(slot.progress, phase="failed", message=slot.failure.message))
-        for handle, _, _ in slot.take_waiting():
-            handle.fail(slot.failure)
-
-    def _unload(self, slot: ModelSlot) -> None:
-        assert slot.model is not None
-        model, slot.model = slot.model, None
-        slot.phase = "unloading"
-        work = asyncio.get_running_loop().run_in_executor(self._worker, model.close)
-        self._transitions.add(work)
-        work.add_done_callback(partial(self._unloaded, slot))
-
-    def _unloaded(self, slot: ModelSlot, work: asyncio.Future[None]) -> None:
-        self._transitions.discard(work)
-        if error := work.exception():
-            _log.error("unloading %s failed", slot.served.source, exc_info=error)
-        slot.phase = "unloaded"
-        slot.progress = LoadProgress(slot.name, "waiting")
-        if not self._closing and (slot.waiting or slot.pins):
-            self._enqueue(slot)
-        self._advance()
+    def _used(self, slot: ModelSlot) -> None:
+        slot.last_used = self._clock()
+        self._transitions.advance()
+        if self._idle_seconds is not None and self._timer is None and self._may_go(slot):
+            self._timer = asyncio.get_running_loop().call_later(self._idle_seconds, self.sweep)
 
     def _stop(self) -> None:
         """Refuse everything that has not started."""
@@ -369,20 +304,11 @@ class ModelManager:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._queue.clear()
+        self._transitions.stop()
         for slot in self._slots:
             for handle, _, _ in slot.take_waiting():
-                handle.fail(_shutting_down())
+                handle.fail(shutting_down())
             slot.settled.set()
-
-
-def _copy(error: LmtoolError) -> LmtoolError:
-    """Return an equal error, to be raised afresh."""
-    return type(error)(error.message, *error.hints)
-
-
-def _shutting_down() -> OverloadedError:
-    return OverloadedError("the server is shutting down", "send the request again when it is back")
 
 
 def _short(name: str) -> str:

@@ -7,15 +7,17 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from lmtool.types import LoadProgress, ModelEntry
+from lmtool.model_entry import ModelEntry
+from lmtool.types import LoadProgress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lmtool.errors import LmtoolError
     from lmtool.interfaces import LoadedModel, Sink, Unsubscribe
+    from lmtool.model_entry import ModelPhase
     from lmtool.streams import DeferredHandle
-    from lmtool.types import GenerateRequest, ModelPhase, ScoreRequest, TokenOutput
+    from lmtool.types import GenerateRequest, ScoreRequest, TokenOutput
 
     Waiting: TypeAlias = tuple[DeferredHandle, GenerateRequest | ScoreRequest, Sink]
 
@@ -30,6 +32,10 @@ class ServedModel:
     """The first one is the name shown, in place of the source wherever that would show."""
     aliases: tuple[str, ...] = ()
     """Those of the others that clients are shown as well: configured names, and no paths."""
+    pinned: bool = False
+    """Whether it stays in memory once it is there."""
+    size_bytes: int | None = None
+    """Of the files with its weights; None: not known before they are read."""
 
 
 @dataclass(eq=False, slots=True)
@@ -43,18 +49,21 @@ class ModelSlot:
     failure: LmtoolError | None = None
     """Why the last load failed."""
     retry_at: float = 0.0
-    """When the next load may be tried, by the host's clock."""
+    """When the next load may be tried, by the manager's clock."""
     last_used: float = 0.0
-    """When a stream last ended, by the host's clock."""
-    pins: int = 0
+    """When a stream last ended, by the manager's clock."""
+    references: int = 0
     """Callers that need the model in memory beside its streams."""
     waiting: deque[Waiting] = field(default_factory=deque)
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a load has succeeded or failed."""
     size_bytes: int | None = None
-    """Of the weights, as its loads report."""
+    """Of the weights on disk."""
+    memory_bytes: int | None = None
+    """Of the weights in memory: what they take on disk, until a load has shown it."""
     context_length: int | None = None
     """By its last description."""
+    architecture: str | None = None
     sinks: dict[Sink, CountingSink] = field(default_factory=dict)
     """Those with running streams, by the sink that they wrap."""
     progress: LoadProgress = field(init=False)
@@ -62,6 +71,7 @@ class ModelSlot:
 
     def __post_init__(self) -> None:
         self.progress = LoadProgress(self.name, "waiting")
+        self.size_bytes = self.memory_bytes = self.served.size_bytes
 
     @property
     def name(self) -> str:
@@ -71,17 +81,26 @@ class ModelSlot:
     @property
     def idle(self) -> bool:
         """Whether the model is in memory and unused."""
-        return self.model is not None and not self.sinks and not self.pins
+        return self.model is not None and not self.sinks and not self.references
+
+    @property
+    def streams(self) -> int:
+        """Streams that run, and requests that wait for the load."""
+        return sum(sink.running for sink in self.sinks.values()) + len(self.waiting)
 
     def entry(self, now: float) -> ModelEntry:
-        """What a catalogue lists. now: by the host's clock."""
+        """What a catalogue lists. now: by the manager's clock."""
+        failure = self.failure if self.phase == "unloaded" else None
         return ModelEntry(
             self.name,
             self.served.aliases,
-            "failed" if self.phase == "unloaded" and self.failure is not None else self.phase,
+            self.phase if failure is None else "failed",
             self.size_bytes,
             self.context_length,
             round(now - self.last_used, 3) if self.idle else None,
+            self.served.pinned,
+            None if failure is None else failure.sentence.replace(self.served.source, self.name),  # no paths
+            self.architecture,
         )
 
     def take_waiting(self) -> list[Waiting]:

@@ -59,7 +59,7 @@ class Recorder:
         self.layers: list[RecordedLayer] = []
         self.unsupported: set[str] = set()
         self._keys = torch.arange(min(context, _MOST_KEYS))
-        self._queries = torch.linspace(0, len(self._keys) - 1, _QUERIES).long()
+        self._queries = torch.linspace(0, len(self._keys) - 1, _QUERIES, dtype=torch.float32).long()
 
     def mask(self, arguments: Mapping[str, Any]) -> Tensor | None:
         """The model's own mask for a few queries spread over the context: [1, 1, queries, keys], True where visible."""

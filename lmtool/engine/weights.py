@@ -8,6 +8,7 @@ import importlib
 import logging
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from lmtool.types import LoadProgress
 
 _logger = logging.getLogger(__name__)
+_READING = threading.Lock()
+"""Of the loads that run beside each other one reads weights: transformers sets torch's default dtype meanwhile."""
+_IMPORTING = threading.Lock()
 
 _Table: TypeAlias = "dict[frozenset[str], dict[str, set[str]]]"
 """Names of required packages, to module, to the names it defines."""
@@ -68,7 +72,7 @@ def load_model(
     total = checkpoint_bytes(name)
     progress = Progress(name, total, on_progress)
     progress.start()
-    with load_errors(name, config), progress.watching():
+    with load_errors(name, config), _READING, progress.watching():
         settings = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
         model_config = AutoConfig.from_pretrained(name, **settings)
         _check_causal(name, model_config, trusted=config.trust_remote_code)
@@ -217,6 +221,11 @@ def import_transformers() -> None:
     builds it once more without it, because a cache between the two is too small (seen in 5.17 to 5.23). The second
     table is made from the first here. A transformers that works differently inside is imported plainly.
     """
+    with _IMPORTING:
+        _import_once()
+
+
+def _import_once() -> None:
     if "transformers.models" in sys.modules:
         return
     import_utils = importlib.import_module("transformers.utils.import_utils")

@@ -13,8 +13,9 @@ from lmtool.gateway.member import Member
 from lmtool.gateway.pool import Pool
 from lmtool.gateway.pool_stream import PoolStream
 from lmtool.interfaces import MetricFamily, current_limits, tokenizer_of
+from lmtool.model_entry import ModelEntry
 from lmtool.streams import refuse
-from lmtool.types import LoadProgress, ModelEntry, ModelInfo
+from lmtool.types import LoadProgress, ModelInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

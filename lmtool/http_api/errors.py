@@ -54,8 +54,8 @@ class ApiError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         """How it is pickled: other arguments than the message would be lost."""
-        more = {"param": self.param, "code": self.code, "retry_after": self.retry_after}
-        return partial(ApiError, **more), (self.status, self.message), self.__dict__
+        again = partial(ApiError, param=self.param, code=self.code, retry_after=self.retry_after)
+        return again, (self.status, self.message), self.__dict__
 
     @property
     def headers(self) -> dict[str, str]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from lmtool.http_api.openai.replies import Route as Kind
     from lmtool.http_api.requests import Call
     from lmtool.interfaces import Catalogue, TokenModel
-    from lmtool.types import ModelEntry
+    from lmtool.model_entry import ModelEntry
 
     Handler: TypeAlias = "Callable[[Request], Any]"
 
@@ -142,6 +142,7 @@ class OpenAIServer:
             "root": entry.name,
             "max_model_len": entry.context_length,
             "phase": entry.phase,
+            "error": entry.error,
             "size_bytes": entry.size_bytes,
             "idle_seconds": entry.idle_seconds,
         }

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
     from lmtool.errors import LmtoolError
     from lmtool.interfaces import Sink, StreamHandle, Tokenizer, Unsubscribe
+    from lmtool.model_entry import ModelEntry, ModelPhase
     from lmtool.prompt_limits import LimitsByModel
-    from lmtool.types import GenerateRequest, ModelEntry, ModelInfo, ModelPhase, ScoreRequest
+    from lmtool.types import GenerateRequest, ModelInfo, ScoreRequest
 
 _PHASES: Sequence[ModelPhase] = ("ready", "loading", "queued", "unloading", "unloaded", "failed")
 """Nearest to an answer first."""
@@ -170,6 +171,25 @@ class Balancer:
             self._listeners.append(listener)
         listener(self._progress)
         return partial(self._unsubscribe, listener)
+
+    async def load(self, name: str) -> None:
+        """Have all workers load a model that they serve, see `interfaces.ModelControl.load`."""
+        await self._manage(load=name)
+
+    async def unload(self, name: str) -> None:
+        """Have all workers unload a model, see `interfaces.ModelControl.unload`; where one refuses, others have not."""
+        await self._manage(unload=name)
+
+    async def _manage(self, **order: str) -> None:
+        """Raises the error of a worker, of one that does not serve the model only where none does."""
+        workers = [worker for worker in self._workers if worker.ready]
+        if not workers:
+            raise self._unavailable()
+        results = await asyncio.gather(*(worker.manage(**order) for worker in workers), return_exceptions=True)
+        errors = [result for result in results if result is not None]
+        for error in errors:
+            if len(errors) == len(workers) or not isinstance(error, UnknownModelError):
+                raise error
 
     async def close(self) -> None:
         """Close all connections; processes of ours end."""

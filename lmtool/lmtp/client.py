@@ -7,23 +7,23 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING
 
-from lmtool.errors import ConnectError, LocalProtocolError, TimeLimitError
+from lmtool.errors import ConnectError, LmtoolError, LocalProtocolError, RequestError, TimeLimitError
 from lmtool.lmtp import endpoint as endpoints
 from lmtool.lmtp import model_info
 from lmtool.lmtp.client_connection import SILENCE, ClientConnection
+from lmtool.model_entry import ModelEntry
 from lmtool.streams import refuse
-from lmtool.types import ModelEntry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
     from typing import Self
 
-    from lmtool.errors import LmtoolError
     from lmtool.interfaces import Sink, StreamHandle
     from lmtool.lmtp.client_connection import OnFrame
     from lmtool.lmtp.endpoint import Endpoint
-    from lmtool.types import GenerateRequest, LoadProgress, ModelInfo, ModelPhase, ScoreRequest
+    from lmtool.model_entry import ModelPhase
+    from lmtool.types import GenerateRequest, LoadProgress, ModelInfo, ScoreRequest
 
 _POLL_SECONDS = 0.25
 
@@ -143,8 +143,29 @@ class LmtpClient:
             info = model_info.from_wire(answer, model)
             phase: ModelPhase = "loading" if answer == model_info.UNAVAILABLE else "ready"
             return [ModelEntry(info.model, phase=phase, context_length=info.context_length)]
-        entries = answer if isinstance(answer, list | tuple) else ()
-        return [model_info.entry_from_wire(entry) for entry in entries if isinstance(entry, Mapping)]
+        return _entries(answer)
+
+    async def manage(self, *, load: str | None = None, unload: str | None = None) -> list[ModelEntry]:
+        """Have the server load or unload a model; what it serves once that is done (MODELS).
+
+        Raises `RequestError` (a name that is not served, a model in use or pinned, a server without MODELS), the error
+        of the load as `ServerError`, and `ConnectError`.
+        """
+        try:
+            async with self._limited(load or unload, None, "answer to MODELS"):
+                return _entries(await self._live_link().manage(load, unload))
+        except LmtoolError as error:
+            if not error.message.startswith("Unknown command"):
+                raise
+            raise RequestError("the server does not load and unload models on request", "lmtool serve does") from None
+
+    async def load(self, name: str) -> list[ModelEntry]:
+        """Have the server load a model, as `manage`."""
+        return await self.manage(load=name)
+
+    async def unload(self, name: str) -> list[ModelEntry]:
+        """Have the server give back a model's memory, as `manage`."""
+        return await self.manage(unload=name)
 
     async def model_info(
         self,
@@ -187,3 +208,9 @@ class LmtpClient:
                 after=self._link if self._owned else None,  # two would not have room in memory
             )
         return self._link
+
+
+def _entries(answer: object) -> list[ModelEntry]:
+    """The entries of a `models` that make sense."""
+    entries = answer if isinstance(answer, list | tuple) else ()
+    return [model_info.entry_from_wire(entry) for entry in entries if isinstance(entry, Mapping)]

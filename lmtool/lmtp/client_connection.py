@@ -243,7 +243,14 @@ class ClientConnection:
         listing: request the list; a server without one sends the `model_info`.
         """
         progress = progress or (self._on_progress is not None and not listing)
-        key, frame = self._session.ask(model, progress=progress, listing=listing)
+        return await self._answer_to(*self._session.ask(model, progress=progress, listing=listing))
+
+    async def manage(self, load: str | None, unload: str | None) -> Any:  # noqa: ANN401  # JSON
+        """The list of `models` once one is loaded or unloaded. Raises as `ask`."""
+        progress = self._on_progress is not None and load is not None
+        return await self._answer_to(*self._session.manage(load, unload, progress=progress))
+
+    async def _answer_to(self, key: str, frame: str) -> Any:  # noqa: ANN401  # JSON
         answer: asyncio.Future[object] = self.loop.create_future()
         self._answers[key] = answer
         self._outgoing.put_nowait(frame)

@@ -15,6 +15,7 @@ from lmtool.lmtp.messages import (
     ModelInfoAnswer,
     ModelInfoRequest,
     ModelsAnswer,
+    ModelsRequest,
     Progress,
     RequestFailed,
     Score,
@@ -120,6 +121,13 @@ class ClientSession:
         new = not self.plain
         request = ModelInfoRequest(key, model, extended=new, progress=new and progress, listing=new and listing)
         return key, codec.encode_request(request)
+
+    def manage(self, load: str | None, unload: str | None, *, progress: bool = False) -> tuple[str, str]:
+        """Ask MODELS. Returns the request's key and the frame to send."""
+        self._last_key += 1
+        key = str(self._last_key)
+        self._requests.add(key)
+        return key, codec.encode_request(ModelsRequest(key, load, unload, extended=True, progress=progress))
 
     def cancel(self, key: str, model: str | None) -> str | None:
         """End a stream: late outputs of it are dropped. Returns the frame to send, None where the server needs none."""

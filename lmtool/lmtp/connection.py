@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from lmtool.errors import LmtoolError, OverloadedError, ServerError
+from lmtool.errors import LmtoolError, OverloadedError, RequestError, ServerError
 from lmtool.interfaces import current_limits
 from lmtool.lmtp.codec import RefusedFrameError
 from lmtool.lmtp.config import ServerConfig
-from lmtool.lmtp.messages import Cancel, Generate, ModelInfoRequest, Score
+from lmtool.lmtp.messages import Cancel, Generate, ModelInfoRequest, ModelsRequest, Score
 from lmtool.lmtp.request_log import RequestLog, StreamRecord
 from lmtool.lmtp.server_session import ServerSession, parse
 from lmtool.prompt_limits import limits_of
@@ -22,7 +22,7 @@ from lmtool.subprocesses.offload import is_long, run_in_subprocess
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from lmtool.interfaces import Catalogue, ProgressSource, StreamHandle, TokenModel, Unsubscribe
+    from lmtool.interfaces import Catalogue, ModelControl, ProgressSource, StreamHandle, TokenModel, Unsubscribe
     from lmtool.types import LoadProgress, StreamId, TokenOutput
 
 
@@ -57,6 +57,8 @@ class Plugs:
     """Called with each request that ends."""
     tap: Tap | None = None
     """Observes every frame."""
+    control: ModelControl | None = None
+    """Loads and unloads models on request; None: not here."""
 
 
 class Connection:
@@ -70,7 +72,7 @@ class Connection:
         self.close_code: int | None = None
         """The WebSocket close code that the client sent; None before that, and over a pipe."""
         self._model, self._config, self._progress = plugs.model, plugs.config, plugs.progress
-        self._catalogue, self._log, self._tap = plugs.catalogue, plugs.log, plugs.tap
+        self._catalogue, self._control, self._log, self._tap = plugs.catalogue, plugs.control, plugs.log, plugs.tap
         self._session = ServerSession(plugs.config)
         self._handles: dict[StreamId, StreamHandle] = {}
         self._records: dict[StreamId, StreamRecord] = {}
@@ -111,7 +113,7 @@ class Connection:
                 handle = self._handles.get(event.stream_id)
                 if handle is not None:
                     handle.cancel()
-            case ModelInfoRequest():
+            case ModelInfoRequest() | ModelsRequest():
                 self._describe(event)
             case RefusedFrameError():
                 self._log(RequestLog(self.number, event.stream_id or "null", event.command, error=event.message))
@@ -131,8 +133,8 @@ class Connection:
         if self._paused:
             handle.pause()
 
-    def _describe(self, request: ModelInfoRequest) -> None:
-        if request.listing and self._catalogue is not None:
+    def _describe(self, request: ModelInfoRequest | ModelsRequest) -> None:
+        if _lists(request) and self._catalogue is not None:
             self._session.answer_list(request, self._catalogue.models())
             self._log_answer(request)
             return
@@ -143,18 +145,21 @@ class Connection:
             self._session.refuse(request.stream_id, overload)
             return
         if request.progress:
-            self._subscribe(request.stream_id, request.model)
+            self._subscribe(request.stream_id, _subject(request))
         task = asyncio.get_running_loop().create_task(self._answer(request))
         self._answers.add(task)
         self._idle.clear()
         task.add_done_callback(partial(self._answered, request))
 
-    async def _answer(self, request: ModelInfoRequest) -> None:
+    async def _answer(self, request: ModelInfoRequest | ModelsRequest) -> None:
         started, error = time.perf_counter(), None
         try:
-            info = await self._model.info(request.model)
-            limits = limits_of(request.model, current_limits(self._model))
-            self._session.answer(request, info, limits.text_bytes if limits is not None else None)
+            if isinstance(request, ModelsRequest):
+                await self._manage(request)
+            else:
+                info = await self._model.info(request.model)
+                limits = limits_of(request.model, current_limits(self._model))
+                self._session.answer(request, info, limits.text_bytes if limits is not None else None)
         except LmtoolError as failed:
             error = failed.message
             self._session.refuse(request.stream_id, failed)
@@ -163,16 +168,32 @@ class Connection:
         self._log_answer(request, seconds=time.perf_counter() - started, error=error)
         self._update_flow()
 
-    def _log_answer(self, request: ModelInfoRequest, *, seconds: float = 0.0, error: str | None = None) -> None:
-        end = None if error else "stop"
-        head = (self.number, request.stream_id, "MODEL_INFO", request.model)
-        self._log(RequestLog(*head, seconds=seconds, end=end, error=error, ignored=request.ignored))
+    async def _manage(self, request: ModelsRequest) -> None:
+        if self._control is None or self._catalogue is None:
+            raise RequestError(
+                "what is served here is not loaded and unloaded on request", "ask the server that has the models"
+            )
+        if request.load is not None:
+            await self._control.load(request.load)
+        if request.unload is not None:
+            await self._control.unload(request.unload)
+        self._session.answer_list(request, self._catalogue.models())
 
-    def _answered(self, request: ModelInfoRequest, task: asyncio.Task[None]) -> None:
+    def _log_answer(
+        self, request: ModelInfoRequest | ModelsRequest, *, seconds: float = 0.0, error: str | None = None
+    ) -> None:
+        command, end = "MODEL_INFO", "stop"
+        if isinstance(request, ModelsRequest):
+            command, end = "MODELS", "load" if request.load else "unload" if request.unload else "stop"
+        head = (self.number, request.stream_id, command, _subject(request))
+        ending = end if error is None else None
+        self._log(RequestLog(*head, seconds=seconds, end=ending, error=error, ignored=request.ignored))
+
+    def _answered(self, request: ModelInfoRequest | ModelsRequest, task: asyncio.Task[None]) -> None:
         self._answers.discard(task)
         bug = None if task.cancelled() else task.exception()
         if bug is not None:
-            self._session.refuse(request.stream_id, ServerError(f"the server failed to describe its model: {bug!r}"))
+            self._session.refuse(request.stream_id, ServerError(f"the server failed to describe its models: {bug!r}"))
             asyncio.get_running_loop().call_exception_handler({"message": "MODEL_INFO failed", "exception": bug})
             self._update_flow()
         self._note_idle()
@@ -322,3 +343,15 @@ class Connection:
             task.cancel()
         for event in (self._sendable, self._roomy, self._idle, self._flushed):
             event.set()
+
+
+def _lists(request: ModelInfoRequest | ModelsRequest) -> bool:
+    """Whether a request only asks what is served."""
+    if isinstance(request, ModelsRequest):
+        return request.load is None and request.unload is None
+    return request.listing
+
+
+def _subject(request: ModelInfoRequest | ModelsRequest) -> str | None:
+    """The model that a request is about."""
+    return (request.load or request.unload) if isinstance(request, ModelsRequest) else request.model

@@ -41,6 +41,7 @@ EXTENSIONS = (
     "progress",
     "list",
     "limits",
+    "models",
 )
 """Names of what this implementation knows beyond the LMTP document, as MODEL_INFO lists them (EXT-6)."""
 
@@ -82,6 +83,18 @@ class ModelInfoRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelsRequest:
+    """MODELS: list all that is served, after a model was loaded or unloaded where the request names one."""
+
+    stream_id: str
+    load: str | None = None
+    unload: str | None = None
+    extended: bool = False
+    progress: bool = False
+    ignored: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Cancel:
     """CANCEL: end a stream within one step."""
 
@@ -91,7 +104,7 @@ class Cancel:
     extended: bool = False
 
 
-ClientMessage: TypeAlias = Generate | Score | ModelInfoRequest | Cancel
+ClientMessage: TypeAlias = Generate | Score | ModelInfoRequest | ModelsRequest | Cancel
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 import msgspec
 
 from lmtool.lmtp.messages import EXTENSIONS, PROTOCOL_VERSION
-from lmtool.types import ModelEntry, ModelInfo, ModelPhase, TokenizerInfo, ToolCallFormat
+from lmtool.model_entry import ModelEntry, ModelPhase
+from lmtool.types import ModelInfo, TokenizerInfo, ToolCallFormat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,10 +75,12 @@ def entry_to_wire(entry: ModelEntry) -> dict[str, object]:
     members: dict[str, object] = {"name": entry.name, "phase": entry.phase}
     if entry.aliases:
         members["aliases"] = entry.aliases
-    for name in ("size_bytes", "context_length", "idle_seconds"):
+    for name in ("size_bytes", "context_length", "architecture", "idle_seconds", "error"):
         value = getattr(entry, name)
         if value is not None:
             members[name] = value
+    if entry.pinned:
+        members["pinned"] = True
     return members
 
 
@@ -91,6 +94,9 @@ def entry_from_wire(members: Mapping[str, object]) -> ModelEntry:
         _number(members, "size_bytes"),
         _number(members, "context_length"),
         float(idle) if isinstance(idle, int | float) else None,
+        members.get("pinned") is True,
+        _text(members, "error"),
+        _text(members, "architecture"),
     )
 
 

@@ -137,6 +137,7 @@ KNOWN: Mapping[str, frozenset[str]] = {
     "SCORE": _REQUEST | _PROMPT | {"scored", "top_logprobs"},
     "MODEL_INFO": _REQUEST | {"data", "progress", "list"},
     "CANCEL": _REQUEST,
+    "MODELS": _REQUEST | {"load", "unload", "progress"},
 }
 """Every field that has a meaning, per command; the others are ignored and told to a client that asks."""
 

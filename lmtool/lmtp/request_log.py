@@ -21,7 +21,7 @@ class RequestLog:
     stream_id: str
     """The id's JSON text; `null` where the frame has none."""
     command: str
-    """`GENERATE`, `SCORE`, `MODEL_INFO`, `CANCEL`, or what the client sent in its place."""
+    """`GENERATE`, `SCORE`, `MODEL_INFO`, `MODELS`, `CANCEL`, or what the client sent in its place."""
     model: str | None = None
     """As the client named it."""
     prompt_tokens: int | None = None
@@ -32,7 +32,7 @@ class RequestLog:
     seconds: float = 0.0
     """From the request to its end."""
     end: str | None = None
-    """`stop`, `length`, `cancelled`, or `left` when the client has disconnected; None with an error."""
+    """`stop`, `length`, `cancelled`, of MODELS `load` or `unload`, `left` by a client that is gone; None on error."""
     error: str | None = None
     ignored: tuple[str, ...] = ()
     """Fields of the request that had no effect."""

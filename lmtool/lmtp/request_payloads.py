@@ -1,4 +1,4 @@
-"""The payloads of GENERATE, SCORE, MODEL_INFO and CANCEL: read with every field checked by name, and written."""
+"""The payloads of clients' requests: read with every field checked by name, and written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ from lmtool.constraint import constraint_from, written
 from lmtool.errors import LocalProtocolError, RequestError
 from lmtool.lmtp import json_text, request_fields
 from lmtool.lmtp.json_text import JsonTextError
-from lmtool.lmtp.messages import PROTOCOL_VERSION, Cancel, ClientMessage, Generate, ModelInfoRequest, Score
+from lmtool.lmtp.messages import (
+    PROTOCOL_VERSION,
+    Cancel,
+    ClientMessage,
+    Generate,
+    ModelInfoRequest,
+    ModelsRequest,
+    Score,
+)
 from lmtool.logit_bias import PackedBias, pack_bias
 from lmtool.logits_processors import processors_from
 from lmtool.logits_processors import written as written_processors
@@ -103,6 +111,13 @@ def _read_model_info(stream: str, members: Mapping[str, bytes]) -> ModelInfoRequ
     return ModelInfoRequest(stream, model, listing=_switch(members, "list"), **_extras("MODEL_INFO", members))
 
 
+def _read_models(stream: str, members: Mapping[str, bytes]) -> ModelsRequest:
+    load, unload = (_optional(members, name, request_fields.MODEL) for name in ("load", "unload"))
+    if None not in (load, unload):
+        raise RequestError("the request has both load and unload; expected one of them")
+    return ModelsRequest(stream, load, unload, **_extras("MODELS", members))
+
+
 def _read_cancel(stream: str, members: Mapping[str, bytes]) -> Cancel:
     model = _optional(members, "model", request_fields.MODEL)
     return Cancel(stream, model, _optional(members, "lmtp", request_fields.LMTP) is not None)
@@ -113,6 +128,7 @@ _READERS: Mapping[str, Callable[[str, Mapping[str, bytes]], ClientMessage]] = {
     "SCORE": _read_score,
     "MODEL_INFO": _read_model_info,
     "CANCEL": _read_cancel,
+    "MODELS": _read_models,
 }
 
 
@@ -229,6 +245,8 @@ def write(message: ClientMessage) -> tuple[str, bytes]:
             command, payload = "SCORE", _score_payload(request)
         case ModelInfoRequest():
             command, payload = "MODEL_INFO", _payload(message.model, message.stream_id)
+        case ModelsRequest():
+            command, payload = "MODELS", _models_payload(message)
         case Cancel():
             command, payload = "CANCEL", _payload(message.model, message.stream_id)
     if message.extended:
@@ -299,6 +317,12 @@ def _score_payload(request: ScoreRequest) -> dict[str, object]:
     if request.text != (_is_text(request.prompt) or isinstance(request.scored, str)):
         payload["text"] = request.text
     return payload
+
+
+def _models_payload(message: ModelsRequest) -> dict[str, object]:
+    """With `model` too: LMQL's server closes a connection on a frame without (MOD-4)."""
+    asked = {name: value for name in ("load", "unload") if (value := getattr(message, name)) is not None}
+    return {**_payload(message.load or message.unload, message.stream_id), **asked}
 
 
 def _payload(model: str | None, stream: str) -> dict[str, object]:

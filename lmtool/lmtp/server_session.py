@@ -19,6 +19,7 @@ from lmtool.lmtp.messages import (
     ModelInfoAnswer,
     ModelInfoRequest,
     ModelsAnswer,
+    ModelsRequest,
     Progress,
     RequestFailed,
     Score,
@@ -32,10 +33,11 @@ if TYPE_CHECKING:
 
     from lmtool.errors import LmtoolError
     from lmtool.lmtp.messages import ClientMessage
+    from lmtool.model_entry import ModelEntry
     from lmtool.prompt_limits import LimitsByModel
-    from lmtool.types import LoadProgress, ModelEntry, ModelInfo, StreamId
+    from lmtool.types import LoadProgress, ModelInfo, StreamId
 
-ServerEvent: TypeAlias = "Generate | Score | ModelInfoRequest | Cancel | RefusedFrameError"
+ServerEvent: TypeAlias = "Generate | Score | ModelInfoRequest | ModelsRequest | Cancel | RefusedFrameError"
 """What a client's frame requests of the server. A refused frame has been answered already."""
 
 
@@ -54,8 +56,9 @@ class ServerSession:
     """The server's end of one connection.
 
     Call `receive` with each frame, or `handle_message` with what `parse` returned for it elsewhere, and carry out the
-    event: submit a `Generate` or `Score`, cancel the stream of a `Cancel`, answer a `ModelInfoRequest` with `answer`,
-    `answer_list` or `refuse`. Pass the model's outputs to `outputs`, and send what `next_frame` returns.
+    event: submit a `Generate` or `Score`, cancel the stream of a `Cancel`, answer a `ModelInfoRequest` or a
+    `ModelsRequest` with `answer`, `answer_list` or `refuse`. Pass the model's outputs to `outputs`, and send what
+    `next_frame` returns.
     """
 
     def __init__(self, config: ServerConfig | None = None) -> None:
@@ -88,7 +91,7 @@ class ServerSession:
             self._answer_refused(message)
         if isinstance(message, Generate | Score):
             return self._open(message)
-        if isinstance(message, ModelInfoRequest):
+        if isinstance(message, ModelInfoRequest | ModelsRequest):
             self._report_ignored(message.stream_id, message.ignored)
         return message
 
@@ -155,8 +158,8 @@ class ServerSession:
         answer = ModelInfoAnswer(request.stream_id, model_info.to_wire(info, limits))
         self._outbox.put("MSG", answer_payloads.write_message(answer))
 
-    def answer_list(self, request: ModelInfoRequest, models: Sequence[ModelEntry]) -> None:
-        """Answer a MODEL_INFO that asks for a list."""
+    def answer_list(self, request: ModelInfoRequest | ModelsRequest, models: Sequence[ModelEntry]) -> None:
+        """Answer a MODELS, or a MODEL_INFO that asks for a list."""
         answer = ModelsAnswer(request.stream_id, [model_info.entry_to_wire(entry) for entry in models])
         self._outbox.put("MSG", answer_payloads.write_message(answer))
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from lmtool.interfaces import Sink, StreamHandle
     from lmtool.lmtp.endpoint import Endpoint
-    from lmtool.types import GenerateRequest, LoadProgress, ModelEntry, ModelInfo, ScoreRequest, StreamId, TokenOutput
+    from lmtool.model_entry import ModelEntry
+    from lmtool.types import GenerateRequest, LoadProgress, ModelInfo, ScoreRequest, StreamId, TokenOutput
 
 CHECK_SECONDS = 2.0
 """Between two health checks."""
@@ -131,6 +132,10 @@ class Worker:
     async def describe(self, model: str | None) -> ModelInfo:
         """What it serves under this name. Raises as `LmtpClient.info`."""
         return await self._client.info(model)
+
+    async def manage(self, *, load: str | None = None, unload: str | None = None) -> None:
+        """Have it load or unload a model. Raises as `LmtpClient.manage`."""
+        self.models = await self._client.manage(load=load, unload=unload)
 
     def count_ended(self, counting: _CountingSink, streams: int) -> None:
         """Count streams that ended."""

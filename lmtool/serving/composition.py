@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 from lmtool.backends.registry import DEFAULT, BackendConfig, find
 from lmtool.errors import LmtoolError, ModelNotFoundError, ResourceError
-from lmtool.interfaces import Counted, MetricFamily
+from lmtool.interfaces import Counted, MetricFamily, ModelControl
 from lmtool.prompt_limits import limits_of
 from lmtool.serving.config import ModelsConfig
 from lmtool.serving.model_names import AUTO, GGUF, served
@@ -206,17 +206,23 @@ def _tokenizer_or_none(source: str, result: Callable[[], TextTokenizer]) -> Text
 
 def models_of(config: ServiceConfig, loader: Loader) -> Models:
     """What a server serves: models of this process, none of them loaded yet, or those of its workers."""
+    from lmtool.engine.model_budget import ModelBudget
     from lmtool.engine.model_manager import ModelManager
     from lmtool.lmtp.balancer import Balancer
 
     if config.workers:
         expected = () if config.balances else config.models.entries()
         return Balancer(config.workers, config.access.key, expected=expected)
+    on_demand = None
+    if config.models.model == AUTO:
+        from lmtool.serving.on_demand import OnDemand
+
+        on_demand = OnDemand(config.models.allow_download, config.engine.revision)
     return ModelManager(
         loader.load,
         config.models.served(),
-        any_name=config.models.model == AUTO,
-        max_loaded=config.models.max_loaded,
+        on_demand=on_demand,
+        budget=ModelBudget(config.models.max_loaded, config.models.memory_bytes),
         idle_seconds=config.models.idle_unload,
     )
 
@@ -240,7 +246,10 @@ def lmtp_server(
     from lmtool.lmtp.connection import Plugs
     from lmtool.lmtp.server import LmtpServer
 
-    return LmtpServer(Plugs(models, config.server, progress=models, catalogue=models, log=log, tap=tap))
+    control = models if isinstance(models, ModelControl) else None
+    return LmtpServer(
+        Plugs(models, config.server, progress=models, catalogue=models, control=control, log=log, tap=tap)
+    )
 
 
 def faces(

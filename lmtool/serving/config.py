@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +15,10 @@ from lmtool.backends.registry import BackendConfig
 from lmtool.engine.config import EngineConfig
 from lmtool.errors import FileError, ResourceError, UsageError
 from lmtool.lmtp.config import ServerConfig
+from lmtool.model_entry import ModelEntry
 from lmtool.option import option
-from lmtool.serving.model_names import AUTO, served
-from lmtool.types import ModelEntry
+from lmtool.serving.byte_size import parse_bytes
+from lmtool.serving.model_names import AUTO, served, weight_bytes, with_aliases, with_pins
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,7 +46,17 @@ class ModelsConfig:
     allow_model: tuple[str, ...] = option(
         (), "Load this one too when a client names it (repeatable).", MODELS, metavar="NAME"
     )
+    allow_download: tuple[str, ...] = option(
+        (), "Under auto, download hub models whose names match (repeatable).", MODELS, metavar="PATTERN"
+    )
+    """Such as `Qwen/*`; without one, clients of `auto` may name what the hub's cache has."""
+    alias: tuple[str, ...] = option((), "One more name of a served model (repeatable).", MODELS, metavar="NAME=MODEL")
+    pin: tuple[str, ...] = option(
+        (), "Load this one at the start, and never unload it (repeatable).", MODELS, metavar="NAME"
+    )
     max_loaded: int | None = option(None, "Models in memory at once.", MODELS, metavar="N", minimum=1)
+    """The one unused longest makes room. None: no limit."""
+    memory: str | None = option(None, "Memory for the weights of all models, such as 4GB.", MODELS, metavar="BYTES")
     """The one unused longest makes room. None: no limit."""
     idle_unload: float | None = option(
         None, "Unload a model that had no stream for so long.", MODELS, metavar="SECONDS", minimum=0
@@ -83,16 +94,40 @@ class ModelsConfig:
         if local and not Path(self.tokenizer or "").expanduser().is_dir():
             raise FileError(f"there is no folder {self.tokenizer}", "check --tokenizer")
         self.template()
+        parse_bytes(self.memory or "1", "--memory")
+        self._check_several()
+        self._check_pins()
+
+    def _check_several(self) -> None:
         if self.extra_models and AUTO in (self.model, *self.extra_models):
             raise UsageError(
                 "auto serves whatever clients name, and stands alone", "leave auto out, or the names beside it"
             )
+        if self.allow_download and self.model != AUTO:
+            raise UsageError(
+                "--allow-download is about the names that clients of auto send",
+                "leave it out: what the server is started with is downloaded where it has to be",
+            )
         if self.extra_models and self.served_model_name:
             raise UsageError(
                 f"--served-model-name names one model, and {1 + len(self.extra_models)} are to be served",
-                "leave it out: each has a name of its own",
+                "leave it out: each has a name of its own, and --alias NAME=MODEL adds one",
             )
-        self.served()
+
+    def _check_pins(self) -> None:
+        models, pins = self.served(), sum(model.pinned for model in self.served())
+        others = self.model == AUTO or pins < len(models)
+        if self.max_loaded is not None and pins + others > self.max_loaded:
+            rest = ", and others could never be loaded" if pins <= self.max_loaded else ""
+            raise UsageError(
+                f"--pin keeps {pins} models in memory, and --max-loaded allows {self.max_loaded}{rest}",
+                f"allow more:  --max-loaded {pins + others}",
+            )
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """`memory` as a number. Raises `UsageError`."""
+        return None if self.memory is None else parse_bytes(self.memory, "--memory")
 
     def template(self) -> str | None:
         """The text of `chat_template`. Raises `FileError`."""
@@ -113,39 +148,50 @@ class ModelsConfig:
         return self.tokenizer or source, self.template()
 
     def served(self) -> list[ServedModel]:
-        """The models, each once, the main one first. Raises `UsageError` where two have a name in common."""
-        if self.model == AUTO:
-            return []
-        models = [served(self.model, self.served_model_name)]
-        for model in map(served, (*self.extra_models, *self.allow_model)):
+        """The models, each once, the main one first; under `auto` those that are allowed by name.
+
+        Raises `UsageError` where two have a name in common, and for an alias or a pin of what is not served.
+        """
+        models: list[ServedModel] = []
+        for model in [*self._at_start(), *map(served, self.allow_model)]:
             if any(model.source == other.source for other in models):
                 continue
             for name in model.names:
                 if any(name in other.names for other in models):
                     raise UsageError(f"two models have the name {name!r}", "rename the folder of one of them")
-            models.append(model)
-        return models
+            models.append(replace(model, size_bytes=weight_bytes(model.source)))
+        return with_pins(with_aliases(models, self.alias), self.pin)
+
+    def _at_start(self) -> list[ServedModel]:
+        """The models that are named as such, in their order."""
+        if self.model == AUTO:
+            return []
+        return [served(self.model, self.served_model_name), *map(served, self.extra_models)]
 
     def entries(self) -> list[ModelEntry]:
         """What a server of these models lists as long as it loads the first ones."""
         initial = self.initial
         return [
-            ModelEntry(model.names[0], model.aliases, "loading" if model.names[0] in initial else "unloaded")
+            ModelEntry(
+                model.names[0],
+                model.aliases,
+                "loading" if model.names[0] in initial else "unloaded",
+                model.size_bytes,
+                pinned=model.pinned,
+            )
             for model in self.served()
         ]
 
     @property
     def main(self) -> str | None:
-        """The name of the first model that is loaded at the start; None under `auto`."""
-        return next(iter(self.initial), None)
+        """The name of the first model; None under `auto`."""
+        return None if self.model == AUTO else self.initial[0]
 
     @property
     def initial(self) -> list[str]:
-        """The names of the models that are loaded at the start, each once."""
-        if self.model == AUTO:
-            return []
-        models = [served(self.model, self.served_model_name), *map(served, self.extra_models)]
-        return list(dict.fromkeys(model.names[0] for model in models))
+        """The names of the models that are loaded at the start, each once: those that are named, and pinned ones."""
+        pinned = (model.names[0] for model in self.served() if model.pinned)
+        return list(dict.fromkeys((*(model.names[0] for model in self._at_start()), *pinned)))
 
 
 @dataclass(frozen=True, slots=True)

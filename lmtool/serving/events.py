@@ -200,6 +200,8 @@ def request_line(entry: RequestLog) -> str:
     head = f"{entry.protocol or ''}#{entry.connection}/{entry.stream_id} {entry.command}"
     if entry.error is not None:
         return f"{head} ✗ {entry.error}"
+    if entry.command == "MODELS" and entry.model is not None:
+        return f"{head} {entry.end} {entry.model}  {duration(entry.seconds)}"
     if entry.command not in {"GENERATE", "SCORE"}:
         return f"{head}  {duration(entry.seconds)}"
     prompt = "?" if entry.prompt_tokens is None else entry.prompt_tokens

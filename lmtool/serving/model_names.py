@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lmtool.errors import ModelLoadError
+from lmtool.errors import ModelLoadError, UsageError
+from lmtool.serving.hub_cache import cached_snapshot, weight_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,6 +54,50 @@ def _named(source: str, aliases: Sequence[str], *own: str) -> ServedModel:
     from lmtool.engine.model_slot import ServedModel
 
     return ServedModel(source, tuple(dict.fromkeys((*aliases, *own))), tuple(dict.fromkeys(aliases))[1:])
+
+
+def weight_bytes(source: str | Path) -> int | None:
+    """Bytes of a model's files with weights; None where they are not on this machine.
+
+    source: a folder, a file of llama.cpp, or a hub name, looked up in the hub's cache.
+    """
+    place = Path(source)
+    if place.suffix == GGUF and place.is_file():
+        return place.stat().st_size
+    folder = place if place.is_dir() else cached_snapshot(str(source))
+    return None if folder is None else sum(file.stat().st_size for file in weight_files(folder)) or None
+
+
+def with_aliases(models: Sequence[ServedModel], aliases: Sequence[str]) -> list[ServedModel]:
+    """The models with further names, `NAME=MODEL` each. Raises `UsageError` for what names none of them, or two."""
+    named = list(models)
+    for word in aliases:
+        alias, equals, target = word.partition("=")
+        if not equals or not alias or not target or not alias.isprintable():
+            raise UsageError(f"--alias {word!r} is no NAME=MODEL", "such as --alias small=lmtool-tiny")
+        at = _index(named, target, f"--alias {word}")
+        if any(alias in model.names for model in named[:at] + named[at + 1 :]):
+            raise UsageError(f"two models have the name {alias!r}", f"take another name in --alias {word}")
+        model = named[at]
+        if alias not in model.names:
+            named[at] = replace(model, names=(*model.names, alias), aliases=(*model.aliases, alias))
+    return named
+
+
+def with_pins(models: Sequence[ServedModel], pins: Sequence[str]) -> list[ServedModel]:
+    """The models, those of these names pinned. Raises `UsageError` for a name that none of them has."""
+    pinned = {_index(models, name, f"--pin {name}") for name in pins}
+    return [replace(model, pinned=at in pinned) for at, model in enumerate(models)]
+
+
+def _index(models: Sequence[ServedModel], name: str, option: str) -> int:
+    for at, model in enumerate(models):
+        if name in model.names:
+            return at
+    known = ", ".join(model.names[0] for model in models)
+    raise UsageError(
+        f"{option} names no model that is served", f"served: {known}" if known else "add --allow-model NAME"
+    )
 
 
 def threads_for(*models: str | None) -> int | None:

@@ -134,7 +134,7 @@ class _Run:
             gc.freeze()  # what was imported and loaded stays; looking through it again would only cost latency
             self._watch_reloads(service)
             self.ready_file.write(where)
-            further = tuple(service.loaded[1:]) or None
+            further = tuple(one for one in service.loaded if one is not info) or None
             self.console.emit(Ready(info, time.perf_counter() - self.began, further))
             await self._serve(service)
         finally:
@@ -215,7 +215,8 @@ class _Run:
         os._exit(status)
 
     def _log(self, entry: RequestLog) -> None:
-        if entry.command != "MODEL_INFO" or entry.error is not None or self.config.verbose:
+        asks = entry.command == "MODEL_INFO" or (entry.command == "MODELS" and entry.model is None)
+        if not asks or entry.error is not None or self.config.verbose:
             self.console.emit(Finished(entry))
 
 

@@ -125,7 +125,8 @@ class Service:
         """
         if self._pools is not None:
             self._pools.prepare()
-        if self._models is None or (self.health.model is None and not self._config.workers):
+        initial = [] if self._models is None else self._config.models.initial
+        if self._models is None or (not initial and not self._config.workers):
             self.health.state = "ready"
             return None
         from lmtool.lmtp.balancer import Balancer
@@ -138,8 +139,8 @@ class Service:
             if isinstance(self._models, Balancer):
                 info = await self._ready_workers(self._models, listener)
             else:
-                self.loaded = await load_together(self._models, self._config.models.initial, listener)
-                info = self.loaded[0]
+                self.loaded = await load_together(self._models, initial, listener)
+                info = None if self.health.model is None else self.loaded[0]
         except LmtoolError as error:
             self.health.state, self.health.message = "failed", error.message
             raise

@@ -21,7 +21,8 @@ def locate(name_or_folder: str, revision: str | None = None) -> tuple[str, Path]
     and nothing of the model is in its cache; `ModelLoadError` when only the tokenizer is missing.
     """
     if (folder := _folder(name_or_folder)) is not None:
-        return folder.resolve().name, folder
+        path = folder.resolve()
+        return _hub_name(path) or path.name, folder
     if not name_or_folder or name_or_folder.startswith(("/", ".", "~")) or name_or_folder.count("/") > 1:
         raise ModelNotFoundError(
             f"no such folder: {name_or_folder!r}",
@@ -31,6 +32,14 @@ def locate(name_or_folder: str, revision: str | None = None) -> tuple[str, Path]
     if cached is not None and (cached / FILES[1]).is_file():
         return name_or_folder, cached
     return name_or_folder, _download(name_or_folder, revision, cached)
+
+
+def _hub_name(folder: Path) -> str | None:
+    """The name of the hub model whose downloaded snapshot a folder is; None for any other folder."""
+    repository = folder.parent.parent.name
+    if folder.parent.name != "snapshots" or not repository.startswith("models--"):
+        return None
+    return repository.removeprefix("models--").replace("--", "/")
 
 
 def _folder(name: str) -> Path | None:

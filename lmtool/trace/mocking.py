@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from lmtool.errors import LmtoolError
 from lmtool.lmtp import codec, frames
 from lmtool.lmtp.client import LmtpClient
-from lmtool.lmtp.messages import Generate, ModelInfoRequest, Score
+from lmtool.lmtp.messages import Generate, ModelInfoRequest, ModelsRequest, Score
 from lmtool.trace.comparison import Comparison, compare_replay
 from lmtool.trace.diff import Finding, Tolerance
 from lmtool.trace.driver import Driver, client_actions
@@ -116,7 +116,7 @@ class _Call:
         self._task: asyncio.Task[None] | None = None
         if isinstance(message, Generate | Score):
             client.submit(message.request, lambda outputs: self._add(*map(_output_facts, outputs)))
-        elif isinstance(message, ModelInfoRequest):
+        elif isinstance(message, ModelInfoRequest | ModelsRequest):
             self._task = asyncio.create_task(self._ask(client, message))
 
     def _add(self, *outputs: Mapping[str, object]) -> None:
@@ -124,9 +124,12 @@ class _Call:
         if len(self._actual) >= len(self._expected):
             self._complete.set()
 
-    async def _ask(self, client: LmtpClient, message: ModelInfoRequest) -> None:
+    async def _ask(self, client: LmtpClient, message: ModelInfoRequest | ModelsRequest) -> None:
         try:
-            if message.listing:
+            if isinstance(message, ModelsRequest):
+                listed = await client.manage(load=message.load, unload=message.unload)
+                self._add({"models": [entry.name for entry in listed]})
+            elif message.listing:
                 self._add({"models": [entry.name for entry in await client.models(message.model)]})
             else:
                 self._add({"model_info": await client.model_info(message.model)})

@@ -13,7 +13,7 @@ import pytest
 from websockets.asyncio.server import serve
 
 from lmtool.cli.info import describe, model_list
-from lmtool.types import ModelEntry
+from lmtool.model_entry import ModelEntry
 
 if TYPE_CHECKING:
     from websockets.asyncio.server import ServerConnection
@@ -88,7 +88,7 @@ def test_many_models_are_listed_and_not_loaded(lmtool: Run, start_server: StartS
             head, first, second, _hint = told.stdout.splitlines()
             assert head == f"2 models at {server.url}"
             assert first.split()[:2] == ["first", "ready"]
-            assert second.split() == ["stories260K", "unloaded"]
+            assert second.split() == ["stories260K", "unloaded", "1.0", "MB"]
         entries = json.loads(lmtool("info", "--json", "-e", server.url).stdout)["models"]
         assert [(entry["name"], entry["phase"]) for entry in entries] == [
             ("first", "ready"),

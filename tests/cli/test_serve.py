@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lmtool.errors import UnknownModelError
 from lmtool.lmtp.client import LmtpClient
 from lmtool.streams import stream
 from lmtool.types import GenerateRequest, SamplingParams, TokenOutput
@@ -151,10 +152,14 @@ def test_sigterm_drains_like_ctrl_c(start_server: StartServer) -> None:
 
 async def test_auto_loads_what_clients_name(start_server: StartServer) -> None:
     """Under `auto` the port is ready at once and a model is loaded when it is asked for."""
-    with start_server("auto", "--json-logs") as server:
+    with start_server("auto", "--json-logs", "--allow-model", STORIES) as server:
         assert "model" not in json.loads(server.expect('"event": "ready"'))
         async with LmtpClient(server.url) as client:
             assert (await client.info(STORIES)).parameters == 260_032
+            with pytest.raises(UnknownModelError, match="is no name on the hub"):
+                await client.info(str(Path(STORIES).parent))
+            with pytest.raises(UnknownModelError, match="is not among those that this server has downloaded"):
+                await client.info("org/model")
 
 
 async def test_several_models(start_server: StartServer, tmp_path: Path) -> None:
@@ -274,6 +279,10 @@ def test_kernels_that_are_required_and_not_there(lmtool: Run) -> None:
         (("auto", "--static"), "error: --static serves one model, auto serves any"),
         (("auto", STORIES), "error: auto serves whatever clients name, and stands alone"),
         ((STORIES, "lmtool-tiny", "--served-model-name", "x"), "error: --served-model-name names one model, and 2 are"),
+        (("lmtool-tiny", "--memory", "lots"), "error: --memory is 'lots'; expected a size in bytes"),
+        (("lmtool-tiny", "--pin", "x"), "error: --pin x names no model that is served"),
+        (("lmtool-tiny", "--allow-download", "*"), "error: --allow-download is about the names that clients of auto"),
+        (("lmtool-tiny", "--static", "--allow-model", "x"), "error: --static loads no other models"),
         (("--stdio", "--port", "9"), "error: --stdio and --port contradict each other"),
         (("--stdio", "--host", "::1"), "error: --stdio and --host contradict each other"),
         (("--stdio", "--grpc-port", "0"), "error: --stdio and --grpc-port contradict each other"),

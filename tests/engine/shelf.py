@@ -50,6 +50,7 @@ class EchoModel:
         self.closed_in = ""
         self.refuses_to_close = False
         self.limits: LimitsByModel = {}
+        self.parameters: int | None = None
 
     def submit(self, request: GenerateRequest | ScoreRequest, sink: Sink) -> EchoStream:
         assert not self.closed.is_set()
@@ -60,7 +61,7 @@ class EchoModel:
 
     async def info(self, model: str | None = None) -> ModelInfo:
         assert not self.closed.is_set()
-        return ModelInfo("inner", f"load('{self.source}')", "echo")
+        return ModelInfo("inner", f"load('{self.source}')", "echo", parameters=self.parameters, dtype="float32")
 
     async def drain(self, seconds: float) -> int:
         self.drained = seconds
@@ -88,6 +89,8 @@ class Shelf:
         self.models: dict[str, EchoModel] = {}
         self.gate = threading.Event()
         self.errors: dict[str, BaseException] = {}
+        self.parameters: dict[str, int] = {}
+        """Of each model, in float32."""
         self.started = asyncio.Event()
         if open_:
             self.gate.set()
@@ -101,6 +104,7 @@ class Shelf:
         if source in self.errors:
             raise self.errors[source]
         self.models[source] = EchoModel(source, self.loop)
+        self.models[source].parameters = self.parameters.get(source)
         return self.models[source]
 
 
@@ -142,6 +146,16 @@ async def until(condition: Callable[[], object]) -> None:
 
 def named(*names: str) -> list[ServedModel]:
     return [ServedModel(name, (name,)) for name in names]
+
+
+def sized(**sizes: int) -> list[ServedModel]:
+    """Models with so many bytes on disk."""
+    return [ServedModel(name, (name,), size_bytes=size) for name, size in sizes.items()]
+
+
+def anything(name: str) -> ServedModel:
+    """Whatever a client names."""
+    return ServedModel(name, (name,))
 
 
 def ask(stream_id: StreamId, model: str | None = None) -> GenerateRequest:

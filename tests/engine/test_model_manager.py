@@ -8,12 +8,20 @@ import logging
 import pytest
 
 from lmtool.engine import model_manager as host_module
+from lmtool.engine.model_budget import ModelBudget
 from lmtool.engine.model_manager import ModelManager
 from lmtool.engine.model_slot import CountingSink, ModelSlot, ServedModel
-from lmtool.errors import LmtoolError, ModelLoadError, OutOfMemoryError, OverloadedError, UnknownModelError
+from lmtool.errors import (
+    LmtoolError,
+    ModelLoadError,
+    OutOfMemoryError,
+    OverloadedError,
+    RequestError,
+    UnknownModelError,
+)
 from lmtool.prompt_limits import PromptLimits
 from lmtool.types import LoadProgress, TokenOutput
-from tests.engine.shelf import Clock, Collector, Shelf, ask, named, turn, until
+from tests.engine.shelf import Clock, Collector, Shelf, anything, ask, named, sized, turn, until
 
 
 class TestWaiting:
@@ -125,7 +133,7 @@ class TestNames:
     async def test_any_name(self) -> None:
         """Where any name goes, models are loaded as clients name them; without a name, the only loaded one is meant."""
         shelf, sink = Shelf(), Collector()
-        host = ModelManager(shelf.load, [], any_name=True)
+        host = ModelManager(shelf.load, [], on_demand=anything)
         host.submit(ask(1), sink)
         await turn()
         assert sink.of(1)[0].error_code == UnknownModelError.code
@@ -142,7 +150,7 @@ class TestNames:
         monkeypatch.setattr(host_module, "MAX_NAMES", 2)
         shelf = Shelf()
         shelf.errors = {"bad": ModelLoadError("no such model")}
-        host = ModelManager(shelf.load, [], any_name=True)
+        host = ModelManager(shelf.load, [], on_demand=anything)
         await host.info("a")
         for _ in range(2):
             with pytest.raises(ModelLoadError):
@@ -252,7 +260,7 @@ class TestUnloading:
     async def test_oldest_idle_goes(self) -> None:
         """With the memory full, the model unused longest goes, in a thread, and its requests load it again."""
         shelf, sink, clock = Shelf(), Collector(), Clock()
-        host = ModelManager(shelf.load, named("a", "b", "c"), max_loaded=2, clock=clock)
+        host = ModelManager(shelf.load, named("a", "b", "c"), budget=ModelBudget(2), clock=clock)
         for name in ("a", "b"):
             await host.info(name)
             clock.now += 1
@@ -275,7 +283,7 @@ class TestUnloading:
     async def test_running_streams_keep_a_model(self) -> None:
         """A model with running streams is never unloaded: who needs its room waits until the last has ended."""
         shelf, sink = Shelf(), Collector()
-        host = ModelManager(shelf.load, named("a", "b"), max_loaded=1)
+        host = ModelManager(shelf.load, named("a", "b"), budget=ModelBudget(1))
         await host.info("a")
         host.submit(ask(1, "a"), sink)
         host.submit(ask(2, "a"), sink)
@@ -294,7 +302,7 @@ class TestUnloading:
     async def test_request_while_unloading(self) -> None:
         """A request for a model that is just being unloaded waits and gets it loaded again."""
         shelf, sink = Shelf(), Collector()
-        host = ModelManager(shelf.load, named("a", "b"), max_loaded=1)
+        host = ModelManager(shelf.load, named("a", "b"), budget=ModelBudget(1))
         await host.info("a")
         host.submit(ask(1, "b"), sink)
         host.submit(ask(2, "a"), sink)
@@ -321,7 +329,7 @@ class TestUnloading:
         assert not shelf.models["b"].closed.is_set()
         assert not shelf.models["c"].closed.is_set()
         heard: list[str] = []
-        await turn()
+        await until(lambda: host.entry("a").phase == "unloaded")
         host.subscribe("a", lambda progress: heard.append(progress.phase))
         assert heard == ["waiting"]
         await host.info("a")
@@ -339,12 +347,213 @@ class TestUnloading:
     async def test_close_that_fails(self, caplog: pytest.LogCaptureFixture) -> None:
         """A model that cannot be closed cleanly is logged and gone."""
         shelf = Shelf()
-        host = ModelManager(shelf.load, named("a", "b"), max_loaded=1)
+        host = ModelManager(shelf.load, named("a", "b"), budget=ModelBudget(1))
         await host.info("a")
         shelf.models["a"].refuses_to_close = True
         with caplog.at_level(logging.ERROR):
             await host.info("b")
         assert "unloading a failed" in caplog.text
+        await host.close()
+
+
+class TestBeside:
+    """Loads run beside each other, within the budget."""
+
+    async def test_at_once(self) -> None:
+        """As many as the budget allows; the others wait their turn."""
+        shelf = Shelf(open_=False)
+        host = ModelManager(shelf.load, named("a", "b", "c"), budget=ModelBudget(max_loading=2))
+        host.preload()
+        await until(lambda: len(shelf.loads) == 2)
+        await turn()
+        assert [entry.phase for entry in host.models()] == ["loading", "loading", "queued"]
+        shelf.gate.set()
+        await host.info("c")
+        assert sorted(shelf.loads) == ["a", "b", "c"]
+        await host.close()
+
+    async def test_one_fails(self) -> None:
+        """The failure of one load is its own: the one beside it goes on."""
+        shelf, sink = Shelf(open_=False), Collector()
+        shelf.errors["a"] = ModelLoadError("cut off")
+        host = ModelManager(shelf.load, named("a", "b"))
+        host.submit(ask(1, "a"), sink)
+        host.submit(ask(2, "b"), sink)
+        await until(lambda: len(shelf.loads) == 2)
+        shelf.gate.set()
+        assert (await host.info("b")).model == "b"
+        await turn()
+        assert [output.error for output in sink.of(1)] == ["cut off"]
+        assert shelf.models["b"].requests == [ask(2)]
+        await host.close()
+
+    async def test_room_for_those_on_their_way(self) -> None:
+        """A load that has begun takes its room already: no second one is begun for the same room."""
+        shelf = Shelf(open_=False)
+        host = ModelManager(shelf.load, named("a", "b"), budget=ModelBudget(max_loaded=1))
+        host.submit(ask(1, "a"), Collector())
+        host.submit(ask(2, "b"), Collector())
+        await until(lambda: shelf.loads)
+        await turn()
+        assert [entry.phase for entry in host.models()] == ["loading", "queued"]
+        shelf.gate.set()
+        await host.close()
+
+
+class TestMemory:
+    """A budget in bytes."""
+
+    async def test_the_one_unused_longest_goes(self) -> None:
+        """As many go as are needed, and no more; what they take is measured when they are loaded."""
+        shelf, clock = Shelf(), Clock()
+        shelf.parameters |= {"a": 100, "b": 50, "c": 100, "d": 200}
+        host = ModelManager(
+            shelf.load, sized(a=10, b=10, c=400, d=800), budget=ModelBudget(memory_bytes=1000), clock=clock
+        )
+        for name in ("a", "b", "c"):
+            await host.info(name)
+            clock.now += 1
+        assert [entry.phase for entry in host.models()] == ["ready", "ready", "ready", "unloaded"]  # 400 + 200 + 400
+        await host.info("b")
+        await host.info("d")
+        assert [entry.phase for entry in host.models()] == ["unloaded", "ready", "unloaded", "ready"]
+        await host.close()
+
+    async def test_more_than_was_expected(self) -> None:
+        """Where a loaded model takes more than its files, another one that is idle goes."""
+        shelf, clock = Shelf(), Clock()
+        shelf.parameters |= {"a": 100, "b": 200}
+        host = ModelManager(shelf.load, sized(a=400, b=400), budget=ModelBudget(memory_bytes=1000), clock=clock)
+        await host.info("a")
+        clock.now += 1
+        await host.load("b")
+        await until(shelf.models["a"].closed.is_set)
+        await until(lambda: [entry.phase for entry in host.models()] == ["unloaded", "ready"])
+        await host.close()
+
+    async def test_no_room_at_all(self) -> None:
+        """It is an error of its requests that names both numbers, before the load or as soon as it is known."""
+        shelf = Shelf()
+        shelf.parameters["b"] = 1000
+        host = ModelManager(shelf.load, sized(a=5000, b=10, c=10), budget=ModelBudget(memory_bytes=1000))
+        with pytest.raises(ModelLoadError, match=r"a takes 5\.0 kB, and all models together may take 1\.0 kB"):
+            await host.info("a")
+        with pytest.raises(ModelLoadError, match=r"b takes 4\.0 kB"):
+            await host.info("b")
+        assert shelf.loads == ["b"]
+        assert shelf.models["b"].closed.is_set()
+        assert (await host.info("c")).model == "c"
+        await host.close()
+
+    async def test_preload(self) -> None:
+        """At the start as many are loaded as fit beside each other."""
+        shelf = Shelf()
+        host = ModelManager(shelf.load, sized(a=400, b=700, c=500), budget=ModelBudget(memory_bytes=1000))
+        assert host.preload() == ["a", "c"]
+        await host.info("c")
+        assert sorted(shelf.loads) == ["a", "c"]
+        await host.close()
+
+
+class TestPins:
+    """Models that stay."""
+
+    async def test_never_unloaded(self) -> None:
+        """Neither to make room, nor when idle, nor on request; others make room in its place."""
+        shelf, clock = Shelf(), Clock()
+        models = [ServedModel("a", ("a",), pinned=True), *named("b", "c")]
+        host = ModelManager(shelf.load, models, budget=ModelBudget(max_loaded=2), idle_seconds=60, clock=clock)
+        for name in ("a", "b", "c"):
+            await host.info(name)
+            clock.now += 1
+        assert [(entry.phase, entry.pinned) for entry in host.models()] == [
+            ("ready", True),
+            ("unloaded", False),
+            ("ready", False),
+        ]
+        clock.now += 100
+        host.sweep()
+        await until(lambda: host.entry("c").phase == "unloaded")
+        with pytest.raises(RequestError, match="a is pinned"):
+            await host.unload("a")
+        assert host.entry("a").phase == "ready"
+        await host.close()
+
+    async def test_preload(self) -> None:
+        """Where not all fit at the start, those that are pinned are loaded."""
+        models = [*sized(a=600, b=100), ServedModel("c", ("c",), pinned=True, size_bytes=500)]
+        shelf = Shelf()
+        host = ModelManager(shelf.load, models, budget=ModelBudget(memory_bytes=1000))
+        assert host.preload() == ["b", "c"]
+        await host.info("c")
+        await host.close()
+
+    async def test_their_bytes(self) -> None:
+        """What pinned models take is never there for others, in memory or not."""
+        shelf = Shelf()
+        models = [ServedModel("a", ("a",), pinned=True, size_bytes=600), *sized(b=500)]
+        host = ModelManager(shelf.load, models, budget=ModelBudget(memory_bytes=1000))
+        with pytest.raises(ModelLoadError, match="of which pinned models take 600"):
+            await host.info("b")
+        await host.close()
+
+
+class TestControl:
+    """Loading and unloading on request."""
+
+    async def test_load_and_unload(self) -> None:
+        """Each returns when it is done, and does nothing where it is done already."""
+        shelf = Shelf()
+        host = ModelManager(shelf.load, [ServedModel("/m/a", ("a", "alias")), *named("b")])
+        for _ in range(2):
+            await host.load("alias")
+            assert [entry.phase for entry in host.models()] == ["ready", "unloaded"]
+        for _ in range(2):
+            await host.unload("a")
+            assert shelf.models["/m/a"].closed.is_set()
+            assert [entry.phase for entry in host.models()] == ["unloaded", "unloaded"]
+        assert shelf.loads == ["/m/a"]
+        await host.close()
+
+    async def test_in_use(self) -> None:
+        """A model with streams, or on its way, stays, and the error says why; afterwards it can go."""
+        shelf, sink = Shelf(open_=False), Collector()
+        host = ModelManager(shelf.load, named("a"))
+        host.submit(ask(1, "a"), sink)
+        with pytest.raises(OverloadedError, match="on its way"):
+            await host.unload("a")
+        shelf.gate.set()
+        await host.load("a")
+        with pytest.raises(OverloadedError, match="a is in use: 1 stream runs"):
+            await host.unload("a")
+        await shelf.models["a"].finish()
+        await host.unload("a")
+        assert [output.finish_reason for output in sink.outputs] == ["length"]
+        await host.close()
+
+    @pytest.mark.parametrize("any_name", [False, True])
+    async def test_unknown(self, *, any_name: bool) -> None:
+        """What is not in memory under any name cannot go; it is not made known by that either."""
+        host = ModelManager(Shelf().load, named("a"), on_demand=anything if any_name else None)
+        with pytest.raises(UnknownModelError, match="'other' is not in memory here"):
+            await host.unload("other")
+        assert [entry.name for entry in host.models()] == ["a"]
+        await host.close()
+
+    async def test_both_at_once(self) -> None:
+        """Two that unload one model wait for the one unload; a request meanwhile loads it again."""
+        shelf, sink = Shelf(), Collector()
+        host = ModelManager(shelf.load, named("a"))
+        await host.load("a")
+        old = shelf.models["a"]
+        going = [asyncio.create_task(host.unload("a")) for _ in range(2)]
+        await asyncio.sleep(0)
+        host.submit(ask(1, "a"), sink)
+        await asyncio.gather(*going)
+        assert old.closed.is_set()
+        await host.load("a")
+        await turn()
+        assert shelf.models["a"].requests == [ask(1)]
         await host.close()
 
 
@@ -373,7 +582,7 @@ class TestEnd:
     async def test_close_while_loading(self) -> None:
         """Who waits for a load is refused; the model that still comes is closed."""
         shelf, sink = Shelf(open_=False), Collector()
-        host = ModelManager(shelf.load, named("a", "b"))
+        host = ModelManager(shelf.load, named("a", "b"), budget=ModelBudget(max_loading=1))
         host.submit(ask(1, "a"), sink)
         host.submit(ask(2, "b"), sink)
         info = asyncio.create_task(host.info("b"))
@@ -408,7 +617,9 @@ class TestCatalogue:
         await until(lambda: shelf.models)
         await turn()
         await host.info("a")
-        assert (host.entry("a").phase, host.entry("a").idle_seconds) == ("ready", 0)
+        assert (host.entry("a").phase, host.entry("a").idle_seconds) == ("ready", None), "a stream runs"
+        await shelf.models["/m/a"].finish()
+        assert host.entry("a").idle_seconds == 0
         clock.now += 7
         assert host.entry("a").idle_seconds == 7
         assert host.entry("a").context_length == (await host.info("a")).context_length
@@ -423,7 +634,7 @@ class TestCatalogue:
         """Under any name those are listed that are in memory; what could not be loaded is not."""
         shelf = Shelf()
         shelf.errors["bad"] = ModelLoadError("no such model")
-        host = ModelManager(shelf.load, [], any_name=True)
+        host = ModelManager(shelf.load, [], on_demand=anything)
         assert host.models() == []
         with pytest.raises(UnknownModelError, match="not in memory"):
             host.entry("good")
@@ -436,11 +647,11 @@ class TestCatalogue:
     async def test_failed(self) -> None:
         """A served model that could not be loaded says so."""
         shelf = Shelf()
-        shelf.errors["m"] = ModelLoadError("broken")
+        shelf.errors["m"] = ModelLoadError("broken", "mend it")
         host = ModelManager(shelf.load, named("m"))
         with pytest.raises(ModelLoadError):
             await host.info()
-        assert [one.phase for one in host.models()] == ["failed"]
+        assert [(one.phase, one.error) for one in host.models()] == [("failed", "broken; mend it")]
         await host.close()
 
 
@@ -465,7 +676,7 @@ class TestLimits:
     async def test_any_name(self) -> None:
         """A model that is not in memory may have any limits."""
         shelf = Shelf()
-        host = ModelManager(shelf.load, named("a"), any_name=True)
+        host = ModelManager(shelf.load, named("a"), on_demand=anything)
         await host.info("a")
         shelf.models["a"].limits = {None: PromptLimits("a", 10)}
         assert host.limits == {"a": PromptLimits("a", 10)}

@@ -15,7 +15,7 @@ from lmtool.evergreen.in_process import in_process
 from lmtool.evergreen.menu import menu
 from lmtool.evergreen.messages import AnyMessage
 from lmtool.evergreen.node_io import InputNode
-from lmtool.types import ModelEntry
+from lmtool.model_entry import ModelEntry
 
 
 class Only:

@@ -196,7 +196,9 @@ class TestGlide:
                 served.pool.members[0].health.record(Outcome("rate_limit", "rate limit", 30.0), served.pool.clock())
                 served.pool.members[1].health.record(Outcome("rate_limit", "rate limit", 40.0), served.pool.clock())
                 for path, expected in (("/v1/default/chat", 503), ("/v1/chat/completions", 503), ("/v1/messages", 529)):
-                    status, headers, _ = await served.post(path, CHAT | MESSAGE | {"max_tokens": 5})
+                    status, headers, _ = await served.post(
+                        path, MESSAGE if path.endswith("/chat") else CHAT | {"max_tokens": 5}
+                    )
                     assert (path, status) == (path, expected)
                     assert 25 <= int(headers["retry-after"]) <= 30, path
             assert (len(one.received), len(two.received)) == (1, 1)

@@ -17,7 +17,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from lmtool.access.asgi import Door
 from lmtool.access.policy import AccessPolicy
 from lmtool.http_api.errors import refused
-from lmtool.interfaces import Catalogue, Face, ProgressSource, TokenModel
+from lmtool.interfaces import Catalogue, Face, ModelControl, ProgressSource, TokenModel
 from lmtool.lmtp.config import ServerConfig
 from lmtool.lmtp.connection import Plugs, Tap
 from lmtool.lmtp.request_log import RequestLog
@@ -50,11 +50,12 @@ async def serving(
     catalogue: Catalogue | None = None,
     tap: Tap | None = None,
     policy: AccessPolicy | None = None,
+    control: ModelControl | None = None,
 ) -> AsyncIterator[Served]:
     """Serve a model on a free port, in this event loop, behind the door that every server has."""
     logged: list[RequestLog] = []
     config = config or ServerConfig()
-    server = LmtpServer(Plugs(model, config, progress, catalogue, logged.append, tap))
+    server = LmtpServer(Plugs(model, config, progress, catalogue, logged.append, tap, control))
     async with listening(server, policy, config) as port:
         yield Served(port, server, logged)
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
+from lmtool.engine.model_manager import ModelManager
 from lmtool.errors import (
     ConnectError,
     LmtoolError,
@@ -27,18 +28,18 @@ from lmtool.interfaces import Sink, StreamHandle
 from lmtool.lmtp.balancer import Balancer
 from lmtool.lmtp.endpoint import parse
 from lmtool.lmtp.worker import Worker
+from lmtool.model_entry import ModelEntry, ModelPhase
 from lmtool.prompt_limits import PromptLimits
 from lmtool.streams import refuse, stream
 from lmtool.types import (
     GenerateRequest,
     LoadProgress,
-    ModelEntry,
     ModelInfo,
-    ModelPhase,
     SamplingParams,
     ScoreRequest,
     TokenOutput,
 )
+from tests.engine.shelf import Collector, Shelf, named
 from tests.lmtp.harness import PATIENCE, serving, until
 from tests.scripted_model import ScriptedModel, tokens_of
 
@@ -300,6 +301,33 @@ class TestCatalogue:
             await until(lambda: model.listed > 5)
             assert model.described == 0
             assert len(balancer.up) == 1
+
+
+async def test_models_are_loaded_and_unloaded_on_all_workers() -> None:
+    """On those that serve the model; what none serves is an error, and so is a worker that refuses."""
+    shelves = Shelf(), Shelf()
+    managers = ModelManager(shelves[0].load, named("a", "b")), ModelManager(shelves[1].load, named("a"))
+    async with contextlib.AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(serving(one, catalogue=one, control=one)) for one in managers]
+        balancer = Balancer([server.url for server in servers], check_seconds=0.01)
+        balancer.start()
+        await until(lambda: len(balancer.up) == 2)
+        await balancer.load("a")
+        assert [shelf.loads for shelf in shelves] == [["a"], ["a"]]
+        assert {entry.name: entry.phase for entry in balancer.models()} == {"a": "ready", "b": "unloaded"}
+        await balancer.load("b")
+        assert [shelf.loads for shelf in shelves] == [["a", "b"], ["a"]]
+        managers[1].submit(GenerateRequest("s", (1,)), Collector())
+        with pytest.raises(OverloadedError, match="a is in use"):
+            await balancer.unload("a")
+        await shelves[1].models["a"].finish()
+        await balancer.unload("a")
+        assert all(shelf.models["a"].closed.is_set() for shelf in shelves)
+        with pytest.raises(UnknownModelError, match="'c' is not served here"):
+            await balancer.load("c")
+        await balancer.close()
+    for manager in managers:
+        await manager.close()
 
 
 class Many(ScriptedModel):

@@ -11,6 +11,7 @@ from websockets.asyncio.server import serve
 
 from lmtool.errors import ConnectError, RemoteProtocolError, TimeLimitError, UsageError
 from lmtool.lmtp.client import LmtpClient
+from lmtool.model_entry import ModelEntry
 from lmtool.streams import stream
 from lmtool.types import (
     ChatMessage,
@@ -18,7 +19,6 @@ from lmtool.types import (
     Constraint,
     GenerateRequest,
     LoadProgress,
-    ModelEntry,
     SamplingParams,
     ScoreRequest,
     TokenOutput,

@@ -3,6 +3,7 @@
 import msgspec
 
 from lmtool.lmtp import model_info
+from lmtool.model_entry import ModelEntry
 from lmtool.types import ModelInfo, TokenizerInfo
 
 FULL = ModelInfo(
@@ -63,3 +64,13 @@ def test_nonsense_is_not_believed():
         {"model": 5, "vocab_size": "many", "eos_token_ids": 3, "tokenizer": "x", "versions": 1, "dtype": []}, "asked"
     )
     assert read == ModelInfo("asked", "", "unknown")
+
+
+def test_an_entry_of_a_list():
+    """What is known of a served model is read back as the same; what is not known is not sent."""
+    entry = ModelEntry("a", ("b",), "failed", 5, 10, 1.5, pinned=True, error="cut off", architecture="LlamaForCausalLM")
+    wire = msgspec.json.decode(msgspec.json.encode(model_info.entry_to_wire(entry)))
+    assert model_info.entry_from_wire(wire) == entry
+    bare = ModelEntry("a", phase="unloaded")
+    assert model_info.entry_to_wire(bare) == {"name": "a", "phase": "unloaded"}
+    assert model_info.entry_from_wire({"name": "a", "phase": "unloaded", "pinned": 1, "error": 5}) == bare

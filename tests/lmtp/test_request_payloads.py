@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lmtool.errors import LocalProtocolError, RequestError
 from lmtool.lmtp import request_fields, request_payloads
-from lmtool.lmtp.messages import Cancel, Generate, ModelInfoRequest, Score
+from lmtool.lmtp.messages import Cancel, Generate, ModelInfoRequest, ModelsRequest, Score
 from lmtool.lmtp.request_fields import SAMPLING
 from lmtool.types import ChatMessage, ChatPrompt, Constraint, GenerateRequest, MixedPrompt, SamplingParams, ScoreRequest
 
@@ -80,6 +80,8 @@ MESSAGES = (
     GENERATES
     | SCORES
     | st.builds(ModelInfoRequest, KEYS, NAMES, st.booleans(), st.booleans())
+    | st.builds(ModelsRequest, KEYS, NAMES, st.none(), st.booleans(), st.booleans())
+    | st.builds(ModelsRequest, KEYS, st.none(), NAMES, st.booleans(), st.booleans())
     | st.builds(Cancel, KEYS, NAMES, st.booleans())
 )
 

@@ -20,8 +20,10 @@ from lmtool.serving.model_names import EMBEDDED_NAME, SMALL_BYTES, served, threa
 from lmtool.streams import stream
 from lmtool.tiny.path import MODEL_DIR
 from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest
+from tests.engine.shelf import until
 
 if TYPE_CHECKING:
+    from lmtool.interfaces import Catalogue
     from lmtool.types import LoadProgress
 
 STORIES = Path(__file__).parent.parent / "data/stories260K"
@@ -120,6 +122,67 @@ def test_several_models_that_contradict_an_option(models: ModelsConfig, message:
     with pytest.raises(UsageError, match=message) as refused:
         models.check()
     assert refused.value.hints
+
+
+def test_aliases_and_pins() -> None:
+    """An alias is one more name that clients are shown; a pinned model is loaded at the start."""
+    models = ModelsConfig(
+        str(STORIES), allow_model=("org/a", "org/b"), alias=("small=stories260K", "s=small"), pin=("org/b", "s")
+    )
+    models.check()
+    stories, first, second = models.served()
+    assert stories.names[0] == "stories260K"
+    assert stories.names[-2:] == stories.aliases == ("small", "s")
+    assert [model.pinned for model in (stories, first, second)] == [True, False, True]
+    assert models.initial == ["stories260K", "org/b"]
+    assert [(entry.name, entry.phase, entry.pinned) for entry in models.entries()] == [
+        ("stories260K", "loading", True),
+        ("org/a", "unloaded", False),
+        ("org/b", "loading", True),
+    ]
+    under_auto = ModelsConfig("auto", allow_model=("org/a",), pin=("org/a",), alias=("a=org/a",))
+    under_auto.check()
+    assert (under_auto.main, under_auto.initial) == (None, ["org/a"])
+
+
+@pytest.mark.parametrize(
+    ("models", "message"),
+    [
+        (ModelsConfig("a", alias=("x=b",)), "--alias x=b names no model that is served"),
+        (ModelsConfig("a", alias=("x",)), "--alias 'x' is no NAME=MODEL"),
+        (ModelsConfig("a", alias=("=a",)), "--alias '=a' is no NAME=MODEL"),
+        (ModelsConfig("a", alias=("b=a",), extra_models=("b",)), "two models have the name 'b'"),
+        (ModelsConfig("a", pin=("b",)), "--pin b names no model that is served"),
+        (ModelsConfig("auto", pin=("b",)), "--pin b names no model that is served"),
+        (ModelsConfig("a", pin=("a", "b"), max_loaded=1, extra_models=("b",)), "--pin keeps 2 models in memory"),
+        (ModelsConfig("a", pin=("a",), max_loaded=1, allow_model=("b",)), "others could never be loaded"),
+        (ModelsConfig("auto", pin=("b",), max_loaded=1, allow_model=("b",)), "others could never be loaded"),
+        (ModelsConfig("a", memory="much"), "--memory is 'much'"),
+        (ModelsConfig("a", allow_download=("*",)), "--allow-download is about the names that clients of auto send"),
+    ],
+)
+def test_options_of_models_that_contradict_each_other(models: ModelsConfig, message: str) -> None:
+    """They are refused before anything is opened, with what to do."""
+    with pytest.raises(UsageError, match=message) as refused:
+        models.check()
+    assert refused.value.hints
+    assert refused.value.exit_code == 2
+
+
+def _phases(manager: Catalogue) -> list[str]:
+    return [entry.phase for entry in manager.models()]
+
+
+async def test_memory_is_a_budget() -> None:
+    """What `--memory` says is what the manager keeps to: of two models that do not fit together one is in memory."""
+    config = ModelsConfig(str(STORIES), allow_model=("lmtool-tiny",), memory="12MB")
+    manager = models_of(ServiceConfig(config), Loader(EngineConfig(threads=1)))
+    await manager.info("stories260K")
+    assert _phases(manager) == ["ready", "unloaded"]
+    await manager.info("lmtool-tiny")
+    await until(lambda: _phases(manager) == ["unloaded", "ready"])
+    assert [entry.size_bytes for entry in manager.models()] == [1_044_992, 5_906_904]
+    await manager.close()
 
 
 def test_a_very_small_model_gets_one_thread(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+from lmtool.engine.model_budget import ModelBudget
 from lmtool.engine.model_manager import ModelManager
 from lmtool.errors import ModelLoadError
 from lmtool.serving.initial_load import JointProgress, load_together
@@ -33,7 +34,7 @@ async def test_all_are_loaded() -> None:
 async def test_as_many_as_fit() -> None:
     """What has no room beside the others waits for its first request: nothing is loaded only to be unloaded."""
     shelf = Shelf()
-    models = ModelManager(shelf.load, named("a", "b", "c"), max_loaded=2)
+    models = ModelManager(shelf.load, named("a", "b", "c"), budget=ModelBudget(2))
     assert len(await load_together(models, ["a", "b", "c"], ignore)) == 2
     assert shelf.loads == ["a", "b"]
     assert (await models.info("c")).model == "c"

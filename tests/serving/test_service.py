@@ -221,12 +221,25 @@ async def test_two_served_models_are_listed_while_one_loads() -> None:
 
 
 async def test_models_under_auto() -> None:
-    """What is in memory is listed; a name that is not is no reason to load it."""
-    async with running(ServiceConfig(ModelsConfig("auto"))) as (_, where), http_client(where) as http:
-        assert await listed(http) == {}
-        assert (await http.get(f"/v1/models/{STORIES}")).status_code == 404
+    """What is in memory or allowed is listed; a name that is neither is no reason to load it, and 404."""
+    config = ServiceConfig(ModelsConfig("auto", allow_model=(STORIES,)))
+    async with running(config) as (_, where), http_client(where) as http:
+        assert await listed(http) == {"stories260K": "unloaded"}
+        assert (await http.get("/v1/models/org/other")).status_code == 404
+        for name in ("org/other", str(Path(STORIES).parent)):
+            refused = await http.post("/v1/completions", json={"model": name, "prompt": "a"})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (404, "model_not_found")
         assert (await http.post("/v1/completions", json={"model": STORIES, "prompt": "a"})).status_code == 200
-        assert await listed(http) == {STORIES: "ready"}
+        assert await listed(http) == {"stories260K": "ready"}
+
+
+async def test_pins_under_auto() -> None:
+    """They are loaded at the start; without a name no model is meant, as several could be."""
+    async with running(ServiceConfig(ModelsConfig("auto", allow_model=(STORIES,), pin=(STORIES,)))) as (service, where):
+        assert [info.model for info in service.loaded] == ["stories260K"]
+        assert service.health.model is None
+        async with http_client(where) as http:
+            assert await listed(http) == {"stories260K": "ready"}
 
 
 async def test_frames_above_the_limit_close_their_connection_alone() -> None:

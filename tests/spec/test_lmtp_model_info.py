@@ -5,8 +5,11 @@ import json
 
 import pytest
 
+from lmtool.engine.model_manager import ModelManager
+from lmtool.errors import ModelLoadError, UnknownModelError
 from lmtool.lmtp.client import LmtpClient
 from lmtool.lmtp.config import ServerConfig
+from tests.engine.shelf import Shelf, named, until
 from tests.lmtp.harness import serving, wire
 from tests.scripted_model import ScriptedModel
 
@@ -69,6 +72,95 @@ async def test_the_list():
     model.loaded.set()
     async with serving(model) as served, wire(served) as client:
         assert "model_info" in await ask(client, list=True)
+
+
+async def manage(client, stream_id, **fields):
+    await client.send(f"MODELS {json.dumps({'stream_id': stream_id, **fields})}")
+    return (await client.entries("MSG", 1))[0]
+
+
+async def test_models():
+    """MOD-1: answered by the list at once, whatever loads."""
+    model = ScriptedModel()
+    model.loaded.clear()
+    async with serving(model, catalogue=model) as served, wire(served) as client:
+        listed = {"models": [{"name": "scripted", "phase": "loading", "context_length": 4096}]}
+        assert await manage(client, 1) == {"stream_id": 1, **listed}
+        assert await manage(client, "a", model="no matter") == {"stream_id": "a", **listed}
+
+
+async def test_load_and_unload():
+    """MOD-2, MOD-3, LOAD-1: each is answered when it is done, a load behind its progress."""
+    shelf = Shelf(open_=False)
+    manager = ModelManager(shelf.load, named("a", "b"))
+    async with serving(manager, catalogue=manager, control=manager, progress=manager) as served, wire(served) as client:
+        await client.send('MODELS {"stream_id": 1, "load": "a", "progress": true}')
+        first = (await client.entries("MSG", 1))[0]
+        assert first["progress"]["phase"] in ("waiting", "loading")
+        await until(lambda: shelf.loads)
+        await client.send('MODELS {"stream_id": 2}')
+        while "models" not in (entry := (await client.entries("MSG", 1))[0]):
+            assert entry["stream_id"] == 1
+        assert (entry["stream_id"], [one["phase"] for one in entry["models"]]) == (2, ["loading", "unloaded"])
+        shelf.gate.set()
+        while "models" not in (entry := (await client.entries("MSG", 1))[0]):
+            assert entry["stream_id"] == 1
+        assert [entry["phase"] for entry in entry["models"]] == ["ready", "unloaded"]
+        for _ in range(2):
+            entry = await manage(client, 3, unload="a")
+            assert [entry["phase"] for entry in entry["models"]] == ["unloaded", "unloaded"]
+            assert shelf.models["a"].closed.is_set()
+        assert "models" in await manage(client, 4, load="a")
+    await manager.close()
+    assert shelf.loads == ["a", "a"]
+
+
+async def test_unload_of_a_model_in_use():
+    """MOD-3: the request is refused, and the stream that runs goes on to its end."""
+    shelf = Shelf()
+    manager = ModelManager(shelf.load, named("a"))
+    async with serving(manager, catalogue=manager, control=manager) as served, wire(served) as client:
+        await manage(client, 1, load="a")
+        await client.send('GENERATE {"prompt": [1], "stream_id": 2}')
+        assert "a is in use: 1 stream runs" in (await manage(client, 3, unload="a"))["error"]
+        await shelf.models["a"].finish()
+        assert (await client.stream(2))[-1]["finish_reason"] == "length"
+        assert "models" in await manage(client, 4, unload="a")
+    await manager.close()
+
+
+async def test_models_refused():
+    """MOD-2, MOD-3, MOD-4: unknown names, a load that fails, both at once, and a server without models of its own."""
+    shelf = Shelf()
+    shelf.errors["a"] = ModelLoadError("the file is cut off", "download it again")
+    manager = ModelManager(shelf.load, named("a"))
+    async with serving(manager, catalogue=manager, control=manager) as served, wire(served) as client:
+        assert "'x' is not served here" in (await manage(client, 1, load="x"))["error"]
+        assert "'x' is not in memory here" in (await manage(client, 2, unload="x"))["error"]
+        assert await manage(client, 3, load="a") == {"stream_id": 3, "error": "the file is cut off; download it again"}
+        assert (await manage(client, 4, load="a", lmtp=1))["error_code"] == "model_load"
+        assert "both load and unload" in (await manage(client, 5, load="a", unload="a"))["error"]
+        assert "load is 5; expected a string" in (await manage(client, 6, load=5))["error"]
+    await manager.close()
+    model = ScriptedModel()
+    async with serving(model, catalogue=model) as served, wire(served) as client:
+        assert "not loaded and unloaded on request" in (await manage(client, 1, load="scripted"))["error"]
+
+
+async def test_client_of_models():
+    """MOD-4: our client sends the name as `model` too; what it raises is the server's error of its kind."""
+    shelf, frames = Shelf(), []
+    manager = ModelManager(shelf.load, named("a"))
+    async with (
+        serving(manager, catalogue=manager, control=manager) as served,
+        LmtpClient(served.url, on_frame=lambda _, frame: frames.append(frame)) as client,
+    ):
+        assert [entry.phase for entry in await client.load("a")] == ["ready"]
+        assert frames[0] == 'MODELS {"model":"a","stream_id":1,"load":"a","lmtp":1}'
+        assert [entry.phase for entry in await client.unload("a")] == ["unloaded"]
+        with pytest.raises(UnknownModelError, match="'b' is not served here"):
+            await client.load("b")
+    await manager.close()
 
 
 async def test_limits(real):

@@ -13,11 +13,11 @@ from tests.spec.rewrite import renewed, written
 from tests.spec.transcripts import ANY_TOKENS, TRANSCRIPT, Answers, expected, matches
 
 TRANSCRIPTS = TRANSCRIPT.findall(SPEC)
-COMMANDS = ("GENERATE", "SCORE", "MODEL_INFO", "CANCEL")
+COMMANDS = ("GENERATE", "SCORE", "MODEL_INFO", "MODELS", "CANCEL")
 
 
 async def test_transcripts(start_server: Any) -> None:
-    """GEN-1, SCO-1, INF-1, INF-6, CAN-1, TXT-2, ERR-1, ERR-2, ERR-3, EXT-5: a server answers as the document shows."""
+    """GEN-1, SCO-1, INF-1, INF-6, MOD-2, MOD-3, CAN-1, TXT-2, ERR-1, ERR-2, ERR-3, EXT-5: as the document shows."""
     with start_server("lmtool-tiny") as server:
         server.expect("ready")
         for transcript in TRANSCRIPTS:

@@ -61,7 +61,7 @@ class Peer:
         config = kind(**SHAPES[name], bos_token_id=1, eos_token_id=2, pad_token_id=0)
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         model.save_pretrained(folder)
-        _save_tokenizer(config.vocab_size, folder)
+        save_tokenizer(config.vocab_size, folder)
         return {"folder": folder}
 
     def fetch(self, name: str) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class Peer:
         return {"folder": str(Path(snapshot_download(name, allow_patterns=patterns)))}
 
 
-def _save_tokenizer(size: int, folder: str) -> None:
+def save_tokenizer(size: int, folder: str) -> None:
     """`<pad> <s> </s> w3 w4 ...`: for engines that need a vocabulary."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast

@@ -159,13 +159,13 @@ class _Buffers:
     def __init__(self, model: CompiledForward, tokens: int) -> None:
         self.tokens = tokens
         hidden, qkv, attended, inner = model.sizes
-        self.hidden = torch.empty(tokens, hidden)
-        self.qkv = torch.empty(tokens, qkv)
-        self.attended = torch.empty(tokens, attended)
-        self._normed = torch.empty(tokens, hidden)
-        self._inner = torch.empty(tokens, inner)
-        self._packed = torch.empty(tokens, max(model.sizes))
-        self._steps = torch.empty(tokens)
+        self.hidden = torch.empty(tokens, hidden, dtype=torch.float32)
+        self.qkv = torch.empty(tokens, qkv, dtype=torch.float32)
+        self.attended = torch.empty(tokens, attended, dtype=torch.float32)
+        self._normed = torch.empty(tokens, hidden, dtype=torch.float32)
+        self._inner = torch.empty(tokens, inner, dtype=torch.float32)
+        self._packed = torch.empty(tokens, max(model.sizes), dtype=torch.float32)
+        self._steps = torch.empty(tokens, dtype=torch.float32)
 
     def step(self, batch: Batch) -> CStep:
         """The batch as a C structure, which the batch must outlive."""

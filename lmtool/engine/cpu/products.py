@@ -65,7 +65,7 @@ def pack(kernels: Kernels, weight: Tensor, bias: Tensor | None, dtype: torch.dty
     tiles = -(-out // width)
     scales = sums = None
     if dtype == torch.int8:
-        scales = torch.zeros(tiles * width)
+        scales = torch.zeros(tiles * width, dtype=torch.float32)
         scales[:out] = weight.float().abs().amax(dim=1).clamp(min=1e-30) / 127
         sums = torch.zeros(tiles * width, dtype=torch.int32)
         packed = torch.empty(tiles, size // 4, width, 4, dtype=dtype)
@@ -76,7 +76,11 @@ def pack(kernels: Kernels, weight: Tensor, bias: Tensor | None, dtype: torch.dty
     kernels.prefer_large_pages(packed.data_ptr(), packed.nbytes)  # before anything is written there
     for tile in range(0, tiles, _TILES):  # a few at a time, so that hardly anything is in memory twice
         _fill(packed[tile : tile + _TILES], weight, tile * width, scales, sums)
-    whole = None if bias is None else torch.zeros(tiles * width).index_copy_(0, torch.arange(out), bias.float())
+    whole = (
+        None
+        if bias is None
+        else torch.zeros(tiles * width, dtype=torch.float32).index_copy_(0, torch.arange(out), bias.float())
+    )
     return PackedProduct(packed, scales, sums, whole, size, out)
 
 
@@ -117,8 +121,9 @@ def interleaved(kernels: Kernels, gate: Tensor, up: Tensor) -> Tensor:
 def multiply(kernels: Kernels, product: PackedProduct, inputs: Tensor) -> Tensor:
     """inputs: [T, in] float32, contiguous. Returns [T, out] float32."""
     tokens = len(inputs)
-    out = torch.empty(tokens, product.outputs)
-    room, steps = torch.empty(tokens, product.inputs), torch.empty(tokens)
+    out = torch.empty(tokens, product.outputs, dtype=torch.float32)
+    room = torch.empty(tokens, product.inputs, dtype=torch.float32)
+    steps = torch.empty(tokens, dtype=torch.float32)
     kernels.product(
         product.structure,
         address(inputs),

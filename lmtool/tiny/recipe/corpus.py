@@ -39,7 +39,7 @@ Talk = Callable[[Random], list[Turn]]
 
 SHARES: tuple[tuple[Theme, float], ...] = (
     (numbers, 28),
-    (copying, 33),
+    (copying, 30),
     (fact, 27),
     (talk, 14),
     (unknown, 12),

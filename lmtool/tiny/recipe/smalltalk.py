@@ -3,7 +3,7 @@
 from random import Random
 
 from lmtool.tiny.recipe.document import Turn
-from lmtool.tiny.recipe.facts import CAPITALS, capital
+from lmtool.tiny.recipe.facts import capital
 from lmtool.tiny.recipe.phrasebook import Talk, items, lines, page, talks, words
 from lmtool.tiny.recipe.phrasing import COMMON, fill, invent, sloppy, spin, unpunctuated
 
@@ -40,7 +40,7 @@ SHARES = {
 }
 """Each kind of request, a section of the page, with its share, relative to the others."""
 
-UNKNOWN_PLACES = 0.4
+UNKNOWN_PLACES = 0.3
 """Share of the requests, 0 to 1, that are about a country."""
 
 
@@ -114,17 +114,8 @@ def made_up_place(rng: Random) -> str:
         return rng.choice(COUNTRIES)
     if kind < 0.4:
         return rng.choice(FAIRY_LANDS)
-    if kind < 0.55:
-        return _like_a_country(rng)
     word = invent(rng)
-    return (word if kind < 0.7 else word.rstrip("aeiou") + rng.choice(PLACE_ENDINGS)).capitalize()
-
-
-def _like_a_country(rng: Random) -> str:
-    """Return a made-up name that begins as a known country's does, so that the whole name has to be read."""
-    country, _ = rng.choice(CAPITALS)
-    place = country.split()[-1][: rng.randint(2, 4)].rstrip("aeiou").capitalize() + rng.choice(PLACE_ENDINGS)
-    return rng.choice(COUNTRIES) if any(place == known for known, _ in CAPITALS) else place
+    return (word if kind < 0.6 else word.rstrip("aeiou") + rng.choice(PLACE_ENDINGS)).capitalize()
 
 
 def unknown_place(rng: Random) -> Turn:

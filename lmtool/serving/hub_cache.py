@@ -1,0 +1,58 @@
+"""The hub's download cache on this machine: which models it has, found without a network."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WEIGHTS = (".safetensors", ".bin", ".gguf")
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether a model on the hub could have this name."""
+    return _NAME.fullmatch(name) is not None and ".." not in name and "--" not in name
+
+
+def hub_cache() -> Path:
+    """The download folder of the hub's library, by its own environment variables."""
+    if explicit := os.environ.get("HF_HUB_CACHE"):
+        return Path(explicit).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    home = os.environ.get("HF_HOME") or f"{base}/huggingface"
+    return Path(home).expanduser() / "hub"
+
+
+def snapshots(repository: Path) -> Iterator[Path]:
+    """The snapshot that `main` points to, then the others. repository: a `models--...` folder of a cache."""
+    main = repository / "refs/main"
+    revision = main.read_text(encoding="utf-8").strip() if main.is_file() else ""
+    found = sorted(p for p in (repository / "snapshots").glob("*") if p.is_dir())
+    yield from sorted(found, key=lambda p: p.name != revision)
+
+
+def cached_snapshot(name: str, revision: str | None = None) -> Path | None:
+    """The folder of a hub model that was downloaded, with its configuration and weights; None where there is none.
+
+    revision: branch, tag or commit; None: `main`.
+    """
+    if not is_hub_name(name):
+        return None
+    repository = hub_cache() / f"models--{name.replace('/', '--')}"
+    reference = repository / "refs" / (revision or "main")
+    commit = reference.read_text(encoding="utf-8").strip() if reference.is_file() else revision or ""
+    folder = repository / "snapshots" / commit
+    whole = commit and (folder / "config.json").is_file() and weight_files(folder)
+    return folder if whole else None
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files in a folder that hold weights, of the first form of which there are any."""
+    files = [file for file in folder.glob("*") if file.is_file()]
+    forms = ([file for file in files if file.suffix == suffix] for suffix in WEIGHTS)
+    return next((form for form in forms if form), [])

@@ -1,0 +1,45 @@
+"""Decides which models clients of `serve auto` may name beside those that are served by name."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lmtool.engine.model_slot import ServedModel
+from lmtool.errors import UnknownModelError
+from lmtool.serving.hub_cache import cached_snapshot, is_hub_name
+from lmtool.serving.model_names import EMBEDDED_NAME, served, weight_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class OnDemand:
+    """What `ModelManager` calls with a name that a client has sent; reads the file system, and no network."""
+
+    def __init__(self, allow_download: Sequence[str] = (), revision: str | None = None) -> None:
+        """allow_download: patterns, as of file names, of hub models that may be downloaded. revision: of hub models."""
+        self._allow_download = allow_download
+        self._revision = revision
+
+    def __call__(self, name: str) -> ServedModel:
+        """The model of this name. Raises `UnknownModelError` for one that is not to be loaded.
+
+        One in the hub's cache is loaded from there, so that nothing of it is downloaded.
+        """
+        if name == EMBEDDED_NAME:
+            return served(name)
+        if not is_hub_name(name) or Path(name).exists():
+            raise UnknownModelError(
+                f"model {name!r:.200} is no name on the hub, and no folder that this server serves",
+                "folders are served by the names that /v1/models lists; the operator adds one with --allow-model",
+            )
+        if (folder := cached_snapshot(name, self._revision)) is not None:
+            return ServedModel(str(folder), (name,), size_bytes=weight_bytes(folder))
+        if any(fnmatchcase(name, pattern) for pattern in self._allow_download):
+            return ServedModel(name, (name,))
+        raise UnknownModelError(
+            f"model {name!r:.200} is not among those that this server has downloaded",
+            "the operator allows downloads with --allow-download PATTERN",
+        )
