@@ -200,7 +200,7 @@ async def connect(
     api_key: str | None = None,
     model: str | None = None,
     open_timeout: float | None = 10.0,
-    retries: int = 4,
+    retries: int = 0,
     token_timeout: float | None = 60.0,
     on_progress: Callable[[LoadProgress], None] | None = None,
 ) -> AsyncIterator[Model]:
