@@ -2,9 +2,8 @@
 
 Run it as `python -m tests.resume_load [clients|workers] [CUTS]`.
 
-A proxy stands before a real server and cuts each connection after a random number of bytes, in either direction, or
-falls silent. Every stream must have the ids, logprobs, alternatives, texts and ending of the run that nobody cut, to
-the bit.
+A proxy stands before a real server and cuts each connection after a random number of bytes, in either direction.
+Every stream must have the ids, logprobs, alternatives, texts and ending of the run that nobody cut, to the bit.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ class Cut:
 
 
 def random_cuts(random: Random) -> Iterator[Cut]:
-    """A cut for each connection: most while answers come, some within a request, one in twenty by silence."""
+    """A cut for each connection: most while answers come, some within a request."""
     while True:
         answers = random.random() < 0.8
         after = random.randrange(MOST_BYTES if answers else MOST_BYTES // 4)
@@ -91,7 +90,7 @@ class CuttingProxy:
     planned: Iterator[Cut]
     port: int = 0
     cuts: int = 0
-    """Connections that were cut or fell silent."""
+    """Connections that were cut."""
     _pipes: set[asyncio.Task[None]] = field(default_factory=set)
 
     @contextlib.asynccontextmanager
