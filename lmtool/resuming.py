@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     Request = GenerateRequest | ScoreRequest
 
-LONGEST_PAUSE = 30.0
-"""Seconds between two repetitions at most."""
 _MOST_DOUBLINGS = 30
 _JITTER = 0.25
 """Part of a pause by which it may be longer, so that many clients do not return at once."""
@@ -40,10 +38,9 @@ class ResumeOptions:
     first_token_timeout: float | None = None
     """The same before the first token; None: any number, because a model may be loading and other streams may wait."""
     backoff: float = 1.0
-    """Seconds before the second repetition in a row, twice as long before each further one; the first is at once.
-
-    No pause is longer than `LONGEST_PAUSE`.
-    """
+    """Seconds before the second repetition in a row, twice as long before each further one; the first is at once."""
+    longest_pause: float = 30.0
+    """Seconds before any repetition, at most."""
 
 
 class Resuming:
@@ -276,8 +273,9 @@ class _Stream:
     def _repeat(self, error: LmtoolError) -> None:
         self._leave()
         self._repetitions += 1
-        doubled = self._channel.options.backoff * 2 ** min(self._repetitions - 2, _MOST_DOUBLINGS)
-        pause = 0.0 if self._repetitions == 1 else min(doubled, LONGEST_PAUSE)
+        options = self._channel.options
+        doubled = options.backoff * 2 ** min(self._repetitions - 2, _MOST_DOUBLINGS)
+        pause = 0.0 if self._repetitions == 1 else min(doubled, options.longest_pause)
         pause = max(pause, error.retry_after) * (1 + random.random() * _JITTER)  # noqa: S311  # no secret
         self._pause_timer = self._loop.call_later(pause, self.begin)
         if self._channel.on_repeat is not None:

@@ -42,14 +42,6 @@ async def test_cut_at_random(stories: TokenModel) -> None:
     assert outcome.repeated >= 25
 
 
-async def test_workers_cut_at_random(stories: TokenModel) -> None:
-    """A client of a balancer goes on with a stream whose worker was lost, on whichever worker is up."""
-    outcome, cuts = await resume_load.run(stories, 25, seed=2, place=resume_load.before_workers)
-    assert outcome.differences == []
-    assert outcome.streams.keys() == resume_load.KINDS.keys()
-    assert cuts >= 25
-
-
 @pytest.fixture
 async def proxy(served: str) -> AsyncIterator[CuttingProxy]:
     """A proxy before a server process that cuts the first connection in the middle of a stream."""
