@@ -15,12 +15,8 @@ from lmtool.streams import error_of, stream
 from lmtool.types import (
     ChatMessage,
     ChatPrompt,
-    Constraint,
     GenerateRequest,
-    LogprobsMode,
     MixedPrompt,
-    ModelInfo,
-    Prompt,
     SamplingParams,
     ScoreRequest,
     TokenOutput,
@@ -33,7 +29,7 @@ if TYPE_CHECKING:
     from lmtool.evergreen.client_transport import ClientTransport
     from lmtool.interfaces import TokenModel
     from lmtool.serving.service import Service
-    from lmtool.types import LoadProgress
+    from lmtool.types import Constraint, LoadProgress, LogprobsMode, ModelInfo, Prompt
 
 PromptLike: TypeAlias = "str | Sequence[int | str] | Sequence[ChatMessage | Mapping[str, str]] | ChatPrompt"
 """A text (never templated), token ids, texts and ids in a row, or messages (always templated), as objects or as
@@ -208,9 +204,8 @@ async def connect(
 
     url: `ws://`, `wss://`, `http://`, `HOST:PORT`, or `stdio:COMMAND`, which starts the server. api_key: what the
     server asks for; it may be in the url as well, `ws://user:KEY@HOST:PORT/`. model: which of several served ones.
-    open_timeout: seconds. retries: how many times in a row a stream is repeated, from where it stood, after a lost
-    connection or `token_timeout` seconds of silence, so that it goes on as if nothing had happened; 0 ends it with an
-    error, see `lmtool.resuming`. on_progress: called as a load proceeds that requests wait for.
+    open_timeout: seconds. retries, token_timeout: how often in a row, and after how many seconds of silence, a cut
+    stream goes on from where it stood; see `lmtool.resuming.ResumeOptions`. on_progress: called as a load proceeds.
     Raises `UsageError` for a malformed url, `AccessDeniedError` for a wrong key, `ConnectError` or `TimeLimitError`.
     """
     from lmtool.lmtp.client import LmtpClient
