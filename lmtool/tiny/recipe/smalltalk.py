@@ -40,7 +40,7 @@ SHARES = {
 }
 """Each kind of request, a section of the page, with its share, relative to the others."""
 
-UNKNOWN_PLACES = 0.3
+UNKNOWN_PLACES = 0.4
 """Share of the requests, 0 to 1, that are about a country."""
 
 
@@ -115,7 +115,7 @@ def made_up_place(rng: Random) -> str:
     if kind < 0.4:
         return rng.choice(FAIRY_LANDS)
     word = invent(rng)
-    return (word if kind < 0.6 else word.rstrip("aeiou") + rng.choice(PLACE_ENDINGS)).capitalize()
+    return (word if kind < 0.65 else word.rstrip("aeiou") + rng.choice(PLACE_ENDINGS)).capitalize()
 
 
 def unknown_place(rng: Random) -> Turn:
