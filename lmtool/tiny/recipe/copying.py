@@ -212,7 +212,7 @@ def completion(rng: Random) -> Turn:
 
 KINDS: tuple[tuple[Callable[[Random], Turn], int], ...] = (
     (person_record, 20),
-    (other_record, 14),
+    (other_record, 20),
     (fields_record, 28),
     (repeat, 60),
     (completion, 8),

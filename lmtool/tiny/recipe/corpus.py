@@ -39,10 +39,10 @@ Talk = Callable[[Random], list[Turn]]
 
 SHARES: tuple[tuple[Theme, float], ...] = (
     (numbers, 29),
-    (copying, 33),
+    (copying, 35),
     (fact, 28),
-    (talk, 16),
-    (unknown, 15),
+    (talk, 18),
+    (unknown, 21),
     (story_turn, 28),
     (foreign, 7),
     (introduction, 5),

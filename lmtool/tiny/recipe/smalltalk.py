@@ -28,7 +28,7 @@ LANGUAGES = tuple(page("languages"))
 KEY_ROWS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 
 SHARES = {
-    "questions": 11,
+    "questions": 16,
     "code": 6,
     "news": 5,
     "translation": 4,
@@ -40,7 +40,7 @@ SHARES = {
 }
 """Each kind of request, a section of the page, with its share, relative to the others."""
 
-UNKNOWN_PLACES = 0.4
+UNKNOWN_PLACES = 0.45
 """Share of the requests, 0 to 1, that are about a country."""
 
 
