@@ -150,7 +150,7 @@ class RequestFailed:
 
     @classmethod
     def of(cls, stream_id: str | None, error: LmtoolError) -> RequestFailed:
-        """All that is to be told of an error."""
+        """The failure of a request by this error, with everything that is known of it."""
         return cls(stream_id, error.sentence, error.code, error.hints, error.retryable, error.retry_after)
 
 
