@@ -10,6 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from lmtool.errors import ConnectError, OverloadedError, TimeLimitError
+from lmtool.interfaces import place_of
 from lmtool.streams import Deadlines, error_of, failure
 from lmtool.types import GenerateRequest, TokenOutput
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lmtool.errors import LmtoolError
-    from lmtool.interfaces import Sink, StreamHandle, TokenModel
+    from lmtool.interfaces import QueuePlace, Sink, StreamHandle, TokenModel
     from lmtool.types import ModelInfo, ScoreRequest, StreamId, Usage
 
     Request = GenerateRequest | ScoreRequest
@@ -192,6 +193,10 @@ class _Stream:
         self._last_output = self._loop.time()
         if self._handle is not None:
             self._handle.resume()
+
+    def queue_place(self) -> QueuePlace | None:
+        """Where the present attempt waits, see `interfaces.Queued`."""
+        return place_of(self._handle)
 
     # Attempts.
 

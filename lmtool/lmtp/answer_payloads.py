@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import msgspec
@@ -18,9 +19,10 @@ from lmtool.lmtp.messages import (
     Progress,
     RequestFailed,
     ServerMessage,
+    System,
     UnknownMessage,
 )
-from lmtool.types import FinishReason, LoadProgress, NamedToken, TokenOutput, ToolCallPart, Usage
+from lmtool.types import FinishReason, LoadProgress, NamedToken, SystemMessage, TokenOutput, ToolCallPart, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,7 +103,9 @@ def _text_entry(stream_id: msgspec.Raw, output: TokenOutput) -> dict[str, object
     return entry
 
 
-def write_message(message: ModelInfoAnswer | ModelsAnswer | RequestFailed | Progress | FieldsIgnored) -> bytes:
+def write_message(
+    message: ModelInfoAnswer | ModelsAnswer | RequestFailed | Progress | System | FieldsIgnored,
+) -> bytes:
     """One entry of a MSG list."""
     stream_id = msgspec.Raw((message.stream_id or "null").encode())
     match message:
@@ -114,6 +118,9 @@ def write_message(message: ModelInfoAnswer | ModelsAnswer | RequestFailed | Prog
             return json_text.dump({"stream_id": stream_id, "models": message.models})
         case Progress():
             return json_text.dump({"stream_id": stream_id, "progress": message.progress})
+        case System():
+            told = {name: value for name, value in asdict(message.system).items() if value is not None}
+            return json_text.dump({"stream_id": stream_id, "system": told})
         case FieldsIgnored():
             return json_text.dump({"stream_id": stream_id, "ignored": message.fields})
 
@@ -318,6 +325,9 @@ def _information(stream_id: str, entry: Mapping[str, object]) -> ServerMessage |
         case {"progress": value}:
             with contextlib.suppress(msgspec.ValidationError):
                 return Progress(stream_id, msgspec.convert(value, LoadProgress))
+        case {"system": value}:
+            with contextlib.suppress(msgspec.ValidationError):
+                return System(stream_id, msgspec.convert(value, SystemMessage))
         case {"ignored": value}:
             return FieldsIgnored(stream_id, tuple(map(str, value)) if isinstance(value, list) else ())
     return None

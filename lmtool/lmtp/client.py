@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lmtool.lmtp.client_connection import OnFrame
     from lmtool.lmtp.endpoint import Endpoint
     from lmtool.model_entry import ModelPhase
-    from lmtool.types import GenerateRequest, LoadProgress, ModelInfo, ScoreRequest
+    from lmtool.types import GenerateRequest, LoadProgress, ModelInfo, ScoreRequest, SystemMessage
 
 _POLL_SECONDS = 0.25
 
@@ -44,20 +44,23 @@ class LmtpClient:
         on_frame: OnFrame | None = None,
         on_progress: Callable[[LoadProgress], None] | None = None,
         on_ignored: Callable[[tuple[str, ...]], None] | None = None,
+        on_system: Callable[[SystemMessage], None] | None = None,
         extended: bool = False,
     ) -> None:
         """A client without a connection yet. endpoint: see `lmtool.lmtp.endpoint.parse`. Raises `UsageError`.
 
         api_key: sent to the server, unless the endpoint has credentials of its own. open_timeout: in seconds.
         on_progress: called with the progress of the server's load while requests wait for it. on_ignored: called with
-        the fields of a request that the server did not know. extended: the server is known to speak the extensions;
-        else the first request that uses one asks MODEL_INFO before, and what LMQL's server does not know is refused.
+        the fields of a request that the server did not know. on_system: called with what holds streams up (SYS-1).
+        extended: the server is known to speak the extensions; else the first request that uses one asks MODEL_INFO
+        before, and what LMQL's server does not know is refused.
         """
         self._endpoint = endpoints.parse(endpoint, api_key)
         self._open_timeout = open_timeout
         self._on_frame = on_frame
         self._on_progress = on_progress
         self._on_ignored = on_ignored
+        self._on_system = on_system
         self._extended = extended
         self._link: ClientConnection | None = None
         self._closed = False
@@ -204,6 +207,7 @@ class LmtpClient:
                 on_frame=self._on_frame,
                 on_progress=self._on_progress,
                 on_ignored=self._on_ignored,
+                on_system=self._on_system,
                 extended=self._extended,
                 after=self._link if self._owned else None,  # two would not have room in memory
             )

@@ -19,6 +19,7 @@ from lmtool.lmtp.messages import (
     Progress,
     RequestFailed,
     Score,
+    System,
     Tokens,
     UnknownMessage,
 )
@@ -49,8 +50,8 @@ class BrokenFrame:
 
 
 ClientEvent: TypeAlias = (
-    "StreamsAdvanced | ModelInfoAnswer | ModelsAnswer | RequestFailed | Progress | FieldsIgnored | UnknownMessage"
-    " | BrokenFrame"
+    "StreamsAdvanced | ModelInfoAnswer | ModelsAnswer | RequestFailed | Progress | System | FieldsIgnored"
+    " | UnknownMessage | BrokenFrame"
 )
 
 
@@ -161,7 +162,7 @@ class ClientSession:
                 return self._answered(message)
             case FieldsIgnored() if "generated" in message.fields:
                 return self._refuse_beginning_again(message.stream_id)
-            case Progress() | FieldsIgnored():
+            case Progress() | System() | FieldsIgnored():
                 self._learn(speaks=True)
                 return message if message.stream_id in self._requests or message.stream_id in self._streams else None
             case UnknownMessage():

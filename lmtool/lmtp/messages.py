@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lmtool.errors import LmtoolError
-    from lmtool.types import GenerateRequest, LoadProgress, ScoreRequest, TokenOutput
+    from lmtool.types import GenerateRequest, LoadProgress, ScoreRequest, SystemMessage, TokenOutput
 
 PROTOCOL_VERSION = 1
 """`lmtp` of MODEL_INFO, and of a request that asks for the extensions (SPEC.md, EXT)."""
@@ -42,6 +42,7 @@ EXTENSIONS = (
     "error_details",
     "ignored",
     "progress",
+    "system",
     "list",
     "limits",
     "models",
@@ -163,6 +164,14 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class System:
+    """MSG with `system`: what holds a stream up."""
+
+    stream_id: str
+    system: SystemMessage
+
+
+@dataclass(frozen=True, slots=True)
 class FieldsIgnored:
     """MSG with `ignored`: fields of a request that had no effect."""
 
@@ -179,5 +188,5 @@ class UnknownMessage:
 
 
 ServerMessage: TypeAlias = (
-    Tokens | ModelInfoAnswer | ModelsAnswer | RequestFailed | Progress | FieldsIgnored | UnknownMessage
+    Tokens | ModelInfoAnswer | ModelsAnswer | RequestFailed | Progress | System | FieldsIgnored | UnknownMessage
 )
