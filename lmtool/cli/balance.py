@@ -8,6 +8,7 @@ import typer
 
 from lmtool.cli.common_options import Common
 from lmtool.lmtp.config import ServerConfig
+from lmtool.serving.certificate import TlsConfig
 from lmtool.serving.config import AccessConfig, LifeConfig, ListenConfig, ServiceConfig, ServingConfig
 
 
@@ -15,6 +16,7 @@ async def balance(
     common: Common,
     listen: ListenConfig,
     access: AccessConfig,
+    tls: TlsConfig,
     server: ServerConfig,
     life: LifeConfig,
     urls: Annotated[
@@ -38,5 +40,7 @@ async def balance(
     need_packages(("starlette", "uvicorn"))
     listen.check(common.typed)
     policy = access.policy(listen, common.api_key)
-    service = ServiceConfig(server=server, access=policy, workers=tuple(urls), balances=True)
+    service = ServiceConfig(
+        server=server, access=policy, workers=tuple(urls), balances=True, certificate=tls.load(listen)
+    )
     await run(ServingConfig(listen, service, life, verbose=bool(common.verbose), debug=common.debug), common.output())

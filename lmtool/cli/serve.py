@@ -13,6 +13,7 @@ from lmtool.engine.config import EngineConfig
 from lmtool.errors import UsageError
 from lmtool.lmtp.config import ServerConfig
 from lmtool.option import option
+from lmtool.serving.certificate import TlsConfig
 from lmtool.serving.config import (
     CONNECTIONS,
     ENGINE,
@@ -36,6 +37,7 @@ async def serve(
     listen: ListenConfig,
     access: AccessConfig,
     http: HttpConfig,
+    tls: TlsConfig,
     evergreen: EvergreenOptions,
     server: ServerConfig,
     engine: EngineConfig,
@@ -92,7 +94,17 @@ async def serve(
     policy = AccessPolicy() if stdio else access.policy(listen, common.api_key)
     await asyncio.to_thread(check_device, backend, engine)
     pooled = _pools(pools)
-    service = ServiceConfig(models, engine, server, backend, policy, http=http, evergreen=evergreen, pools=pooled)
+    service = ServiceConfig(
+        models,
+        engine,
+        server,
+        backend,
+        policy,
+        http=http,
+        pools=pooled,
+        evergreen=evergreen,
+        certificate=tls.load(None if stdio else listen),
+    )
     workers = commands(replicas, service, dict(os.environ), verbose=bool(common.verbose))
     config = ServingConfig(
         None if stdio else listen,

@@ -1,0 +1,86 @@
+"""The certificate with which a server's ports speak TLS."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lmtool.errors import FileError, UsageError
+from lmtool.option import option
+from lmtool.serving.config import CONNECTIONS, ListenConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A certificate and its key, read and found to belong together."""
+
+    context: ssl.SSLContext
+    """For servers; TLS 1.2 at least."""
+    chain: bytes = field(repr=False)
+    """The file of the certificate, PEM."""
+    key: bytes = field(repr=False)
+    """The file of the private key, PEM."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsConfig:
+    """Whether a server's ports speak TLS."""
+
+    ssl_certfile: str | None = option(
+        None, "Speak TLS with this certificate and those that vouch for it.", CONNECTIONS, metavar="FILE"
+    )
+    """PEM."""
+    ssl_keyfile: str | None = option(
+        None, "The certificate's private key, where it is in a file of its own.", CONNECTIONS, metavar="FILE"
+    )
+    """PEM, not encrypted."""
+
+    def load(self, listen: ListenConfig | None) -> Certificate | None:
+        """The certificate; None for a server without TLS.
+
+        Raises `UsageError` for options that contradict each other, `FileError` for files that cannot be used.
+        """
+        if self.ssl_certfile is None:
+            if self.ssl_keyfile is not None:
+                raise UsageError("--ssl-keyfile is the key of a certificate", "name it, too:  --ssl-certfile FILE")
+            return None
+        if listen is None or listen.unix is not None:
+            other = "--stdio" if listen is None else "--unix"
+            raise UsageError(
+                f"--ssl-certfile and {other} contradict each other: TLS is for ports", "leave one of them out"
+            )
+        keyfile = self.ssl_keyfile or self.ssl_certfile
+        chain, key = _read(self.ssl_certfile, "--ssl-certfile"), _read(keyfile, "--ssl-keyfile")
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        try:
+            context.load_cert_chain(self.ssl_certfile, keyfile, password=_no_password)
+        except (ssl.SSLError, ValueError) as error:
+            raise _unusable(self.ssl_certfile, self.ssl_keyfile, error) from None
+        return Certificate(context, chain, key)
+
+
+def _read(path: str, name: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {(error.strerror or str(error)).lower()}", f"check {name}") from None
+
+
+def _no_password() -> str:
+    raise ValueError("the private key is encrypted")
+
+
+def _unusable(certfile: str, keyfile: str | None, error: Exception) -> FileError:
+    """Why these files do not make a server."""
+    files = certfile if keyfile is None else f"{certfile} and {keyfile}"
+    reason = getattr(error, "reason", None)
+    if reason == "KEY_VALUES_MISMATCH":
+        return FileError(f"{keyfile or certfile} is the key of another certificate than {certfile}", "check both")
+    if isinstance(error, ssl.SSLError) and keyfile is None:
+        hint = "a file with both, PEM; or name the key's:  --ssl-keyfile FILE"
+        return FileError(f"{certfile} has no certificate with its private key", hint)
+    if isinstance(error, ssl.SSLError):
+        return FileError(f"{files} are no certificate and its private key", "both in PEM, which begins with -----BEGIN")
+    hint = "decrypt it:  openssl pkey -in KEY -out FILE"
+    return FileError(f"{files} cannot be used: {error}", hint)
