@@ -8,8 +8,8 @@ import typer
 
 from lmtool.cli.common_options import Common
 from lmtool.lmtp.config import ServerConfig
-from lmtool.serving.certificate import TlsConfig
 from lmtool.serving.config import AccessConfig, LifeConfig, ListenConfig, ServiceConfig, ServingConfig
+from lmtool.serving.tls_config import TlsConfig
 
 
 async def balance(

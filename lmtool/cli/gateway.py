@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from lmtool.cli.common_options import DEFAULT_ENDPOINT, PANEL, Common
 from lmtool.lmtp.config import ServerConfig
 from lmtool.option import option
-from lmtool.serving.certificate import TlsConfig
 from lmtool.serving.config import (
     CONNECTIONS,
     MODELS,
@@ -21,6 +20,7 @@ from lmtool.serving.config import (
     ServiceConfig,
     ServingConfig,
 )
+from lmtool.serving.tls_config import TlsConfig
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -13,7 +13,6 @@ from lmtool.engine.config import EngineConfig
 from lmtool.errors import UsageError
 from lmtool.lmtp.config import ServerConfig
 from lmtool.option import option
-from lmtool.serving.certificate import TlsConfig
 from lmtool.serving.config import (
     CONNECTIONS,
     ENGINE,
@@ -30,6 +29,7 @@ from lmtool.serving.config import (
     ServiceConfig,
     ServingConfig,
 )
+from lmtool.serving.tls_config import TlsConfig
 
 
 async def serve(

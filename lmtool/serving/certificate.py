@@ -6,9 +6,7 @@ import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lmtool.errors import FileError, UsageError
-from lmtool.option import option
-from lmtool.serving.config import CONNECTIONS, ListenConfig
+from lmtool.errors import FileError
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,41 +21,16 @@ class Certificate:
     """The file of the private key, PEM."""
 
 
-@dataclass(frozen=True, slots=True)
-class TlsConfig:
-    """Whether a server's ports speak TLS."""
-
-    ssl_certfile: str | None = option(
-        None, "Speak TLS with this certificate and those that vouch for it.", CONNECTIONS, metavar="FILE"
-    )
-    """PEM."""
-    ssl_keyfile: str | None = option(
-        None, "The certificate's private key, where it is in a file of its own.", CONNECTIONS, metavar="FILE"
-    )
-    """PEM, not encrypted."""
-
-    def load(self, listen: ListenConfig | None) -> Certificate | None:
-        """The certificate; None for a server without TLS.
-
-        Raises `UsageError` for options that contradict each other, `FileError` for files that cannot be used.
-        """
-        if self.ssl_certfile is None:
-            if self.ssl_keyfile is not None:
-                raise UsageError("--ssl-keyfile is the key of a certificate", "name it, too:  --ssl-certfile FILE")
-            return None
-        if listen is None or listen.unix is not None:
-            other = "--stdio" if listen is None else "--unix"
-            raise UsageError(
-                f"--ssl-certfile and {other} contradict each other: TLS is for ports", "leave one of them out"
-            )
-        keyfile = self.ssl_keyfile or self.ssl_certfile
-        chain, key = _read(self.ssl_certfile, "--ssl-certfile"), _read(keyfile, "--ssl-keyfile")
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        try:
-            context.load_cert_chain(self.ssl_certfile, keyfile, password=_no_password)
-        except (ssl.SSLError, ValueError) as error:
-            raise _unusable(self.ssl_certfile, self.ssl_keyfile, error) from None
-        return Certificate(context, chain, key)
+def read_certificate(certfile: str, keyfile: str | None = None) -> Certificate:
+    """The certificate in a file, and its key in another one or in the same. Raises `FileError`."""
+    key_place = keyfile or certfile
+    chain, key = _read(certfile, "--ssl-certfile"), _read(key_place, "--ssl-keyfile")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certfile, key_place, password=_no_password)
+    except (ssl.SSLError, ValueError) as error:
+        raise _unusable(certfile, keyfile, error) from None
+    return Certificate(context, chain, key)
 
 
 def _read(path: str, name: str) -> bytes:

@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives import serialization
 
 import lmtool as lmtool_package
 from lmtool.errors import FileError, UsageError
-from lmtool.serving.certificate import TlsConfig
 from lmtool.serving.config import ListenConfig
+from lmtool.serving.tls_config import TlsConfig
 from tests.access.knocking import KEY
 from tests.cli.test_keys import CLIENTS
 from tests.conftest import STORIES
