@@ -202,6 +202,11 @@ class GenerateRequest:
     """
     chat: ChatOptions | None = None
     """For models that give text and no ids, see `ModelInfo.text_only`; None: all of `sampling` counts."""
+    deadline: float | None = None
+    """Seconds from the request's arrival after which the stream ends with the error `timeout`; None: never.
+
+    Kept by who takes the request in, see `lmtool.streams.Deadlines`; models know nothing of it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +222,8 @@ class ScoreRequest:
     """None sends no alternatives at all (LMTP's SCORE); otherwise as in `SamplingParams`."""
     text: bool = False
     """Each output also carries the text it completes."""
+    deadline: float | None = None
+    """As of a `GenerateRequest`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,9 +296,11 @@ class TokenOutput:
     seed: int | None = None
     """On the first event of a stream with `GenerateRequest.resumable`: its own seed, or the one that was drawn."""
     error_hints: tuple[str, ...] = field(default=(), compare=False)
-    """What to do next as it stands in `error`, where the error was made in this process."""
+    """`LmtoolError.hints` of `error`, with which its sentence ends; as far as they are known."""
+    retryable: bool | None = field(default=None, compare=False)
+    """`LmtoolError.retryable` of `error`; None: what its code says."""
     retry_after: int = field(default=0, compare=False)
-    """`LmtoolError.retry_after` of `error`, in seconds, where the error was made in this process."""
+    """`LmtoolError.retry_after` of `error`, in seconds."""
     attempts: str = ""
     """On the last event of a pool's stream: every member called for it, as `main timeout 1200ms, backup ok 86ms`."""
 
@@ -364,9 +373,26 @@ class ModelInfo:
     attention: `Triton`, `flash-attn 3`, `torch`."""
     max_top_logprobs: int | None = None
     """Most alternatives that a token carries; None where it is not known."""
+    fingerprint: str | None = None
+    """A hash of all that decides a stream's ids and logprobs, see `lmtool.fingerprint`; None where it is not known."""
     text_only: bool = False
     """Whether it takes conversations and gives text, without ids: a pool of providers. It tells tool calls from text
     itself, and passes constraints on."""
+
+
+@dataclass(frozen=True, slots=True)
+class SystemMessage:
+    """What a server says of a stream beside its tokens: why they do not come, or will end."""
+
+    kind: Literal["queued", "slow", "draining"]
+    """It waits for its turn; it is computed, and brings nothing; the server is shutting down."""
+    message: str
+    """A sentence for people."""
+    place: int | None = None
+    """`queued`: in the order in which waiting streams begin, from 1."""
+    seconds: float | None = None
+    """`queued`: until it begins, estimated, None where nothing was measured; `slow`: since it last brought something;
+    `draining`: until all that still runs is ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,7 +400,8 @@ class LoadProgress:
     """How far a model is on its way into memory."""
 
     model: str
-    phase: Literal["waiting", "loading", "ready", "failed"]
+    phase: Literal["waiting", "unloading", "loading", "ready", "failed"]
+    """`unloading`: it waits for the memory of another model, which is being unloaded."""
     done_bytes: int = 0
     total_bytes: int = 0
     """0 where the size is not known yet."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from lmtool.errors import ConnectError, UsageError
 from lmtool.resuming import Resuming
+from lmtool.terminal import PassingNote
 from lmtool.types import ModelInfo
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from lmtool.serving.console import Console
     from lmtool.terminal import Output
     from lmtool.text.tokenizer import TextTokenizer
-    from lmtool.types import LoadProgress, TokenizerInfo
+    from lmtool.types import LoadProgress, SystemMessage, TokenizerInfo
 
 SILENCE = 2.0
 """Seconds without an answer after which stderr says that the model is awaited."""
@@ -53,8 +54,11 @@ async def open_peer(
     record: str | None = None,
     on_frame: OnFrame | None = None,
     resume: ResumeOptions | None = None,
+    passing_notes: bool = True,
 ) -> AsyncIterator[Peer]:
     """Connect, ask for the model's description, and close at the end. Shows on stderr how a load proceeds.
+
+    passing_notes: whether to show there as well, on a terminal, what holds streams up.
 
     tokenizer: name or folder of one to use here; then the server is sent token ids, and with the model's name it need
     not describe the model. record: file for a trace of the frames. on_frame: called with each frame. resume: when to
@@ -65,8 +69,14 @@ async def open_peer(
     from lmtool.lmtp.client import LmtpClient
 
     async with _recording(out, record, endpoint, on_frame) as observer:
-        waiting = Waiting(out)
-        client = LmtpClient(endpoint, on_frame=observer, on_progress=waiting.progress, on_ignored=waiting.ignored)
+        waiting = Waiting(out, on_frame=observer)
+        client = LmtpClient(
+            endpoint,
+            on_frame=waiting.frame,
+            on_progress=waiting.progress,
+            on_ignored=waiting.ignored,
+            on_system=waiting.system if passing_notes else None,
+        )
         async with _closing(client, waiting):
             await _connect(client)
             info = await _info(client, model, waiting, patient=None in (model, tokenizer))
@@ -143,8 +153,11 @@ async def _info(client: LmtpClient, model: str | None, waiting: Waiting, *, pati
 class Waiting:
     """Shows on stderr how a load proceeds, or that the model does not answer yet."""
 
-    def __init__(self, out: Output) -> None:
+    def __init__(self, out: Output, on_frame: OnFrame | None = None) -> None:
+        """on_frame: called with each frame that `frame` gets."""
         self._out = out
+        self._on_frame = on_frame
+        self._passing = PassingNote(out)
         self._began = time.monotonic()
         self._timer: asyncio.TimerHandle | None = None
         self._console: Console | None = None
@@ -175,6 +188,17 @@ class Waiting:
             )
         self._console.emit(Loading(progress, time.monotonic() - self._began))
 
+    def system(self, message: SystemMessage) -> None:
+        """Show what holds a stream up, until something comes."""
+        self._passing.show(message.message)
+
+    def frame(self, direction: Literal[">", "<"], frame: str) -> None:
+        """Make room for what a frame brings."""
+        if direction == "<" and frame.startswith("TOKEN"):
+            self._passing.clear()
+        if self._on_frame is not None:
+            self._on_frame(direction, frame)
+
     def ignored(self, fields: tuple[str, ...]) -> None:
         """Name the fields of a request that had no effect."""
         self._out.note(f"the server ignored: {', '.join(fields)}")
@@ -184,8 +208,9 @@ class Waiting:
         self._out.note(f"{reason.message}; going on from there")
 
     def close(self) -> None:
-        """Clear the progress bar."""
+        """Clear the progress bar, and what holds streams up."""
         self.answered()
+        self._passing.clear()
         if self._console is not None:
             self._console.close()
 

@@ -9,17 +9,21 @@ import typer
 from lmtool.cli.common_options import Common
 from lmtool.lmtp.config import ServerConfig
 from lmtool.serving.config import AccessConfig, LifeConfig, ListenConfig, ServiceConfig, ServingConfig
+from lmtool.serving.tls_config import TlsConfig
 
 
 async def balance(
     common: Common,
     listen: ListenConfig,
     access: AccessConfig,
+    tls: TlsConfig,
     server: ServerConfig,
     life: LifeConfig,
     urls: Annotated[
         list[str],
-        typer.Argument(metavar="URL...", help="The servers: ws://, http://, HOST:PORT, :PORT, or stdio:COMMAND."),
+        typer.Argument(
+            metavar="URL...", help="The servers: ws://, http://, HOST:PORT, :PORT, unix:PATH, stdio:COMMAND."
+        ),
     ],
 ) -> None:
     """Offer many servers of one model at one address.
@@ -34,6 +38,9 @@ async def balance(
     from lmtool.serving.run import run
 
     need_packages(("starlette", "uvicorn"))
+    listen.check(common.typed)
     policy = access.policy(listen, common.api_key)
-    service = ServiceConfig(server=server, access=policy, workers=tuple(urls), balances=True)
+    service = ServiceConfig(
+        server=server, access=policy, workers=tuple(urls), balances=True, certificate=tls.load(listen)
+    )
     await run(ServingConfig(listen, service, life, verbose=bool(common.verbose), debug=common.debug), common.output())

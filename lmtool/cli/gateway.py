@@ -20,6 +20,7 @@ from lmtool.serving.config import (
     ServiceConfig,
     ServingConfig,
 )
+from lmtool.serving.tls_config import TlsConfig
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -46,6 +47,7 @@ async def gateway(
     common: GatewayCommon,
     access: AccessConfig,
     http: HttpConfig,
+    tls: TlsConfig,
     server: ServerConfig,
     life: LifeConfig,
     config: str | None = option(None, "YAML file of pools, or a configuration of Glide.", MODELS, metavar="FILE"),
@@ -63,6 +65,7 @@ async def gateway(
         maximum=65535,
         shown_default="9099",
     ),
+    unix: str | None = option(None, "Listen on this Unix socket, not on a port.", CONNECTIONS, metavar="PATH"),
     record: str | None = option(
         None,
         "Record requests, and the calls of providers, as a trace; in a folder one for each connection.",
@@ -90,7 +93,8 @@ async def gateway(
             common.output().line(f"{pool.id}  {pool.strategy}  {', '.join(member.id for member in pool.members)}")
         return
     http.check()
-    listen = ListenConfig(host or pools.host or "127.0.0.1", _first(port, pools.port, DEFAULT_PORT))
+    listen = ListenConfig(host or pools.host or "127.0.0.1", _first(port, pools.port, DEFAULT_PORT), unix)
+    listen.check(common.typed)
     service = ServiceConfig(
         ModelsConfig(model=AUTO),
         server=server,
@@ -98,6 +102,7 @@ async def gateway(
         http=http,
         pools=PoolsConfig(pools, config, common.address, None if common.endpoint is None else common.api_key),
         pools_only=True,
+        certificate=tls.load(listen),
     )
     serving = ServingConfig(listen, service, replace(life), record, verbose=bool(common.verbose), debug=common.debug)
     await run(serving, common.output())

@@ -29,6 +29,7 @@ from lmtool.serving.config import (
     ServiceConfig,
     ServingConfig,
 )
+from lmtool.serving.tls_config import TlsConfig
 
 
 async def serve(
@@ -36,6 +37,7 @@ async def serve(
     listen: ListenConfig,
     access: AccessConfig,
     http: HttpConfig,
+    tls: TlsConfig,
     evergreen: EvergreenOptions,
     server: ServerConfig,
     engine: EngineConfig,
@@ -80,6 +82,7 @@ async def serve(
     models = replace(models, model=main, extra_models=extra)
     _check_models(models, backend, static=static)
     models.check()
+    listen.check(common.typed)
     http.check()
     evergreen.check()
     engine = replace(
@@ -91,7 +94,17 @@ async def serve(
     policy = AccessPolicy() if stdio else access.policy(listen, common.api_key)
     await asyncio.to_thread(check_device, backend, engine)
     pooled = _pools(pools)
-    service = ServiceConfig(models, engine, server, backend, policy, http=http, evergreen=evergreen, pools=pooled)
+    service = ServiceConfig(
+        models,
+        engine,
+        server,
+        backend,
+        policy,
+        http=http,
+        pools=pooled,
+        evergreen=evergreen,
+        certificate=tls.load(None if stdio else listen),
+    )
     workers = commands(replicas, service, dict(os.environ), verbose=bool(common.verbose))
     config = ServingConfig(
         None if stdio else listen,
@@ -146,7 +159,7 @@ def _pools(file: str | None) -> PoolsConfig | None:
     return PoolsConfig(load(file), file)
 
 
-_OF_PORTS = {"port", "host", "allow_origin", "allow_host", "no_auth", "grpc_port", "allow_ref", "peer_actions"}
+_OF_PORTS = {"port", "host", "unix", "allow_origin", "allow_host", "no_auth", "grpc_port", "allow_ref", "peer_actions"}
 
 
 def _check_contradictions(

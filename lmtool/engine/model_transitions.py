@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from lmtool.engine.model_budget import weight_bytes
-from lmtool.errors import LmtoolError, ModelLoadError, OverloadedError
+from lmtool.errors import LmtoolError, ModelLoadError, OverloadedError, rebuilt
 from lmtool.subprocesses.resources import release_memory
 from lmtool.types import LoadProgress
 
@@ -107,6 +107,8 @@ class ModelTransitions:
         victim = self._budget.victim(self._slots, head)
         if victim is not None:
             self.begin_unload(victim)
+        if victim is not None and head is not None:
+            head.publish(LoadProgress(head.name, "unloading", message=f"{victim.name} is unloaded to make room"))
         return victim is not None
 
     def _begin_load(self, slot: ModelSlot) -> None:
@@ -223,7 +225,8 @@ class ModelTransitions:
 
 def copied(error: LmtoolError) -> LmtoolError:
     """An equal error, to be raised afresh."""
-    return type(error)(error.message, *error.hints)
+    kind, again, seconds = type(error), error.retryable, error.retry_after
+    return rebuilt(kind, error.sentence, error.hints, retryable=again, retry_after=seconds)
 
 
 def shutting_down() -> OverloadedError:

@@ -11,6 +11,7 @@ from lmtool.errors import ConnectError, LmtoolError, LocalProtocolError, Request
 from lmtool.lmtp import endpoint as endpoints
 from lmtool.lmtp import model_info
 from lmtool.lmtp.client_connection import SILENCE, ClientConnection
+from lmtool.lmtp.keepalive import PING_SECONDS, PingLimits
 from lmtool.model_entry import ModelEntry
 from lmtool.streams import refuse
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from lmtool.lmtp.client_connection import OnFrame
     from lmtool.lmtp.endpoint import Endpoint
     from lmtool.model_entry import ModelPhase
-    from lmtool.types import GenerateRequest, LoadProgress, ModelInfo, ScoreRequest
+    from lmtool.types import GenerateRequest, LoadProgress, ModelInfo, ScoreRequest, SystemMessage
 
 _POLL_SECONDS = 0.25
 
@@ -44,21 +45,27 @@ class LmtpClient:
         on_frame: OnFrame | None = None,
         on_progress: Callable[[LoadProgress], None] | None = None,
         on_ignored: Callable[[tuple[str, ...]], None] | None = None,
+        on_system: Callable[[SystemMessage], None] | None = None,
         extended: bool = False,
+        ping_interval: float = PING_SECONDS,
     ) -> None:
         """A client without a connection yet. endpoint: see `lmtool.lmtp.endpoint.parse`. Raises `UsageError`.
 
         api_key: sent to the server, unless the endpoint has credentials of its own. open_timeout: in seconds.
         on_progress: called with the progress of the server's load while requests wait for it. on_ignored: called with
-        the fields of a request that the server did not know. extended: the server is known to speak the extensions;
-        else the first request that uses one asks MODEL_INFO before, and what LMQL's server does not know is refused.
+        the fields of a request that the server did not know. on_system: called with what holds streams up (SYS-1).
+        extended: the server is known to speak the extensions; else the first request that uses one asks MODEL_INFO
+        before, and what LMQL's server does not know is refused. ping_interval: seconds between pings to a server that
+        speaks the extensions, over a WebSocket; the connection is lost once it has left three in a row unanswered.
         """
         self._endpoint = endpoints.parse(endpoint, api_key)
         self._open_timeout = open_timeout
         self._on_frame = on_frame
         self._on_progress = on_progress
         self._on_ignored = on_ignored
+        self._on_system = on_system
         self._extended = extended
+        self._pings = PingLimits(ping_interval)
         self._link: ClientConnection | None = None
         self._closed = False
 
@@ -204,8 +211,10 @@ class LmtpClient:
                 on_frame=self._on_frame,
                 on_progress=self._on_progress,
                 on_ignored=self._on_ignored,
+                on_system=self._on_system,
                 extended=self._extended,
                 after=self._link if self._owned else None,  # two would not have room in memory
+                pings=self._pings,
             )
         return self._link
 

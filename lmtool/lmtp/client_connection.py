@@ -14,10 +14,12 @@ from lmtool.errors import (
     RequestError,
     ServerError,
     kind_of,
+    rebuilt,
 )
+from lmtool.interfaces import QueuePlace
 from lmtool.lmtp.client_session import BrokenFrame, ClientSession, StreamsAdvanced
 from lmtool.lmtp.endpoint import CommandEndpoint
-from lmtool.lmtp.messages import FieldsIgnored, ModelInfoAnswer, ModelsAnswer, Progress, RequestFailed
+from lmtool.lmtp.messages import FieldsIgnored, ModelInfoAnswer, ModelsAnswer, Progress, RequestFailed, System
 from lmtool.lmtp.transport import open_transport
 from lmtool.streams import DeferredHandle, refuse
 from lmtool.types import TokenOutput
@@ -28,8 +30,9 @@ if TYPE_CHECKING:
     from lmtool.interfaces import Sink, StreamHandle
     from lmtool.lmtp.client_session import ClientEvent
     from lmtool.lmtp.endpoint import Endpoint
+    from lmtool.lmtp.keepalive import PingLimits
     from lmtool.lmtp.transport import Transport
-    from lmtool.types import GenerateRequest, LoadProgress, ScoreRequest
+    from lmtool.types import GenerateRequest, LoadProgress, ScoreRequest, SystemMessage
 
     Request: TypeAlias = GenerateRequest | ScoreRequest
 
@@ -47,7 +50,7 @@ class RemoteStream:
     as the request allows tokens. Its neighbours go on.
     """
 
-    __slots__ = ("_buffer", "_link", "_paused", "ended", "key", "request", "sink")
+    __slots__ = ("_buffer", "_link", "_paused", "ended", "key", "place", "request", "sink")
 
     def __init__(self, link: ClientConnection, key: str, request: GenerateRequest | ScoreRequest, sink: Sink) -> None:
         self._link = link
@@ -57,6 +60,7 @@ class RemoteStream:
         self.sink = sink
         self.ended = False
         """Whether the last output was handed over, or is about to be."""
+        self.place: QueuePlace | None = None
         self._paused = False
         self._buffer: list[TokenOutput] = []
 
@@ -83,8 +87,13 @@ class RemoteStream:
             self.ended = outputs[-1].last
             self.sink(outputs)
 
+    def queue_place(self) -> QueuePlace | None:
+        """Where it waits, by the server's last word, see `interfaces.Queued`."""
+        return self.place
+
     def buffers(self, output: TokenOutput) -> bool:
         """Buffer an output while paused, and until earlier ones were handed over; return whether it was buffered."""
+        self.place = None
         if self._paused or self._buffer:
             self._buffer.append(output)
             return True
@@ -103,16 +112,21 @@ class ClientConnection:
         on_frame: OnFrame | None = None,
         on_progress: Callable[[LoadProgress], None] | None = None,
         on_ignored: Callable[[tuple[str, ...]], None] | None = None,
+        on_system: Callable[[SystemMessage], None] | None = None,
         extended: bool = False,
         after: ClientConnection | None = None,
+        pings: PingLimits | None = None,
     ) -> None:
         """after: a lost connection whose process must have ended before this one opens."""
         self._endpoint = endpoint
         self._after = after
+        self._pings = pings
         self._open_timeout = open_timeout
         self._on_frame = on_frame
         self._on_progress = on_progress
         self._on_ignored = on_ignored
+        self._on_system = on_system
+        self._asks_progress = on_progress is not None or on_system is not None
         self.loop = asyncio.get_running_loop()
         self._session = ClientSession(extended=extended)
         self._streams: dict[str, RemoteStream] = {}
@@ -184,7 +198,7 @@ class ClientConnection:
             handle.end(TokenOutput(request.stream_id, finish_reason=ending))
             return handle
         try:
-            key, frame = self._session.open(request, progress=self._on_progress is not None)
+            key, frame = self._session.open(request, progress=self._asks_progress)
         except LmtoolError as error:
             return refuse(request.stream_id, sink, error)
         stream = RemoteStream(self, key, request, sink)
@@ -278,7 +292,9 @@ class ClientConnection:
             if self._after is not None:
                 await self._after.over()
                 self._after = None
-            transport = await open_transport(self._endpoint, open_timeout=self._open_timeout)
+            transport = await open_transport(self._endpoint, open_timeout=self._open_timeout, pings=self._pings)
+            if self._session.extended:
+                transport.expect_pongs()
             self.was_open = True
             self._opened.set_result(None)
             await self._converse(transport)
@@ -316,6 +332,8 @@ class ClientConnection:
             events = self._session.receive(frame)
             if not self._probed.is_set() and (self._session.extended or self._session.plain):
                 self._probed.set()
+            if self._session.extended:
+                transport.expect_pongs()
             self._handle(events)
 
     def _handle(self, events: Iterable[ClientEvent]) -> None:
@@ -331,10 +349,19 @@ class ClientConnection:
                     self._settle(event.stream_id, _error(event))
                 case Progress() if self._on_progress is not None:
                     self._on_progress(event.progress)
+                case System():
+                    self._hold_up(event.stream_id, event.system)
                 case FieldsIgnored() if self._on_ignored is not None and event.fields != ("resumable",):  # an offer
                     self._on_ignored(event.fields)
                 case BrokenFrame():
                     raise RemoteProtocolError(f"the server sent a frame that cannot be read: {event.reason}")
+
+    def _hold_up(self, key: str, system: SystemMessage) -> None:
+        """Take note of what holds a stream up."""
+        if (stream := self._streams.get(key)) is not None:
+            stream.place = None if system.place is None else QueuePlace(system.place, system.seconds)
+        if self._on_system is not None:
+            self._on_system(system)
 
     def _advance(self, event: StreamsAdvanced) -> None:
         """Hand a frame's outputs over, each sink called once."""
@@ -377,4 +404,5 @@ def _error(event: RequestFailed) -> LmtoolError:
     """The error of a request; a `RequestError` keeps its kind, another failure is the server's."""
     kind = kind_of(event.error_code)
     kept = issubclass(kind, RequestError | ConnectError | AccessDeniedError)
-    return (kind if kept else ServerError)(event.error)
+    kind, again, seconds = kind if kept else ServerError, event.retryable, event.retry_after
+    return rebuilt(kind, event.error, event.hints, retryable=again, retry_after=seconds)

@@ -19,6 +19,7 @@ from lmtool.lmtp.messages import (
     Progress,
     RequestFailed,
     Score,
+    System,
     Tokens,
     UnknownMessage,
 )
@@ -49,8 +50,8 @@ class BrokenFrame:
 
 
 ClientEvent: TypeAlias = (
-    "StreamsAdvanced | ModelInfoAnswer | ModelsAnswer | RequestFailed | Progress | FieldsIgnored | UnknownMessage"
-    " | BrokenFrame"
+    "StreamsAdvanced | ModelInfoAnswer | ModelsAnswer | RequestFailed | Progress | System | FieldsIgnored"
+    " | UnknownMessage | BrokenFrame"
 )
 
 
@@ -161,7 +162,7 @@ class ClientSession:
                 return self._answered(message)
             case FieldsIgnored() if "generated" in message.fields:
                 return self._refuse_beginning_again(message.stream_id)
-            case Progress() | FieldsIgnored():
+            case Progress() | System() | FieldsIgnored():
                 self._learn(speaks=True)
                 return message if message.stream_id in self._requests or message.stream_id in self._streams else None
             case UnknownMessage():
@@ -201,7 +202,18 @@ class ClientSession:
             self._requests.discard(key or "")
             return message
         code = message.error_code or RequestError.code
-        return self._advance((TokenOutput(key, error=message.error, error_code=code),))
+        return self._advance(
+            (
+                TokenOutput(
+                    key,
+                    error=message.error,
+                    error_code=code,
+                    error_hints=message.hints,
+                    retryable=message.retryable,
+                    retry_after=message.retry_after,
+                ),
+            )
+        )
 
     def _learn(self, *, speaks: bool) -> None:
         self.extended = self.extended or speaks
@@ -210,7 +222,7 @@ class ClientSession:
     def lost(self, error: LmtoolError) -> list[ClientEvent]:
         """End every stream and request, because the connection is gone."""
         outputs = tuple(failure(key, error) for key in self._streams)
-        failed: list[ClientEvent] = [RequestFailed(key, error.sentence, error.code) for key in self._requests]
+        failed: list[ClientEvent] = [RequestFailed.of(key, error) for key in self._requests]
         self._requests.clear()
         advanced = self._advance(outputs)
         return [advanced, *failed] if advanced else failed
@@ -234,6 +246,7 @@ def _renamed(output: TokenOutput, stream_id: StreamId) -> TokenOutput:
         output.tool_calls,
         output.seed,
         output.error_hints,
+        output.retryable,
         output.retry_after,
         output.attempts,
     )

@@ -12,11 +12,12 @@ from lmtool.errors import LmtoolError, OverloadedError, RequestError, ServerErro
 from lmtool.interfaces import current_limits
 from lmtool.lmtp.codec import RefusedFrameError
 from lmtool.lmtp.config import ServerConfig
+from lmtool.lmtp.hold_ups import TICK, HoldUps
 from lmtool.lmtp.messages import Cancel, Generate, ModelInfoRequest, ModelsRequest, Score
 from lmtool.lmtp.request_log import RequestLog, StreamRecord
 from lmtool.lmtp.server_session import ServerSession, parse
 from lmtool.prompt_limits import limits_of
-from lmtool.streams import failure
+from lmtool.streams import Deadlines, failure
 from lmtool.subprocesses.offload import is_long, run_in_subprocess
 
 if TYPE_CHECKING:
@@ -75,6 +76,9 @@ class Connection:
         self._catalogue, self._control, self._log, self._tap = plugs.catalogue, plugs.control, plugs.log, plugs.tap
         self._session = ServerSession(plugs.config)
         self._handles: dict[StreamId, StreamHandle] = {}
+        self._deadlines = Deadlines()
+        self._hold_ups = HoldUps()
+        self._next_look: asyncio.TimerHandle | None = None
         self._records: dict[StreamId, StreamRecord] = {}
         self._progress_subscriptions: dict[StreamId, Unsubscribe] = {}
         self._answers: set[asyncio.Task[None]] = set()
@@ -127,9 +131,11 @@ class Connection:
             self._deliver([failure(stream_id, self._refusal)])
             return
         if message.progress:
+            self._watch(stream_id)
             self._subscribe(str(stream_id), message.request.model)
         handle = self._model.submit(message.request, self._sink)
         self._handles[stream_id] = handle
+        self._deadlines.start(message.request, handle)
         if self._paused:
             handle.pause()
 
@@ -206,6 +212,7 @@ class Connection:
 
         def listener(progress: LoadProgress) -> None:
             nonlocal started
+            self._hold_ups.load(stream_id, ended=progress.phase in {"ready", "failed"})
             if started or progress.phase != "ready":
                 started = True
                 self._session.report_progress(stream_id, progress)
@@ -218,15 +225,36 @@ class Connection:
         if unsubscribe is not None:
             unsubscribe()
 
+    # What holds streams up.
+
+    def _watch(self, stream_id: StreamId) -> None:
+        """Say what holds this stream up, from now on."""
+        self._hold_ups.watch(stream_id, time.perf_counter())
+        if self._next_look is None:
+            self._next_look = asyncio.get_running_loop().call_later(TICK, self._look)
+
+    def _look(self) -> None:
+        """Say what is new, unless the client is behind with its reading; and look again later."""
+        now = time.perf_counter()
+        self._next_look = asyncio.get_running_loop().call_later(TICK, self._look) if self._hold_ups else None
+        if self._paused or self._session.waiting_bytes:
+            self._hold_ups.excuse(now)
+            return
+        for stream_id, message in self._hold_ups.news(self._handles, now):
+            self._session.say(stream_id, message)
+        self._update_flow()
+
     # Outputs of the model.
 
     def _deliver(self, outputs: Sequence[TokenOutput]) -> None:
         """Queue one step's outputs for this client."""
         if self._closed:
             return
-        now = time.perf_counter()
+        outputs, now = self._deadlines.apply(outputs), time.perf_counter()
         for output in outputs:
             record = self._records.get(output.stream_id)
+            if self._hold_ups:
+                self._hold_ups.came(output.stream_id, now)
             if record is not None:
                 record.add(output, now)
                 if output.last:
@@ -238,6 +266,8 @@ class Connection:
 
     def _end(self, stream_id: StreamId) -> None:
         self._records.pop(stream_id, None)
+        self._deadlines.forget(stream_id)
+        self._hold_ups.forget(stream_id)
         self._unsubscribe(stream_id)
         handle = self._handles.pop(stream_id, None)
         if handle is not None:
@@ -272,6 +302,11 @@ class Connection:
     async def room(self) -> None:
         """Return when few enough answers wait to be sent that another request may be read."""
         await self._roomy.wait()
+
+    @property
+    def extended(self) -> bool:
+        """Whether the client knows the extensions (EXT-2)."""
+        return self._session.extended
 
     @property
     def streams(self) -> int:
@@ -313,12 +348,18 @@ class Connection:
         self._log(RequestLog(self.number, "null", "?", error=error.message))
         self._update_flow()
 
-    def refuse_new(self, error: LmtoolError) -> None:
-        """End every stream that is requested from now on with this error."""
+    def refuse_new(self, error: LmtoolError, seconds: float = 0.0) -> None:
+        """End every stream that is requested from now on with this error; those that run will be in `seconds`."""
         self._refusal = error
+        if seconds > 0:
+            for stream_id, message in self._hold_ups.draining(seconds):
+                self._session.say(stream_id, message)
+            self._update_flow()
 
     def fail(self, error: LmtoolError) -> None:
-        """End all streams with an error, which is sent like any other."""
+        """End all streams with an error, which is sent like any other; none are left once it is closed."""
+        if self._closed:
+            return
         now = time.perf_counter()
         for stream_id in self._session.fail_streams(error):
             self._log(self._records[stream_id].log(now, error=error.message))
@@ -334,6 +375,9 @@ class Connection:
         for record in self._records.values():
             self._log(record.log(now, end="left"))
         self._records.clear()
+        self._deadlines.close()
+        if self._next_look is not None:
+            self._next_look.cancel()
         for handle in list(self._handles.values()):
             handle.cancel()
         self._handles.clear()

@@ -6,13 +6,14 @@ unchanged, and can be a key.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lmtool.types import GenerateRequest, LoadProgress, ScoreRequest, TokenOutput
+    from lmtool.errors import LmtoolError
+    from lmtool.types import GenerateRequest, LoadProgress, ScoreRequest, SystemMessage, TokenOutput
 
 PROTOCOL_VERSION = 1
 """`lmtp` of MODEL_INFO, and of a request that asks for the extensions (SPEC.md, EXT)."""
@@ -31,17 +32,21 @@ EXTENSIONS = (
     "mixed_prompt",
     "prefill_only",
     "generated",
+    "deadline",
     "score_alternatives",
     "constraint",
     "priority",
     "logits_processors",
     "usage",
     "error_code",
+    "error_details",
     "ignored",
     "progress",
+    "system",
     "list",
     "limits",
     "models",
+    "fingerprint",
 )
 """Names of what this implementation knows beyond the LMTP document, as MODEL_INFO lists them (EXT-6)."""
 
@@ -137,6 +142,17 @@ class RequestFailed:
     stream_id: str | None
     error: str
     error_code: str | None = None
+    hints: tuple[str, ...] = field(default=(), compare=False)
+    """The sentences with which `error` ends, as far as they are known (EXT-7)."""
+    retryable: bool | None = field(default=None, compare=False)
+    """None: what the code says (ERR-8)."""
+    retry_after: int = field(default=0, compare=False)
+    """Seconds; 0: not known."""
+
+    @classmethod
+    def of(cls, stream_id: str | None, error: LmtoolError) -> RequestFailed:
+        """The failure of a request by this error, with everything that is known of it."""
+        return cls(stream_id, error.sentence, error.code, error.hints, error.retryable, error.retry_after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +161,14 @@ class Progress:
 
     stream_id: str
     progress: LoadProgress
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """MSG with `system`: what holds a stream up."""
+
+    stream_id: str
+    system: SystemMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,5 +188,5 @@ class UnknownMessage:
 
 
 ServerMessage: TypeAlias = (
-    Tokens | ModelInfoAnswer | ModelsAnswer | RequestFailed | Progress | FieldsIgnored | UnknownMessage
+    Tokens | ModelInfoAnswer | ModelsAnswer | RequestFailed | Progress | System | FieldsIgnored | UnknownMessage
 )

@@ -13,6 +13,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from lmtool.errors import ConnectError, RequestError
 from lmtool.interfaces import MetricFamily
 from lmtool.lmtp.connection import Connection, Plugs
+from lmtool.lmtp.keepalive import expect_pongs
 from lmtool.lmtp.messages import PROTOCOL_VERSION, SUBPROTOCOL
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class LmtpServer:
         """
         self._draining = ConnectError("the server is shutting down", "connect again when it is back")
         for connection in self._connections:
-            connection.refuse_new(self._draining)
+            connection.refuse_new(self._draining, seconds)
         await self._within(seconds, [connection.idle() for connection in self._connections])
         finished = not any(connection.busy for connection in self._connections)
         for connection in self._connections:
@@ -191,6 +192,8 @@ async def _read_frame(websocket: WebSocket, connection: Connection) -> bool:
         return False
     text = event.get("text")
     await connection.receive(text if text is not None else event["bytes"])
+    if connection.extended:
+        expect_pongs(websocket.scope)
     return True
 
 

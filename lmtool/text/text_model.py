@@ -10,7 +10,8 @@ from itertools import count
 from typing import TYPE_CHECKING, TypeAlias
 
 from lmtool.errors import LmtoolError, ResourceError, ServerError
-from lmtool.interfaces import LoadedModel, current_limits
+from lmtool.fingerprint import fingerprint
+from lmtool.interfaces import LoadedModel, current_limits, place_of
 from lmtool.prompt_limits import limits_of
 from lmtool.streams import DeferredHandle, failure, refuse
 from lmtool.text.prepared_request import PreparedRequest
@@ -21,7 +22,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
-    from lmtool.interfaces import AnswerCheck, Detokenizer, Sink, StreamHandle, Tokenizer, TokenModel, Verdict
+    from lmtool.interfaces import (
+        AnswerCheck,
+        Detokenizer,
+        QueuePlace,
+        Sink,
+        StreamHandle,
+        Tokenizer,
+        TokenModel,
+        Verdict,
+    )
     from lmtool.prompt_limits import LimitsByModel
     from lmtool.types import ModelInfo, ScoreRequest, StreamId
 
@@ -77,10 +87,13 @@ class TextModel:
         return {} if self._tokenizer.limits is None else {None: self._tokenizer.limits}
 
     async def info(self, model: str | None = None) -> ModelInfo:
-        """Return the inner model's description, with the tokenizer's identity."""
+        """Return the inner model's description, with the tokenizer's identity; its fingerprint covers both."""
         info = await self._inner.info(model)
-        own = self._tokenizer
-        return replace(info, tokenizer=own.info, chat_template=own.has_chat_template, tool_calls=own.tool_calls)
+        own, whole = self._tokenizer, info.fingerprint
+        if whole is not None:
+            whole = fingerprint({"ids": whole, "text": own.digest})
+        described = replace(info, tokenizer=own.info, chat_template=own.has_chat_template, tool_calls=own.tool_calls)
+        return replace(described, fingerprint=whole)
 
     def tokenizer(self, model: str | None = None) -> Tokenizer:  # noqa: ARG002  # one model
         """The tokenizer, see `interfaces.Tokenized`."""
@@ -253,6 +266,10 @@ class _Stream:
     def resume(self) -> None:
         if not self.ended:
             self.handle.resume()
+
+    def queue_place(self) -> QueuePlace | None:
+        """See `interfaces.Queued`."""
+        return None if self.ended else place_of(self.handle)
 
     def show(self, output: TokenOutput) -> TokenOutput:
         """Return the submitter's view of the inner stream's next output; may end the stream.

@@ -10,6 +10,7 @@ import pytest
 from websockets.asyncio.server import serve
 
 from lmtool.errors import ConnectError, RemoteProtocolError, TimeLimitError, UsageError
+from lmtool.interfaces import QueuePlace, place_of
 from lmtool.lmtp.client import LmtpClient
 from lmtool.model_entry import ModelEntry
 from lmtool.streams import stream
@@ -21,6 +22,7 @@ from lmtool.types import (
     LoadProgress,
     SamplingParams,
     ScoreRequest,
+    SystemMessage,
     TokenOutput,
     Usage,
 )
@@ -249,6 +251,24 @@ class TestInfo:
             await client.info()
             await outputs(client, GenerateRequest(0, (1,)))
         assert [progress.phase for progress in told] == ["loading", "ready", "loading", "ready"]
+
+    async def test_what_holds_a_stream_up(self):
+        """Whoever wants to know is told; the handle has the place, for who serves others with it."""
+
+        def answer(frame):
+            own = {"stream_id": json.loads(frame.partition(" ")[2])["stream_id"]}
+            if frame.startswith("MODEL_INFO"):
+                return [f"MSG {json.dumps([{**own, 'model_info': {'lmtp': 1}}])}"]
+            said = [{"kind": "queued", "message": "place 2", "place": 2, "seconds": 1.5}, {"kind": "unheard of"}, 5]
+            return [f"MSG {json.dumps([{**own, 'system': one} for one in said])}"]
+
+        told = []
+        async with peer(answer) as (url, received), LmtpClient(url, on_system=told.append, extended=True) as client:
+            handle = client.submit(GenerateRequest(0, (1,)), lambda _outputs: None)
+            await until(lambda: told)
+            assert told == [SystemMessage("queued", "place 2", 2, 1.5)]
+            assert place_of(handle) == QueuePlace(2, 1.5)
+            assert json.loads(received[0].partition(" ")[2])["progress"] is True
 
 
 class TestFrames:

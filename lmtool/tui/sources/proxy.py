@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lmtool.errors import LmtoolError
@@ -12,8 +13,9 @@ from lmtool.tui.sources.requests import RequestSource
 from lmtool.tui.sources.source import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
     from socket import socket
+    from ssl import SSLContext
 
     from lmtool.access.policy import AccessPolicy
     from lmtool.lmtp.endpoint import Endpoint
@@ -44,28 +46,30 @@ class ProxySource(Source):
         also: Callable[[int, Iterable[Event]], None] | None = None,
         before_close: Callable[[], Awaitable[None]] | None = None,
         policy: AccessPolicy | None = None,
+        tls: SSLContext | None = None,
     ) -> None:
         """Remember the server and the sockets, which are bound, to accept connections on.
 
         spell: what ids mean; None asks the server which tokenizer it has. endpoint: where requests of the inspector's
         own go, by default to the server where it speaks LMTP, without a key. also: as `EventPipeline` has it.
         before_close: awaited before connections are cut, such as to let streams end. policy: which requests are let in.
+        tls: with which clients are spoken to.
         """
         super().__init__(EventPipeline(warn, also=also, at="proxy"))
         self._pipeline.explain_by(spell)
         self._before_close = before_close
         self._sockets = list(sockets)
+        self._tls = tls
         self._knows_ids = spell is not None
         self._proxy = Proxy(target, self._pipeline.add, self.say, self._pipeline.clock, policy=policy)
-        own = endpoint or (target.url if target.url.startswith("ws") else None)
+        own = endpoint or (None if target.url.startswith("http") else target.url)
         if own is None:
             self.no_requests = "branching needs an LMTP server: add  --connect ws://HOST:PORT"
         else:
             self._requests = RequestSource(own, self._pipeline, self._proxy.number, find_tokenizer=find_tokenizer)
         self.url = ""
         """Where clients connect, for people; set by the caller, who made the sockets."""
-        ports = ",".join(str(port) for port in dict.fromkeys(one.getsockname()[1] for one in self._sockets))
-        self.title = f"proxy :{ports}→{_short(target)}"
+        self.title = f"proxy {short_place(self._sockets)}→{_short(target)}"
 
     @property
     def advice(self) -> str:
@@ -75,7 +79,7 @@ class ProxySource(Source):
     async def run(self, feed: Feed) -> None:
         """Accept connections and feed what goes over them, for ever. A note says when the server is away."""
         self._pipeline.feed_to(feed)
-        await self._proxy.listen(self._sockets)
+        await self._proxy.listen(self._sockets, self._tls)
         if self.url:
             self.say(f"waiting for clients at {self.url}")
         if not self._knows_ids and self._requests is not None:
@@ -105,5 +109,13 @@ class ProxySource(Source):
         await super().close()
 
 
+def short_place(sockets: Sequence[socket]) -> str:
+    """Where these sockets listen, as short as it can be: `:8080`, or the name of a Unix socket's file."""
+    names = dict.fromkeys(one.getsockname() for one in sockets)
+    return ",".join(dict.fromkeys(Path(name).name if isinstance(name, str) else f":{name[1]}" for name in names))
+
+
 def _short(target: Target) -> str:
+    if target.unix is not None:
+        return Path(target.unix).name
     return f":{target.port}" if target.host in {"127.0.0.1", "localhost", "::1"} else f"{target.host}:{target.port}"
