@@ -119,8 +119,8 @@ def write_message(
         case Progress():
             return json_text.dump({"stream_id": stream_id, "progress": message.progress})
         case System():
-            told = {name: value for name, value in asdict(message.system).items() if value is not None}
-            return json_text.dump({"stream_id": stream_id, "system": told})
+            fields = {name: value for name, value in asdict(message.system).items() if value is not None}
+            return json_text.dump({"stream_id": stream_id, "system": fields})
         case FieldsIgnored():
             return json_text.dump({"stream_id": stream_id, "ignored": message.fields})
 
