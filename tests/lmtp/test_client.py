@@ -471,6 +471,26 @@ class TestPlainServers:
             (refused,) = await outputs(client, GenerateRequest(0, (1,)))
             assert "needs the name of a model" in refused.error
 
+    async def test_an_offer_is_left_out_in_time(self, monkeypatch):
+        """A request that only offers to be resumable does not wait long for a server that says nothing of itself."""
+        monkeypatch.setattr("lmtool.lmtp.client_connection.OFFER_SECONDS", 0.02)
+        silent = peer(lambda frame: [] if "INFO" in frame else [self.TOKEN])
+        async with silent as (url, received), LmtpClient(url) as client:
+            (output,) = await outputs(client, GenerateRequest(0, (1,), model="m", resumable=True))
+            assert output.token == 7
+        assert set(json.loads(received[-1].partition(" ")[2])) == {"model", "stream_id", "prompt"}
+
+    async def test_its_loss_is_an_error_at_once(self):
+        """Nothing goes on with its streams, begun or not, and it is not asked again: as without `Resuming`."""
+        for brings in ([], [self.TOKEN.replace('"finish_reason": "length"', '"finish_reason": null')]):
+            repeated = []
+            cut = peer(lambda frame, brings=brings: self.lmql(frame) if "INFO" in frame else [*brings, None])
+            async with cut as (url, received), LmtpClient(url) as client:
+                model = Resuming(client, ResumeOptions(4), repeated.append, lambda client=client: client.extended)
+                *_, last = await outputs(model, GenerateRequest(0, (1,), model="m"))
+                assert last.error_code == "connection"
+            assert (repeated, sum("GENERATE" in frame for frame in received)) == ([], 1)
+
     @pytest.mark.parametrize("answers", [[], ['MSG [{"stream_id": 1, "model_info": "<unavailable>"}]']])
     async def test_one_that_tells_nothing(self, answers, monkeypatch):
         """LMQL's `random` says `<unavailable>` for ever, others nothing at all: a name and a tokenizer are enough."""
@@ -541,26 +561,6 @@ class TestModels:
             answer = f'MSG [{{"stream_id": 1, "model_info": {told}}}]'
             async with peer(lambda _frame, answer=answer: [answer]) as (url, _), LmtpClient(url) as client:
                 assert await client.models("m") == [ModelEntry("m", phase=phase)]
-
-    async def test_an_offer_is_left_out_in_time(self, monkeypatch):
-        """A request that only offers to be resumable does not wait long for a server that says nothing of itself."""
-        monkeypatch.setattr("lmtool.lmtp.client_connection.OFFER_SECONDS", 0.02)
-        silent = peer(lambda frame: [] if "INFO" in frame else [self.TOKEN])
-        async with silent as (url, received), LmtpClient(url) as client:
-            (output,) = await outputs(client, GenerateRequest(0, (1,), model="m", resumable=True))
-            assert output.token == 7
-        assert set(json.loads(received[-1].partition(" ")[2])) == {"model", "stream_id", "prompt"}
-
-    async def test_its_loss_is_an_error_at_once(self):
-        """Nothing goes on with its streams, begun or not, and it is not asked again: as without `Resuming`."""
-        for brings in ([], [self.TOKEN.replace('"finish_reason": "length"', '"finish_reason": null')]):
-            repeated = []
-            cut = peer(lambda frame, brings=brings: self.lmql(frame) if "INFO" in frame else [*brings, None])
-            async with cut as (url, received), LmtpClient(url) as client:
-                model = Resuming(client, ResumeOptions(4), repeated.append, lambda client=client: client.extended)
-                *_, last = await outputs(model, GenerateRequest(0, (1,), model="m"))
-                assert last.error_code == "connection"
-            assert (repeated, sum("GENERATE" in frame for frame in received)) == ([], 1)
 
 
 class TestGoingOn:
