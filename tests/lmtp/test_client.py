@@ -474,6 +474,7 @@ class TestPlainServers:
     async def test_an_offer_is_left_out_in_time(self, monkeypatch):
         """A request that only offers to be resumable does not wait long for a server that says nothing of itself."""
         monkeypatch.setattr("lmtool.lmtp.client_connection.OFFER_SECONDS", 0.02)
+        monkeypatch.setattr("lmtool.lmtp.client_connection.SILENCE", 2 * PATIENCE)
         silent = peer(lambda frame: [] if "INFO" in frame else [self.TOKEN])
         async with silent as (url, received), LmtpClient(url) as client:
             (output,) = await outputs(client, GenerateRequest(0, (1,), model="m", resumable=True))
