@@ -20,9 +20,10 @@ from lmtool.lmtp.messages import (
     RequestFailed,
     ServerMessage,
     System,
+    SystemMessage,
     UnknownMessage,
 )
-from lmtool.types import FinishReason, LoadProgress, NamedToken, SystemMessage, TokenOutput, ToolCallPart, Usage
+from lmtool.types import FinishReason, LoadProgress, NamedToken, TokenOutput, ToolCallPart, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
