@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    import asyncio
+
     from lmtool.interfaces import QueuePlace, Sink
-    from lmtool.lmtp.client_connection import ClientConnection
     from lmtool.types import GenerateRequest, ScoreRequest, TokenOutput
+
+
+class Link(Protocol):
+    """The connection that a stream is on."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that it belongs to."""
+
+    def cancel(self, stream: RemoteStream) -> None:
+        """End the stream at the server."""
 
 
 class RemoteStream:
@@ -19,7 +31,7 @@ class RemoteStream:
 
     __slots__ = ("_buffer", "_link", "_paused", "ended", "key", "place", "request", "sink")
 
-    def __init__(self, link: ClientConnection, key: str, request: GenerateRequest | ScoreRequest, sink: Sink) -> None:
+    def __init__(self, link: Link, key: str, request: GenerateRequest | ScoreRequest, sink: Sink) -> None:
         self._link = link
         self.key = key
         """The stream's id on the wire."""

@@ -13,6 +13,7 @@ from websockets.asyncio.server import serve
 from lmtool.errors import ConnectError, RemoteProtocolError, TimeLimitError, UsageError
 from lmtool.interfaces import QueuePlace, place_of
 from lmtool.lmtp.client import LmtpClient
+from lmtool.lmtp.messages import SystemMessage
 from lmtool.model_entry import ModelEntry
 from lmtool.resuming import ResumeOptions, Resuming
 from lmtool.streams import stream
@@ -24,7 +25,6 @@ from lmtool.types import (
     LoadProgress,
     SamplingParams,
     ScoreRequest,
-    SystemMessage,
     TokenOutput,
     Usage,
 )
