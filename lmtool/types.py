@@ -381,21 +381,6 @@ class ModelInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class SystemMessage:
-    """What a server says of a stream beside its tokens: why they do not come, or will end."""
-
-    kind: Literal["queued", "slow", "draining"]
-    """It waits for its turn; it is computed, and brings nothing; the server is shutting down."""
-    message: str
-    """A sentence for people."""
-    place: int | None = None
-    """`queued`: in the order in which waiting streams begin, from 1."""
-    seconds: float | None = None
-    """`queued`: until it begins, estimated, None where nothing was measured; `slow`: since it last brought something;
-    `draining`: until all that still runs is ended."""
-
-
-@dataclass(frozen=True, slots=True)
 class LoadProgress:
     """How far a model is on its way into memory."""
 

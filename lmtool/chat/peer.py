@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     from lmtool.lmtp.client import LmtpClient
     from lmtool.lmtp.client_connection import OnFrame
     from lmtool.lmtp.endpoint import Endpoint
+    from lmtool.lmtp.messages import SystemMessage
     from lmtool.resuming import ResumeOptions
     from lmtool.serving.console import Console
     from lmtool.terminal import Output
     from lmtool.text.tokenizer import TextTokenizer
-    from lmtool.types import LoadProgress, SystemMessage, TokenizerInfo
+    from lmtool.types import LoadProgress, TokenizerInfo
 
 SILENCE = 2.0
 """Seconds without an answer after which stderr says that the model is awaited."""
@@ -78,12 +79,12 @@ async def open_peer(
             on_system=waiting.system if passing_notes else None,
         )
         async with _closing(client, waiting):
-            await _connect(client)
+            await _connect(client, waiting)
             info = await _info(client, model, waiting, patient=None in (model, tokenizer))
             if info is None and tokenizer is not None:
                 out.note(f"the server does not describe its model (LMQL's may never answer): continuing with {model}")
             info = info or ModelInfo(model or "", "", "unknown")
-            resuming = Resuming(client, resume, waiting.repeated)
+            resuming = Resuming(client, resume, waiting.repeated, lambda: client.extended)
             if tokenizer is None:
                 yield _text_peer(resuming, info, endpoint.url)
             else:
@@ -130,8 +131,9 @@ async def _recording(
                 tap.ended(1, "client", 1000)
 
 
-async def _connect(client: LmtpClient) -> None:
+async def _connect(client: LmtpClient, waiting: Waiting) -> None:
     try:
+        waiting.begin("no answer yet; waiting for the server ...")
         await client.open()
     except ConnectError as error:
         if not error.hints:
@@ -140,6 +142,8 @@ async def _connect(client: LmtpClient) -> None:
                 "or point here:  lmtool chat --endpoint ws://HOST:PORT ...",
             )
         raise
+    finally:
+        waiting.answered()
 
 
 async def _info(client: LmtpClient, model: str | None, waiting: Waiting, *, patient: bool) -> ModelInfo | None:
@@ -162,17 +166,14 @@ class Waiting:
         self._timer: asyncio.TimerHandle | None = None
         self._console: Console | None = None
 
-    def begin(self) -> None:
-        """Start waiting for an answer."""
-        self._timer = asyncio.get_running_loop().call_later(SILENCE, self._still)
+    def begin(self, words: str = "connected; waiting for the model ...") -> None:
+        """Start waiting for an answer. words: what to say if it takes long."""
+        self._timer = asyncio.get_running_loop().call_later(SILENCE, self._out.note, words)
 
     def answered(self) -> None:
         """Stop waiting."""
         if self._timer is not None:
             self._timer.cancel()
-
-    def _still(self) -> None:
-        self._out.note("connected; waiting for the model ...")
 
     def progress(self, progress: LoadProgress) -> None:
         """Show how far a load is: a bar on a terminal, an occasional line elsewhere."""
@@ -204,8 +205,8 @@ class Waiting:
         self._out.note(f"the server ignored: {', '.join(fields)}")
 
     def repeated(self, reason: LmtoolError) -> None:
-        """Say that a stream goes on over a new connection."""
-        self._out.note(f"{reason.message}; going on from there")
+        """Say at once why a stream has to go on over a new connection, and that it tries to."""
+        self._out.note(f"{reason.message}; trying again")
 
     def close(self) -> None:
         """Clear the progress bar, and what holds streams up."""

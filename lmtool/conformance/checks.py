@@ -334,7 +334,7 @@ def ignored(log: Transcript, *, of: object, names: Sequence[str]) -> _Problems:
 
 
 def system_messages(log: Transcript, *, of: object, may: bool) -> _Problems:
-    """What is told of holding a stream up is as SYS-1 says, and comes before its end; may: whether anything is."""
+    """System messages of a stream are as SYS-1 says, and come before its end; may: whether there may be any."""
     told = [entry["system"] for entry in log.replies(of) if "system" in entry]
     if told and not may:
         yield f"stream {of}: {short(told[0])} is told unasked"

@@ -20,9 +20,10 @@ from lmtool.lmtp.messages import (
     RequestFailed,
     ServerMessage,
     System,
+    SystemMessage,
     UnknownMessage,
 )
-from lmtool.types import FinishReason, LoadProgress, NamedToken, SystemMessage, TokenOutput, ToolCallPart, Usage
+from lmtool.types import FinishReason, LoadProgress, NamedToken, TokenOutput, ToolCallPart, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -119,8 +120,8 @@ def write_message(
         case Progress():
             return json_text.dump({"stream_id": stream_id, "progress": message.progress})
         case System():
-            told = {name: value for name, value in asdict(message.system).items() if value is not None}
-            return json_text.dump({"stream_id": stream_id, "system": told})
+            fields = {name: value for name, value in asdict(message.system).items() if value is not None}
+            return json_text.dump({"stream_id": stream_id, "system": fields})
         case FieldsIgnored():
             return json_text.dump({"stream_id": stream_id, "ignored": message.fields})
 

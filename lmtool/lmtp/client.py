@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from lmtool.interfaces import Sink, StreamHandle
     from lmtool.lmtp.client_connection import OnFrame
     from lmtool.lmtp.endpoint import Endpoint
+    from lmtool.lmtp.messages import SystemMessage
     from lmtool.model_entry import ModelPhase
-    from lmtool.types import GenerateRequest, LoadProgress, ModelInfo, ScoreRequest, SystemMessage
+    from lmtool.types import GenerateRequest, LoadProgress, ModelInfo, ScoreRequest
 
 _POLL_SECONDS = 0.25
 
@@ -33,7 +34,7 @@ class LmtpClient:
     """A remote model.
 
     `async with` opens and closes the connection. When it is lost, running streams end with `error_code` `connection`;
-    they are not repeated. The next `submit` or `info` connects again.
+    they are not repeated here, see `lmtool.resuming.Resuming`. The next `submit` or `info` connects again.
     """
 
     def __init__(
@@ -78,6 +79,11 @@ class LmtpClient:
     def connected(self) -> bool:
         """Whether there is a connection not known to be lost; where there is none the next request makes one."""
         return self._link is not None and not self._link.lost
+
+    @property
+    def extended(self) -> bool:
+        """Whether the server is known to speak the extensions, by this connection or an earlier one."""
+        return self._extended or (self._link is not None and self._link.extended)
 
     @property
     def plain(self) -> bool:
@@ -212,7 +218,7 @@ class LmtpClient:
                 on_progress=self._on_progress,
                 on_ignored=self._on_ignored,
                 on_system=self._on_system,
-                extended=self._extended,
+                extended=self.extended,  # a server that comes back silent is not taken for LMQL's
                 after=self._link if self._owned else None,  # two would not have room in memory
                 pings=self._pings,
             )

@@ -20,6 +20,7 @@ from lmtool.interfaces import QueuePlace
 from lmtool.lmtp.client_session import BrokenFrame, ClientSession, StreamsAdvanced
 from lmtool.lmtp.endpoint import CommandEndpoint
 from lmtool.lmtp.messages import FieldsIgnored, ModelInfoAnswer, ModelsAnswer, Progress, RequestFailed, System
+from lmtool.lmtp.remote_stream import RemoteStream
 from lmtool.lmtp.transport import open_transport
 from lmtool.streams import DeferredHandle, refuse
 from lmtool.types import TokenOutput
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
     from lmtool.lmtp.client_session import ClientEvent
     from lmtool.lmtp.endpoint import Endpoint
     from lmtool.lmtp.keepalive import PingLimits
+    from lmtool.lmtp.messages import SystemMessage
     from lmtool.lmtp.transport import Transport
-    from lmtool.types import GenerateRequest, LoadProgress, ScoreRequest, SystemMessage
+    from lmtool.types import GenerateRequest, LoadProgress, ScoreRequest
 
     Request: TypeAlias = GenerateRequest | ScoreRequest
 
@@ -43,62 +45,8 @@ SILENCE = 5.0
 """Seconds without an answer to MODEL_INFO after which a server is taken for LMQL's, which may never give one."""
 
 
-class RemoteStream:
-    """The handle on one stream of a server.
-
-    The wire has no way to pause one stream of several, so a paused stream's outputs are buffered here: at most as many
-    as the request allows tokens. Its neighbours go on.
-    """
-
-    __slots__ = ("_buffer", "_link", "_paused", "ended", "key", "place", "request", "sink")
-
-    def __init__(self, link: ClientConnection, key: str, request: GenerateRequest | ScoreRequest, sink: Sink) -> None:
-        self._link = link
-        self.key = key
-        """The stream's id on the wire."""
-        self.request = request
-        self.sink = sink
-        self.ended = False
-        """Whether the last output was handed over, or is about to be."""
-        self.place: QueuePlace | None = None
-        self._paused = False
-        self._buffer: list[TokenOutput] = []
-
-    def cancel(self) -> None:
-        """End the stream here at once, and at the server when the message gets there."""
-        if not self.ended:
-            self.ended = True
-            self._buffer.clear()
-            self._link.cancel(self)
-
-    def pause(self) -> None:
-        """Buffer outputs until `resume`."""
-        self._paused = True
-
-    def resume(self) -> None:
-        """Hand over buffered outputs, in the loop's next turn, and go on."""
-        self._paused = False
-        if self._buffer:
-            self._link.loop.call_soon(self._release)
-
-    def _release(self) -> None:
-        if self._buffer and not self._paused:
-            outputs, self._buffer = self._buffer, []
-            self.ended = outputs[-1].last
-            self.sink(outputs)
-
-    def queue_place(self) -> QueuePlace | None:
-        """Where it waits, by the server's last word, see `interfaces.Queued`."""
-        return self.place
-
-    def buffers(self, output: TokenOutput) -> bool:
-        """Buffer an output while paused, and until earlier ones were handed over; return whether it was buffered."""
-        self.place = None
-        if self._paused or self._buffer:
-            self._buffer.append(output)
-            return True
-        self.ended = output.last
-        return False
+OFFER_SECONDS = 1.0
+"""How long a request that only offers something, `resumable`, waits for that answer."""
 
 
 class ClientConnection:
@@ -149,8 +97,13 @@ class ClientConnection:
         self._probe: asyncio.Task[None] | None = None
 
     @property
+    def extended(self) -> bool:
+        """Whether the server is known to speak the extensions."""
+        return self._session.extended
+
+    @property
     def plain(self) -> bool:
-        """Whether the server is known not to speak the extensions."""
+        """Whether the server is known not to speak them."""
         return self._session.plain
 
     async def opened(self) -> None:
@@ -187,9 +140,20 @@ class ClientConnection:
             return self._begin(request, sink)
         handle = DeferredHandle(request.stream_id, sink)
         self._deciding.append((handle, request, sink))
+        if self._session.only_offers(request):
+            self.loop.call_later(OFFER_SECONDS, self._send_undecided, handle)
         if self._probe is None:
             self._probe = self.loop.create_task(self._probe_dialect(request.model))
         return handle
+
+    def _send_undecided(self, handle: DeferredHandle) -> None:
+        """Begin a stream without what it offers, if nothing is known of the server yet."""
+        for entry in [entry for entry in self._deciding if entry[0] is handle]:
+            if not self._opened.done():
+                self.loop.call_later(OFFER_SECONDS, self._send_undecided, handle)
+                return
+            self._deciding.remove(entry)
+            handle.start(partial(self._begin, *entry[1:]))
 
     def _begin(self, request: Request, sink: Sink) -> StreamHandle:
         ending = self._session.ending(request)

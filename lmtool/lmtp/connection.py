@@ -253,8 +253,7 @@ class Connection:
         outputs, now = self._deadlines.apply(outputs), time.perf_counter()
         for output in outputs:
             record = self._records.get(output.stream_id)
-            if self._hold_ups:
-                self._hold_ups.came(output.stream_id, now)
+            self._hold_ups.note_entry(output.stream_id, now)
             if record is not None:
                 record.add(output, now)
                 if output.last:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lmtool.interfaces import place_of
-from lmtool.types import SystemMessage
+from lmtool.lmtp.messages import SystemMessage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -35,7 +35,7 @@ class HoldUp:
     """When the place was told."""
     _slow_after: float = field(default_factory=lambda: SLOW)
 
-    def came(self, now: float) -> None:
+    def note_entry(self, now: float) -> None:
         """Note that an entry came for it."""
         self.since, self._slow_after, self._place = now, SLOW, None
 
@@ -79,10 +79,10 @@ class HoldUps:
         """Say no more of a stream that has ended."""
         self._streams.pop(stream_id, None)
 
-    def came(self, stream_id: StreamId, now: float) -> None:
+    def note_entry(self, stream_id: StreamId, now: float) -> None:
         """Note that an entry came for a stream."""
         if (hold_up := self._streams.get(stream_id)) is not None:
-            hold_up.came(now)
+            hold_up.note_entry(now)
 
     def load(self, stream_id: StreamId, *, ended: bool) -> None:
         """Note how the load goes that a stream waits for."""

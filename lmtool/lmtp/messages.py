@@ -7,13 +7,13 @@ unchanged, and can be a key.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lmtool.errors import LmtoolError
-    from lmtool.types import GenerateRequest, LoadProgress, ScoreRequest, SystemMessage, TokenOutput
+    from lmtool.types import GenerateRequest, LoadProgress, ScoreRequest, TokenOutput
 
 PROTOCOL_VERSION = 1
 """`lmtp` of MODEL_INFO, and of a request that asks for the extensions (SPEC.md, EXT)."""
@@ -49,6 +49,21 @@ EXTENSIONS = (
     "fingerprint",
 )
 """Names of what this implementation knows beyond the LMTP document, as MODEL_INFO lists them (EXT-6)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SystemMessage:
+    """What a server says of a stream beside its tokens: why they do not come, or will end."""
+
+    kind: Literal["queued", "slow", "draining"]
+    """It waits for its turn; it is computed, and brings nothing; the server is shutting down."""
+    message: str
+    """A sentence for people."""
+    place: int | None = None
+    """`queued`: in the order in which waiting streams begin, from 1."""
+    seconds: float | None = None
+    """`queued`: until it begins, estimated, None where nothing was measured; `slow`: since it last brought something;
+    `draining`: until all that still runs is ended."""
 
 
 @dataclass(frozen=True, slots=True)

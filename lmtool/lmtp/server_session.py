@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lmtool.errors import LmtoolError
-    from lmtool.lmtp.messages import ClientMessage
+    from lmtool.lmtp.messages import ClientMessage, SystemMessage
     from lmtool.model_entry import ModelEntry
     from lmtool.prompt_limits import LimitsByModel
-    from lmtool.types import LoadProgress, ModelInfo, StreamId, SystemMessage, TokenOutput
+    from lmtool.types import LoadProgress, ModelInfo, StreamId, TokenOutput
 
 ServerEvent: TypeAlias = "Generate | Score | ModelInfoRequest | ModelsRequest | Cancel | RefusedFrameError"
 """What a client's frame requests of the server. A refused frame has been answered already."""

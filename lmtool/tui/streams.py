@@ -93,10 +93,10 @@ class Stream(stream_events.Stream):
         """This stream's tokens among the first `tokens` rows of the log."""
         return bisect_left(self.rows, tokens)
 
-    def held_up(self, moment: float, came: float) -> str:
-        """What holds it up at a moment, in a word or two; empty for nothing. came: when its last token did, or -1."""
+    def held_up(self, moment: float, last_token: float) -> str:
+        """What holds it up at a moment, in a word or two; empty for nothing. last_token: its time, or -1."""
         said = next((one for one in reversed(self.hold_ups) if one.time <= moment), None)
-        return said.text if said is not None and (said.lasting or said.time > came) else ""
+        return said.text if said is not None and (said.lasting or said.time > last_token) else ""
 
     def phase(self, moment: float, tokens: int) -> Phase:
         """What it does at a moment, `tokens` rows being in the log by then."""

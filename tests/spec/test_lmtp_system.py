@@ -150,7 +150,7 @@ class TestHoldUp:
         assert stream.news(None, 11.9) is None
         assert stream.news(None, 12.0).seconds == 2.0
         assert [stream.news(None, at) is not None for at in (13.9, 14.0, 17.9, 18.0)] == [False, True, False, True]
-        stream.came(19.0)
+        stream.note_entry(19.0)
         assert stream.news(None, 20.9) is None
         assert stream.news(None, 21.0).message == "nothing for 2 s"
         stream.loading = True
