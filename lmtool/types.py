@@ -256,6 +256,18 @@ class ToolCallPart:
 
 
 @dataclass(frozen=True, slots=True)
+class Seam:
+    """Where another model of a pool went on with an answer that broke off."""
+
+    at: int
+    """Characters (code points) of the answer's text before it."""
+    before: str
+    """The member of the pool whose text ends there."""
+    after: str
+    """The member whose text begins there."""
+
+
+@dataclass(frozen=True, slots=True)
 class TokenOutput:
     """One event of one stream: a token, an ending, a failure, or a token that ends it.
 
@@ -294,6 +306,8 @@ class TokenOutput:
     """`LmtoolError.retry_after` of `error`, in seconds, where the error was made in this process."""
     attempts: str = ""
     """On the last event of a pool's stream: every member called for it, as `main timeout 1200ms, backup ok 86ms`."""
+    seam: Seam | None = None
+    """On the first event behind a seam, of a pool's stream."""
 
     @property
     def last(self) -> bool:

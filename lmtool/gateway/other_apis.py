@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from lmtool.gateway.pool import Pool, PoolAnswer
+    from lmtool.gateway.pool import Pool
+    from lmtool.gateway.pool_answer import PoolAnswer
     from lmtool.gateway.pool_fetch import PoolFetch
 
 MAX_TEXTS = 2048

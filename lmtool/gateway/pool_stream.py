@@ -20,7 +20,8 @@ from lmtool.types import FinishReason, NamedToken, TokenOutput, ToolCallPart, Us
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lmtool.gateway.pool import Pool, PoolAnswer
+    from lmtool.gateway.pool import Pool
+    from lmtool.gateway.pool_answer import PoolAnswer
     from lmtool.interfaces import Sink
     from lmtool.providers.answer_events import AnswerEvent, ChunkToken, Piece
     from lmtool.types import GenerateRequest, ScoreRequest, StreamId

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from starlette.websockets import WebSocket
 
     from lmtool.access.policy import Refusal
-    from lmtool.gateway.pool import Pool, PoolAnswer
+    from lmtool.gateway.pool import Pool
+    from lmtool.gateway.pool_answer import PoolAnswer
     from lmtool.gateway.pools import Pools
     from lmtool.http_api.http import Event
     from lmtool.interfaces import MetricFamily

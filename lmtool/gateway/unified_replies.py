@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from lmtool.errors import LmtoolError
     from lmtool.gateway.failures import Attempt
-    from lmtool.gateway.pool import PoolAnswer
+    from lmtool.gateway.pool_answer import PoolAnswer
     from lmtool.providers.answer_events import AnswerEvent
 
 _NAMES = {400: "invalid_request", 404: "not_found", 413: "payload_too_large", 501: "not_implemented", 503: "overloaded"}
