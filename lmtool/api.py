@@ -309,6 +309,7 @@ async def serve(
     *,
     host: str = "127.0.0.1",
     port: int = 0,
+    unix: str | None = None,
     served_model_name: Sequence[str] = (),
     allow_model: Sequence[str] = (),
     api_key: str | None = None,
@@ -320,10 +321,11 @@ async def serve(
 ) -> AsyncIterator[Server]:
     """A server in this process, as long as the block lasts: `async with lmtool.serve("gpt2") as server`.
 
-    model: a folder, a hub name, a list of these, `auto`, or None for the embedded model. port: 0 takes a free one. The
-    other arguments are those of `lmtool serve`; engine: fields of `EngineConfig`. Entered once the models answer.
-    Leaving ends what still runs; `Server.drain` lets it end before. Raises what `load` raises, `ResourceError` for a
-    port that cannot be had, `UsageError` for a host that other machines reach without `api_key` or `no_auth`.
+    model: a folder, a hub name, a list of these, `auto`, or None for the embedded model. port: 0 takes a free one.
+    unix: the path of a Unix socket, in the place of a port. The others are those of `lmtool serve`; engine: fields of
+    `EngineConfig`. Entered once the models answer. Leaving ends what still runs; `Server.drain` lets it end before.
+    Raises what `load` raises, `ResourceError` for a port or path that cannot be had, `UsageError` for a host that other
+    machines reach without `api_key` or `no_auth`.
     """
     from lmtool.engine.config import EngineConfig
     from lmtool.serving.composition import need_serve_packages
@@ -333,14 +335,12 @@ async def serve(
 
     need_serve_packages()
     models = ModelsConfig.of(model, served_model_name=tuple(served_model_name), allow_model=tuple(allow_model))
-    listen = ListenConfig(host, port)
+    listen = ListenConfig(host, port, unix)
     access = AccessConfig(tuple(allow_origin), tuple(allow_host), no_auth).policy(listen, api_key)
     service = Service(ServiceConfig(models, EngineConfig(**engine), access=access))
-    sockets = bind(listen)
-    where = url(listen, sockets)
-    service.listen(sockets)
+    service.listen(sockets := bind(listen))
     try:
-        yield Server(where, await service.ready(on_progress or _ignore), service)
+        yield Server(url(listen, sockets), await service.ready(on_progress or _ignore), service)
     finally:
         await service.close()
 

@@ -378,6 +378,8 @@ class ModelInfo:
     attention: `Triton`, `flash-attn 3`, `torch`."""
     max_top_logprobs: int | None = None
     """Most alternatives that a token carries; None where it is not known."""
+    fingerprint: str | None = None
+    """A hash of all that decides a stream's ids and logprobs, see `lmtool.fingerprint`; None where it is not known."""
     text_only: bool = False
     """Whether it takes conversations and gives text, without ids: a pool of providers. It tells tool calls from text
     itself, and passes constraints on."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, TypeGuard
 
-from lmtool.conformance.transcript import ends, short
+from lmtool.conformance.model_checks import fingerprints, listed, model_info
+from lmtool.conformance.transcript import ends, msg_refusal, short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,14 +15,6 @@ if TYPE_CHECKING:
 
 _ROUNDING = 1e-3
 """By how much a logprob that should be 0, or a sum that should be 1, may be off."""
-_KINDS: Mapping[str, type | tuple[type, ...]] = {
-    "text": str,
-    "integer": int,
-    "boolean": bool,
-    "object": dict,
-    "list": list,
-    "number": (int, float),
-}
 
 
 def ending(
@@ -32,7 +25,7 @@ def ending(
     endings = [entry for entry in entries if ends(entry)]
     if len(endings) != 1:
         shown = [entry.get("finish_reason") or entry.get("error") for entry in endings]
-        yield f"stream {of}: expected exactly one ending, got {len(endings)}: {short(shown)}{_refusal(log, of, at)}"
+        yield f"stream {of}: expected exactly one ending, got {len(endings)}: {short(shown)}{msg_refusal(log, of, at)}"
         return
     if endings[0] is not entries[-1]:
         yield f"stream {of}: {len(entries) - entries.index(endings[0]) - 1} entries came after its end"
@@ -56,7 +49,7 @@ def failure(
     """The stream ends with one TOKEN entry whose `error` is a text (that holds `mentions`); code: its `error_code`."""
     failed = [entry for entry in log.entries(of, at) if entry.get("error") is not None]
     if len(failed) != 1:
-        yield f"stream {of}: expected one TOKEN entry with an error, got {len(failed)}{_refusal(log, of, at)}"
+        yield f"stream {of}: expected one TOKEN entry with an error, got {len(failed)}{msg_refusal(log, of, at)}"
         return
     yield from _says(f"stream {of}", failed[0], mentions)
     if code and failed[0].get("error_code") not in code:
@@ -220,33 +213,6 @@ def lists(log: Transcript) -> _Problems:
             return
 
 
-def model_info(log: Transcript, *, of: object, has: Mapping[str, str] | None = None, kind: str = "object") -> _Problems:
-    """The request is answered once with `model_info` of a kind, whose members `has` are of these kinds."""
-    infos = [entry["model_info"] for entry in log.replies(of) if "model_info" in entry]
-    if len(infos) != 1:
-        yield f"request {of}: expected one MSG entry with model_info, got {len(infos)}{_refusal(log, of, 'a')}"
-        return
-    info = infos[0]
-    if kind == "object" and not isinstance(info, dict):
-        yield f"model_info is {short(info)}; expected an object"
-        return
-    for name, type_name in (has or {}).items():
-        member = info.get(name) if isinstance(info, dict) else None
-        if not isinstance(member, _KINDS[type_name]) or (isinstance(member, bool) and type_name != "boolean"):
-            yield f"model_info.{name} is {short(member)}; expected {type_name}"
-
-
-def listed(log: Transcript, *, of: object) -> _Problems:
-    """The request is answered once with `models`, a list of objects with a name and a phase."""
-    listings = [entry["models"] for entry in log.replies(of) if "models" in entry]
-    entries = listings[0] if len(listings) == 1 and isinstance(listings[0], list) else None
-    if entries is None:
-        yield f"request {of}: expected one MSG entry with a list of models, got {len(listings)}{_refusal(log, of, 'a')}"
-    for entry in entries or ():
-        if not isinstance(entry, dict) or not all(isinstance(entry.get(name), str) for name in ("name", "phase")):
-            yield f"an entry of models is {short(entry)}; expected an object with name and phase"
-
-
 def closed(log: Transcript, *, at: str = "a", code: int) -> _Problems:
     """The server has closed the connection with this code."""
     end = log.closed.get(at)
@@ -367,12 +333,7 @@ def _says(whose: str, entry: Mapping[str, object], mentions: str) -> _Problems:
 
 def _failure_of(log: Transcript, of: object, at: str) -> str:
     errors = [entry["error"] for entry in log.entries(of, at) if entry.get("error") is not None]
-    return f" (it failed: {short(errors[0])})" if errors else _refusal(log, of, at)
-
-
-def _refusal(log: Transcript, of: object, at: str) -> str:
-    errors = [entry["error"] for entry in log.replies(of, at) if entry.get("error") is not None]
-    return f" (a MSG refused it: {short(errors[0])})" if errors else ""
+    return f" (it failed: {short(errors[0])})" if errors else msg_refusal(log, of, at)
 
 
 def _top(entry: Mapping[str, object]) -> list[tuple[str, float]]:
@@ -392,7 +353,8 @@ CHECKS: Mapping[str, Callable[..., Iterator[str]]] = {
     for one in (
         ending, failure, refusal, silence, no_message, tokens, token_ids, without, same_tokens, continued,
         same_logprobs, fields, integers, alternatives, best_first, normalised, certain, finite, strict_json, lists,
-        model_info, listed, closed, still_open, handshake, http, ends_before, scored, texts, no_text, usage, ignored,
+        model_info, listed, fingerprints, closed, still_open, handshake, http, ends_before, scored, texts, no_text,
+        usage, ignored,
         some_refused, sampled_apart,
     )
 }  # fmt: skip

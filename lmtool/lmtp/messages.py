@@ -42,6 +42,7 @@ EXTENSIONS = (
     "list",
     "limits",
     "models",
+    "fingerprint",
 )
 """Names of what this implementation knows beyond the LMTP document, as MODEL_INFO lists them (EXT-6)."""
 

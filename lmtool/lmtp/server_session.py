@@ -155,7 +155,7 @@ class ServerSession:
     def answer(self, request: ModelInfoRequest, info: ModelInfo, prompt_bytes: int | None = None) -> None:
         """Answer a MODEL_INFO. prompt_bytes: most bytes of a text as prompt, where that is known."""
         limits = {**self._limits, "prompt_bytes": prompt_bytes}
-        answer = ModelInfoAnswer(request.stream_id, model_info.to_wire(info, limits))
+        answer = ModelInfoAnswer(request.stream_id, model_info.to_wire(info, limits, extended=self.extended))
         self._outbox.put("MSG", answer_payloads.write_message(answer))
 
     def answer_list(self, request: ModelInfoRequest | ModelsRequest, models: Sequence[ModelEntry]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from lmtool.access.outgoing import DENIED, as_headers, denied
 from lmtool.errors import AccessDeniedError, ConnectError, TimeLimitError
 from lmtool.lmtp.endpoint import CommandEndpoint, SocketEndpoint
+from lmtool.unix_sockets import open_websocket
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -66,12 +67,15 @@ async def _dial(endpoint: SocketEndpoint) -> Transport:
 
 
 async def dial(url: str, authorization: str | None, **options: Any) -> ClientConnection:  # noqa: ANN401 - of many types
-    """A WebSocket connection; options: those of `websockets`. Raises `ConnectError`, `AccessDeniedError`."""
-    from websockets.asyncio.client import connect
+    """A connection to `ws://`, `wss://` or `unix:PATH`. Raises `ConnectError`, `AccessDeniedError`.
+
+    options: those of `websockets`.
+    """
     from websockets.exceptions import InvalidHandshake, InvalidURI
 
     try:
-        return await connect(url, additional_headers=as_headers(authorization), **{"open_timeout": None, **options})
+        headers = as_headers(authorization)
+        return await open_websocket(url, additional_headers=headers, **{"open_timeout": None, **options})
     except (InvalidHandshake, InvalidURI, OSError) as error:
         raise connect_error(url, error, key_sent=authorization is not None) from None
 

@@ -69,6 +69,20 @@ TABLE: list[tuple[str, dict[str, Any], Transcript, Transcript, str]] = [
     ("lists", {}, GOOD, said(b"TOKEN []"), "neither a TOKEN list nor a MSG list"),
     ("model_info", {"of": 1}, said(msg(model_info={})), said(msg(model_info="<unavailable>")), "expected an object"),
     ("model_info", {"of": 1}, said(msg(model_info={})), said(msg(error="no")), "got 0 (a MSG refused it: no)"),
+    *[
+        (
+            "fingerprints",
+            {"of": [2, 3], "without": 1},
+            said(msg(model_info={}), *(msg(of=of, model_info={"fingerprint": "0" * 64}) for of in (2, 3))),
+            said(*(msg(of=of, model_info=info) for of, info in enumerate(infos, start=1))),
+            words,
+        )
+        for infos, words in (
+            (({"fingerprint": "0" * 64}, {}, {}), "nothing has asked for extensions"),
+            (({}, {"fingerprint": "0" * 64}, {}), "differ"),
+            (({}, {"fingerprint": "0" * 63}, {"fingerprint": "0" * 63}), "expected 64 digits"),
+        )
+    ],
     ("listed", {"of": 1}, said(msg(models=[{"name": "m", "phase": "ready"}])), said(msg(models={})), "got 1"),
     ("listed", {"of": 1}, said(msg(models=[])), said(msg(model_info={})), "expected one MSG entry with a list"),
     ("listed", {"of": 1}, said(msg(models=[])), said(msg(models=[{"name": "m"}])), "an object with name and phase"),
