@@ -52,8 +52,9 @@ class Backend(Protocol):
         """The events of the answer, those that arrive together as one list; never an `AnswerFailed`.
 
         With `request.given` those of the rest of an answer, which may be empty. With `reply.stream` those of the rest
-        of that stream, where this member can bring it. Closing the generator ends the call at the provider. Fills `reply`. Raises `CallFailedError`, also for an
-        answer that is empty or does not end, and `RequestError` for what it cannot express.
+        of that stream, where this member can bring it. Closing the generator ends the call at the provider. Fills
+        `reply`. Raises `CallFailedError`, also for an answer that is empty or does not end, and `RequestError` for
+        what it cannot express.
         """
 
     async def close(self) -> None:

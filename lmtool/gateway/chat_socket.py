@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -102,12 +102,12 @@ class ChatSocket:
 
     async def _stream(self, request: UnifiedRequest, reply: Reply) -> None:
         try:
+            reply.attempts_told = -1  # here is no header for them
             async with aclosing(reply.answer.events()) as events:
                 async for some in events:
                     for piece in reply.pieces(some):
                         await self._send(request, {"chunk": _chunk(piece)})
-            attempts = [asdict(attempt) for attempt in reply.answer.attempts]  # in HTTP a header has them
-            await self._send(request, {"chunk": _chunk(reply.end()) | {"attempts": attempts}})
+            await self._send(request, {"chunk": _chunk(reply.end())})
         except (ApiError, LmtoolError) as error:
             await self._send(request, {"error": error_body(error) | {"finish_reason": "error"}})
 

@@ -138,6 +138,14 @@ class PoolConfig:
     continue_by: Literal["prefill"] | None = None
     """How a member goes on with an answer of another one that broke off; None: it does not."""
 
+    @property
+    def summary(self) -> str:
+        """The pool in a line."""
+        line = f"{self.id}  {self.strategy}  {', '.join(member.id for member in self.members)}"
+        if self.continue_by is None:
+            return line
+        return f"{line}  continue: {self.continue_by} by {', '.join(one.id for one in filter(takes_prefill, self.members))}"
+
 
 @dataclass(frozen=True, slots=True)
 class GatewayConfig:

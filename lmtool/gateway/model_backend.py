@@ -156,4 +156,3 @@ def _tokens(generation: Generation, output: TokenOutput) -> tuple[ChunkToken, ..
 def _usage(generation: Generation) -> list[AnswerEvent]:
     usage = generation.usage()
     return [TokenUsage(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)]
-

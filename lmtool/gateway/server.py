@@ -162,6 +162,7 @@ async def _events(answer: PoolAnswer, reply: Reply) -> AsyncGenerator[list[Event
         async with aclosing(answer.events()) as events:
             async for some in events:
                 if pieces := list(reply.pieces(some)):
+                    reply.attempts_told = reply.attempts_told or len(answer.attempts)  # the head goes with the first
                     yield pieces
     except PoolFailedError as error:
         if answer.member is None:

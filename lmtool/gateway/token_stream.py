@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lmtool.errors import ConnectError, LmtoolError, TimeLimitError
 from lmtool.gateway.failures import outcome_of_error
@@ -73,8 +73,9 @@ class TokenStream:
         deadline: in the event loop's time. Raises `MemberLostError`, `TimeoutError`, `ApiError`.
         """
         step = self._step = self._step or asyncio.create_task(self._next())
+        waited: set[asyncio.Future[Any]] = {step, self._members.lost}
         async with asyncio.timeout_at(deadline):
-            await asyncio.wait({step, self._members.lost}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             if not step.done() and self._members.passed > self._taken:  # outputs from before the loss, on their way
                 await asyncio.wait({step})
         if not step.done():

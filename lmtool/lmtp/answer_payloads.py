@@ -20,7 +20,7 @@ from lmtool.lmtp.messages import (
     ServerMessage,
     UnknownMessage,
 )
-from lmtool.types import FinishReason, LoadProgress, NamedToken, TokenOutput, ToolCallPart, Usage
+from lmtool.types import FinishReason, LoadProgress, NamedToken, Seam, TokenOutput, ToolCallPart, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,6 +55,7 @@ def write_output(output: TokenOutput, *, extended: bool) -> bytes:
             output.warnings if extended and output.warnings else UNSET,
             UNSET if output.seed is None else output.seed,
             output.attempts or UNSET,
+            output.seam or UNSET,
         )
     )
 
@@ -72,6 +73,7 @@ class _WrittenEntry(msgspec.Struct, gc=False):
     warnings: tuple[str, ...] | UnsetType
     seed: int | UnsetType
     attempts: str | UnsetType
+    seam: Seam | UnsetType
 
 
 def _text_entry(stream_id: msgspec.Raw, output: TokenOutput) -> dict[str, object]:
@@ -94,6 +96,8 @@ def _text_entry(stream_id: msgspec.Raw, output: TokenOutput) -> dict[str, object
         ]
     if output.tool_calls:
         entry["tool_calls"] = output.tool_calls
+    if output.seam is not None:
+        entry["seam"] = output.seam
     return entry
 
 
@@ -159,6 +163,7 @@ class _Fields(msgspec.Struct, kw_only=True):
     tool_calls: tuple[ToolCallPart, ...] | None = None
     seed: int | None = None
     attempts: str = ""
+    seam: Seam | None = None
 
 
 class _Entry(_Fields, kw_only=True):
@@ -214,6 +219,7 @@ def _output(stream_id: str, entry: _Fields) -> TokenOutput:
         tool_calls=entry.tool_calls or (),
         seed=entry.seed,
         attempts=entry.attempts,
+        seam=entry.seam,
     )
 
 

@@ -236,6 +236,7 @@ def _renamed(output: TokenOutput, stream_id: StreamId) -> TokenOutput:
         output.error_hints,
         output.retry_after,
         output.attempts,
+        output.seam,
     )
 
 
