@@ -34,8 +34,8 @@ class Reply:
     model: str | None = None
     """The model that answered, as it names it."""
     stream: TokenStream | None = None
-    """Of one of our models: a member with the same fingerprint can go on with it. Whoever has it closes it."""
-    begun: bool = False
+    """Of one of our models, for a member with the same fingerprint to go on with; to be closed."""
+    must_resume: bool = False
     """Whether part of the answer was given out, so that it cannot begin anew."""
 
 
@@ -51,7 +51,7 @@ class Backend(Protocol):
     def answer(self, request: PoolRequest, reply: Reply) -> AsyncGenerator[list[AnswerEvent], None]:
         """The events of the answer, those that arrive together as one list; never an `AnswerFailed`.
 
-        With `request.given` those of the rest of an answer, which may be empty. With `reply.stream` those of the rest
+        With `request.prefill` those of the rest of an answer, which may be empty. With `reply.stream` those of the rest
         of that stream, where this member can bring it. Closing the generator ends the call at the provider. Fills
         `reply`. Raises `CallFailedError`, also for an answer that is empty or does not end, and `RequestError` for
         what it cannot express.

@@ -142,9 +142,8 @@ class PoolConfig:
     def summary(self) -> str:
         """The pool in a line."""
         line = f"{self.id}  {self.strategy}  {', '.join(member.id for member in self.members)}"
-        if self.continue_by is None:
-            return line
-        return f"{line}  continue: {self.continue_by} by {', '.join(one.id for one in filter(takes_prefill, self.members))}"
+        able = ", ".join(member.id for member in self.members if takes_prefill(member))
+        return line if self.continue_by is None else f"{line}  continue: {self.continue_by} by {able}"
 
 
 @dataclass(frozen=True, slots=True)

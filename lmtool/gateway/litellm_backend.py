@@ -58,19 +58,19 @@ class LitellmBackend:
     async def answer(self, request: PoolRequest, reply: Reply) -> AsyncGenerator[list[AnswerEvent], None]:
         """See `Backend.answer`."""
         litellm, answer = await asyncio.to_thread(import_litellm), ChatAnswer()
-        given = "" if request.given is None else request.given.text
-        if given and not self._takes_prefill(litellm):
+        prefill = "" if request.prefill is None else request.prefill.text
+        if prefill and not self._takes_prefill(litellm):
             raise CallFailedError(Outcome("refused", "has no prefill"))
-        rest = RestOfAnswer(given, trimmed=True, repeats=True)
+        rest = RestOfAnswer(prefill, trimmed=True, repeats=True)
         async with aclosing(self._parts(litellm, request)) as parts:
             async for value in parts:
                 events = list(openai_completions.read(value))
                 answer.add(events)
                 reply.ids = reply.ids or {"id": str(value.get("id"))}  # some of its streams have one for each part
                 reply.model = value.get("model")
-                if some := rest.events(events) if given else events:
+                if some := rest.events(events) if prefill else events:
                     yield some
-        if not answer.finished or (answer.empty and not given):
+        if not answer.finished or (answer.empty and not prefill):
             raise CallFailedError(EMPTY if answer.empty else INCOMPLETE)
 
     async def _parts(self, litellm: Any, request: PoolRequest) -> AsyncGenerator[dict[str, Any], None]:  # noqa: ANN401 # as `import_litellm`

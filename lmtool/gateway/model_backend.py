@@ -102,7 +102,7 @@ class ModelBackend:
             stream.go_on(served, self._config.model)
             return stream
         if stream is not None:
-            if reply.begun:
+            if reply.must_resume:
                 raise CallFailedError(OTHER_FINGERPRINT)
             await stream.close()
         reply.stream = TokenStream(served, self._call(request))

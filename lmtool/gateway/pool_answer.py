@@ -11,7 +11,7 @@ from lmtool.errors import RequestError
 from lmtool.gateway.backend import CallFailedError, Reply
 from lmtool.gateway.cache import StoredAnswer
 from lmtool.gateway.failures import Attempt, broken, gave_up
-from lmtool.gateway.given_answer import GivenAnswer, is_piece, is_reasoning, obstacle_to_prefill
+from lmtool.gateway.partial_answer import PartialAnswer, is_piece, is_reasoning, obstacle_to_prefill
 from lmtool.providers.answer_events import ChoiceFinished, TokenUsage
 from lmtool.providers.chat_answer import ChatAnswer, newer_usage
 from lmtool.providers.outcomes import CONTEXT_TOO_LONG
@@ -63,7 +63,7 @@ class PoolAnswer:
     """Of a finished answer, where its members have prices."""
     seams: list[Seam] = field(default_factory=list)
     """Each is there before the first event behind it is given out."""
-    given: GivenAnswer = field(default_factory=GivenAnswer)
+    partial: PartialAnswer = field(default_factory=PartialAnswer)
     """What the caller has got."""
     _way: _Way = "anew"
     _further_ways: list[_Way] = field(default_factory=list)
@@ -150,7 +150,7 @@ class PoolAnswer:
         waiting: list[AnswerEvent] = []
         if not member.backend.resumes:
             await self._release()
-        self.reply = Reply(stream=self.reply.stream, begun=self._cut is not None)
+        self.reply = Reply(stream=self.reply.stream, must_resume=self._cut is not None)
         self.usage, self._begun = TokenUsage(), False
         member.running += 1
         try:
@@ -162,11 +162,11 @@ class PoolAnswer:
                             continue
                         self._begin(number, began, probe=probe)
                     some, waiting = waiting, []
-                    self.given.add(some)
+                    self.partial.add(some)
                     yield some
             if not self._begun:  # an answer without a word is one
                 self._begin(number, began, probe=probe)
-            self.given.add(waiting)
+            self.partial.add(waiting)
             if waiting:
                 yield waiting
             outcome = OK
@@ -188,7 +188,7 @@ class PoolAnswer:
     @property
     def _request(self) -> PoolRequest:
         """What members are asked now."""
-        return replace(self.request, given=self.given.as_prefill) if self._way == "prefill" else self.request
+        return replace(self.request, prefill=self.partial.as_prefill) if self._way == "prefill" else self.request
 
     def _counted(self, events: Sequence[AnswerEvent]) -> list[AnswerEvent]:
         """The events, once their usage is taken. What was a prefill counts as generated, and not as prompt.
@@ -216,10 +216,10 @@ class PoolAnswer:
         if self._cut is None or before is None:
             self.pool.seconds.append(now - began)
             return
-        self._charge(before, TokenUsage(None, self.given.tokens - self._charged))
-        self._charged, self._cut = self.given.tokens, None
+        self._charge(before, TokenUsage(None, self.partial.tokens - self._charged))
+        self._charged, self._cut = self.partial.tokens, None
         if self._way == "prefill":
-            self.seams.append(Seam(len(self.given.text), before.id, self.member.id))
+            self.seams.append(Seam(len(self.partial.text), before.id, self.member.id))
 
     def _fail(self, number: int, outcome: Outcome, began: float, passes: Passes, *, probe: bool) -> None:
         """Record a failure: of the answer, if it had begun, else of the call alone."""
@@ -227,7 +227,7 @@ class PoolAnswer:
         member.health.record(outcome, now, probe=probe and not self._begun)
         if self._begun:
             self.attempts[-1] = Attempt(member.id, f"broke off: {outcome.words}", self.attempts[-1].ms)
-            obstacle = obstacle_to_prefill(self.request, self.given, member.config)
+            obstacle = obstacle_to_prefill(self.request, self.partial, member.config)
             self._cut = _Cut(member, outcome.words, obstacle)
             return
         self.attempts.append(Attempt(member.id, outcome.words, _ms(now - began)))
@@ -248,7 +248,7 @@ class PoolAnswer:
             self.cost = cost + (self.cost or 0.0)
 
     def _record_latency(self, number: int, began: float, tokens: int | None) -> None:
-        if tokens := tokens or self.given.pieces:
+        if tokens := tokens or self.partial.pieces:
             seconds = (self.pool.clock() - began) / tokens
             self.pool.record_latency(number, seconds, stream=self.request.chat.stream)
 
@@ -258,12 +258,12 @@ class PoolAnswer:
         """Look for ways to go on with an answer that broke off; its last events where nothing of it is missing."""
         stream = self.reply.stream
         if stream is not None:
-            self.given.tokens = self._prefilled + stream.tokens
+            self.partial.tokens = self._prefilled + stream.tokens
         self._further_ways = [] if stream is None else ["tokens"]
         if not self._may_prefill:
             return None
         limit = self.request.chat.parameters.get("maxTokens")
-        if self.given.finish_reasons or (isinstance(limit, int) and self.given.tokens >= limit):
+        if self.partial.finish_reasons or (isinstance(limit, int) and self.partial.tokens >= limit):
             return self._complete()
         self._further_ways.append("prefill")
         return None
@@ -276,9 +276,9 @@ class PoolAnswer:
     def _complete(self) -> list[AnswerEvent]:
         """End an answer whose end alone was lost."""
         assert self._cut is not None
-        self.usage = replace(self.usage, completion_tokens=self.given.tokens)
-        self._charge(self._cut.member, replace(self.usage, completion_tokens=self.given.tokens - self._charged))
-        return [] if self.given.finish_reasons else [ChoiceFinished(0, "length")]
+        self.usage = replace(self.usage, completion_tokens=self.partial.tokens)
+        self._charge(self._cut.member, replace(self.usage, completion_tokens=self.partial.tokens - self._charged))
+        return [] if self.partial.finish_reasons else [ChoiceFinished(0, "length")]
 
     async def _next_way(self, step: GiveUp | None = None) -> Passes:
         """The members that may go on, as there is no other one in the way before.
@@ -300,7 +300,7 @@ class PoolAnswer:
         assert self._cut is not None
         wanted = self.pool.config.continue_by is not None
         why = (self._cut.obstacle or "no other model did so") if wanted else ""
-        error = broken(self._cut.member.id, self._cut.reason, self.given.pieces, why)
+        error = broken(self._cut.member.id, self._cut.reason, self.partial.pieces, why)
         error.attempts = self.attempts
         return error
 
@@ -311,7 +311,7 @@ class PoolAnswer:
     async def _prefilling(self) -> list[int]:
         """Members that go on with a text; the others are named in the attempts."""
         await self._release()
-        self._prefilled, found = self.given.tokens, []
+        self._prefilled, found = self.partial.tokens, []
         for at in self.able:
             member = self.pool.members[at]
             lacking = member.backend.lacks(self._request)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lmtool.gateway.pool_request import GivenText
+from lmtool.gateway.pool_request import Prefill
 from lmtool.providers.answer_events import ChoiceFinished, TextDelta, ToolCallDelta
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _FORMATS = frozenset({"response_format", "output_config"})
 
 
 @dataclass(slots=True)
-class GivenAnswer:
+class PartialAnswer:
     """The part of an answer that was given out."""
 
     pieces: int = 0
@@ -40,9 +40,9 @@ class GivenAnswer:
         return "".join(self.texts)
 
     @property
-    def as_prefill(self) -> GivenText:
+    def as_prefill(self) -> Prefill:
         """What a member is to go on with."""
-        return GivenText(self.text, self.tokens)
+        return Prefill(self.text, self.tokens)
 
     def add(self, events: Sequence[AnswerEvent]) -> None:
         """Take what is given out now."""
@@ -75,7 +75,7 @@ def is_reasoning(event: AnswerEvent) -> bool:
     return isinstance(event, TextDelta) and event.kind == "reasoning"
 
 
-def obstacle_to_prefill(request: PoolRequest, given: GivenAnswer, member: MemberConfig) -> str:
+def obstacle_to_prefill(request: PoolRequest, partial: PartialAnswer, member: MemberConfig) -> str:
     """Why nobody can go on by prefill with what this member has given out, for a sentence; empty where nothing does.
 
     Wherever the rest could be wrong it is not asked for.
@@ -83,12 +83,12 @@ def obstacle_to_prefill(request: PoolRequest, given: GivenAnswer, member: Member
     chat = request.of(member)
     stops = chat.parameters.get("stop")
     reasons = {
-        "it has a tool call": given.has_calls,
+        "it has a tool call": partial.has_calls,
         "it must have a tool call": chat.tool_choice in ("required", "named"),
         "it has a form to keep": request.constraint is not None or bool(_FORMATS & chat.parameters.keys()),
-        "it follows reasoning that no other model knows": given.has_reasoning,
+        "it follows reasoning that no other model knows": partial.has_reasoning,
         "it has several choices": chat.parameters.get("n", 1) != 1,
-        "a stop string may have begun": _may_stop(given.text, stops if isinstance(stops, list | tuple) else ()),
+        "a stop string may have begun": _may_stop(partial.text, stops if isinstance(stops, list | tuple) else ()),
     }
     return next((reason for reason, applies in reasons.items() if applies), "")
 
