@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, cast
 from lmtool.constraint import constraint_from
 from lmtool.errors import UsageError
 from lmtool.evergreen.actions import action as action  # noqa: PLC0414  # for `lmtool.action`
+from lmtool.sampling_parameters import check_deadline
 from lmtool.streams import error_of, stream
 from lmtool.types import (
     ChatMessage,
@@ -43,7 +44,7 @@ CHAT_TOKENS = 512
 
 
 class Sampling(TypedDict, total=False):
-    """Keyword arguments of `generate` and `chat`: the fields of `SamplingParams`, which describes them."""
+    """Keyword arguments of `generate` and `chat`: `deadline`, and the fields of `SamplingParams`, which says more."""
 
     max_tokens: int
     temperature: float
@@ -61,6 +62,7 @@ class Sampling(TypedDict, total=False):
     ignore_eos: bool
     top_logprobs: int
     logprobs_mode: LogprobsMode
+    deadline: float | None
 
 
 class EngineOptions(TypedDict, total=False):
@@ -86,10 +88,7 @@ class EngineOptions(TypedDict, total=False):
 
 
 class Model:
-    """One model, wherever it runs. Get one from `connect` or `load`; belongs to the event loop it came from.
-
-    Any number of calls may run at once; they share the model's batch.
-    """
+    """One model, wherever it runs, by `connect` or `load`: any number of calls at once, in the loop it came from."""
 
     def __init__(self, model: TokenModel, name: str | None = None) -> None:
         """Wrap a token model. name: which of several served ones."""
@@ -110,10 +109,11 @@ class Model:
 
         prompt: text, token ids, or messages. text: whether outputs carry the text they complete; by default where the
         prompt is not token ids. constraint: what the whole text must match, such as `{"regex": "[a-z]+"}` (GEN-13).
-        priority: lower begins first while streams wait. Raises at once `TypeError` for an unknown parameter and
-        `ConstraintError`, and while streaming the error that ends the stream: `RequestError` or a subclass,
-        `ConnectError`, `ServerError`.
+        priority: lower begins first while streams wait. deadline: seconds from now to the stream's end. Raises at once
+        `TypeError` for an unknown parameter, `ConstraintError` and `RequestError`, and while streaming the error that
+        ends the stream: `RequestError` or a subclass, `ConnectError`, `ServerError`, `TimeLimitError`.
         """
+        deadline = check_deadline(sampling.pop("deadline", None))
         request = GenerateRequest(
             stream_id=next(self._stream_ids),
             prompt=as_prompt(prompt),
@@ -122,6 +122,7 @@ class Model:
             text=_wants_text(prompt) if text is None else text,
             constraint=constraint_from(constraint) if isinstance(constraint, Mapping) else constraint,
             priority=priority,
+            deadline=deadline,
         )
         return self._stream(request)
 
@@ -150,10 +151,11 @@ class Model:
         *,
         top_logprobs: int | None = None,
         text: bool | None = None,
+        deadline: float | None = None,
     ) -> list[TokenOutput]:
         """The log-probability of each token of `scored`, in nats, given the prompt and the scored tokens before it.
 
-        top_logprobs: how many alternatives to tell for each; None tells none. Raises what `generate` raises.
+        top_logprobs: how many alternatives to tell for each; None tells none. deadline, and what is raised: `generate`.
         """
         request = ScoreRequest(
             stream_id=next(self._stream_ids),
@@ -162,6 +164,7 @@ class Model:
             model=self._name,
             top_logprobs=top_logprobs,
             text=_wants_text(scored) if text is None else text,
+            deadline=check_deadline(deadline),
         )
         return [output async for output in self._stream(request) if output.token is not None]
 
@@ -381,18 +384,13 @@ def as_sampling(keywords: Mapping[str, Any]) -> SamplingParams:
             near = difflib.get_close_matches(name, names, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
             raise TypeError(f"{name!r} is no sampling parameter; {hint}")
-    values = dict(keywords)
-    stop = values.get("stop", ())
-    values["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
-    values["stop_token_ids"] = tuple(values.get("stop_token_ids", ()))
-    return SamplingParams(**values)
+    stop, ids = keywords.get("stop", ()), tuple(keywords.get("stop_token_ids", ()))
+    stops = (stop,) if isinstance(stop, str) else tuple(stop)
+    return SamplingParams(**{**keywords, "stop": stops, "stop_token_ids": ids})
 
 
 def as_error(output: TokenOutput) -> LmtoolError:
-    """The exception for an output that ends its stream with an error; `ServerError` without an error code.
-
-    Servers send codes to a client that has used an extension (text, `stop`, ...) or has asked for `info`.
-    """
+    """The exception for an output that ends its stream with an error; `ServerError` where the server told no code."""
     return error_of(output)
 
 

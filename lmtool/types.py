@@ -202,6 +202,11 @@ class GenerateRequest:
     """
     chat: ChatOptions | None = None
     """For models that give text and no ids, see `ModelInfo.text_only`; None: all of `sampling` counts."""
+    deadline: float | None = None
+    """Seconds from the request's arrival after which the stream ends with the error `timeout`; None: never.
+
+    Kept by who takes the request in, see `lmtool.streams.Deadlines`; models know nothing of it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +222,8 @@ class ScoreRequest:
     """None sends no alternatives at all (LMTP's SCORE); otherwise as in `SamplingParams`."""
     text: bool = False
     """Each output also carries the text it completes."""
+    deadline: float | None = None
+    """As of a `GenerateRequest`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,9 +308,11 @@ class TokenOutput:
     seed: int | None = None
     """On the first event of a stream with `GenerateRequest.resumable`: its own seed, or the one that was drawn."""
     error_hints: tuple[str, ...] = field(default=(), compare=False)
-    """What to do next as it stands in `error`, where the error was made in this process."""
+    """`LmtoolError.hints` of `error`, with which its sentence ends; as far as they are known."""
+    retryable: bool | None = field(default=None, compare=False)
+    """`LmtoolError.retryable` of `error`; None: what its code says."""
     retry_after: int = field(default=0, compare=False)
-    """`LmtoolError.retry_after` of `error`, in seconds, where the error was made in this process."""
+    """`LmtoolError.retry_after` of `error`, in seconds."""
     attempts: str = ""
     """On the last event of a pool's stream: every member called for it, as `main timeout 1200ms, backup ok 86ms`."""
     seam: Seam | None = None

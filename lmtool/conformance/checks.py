@@ -45,8 +45,12 @@ def failure(
     mentions: str = "",
     code: Sequence[str] = (),
     coded: bool | None = None,
+    retryable: bool | None = None,
 ) -> _Problems:
-    """The stream ends with one TOKEN entry whose `error` is a text (that holds `mentions`); code: its `error_code`."""
+    """The stream ends with one TOKEN entry whose `error` is a text (that holds `mentions`); code: its `error_code`.
+
+    coded: whether there is one at all; where there is not, neither is what belongs to it. retryable: what EXT-7 says.
+    """
     failed = [entry for entry in log.entries(of, at) if entry.get("error") is not None]
     if len(failed) != 1:
         yield f"stream {of}: expected one TOKEN entry with an error, got {len(failed)}{msg_refusal(log, of, at)}"
@@ -56,6 +60,25 @@ def failure(
         yield f"stream {of}: error_code is {failed[0].get('error_code')!r}; expected {' or '.join(code)}"
     if coded is not None and ("error_code" in failed[0]) != coded:
         yield f"stream {of}: error_code is {'missing' if coded else 'there unasked'}: {short(failed[0])}"
+    if coded is False and (unasked := sorted(_DETAILS & failed[0].keys())):
+        yield f"stream {of}: {unasked[0]} is there unasked: {short(failed[0])}"
+    if retryable is not None:
+        yield from _details(f"stream {of}", failed[0], retryable=retryable)
+
+
+_DETAILS = {"retryable", "retry_after", "hints"}
+
+
+def _details(whose: str, entry: Mapping[str, object], *, retryable: bool) -> _Problems:
+    """What is wrong with the parts of an error that EXT-7 names."""
+    if entry.get("retryable") is not retryable:
+        yield f"{whose}: retryable is {short(entry.get('retryable'))}; expected {str(retryable).lower()}"
+    seconds = entry.get("retry_after", 1)
+    if not isinstance(seconds, int) or isinstance(seconds, bool) or seconds < 1:
+        yield f"{whose}: retry_after is {short(seconds)}; expected whole seconds, or nothing"
+    hints = entry.get("hints", [""])
+    if not isinstance(hints, list) or not hints or not all(isinstance(hint, str) for hint in hints):
+        yield f"{whose}: hints is {short(hints)}; expected a list of sentences, or nothing"
 
 
 def refusal(log: Transcript, *, of: object, at: str = "a", mentions: str = "", count: int = 1) -> _Problems:

@@ -14,6 +14,7 @@ from lmtool.errors import (
     RequestError,
     ServerError,
     kind_of,
+    rebuilt,
 )
 from lmtool.lmtp.client_session import BrokenFrame, ClientSession, StreamsAdvanced
 from lmtool.lmtp.endpoint import CommandEndpoint
@@ -377,4 +378,5 @@ def _error(event: RequestFailed) -> LmtoolError:
     """The error of a request; a `RequestError` keeps its kind, another failure is the server's."""
     kind = kind_of(event.error_code)
     kept = issubclass(kind, RequestError | ConnectError | AccessDeniedError)
-    return (kind if kept else ServerError)(event.error)
+    kind, again, seconds = kind if kept else ServerError, event.retryable, event.retry_after
+    return rebuilt(kind, event.error, event.hints, retryable=again, retry_after=seconds)

@@ -201,7 +201,18 @@ class ClientSession:
             self._requests.discard(key or "")
             return message
         code = message.error_code or RequestError.code
-        return self._advance((TokenOutput(key, error=message.error, error_code=code),))
+        return self._advance(
+            (
+                TokenOutput(
+                    key,
+                    error=message.error,
+                    error_code=code,
+                    error_hints=message.hints,
+                    retryable=message.retryable,
+                    retry_after=message.retry_after,
+                ),
+            )
+        )
 
     def _learn(self, *, speaks: bool) -> None:
         self.extended = self.extended or speaks
@@ -210,7 +221,7 @@ class ClientSession:
     def lost(self, error: LmtoolError) -> list[ClientEvent]:
         """End every stream and request, because the connection is gone."""
         outputs = tuple(failure(key, error) for key in self._streams)
-        failed: list[ClientEvent] = [RequestFailed(key, error.sentence, error.code) for key in self._requests]
+        failed: list[ClientEvent] = [RequestFailed.of(key, error) for key in self._requests]
         self._requests.clear()
         advanced = self._advance(outputs)
         return [advanced, *failed] if advanced else failed
@@ -234,6 +245,7 @@ def _renamed(output: TokenOutput, stream_id: StreamId) -> TokenOutput:
         output.tool_calls,
         output.seed,
         output.error_hints,
+        output.retryable,
         output.retry_after,
         output.attempts,
         output.seam,

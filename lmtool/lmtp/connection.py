@@ -16,7 +16,7 @@ from lmtool.lmtp.messages import Cancel, Generate, ModelInfoRequest, ModelsReque
 from lmtool.lmtp.request_log import RequestLog, StreamRecord
 from lmtool.lmtp.server_session import ServerSession, parse
 from lmtool.prompt_limits import limits_of
-from lmtool.streams import failure
+from lmtool.streams import Deadlines, failure
 from lmtool.subprocesses.offload import is_long, run_in_subprocess
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ class Connection:
         self._catalogue, self._control, self._log, self._tap = plugs.catalogue, plugs.control, plugs.log, plugs.tap
         self._session = ServerSession(plugs.config)
         self._handles: dict[StreamId, StreamHandle] = {}
+        self._deadlines = Deadlines()
         self._records: dict[StreamId, StreamRecord] = {}
         self._progress_subscriptions: dict[StreamId, Unsubscribe] = {}
         self._answers: set[asyncio.Task[None]] = set()
@@ -130,6 +131,7 @@ class Connection:
             self._subscribe(str(stream_id), message.request.model)
         handle = self._model.submit(message.request, self._sink)
         self._handles[stream_id] = handle
+        self._deadlines.start(message.request, handle)
         if self._paused:
             handle.pause()
 
@@ -224,7 +226,7 @@ class Connection:
         """Queue one step's outputs for this client."""
         if self._closed:
             return
-        now = time.perf_counter()
+        outputs, now = self._deadlines.apply(outputs), time.perf_counter()
         for output in outputs:
             record = self._records.get(output.stream_id)
             if record is not None:
@@ -238,6 +240,7 @@ class Connection:
 
     def _end(self, stream_id: StreamId) -> None:
         self._records.pop(stream_id, None)
+        self._deadlines.forget(stream_id)
         self._unsubscribe(stream_id)
         handle = self._handles.pop(stream_id, None)
         if handle is not None:
@@ -334,6 +337,7 @@ class Connection:
         for record in self._records.values():
             self._log(record.log(now, end="left"))
         self._records.clear()
+        self._deadlines.close()
         for handle in list(self._handles.values()):
             handle.cancel()
         self._handles.clear()

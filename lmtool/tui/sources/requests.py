@@ -12,7 +12,7 @@ from lmtool.errors import ConnectError, LmtoolError, RequestError, TimeLimitErro
 from lmtool.lmtp import model_info
 from lmtool.lmtp.client_connection import SILENCE, ClientConnection, RemoteStream
 from lmtool.lmtp.endpoint import SocketEndpoint, parse
-from lmtool.prompt_parameters import split_prompt
+from lmtool.prompt_parameters import apart, split_prompt
 from lmtool.sampling_parameters import PROMPT_MAX_TOKENS
 from lmtool.trace.connection_tap import FrameTap
 from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest, ModelInfo, SamplingParams, ScoreRequest
@@ -57,7 +57,8 @@ def parse_prompt(line: str, defaults: SamplingParams | None = None) -> GenerateR
     """
     typed = split_prompt(line)
     base = defaults or SamplingParams(max_tokens=PROMPT_MAX_TOKENS, top_logprobs=TOP_LOGPROBS)
-    return GenerateRequest(0, typed.text, replace(base, **typed.values))
+    sampling, deadline = apart(typed.values)
+    return GenerateRequest(0, typed.text, replace(base, **sampling), deadline=deadline)
 
 
 def parse_score(line: str) -> TextToScore:
