@@ -6,8 +6,6 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from lmtool.errors import RequestError
-from lmtool.gateway.pool_answer import PoolAnswer
 from lmtool.routing.prefixes import PrefixTable
 from lmtool.routing.strategies import STRATEGIES, Candidate, LeastLatency
 from lmtool.types import ChatPrompt
@@ -62,22 +60,6 @@ class Pool:
     def id(self) -> str:
         """Its name."""
         return self.config.id
-
-    def answer(self, request: PoolRequest) -> PoolAnswer:
-        """The answer to a request, which nothing has been called for yet.
-
-        Raises `RequestError` where no member can do what is asked.
-        """
-        lacking = [
-            member.backend.lacks(request) if request.of(member.config).messages else ("messages of its own",)
-            for member in self.members
-        ]
-        able = [at for at, one in enumerate(lacking) if not one]
-        if not able:
-            parts = [f"{member.id} has no {', '.join(one)}" for member, one in zip(self.members, lacking, strict=True)]
-            raise RequestError(f"no model of the pool {self.id} can do this: {'; '.join(parts)}")
-        self.requests += 1
-        return PoolAnswer(self, request, able)
 
     def order(self, request: PoolRequest, available: Sequence[int], now: float) -> list[int]:
         """Members in the order in which to try them."""

@@ -336,6 +336,23 @@ class PoolAnswer:
         return sorted(ordered, key=lambda at: self.pool.members[at] is cut)
 
 
+def begin_answer(pool: Pool, request: PoolRequest) -> PoolAnswer:
+    """The answer to a request, which nothing has been called for yet.
+
+    Raises `RequestError` where no member can do what is asked.
+    """
+    lacking = [
+        member.backend.lacks(request) if request.of(member.config).messages else ("messages of its own",)
+        for member in pool.members
+    ]
+    able = [at for at, one in enumerate(lacking) if not one]
+    if not able:
+        parts = [f"{member.id} has no {', '.join(one)}" for member, one in zip(pool.members, lacking, strict=True)]
+        raise RequestError(f"no model of the pool {pool.id} can do this: {'; '.join(parts)}")
+    pool.requests += 1
+    return PoolAnswer(pool, request, able)
+
+
 def _moved(usage: TokenUsage, tokens: int) -> TokenUsage:
     """The counts of an answer whose first tokens were counted as part of its prompt."""
     prompt, completion = usage.prompt_tokens, usage.completion_tokens

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast, get_args
 
 from lmtool.errors import LmtoolError, ServerError
 from lmtool.gateway.failures import PoolFailedError
+from lmtool.gateway.pool_answer import begin_answer
 from lmtool.gateway.pool_request import from_stream
 from lmtool.gateway.unified_replies import attempts_header
 from lmtool.providers.answer_events import ChoiceFinished, TextDelta, ToolCallDelta
@@ -74,7 +75,7 @@ class PoolStream:
 
     async def _stream(self, pool: Pool, request: GenerateRequest | ScoreRequest) -> TokenOutput:
         """Pass the outputs on; return the last one. Raises `LmtoolError`."""
-        answer = pool.answer(from_stream(request))
+        answer = begin_answer(pool, from_stream(request))
         noted = current_answers.get()
         if noted is not None:
             noted.append(answer)

@@ -17,6 +17,7 @@ from lmtool.errors import LmtoolError
 from lmtool.gateway import other_apis
 from lmtool.gateway.chat_socket import ChatSocket
 from lmtool.gateway.failures import PoolFailedError
+from lmtool.gateway.pool_answer import begin_answer
 from lmtool.gateway.pool_stream import current_answers
 from lmtool.gateway.unified_replies import Reply, attempts_header, error_body
 from lmtool.gateway.unified_requests import read
@@ -121,7 +122,7 @@ class GatewayServer:
     async def _chat(self, request: Request) -> Response:
         pool = self._pools.need_pool(request.path_params["pool"])
         _, asked = read(await read_body(request), pool.config)
-        answer = pool.answer(asked)
+        answer = begin_answer(pool, asked)
         reply = Reply(answer)
         if asked.chat.stream:
             stream = await EventStream(_events(answer, reply), failed=error_body).start(request.receive)
