@@ -277,6 +277,11 @@ class Connection:
         await self._roomy.wait()
 
     @property
+    def extended(self) -> bool:
+        """Whether the client knows the extensions (EXT-2)."""
+        return self._session.extended
+
+    @property
     def streams(self) -> int:
         """Streams that have not ended."""
         return len(self._records)
@@ -321,7 +326,9 @@ class Connection:
         self._refusal = error
 
     def fail(self, error: LmtoolError) -> None:
-        """End all streams with an error, which is sent like any other."""
+        """End all streams with an error, which is sent like any other; none are left once it is closed."""
+        if self._closed:
+            return
         now = time.perf_counter()
         for stream_id in self._session.fail_streams(error):
             self._log(self._records[stream_id].log(now, error=error.message))
