@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from lmtool.seam import Seam
 
 StreamId: TypeAlias = Hashable
 """Names a stream within its sink. Chosen by whoever submits the request; opaque to everyone else."""
@@ -260,18 +263,6 @@ class ToolCallPart:
     name: str | None = None
     arguments: str = ""
     """More of the arguments' JSON text."""
-
-
-@dataclass(frozen=True, slots=True)
-class Seam:
-    """Where another model of a pool went on with an answer that broke off."""
-
-    at: int
-    """Characters (code points) of the answer's text before it."""
-    before: str
-    """The member of the pool whose text ends there."""
-    after: str
-    """The member whose text begins there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from lmtool.providers.chat_answer import ChatAnswer, newer_usage
 from lmtool.providers.outcomes import CONTEXT_TOO_LONG
 from lmtool.routing.outcomes import OK, Outcome
 from lmtool.routing.passes import GiveUp, Passes, Wait
-from lmtool.types import Seam
+from lmtool.seam import Seam
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence

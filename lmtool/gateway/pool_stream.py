@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from lmtool.gateway.pool_answer import PoolAnswer
     from lmtool.interfaces import Sink
     from lmtool.providers.answer_events import AnswerEvent, ChunkToken, Piece
-    from lmtool.types import GenerateRequest, ScoreRequest, Seam, StreamId
+    from lmtool.seam import Seam
+    from lmtool.types import GenerateRequest, ScoreRequest, StreamId
 
 current_answers: ContextVar[list[PoolAnswer] | None] = ContextVar("current_answers", default=None)
 """Where the answers of the HTTP request that is being served are noted, for its headers."""

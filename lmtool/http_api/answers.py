@@ -12,7 +12,8 @@ from lmtool.types import ToolCall, Usage
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lmtool.types import Seam, TokenOutput
+    from lmtool.seam import Seam
+    from lmtool.types import TokenOutput
 
 
 @dataclass(slots=True)

@@ -20,7 +20,8 @@ from lmtool.lmtp.messages import (
     ServerMessage,
     UnknownMessage,
 )
-from lmtool.types import FinishReason, LoadProgress, NamedToken, Seam, TokenOutput, ToolCallPart, Usage
+from lmtool.seam import Seam  # noqa: TC001  # msgspec reads the annotation
+from lmtool.types import FinishReason, LoadProgress, NamedToken, TokenOutput, ToolCallPart, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

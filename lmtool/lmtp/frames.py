@@ -13,7 +13,7 @@ import msgspec
 
 from lmtool.lmtp import json_text
 from lmtool.lmtp.json_text import JsonTextError
-from lmtool.types import Seam  # noqa: TC001  # msgspec reads the annotation
+from lmtool.seam import Seam  # noqa: TC001  # msgspec reads the annotation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from lmtool.providers.answer_events import AnswerEvent, Api
     from lmtool.providers.body_parts import Form
-    from lmtool.types import Seam
+    from lmtool.seam import Seam
 
 LARGEST_PART = 2**26
 """Bytes of one event, one line or a whole answer; what is longer is not read."""

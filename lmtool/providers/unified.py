@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lmtool.providers.answer_events import AnswerFailed, ChoiceFinished, TextDelta, TokenUsage
 from lmtool.providers.json_values import count_of, list_of, object_of, text_of
-from lmtool.types import Seam
+from lmtool.seam import Seam
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,9 +27,7 @@ def attempts_line(attempts: object) -> str:
 
 def read_seam(value: Mapping[str, object]) -> Seam | None:
     """Where another member of the pool went on, in the first event behind that, in any of the gateway's APIs."""
-    seam = object_of(value.get("seam"))
-    at = count_of(seam.get("at"))
-    return None if at is None else Seam(at, text_of(seam.get("before")), text_of(seam.get("after")))
+    return Seam.read(value.get("seam"))
 
 
 def read(value: Mapping[str, object]) -> Iterator[AnswerEvent]:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from lmtool.providers.answer_events import Api
     from lmtool.providers.body_parts import Form
+    from lmtool.seam import Seam
     from lmtool.trace.node_tree import ActionNodes
-    from lmtool.types import Seam
 
 Kind: TypeAlias = Literal["GEN", "SCORE", "CHAT", "TEXT", "ACT", ""]
 """LMTP's two commands; HTTP requests that continue a conversation or a text; Evergreen's actions; empty: nothing is

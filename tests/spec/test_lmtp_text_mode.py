@@ -72,7 +72,8 @@ async def test_seams():
     from dataclasses import replace
 
     from lmtool.lmtp import answer_payloads
-    from lmtool.types import NamedToken, Seam, TokenOutput, Usage
+    from lmtool.seam import Seam
+    from lmtool.types import NamedToken, TokenOutput, Usage
 
     seam = {"at": 10, "before": "main", "after": "backup"}
     plain = TokenOutput("1", text="time", seam=Seam(10, "main", "backup"))
