@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import msgspec
@@ -18,6 +19,8 @@ from lmtool.lmtp.messages import (
     Progress,
     RequestFailed,
     ServerMessage,
+    System,
+    SystemMessage,
     UnknownMessage,
 )
 from lmtool.seam import Seam  # noqa: TC001  # msgspec reads the annotation
@@ -106,7 +109,9 @@ def _text_entry(stream_id: msgspec.Raw, output: TokenOutput) -> dict[str, object
     return entry
 
 
-def write_message(message: ModelInfoAnswer | ModelsAnswer | RequestFailed | Progress | FieldsIgnored) -> bytes:
+def write_message(
+    message: ModelInfoAnswer | ModelsAnswer | RequestFailed | Progress | System | FieldsIgnored,
+) -> bytes:
     """One entry of a MSG list."""
     stream_id = msgspec.Raw((message.stream_id or "null").encode())
     match message:
@@ -119,6 +124,9 @@ def write_message(message: ModelInfoAnswer | ModelsAnswer | RequestFailed | Prog
             return json_text.dump({"stream_id": stream_id, "models": message.models})
         case Progress():
             return json_text.dump({"stream_id": stream_id, "progress": message.progress})
+        case System():
+            fields = {name: value for name, value in asdict(message.system).items() if value is not None}
+            return json_text.dump({"stream_id": stream_id, "system": fields})
         case FieldsIgnored():
             return json_text.dump({"stream_id": stream_id, "ignored": message.fields})
 
@@ -325,6 +333,9 @@ def _information(stream_id: str, entry: Mapping[str, object]) -> ServerMessage |
         case {"progress": value}:
             with contextlib.suppress(msgspec.ValidationError):
                 return Progress(stream_id, msgspec.convert(value, LoadProgress))
+        case {"system": value}:
+            with contextlib.suppress(msgspec.ValidationError):
+                return System(stream_id, msgspec.convert(value, SystemMessage))
         case {"ignored": value}:
             return FieldsIgnored(stream_id, tuple(map(str, value)) if isinstance(value, list) else ())
     return None

@@ -16,9 +16,11 @@ from lmtool.errors import (
     kind_of,
     rebuilt,
 )
+from lmtool.interfaces import QueuePlace
 from lmtool.lmtp.client_session import BrokenFrame, ClientSession, StreamsAdvanced
 from lmtool.lmtp.endpoint import CommandEndpoint
-from lmtool.lmtp.messages import FieldsIgnored, ModelInfoAnswer, ModelsAnswer, Progress, RequestFailed
+from lmtool.lmtp.messages import FieldsIgnored, ModelInfoAnswer, ModelsAnswer, Progress, RequestFailed, System
+from lmtool.lmtp.remote_stream import RemoteStream
 from lmtool.lmtp.transport import open_transport
 from lmtool.streams import DeferredHandle, refuse
 from lmtool.types import TokenOutput
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from lmtool.lmtp.client_session import ClientEvent
     from lmtool.lmtp.endpoint import Endpoint
     from lmtool.lmtp.keepalive import PingLimits
+    from lmtool.lmtp.messages import SystemMessage
     from lmtool.lmtp.transport import Transport
     from lmtool.types import GenerateRequest, LoadProgress, ScoreRequest
 
@@ -42,56 +45,8 @@ SILENCE = 5.0
 """Seconds without an answer to MODEL_INFO after which a server is taken for LMQL's, which may never give one."""
 
 
-class RemoteStream:
-    """The handle on one stream of a server.
-
-    The wire has no way to pause one stream of several, so a paused stream's outputs are buffered here: at most as many
-    as the request allows tokens. Its neighbours go on.
-    """
-
-    __slots__ = ("_buffer", "_link", "_paused", "ended", "key", "request", "sink")
-
-    def __init__(self, link: ClientConnection, key: str, request: GenerateRequest | ScoreRequest, sink: Sink) -> None:
-        self._link = link
-        self.key = key
-        """The stream's id on the wire."""
-        self.request = request
-        self.sink = sink
-        self.ended = False
-        """Whether the last output was handed over, or is about to be."""
-        self._paused = False
-        self._buffer: list[TokenOutput] = []
-
-    def cancel(self) -> None:
-        """End the stream here at once, and at the server when the message gets there."""
-        if not self.ended:
-            self.ended = True
-            self._buffer.clear()
-            self._link.cancel(self)
-
-    def pause(self) -> None:
-        """Buffer outputs until `resume`."""
-        self._paused = True
-
-    def resume(self) -> None:
-        """Hand over buffered outputs, in the loop's next turn, and go on."""
-        self._paused = False
-        if self._buffer:
-            self._link.loop.call_soon(self._release)
-
-    def _release(self) -> None:
-        if self._buffer and not self._paused:
-            outputs, self._buffer = self._buffer, []
-            self.ended = outputs[-1].last
-            self.sink(outputs)
-
-    def buffers(self, output: TokenOutput) -> bool:
-        """Buffer an output while paused, and until earlier ones were handed over; return whether it was buffered."""
-        if self._paused or self._buffer:
-            self._buffer.append(output)
-            return True
-        self.ended = output.last
-        return False
+OFFER_SECONDS = 1.0
+"""How long a request that only offers something, `resumable`, waits for that answer."""
 
 
 class ClientConnection:
@@ -105,6 +60,7 @@ class ClientConnection:
         on_frame: OnFrame | None = None,
         on_progress: Callable[[LoadProgress], None] | None = None,
         on_ignored: Callable[[tuple[str, ...]], None] | None = None,
+        on_system: Callable[[SystemMessage], None] | None = None,
         extended: bool = False,
         after: ClientConnection | None = None,
         pings: PingLimits | None = None,
@@ -117,6 +73,8 @@ class ClientConnection:
         self._on_frame = on_frame
         self._on_progress = on_progress
         self._on_ignored = on_ignored
+        self._on_system = on_system
+        self._asks_progress = on_progress is not None or on_system is not None
         self.loop = asyncio.get_running_loop()
         self._session = ClientSession(extended=extended)
         self._streams: dict[str, RemoteStream] = {}
@@ -139,8 +97,13 @@ class ClientConnection:
         self._probe: asyncio.Task[None] | None = None
 
     @property
+    def extended(self) -> bool:
+        """Whether the server is known to speak the extensions."""
+        return self._session.extended
+
+    @property
     def plain(self) -> bool:
-        """Whether the server is known not to speak the extensions."""
+        """Whether the server is known not to speak them."""
         return self._session.plain
 
     async def opened(self) -> None:
@@ -177,9 +140,20 @@ class ClientConnection:
             return self._begin(request, sink)
         handle = DeferredHandle(request.stream_id, sink)
         self._deciding.append((handle, request, sink))
+        if self._session.only_offers(request):
+            self.loop.call_later(OFFER_SECONDS, self._send_undecided, handle)
         if self._probe is None:
             self._probe = self.loop.create_task(self._probe_dialect(request.model))
         return handle
+
+    def _send_undecided(self, handle: DeferredHandle) -> None:
+        """Begin a stream without what it offers, if nothing is known of the server yet."""
+        for entry in [entry for entry in self._deciding if entry[0] is handle]:
+            if not self._opened.done():
+                self.loop.call_later(OFFER_SECONDS, self._send_undecided, handle)
+                return
+            self._deciding.remove(entry)
+            handle.start(partial(self._begin, *entry[1:]))
 
     def _begin(self, request: Request, sink: Sink) -> StreamHandle:
         ending = self._session.ending(request)
@@ -188,7 +162,7 @@ class ClientConnection:
             handle.end(TokenOutput(request.stream_id, finish_reason=ending))
             return handle
         try:
-            key, frame = self._session.open(request, progress=self._on_progress is not None)
+            key, frame = self._session.open(request, progress=self._asks_progress)
         except LmtoolError as error:
             return refuse(request.stream_id, sink, error)
         stream = RemoteStream(self, key, request, sink)
@@ -339,10 +313,19 @@ class ClientConnection:
                     self._settle(event.stream_id, _error(event))
                 case Progress() if self._on_progress is not None:
                     self._on_progress(event.progress)
+                case System():
+                    self._hold_up(event.stream_id, event.system)
                 case FieldsIgnored() if self._on_ignored is not None and event.fields != ("resumable",):  # an offer
                     self._on_ignored(event.fields)
                 case BrokenFrame():
                     raise RemoteProtocolError(f"the server sent a frame that cannot be read: {event.reason}")
+
+    def _hold_up(self, key: str, system: SystemMessage) -> None:
+        """Take note of what holds a stream up."""
+        if (stream := self._streams.get(key)) is not None:
+            stream.place = None if system.place is None else QueuePlace(system.place, system.seconds)
+        if self._on_system is not None:
+            self._on_system(system)
 
     def _advance(self, event: StreamsAdvanced) -> None:
         """Hand a frame's outputs over, each sink called once."""

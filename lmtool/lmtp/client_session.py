@@ -19,6 +19,7 @@ from lmtool.lmtp.messages import (
     Progress,
     RequestFailed,
     Score,
+    System,
     Tokens,
     UnknownMessage,
 )
@@ -49,8 +50,8 @@ class BrokenFrame:
 
 
 ClientEvent: TypeAlias = (
-    "StreamsAdvanced | ModelInfoAnswer | ModelsAnswer | RequestFailed | Progress | FieldsIgnored | UnknownMessage"
-    " | BrokenFrame"
+    "StreamsAdvanced | ModelInfoAnswer | ModelsAnswer | RequestFailed | Progress | System | FieldsIgnored"
+    " | UnknownMessage | BrokenFrame"
 )
 
 
@@ -80,6 +81,11 @@ class ClientSession:
             return False
         return _without_tokens(request) is not None or bool(request_payloads.extensions(request))
 
+    def only_offers(self, request: GenerateRequest | ScoreRequest) -> bool:
+        """Whether `resumable`, which can be left out, is all that LMQL's server does not know of a request."""
+        offers = isinstance(request, GenerateRequest) and request.resumable and _without_tokens(request) is None
+        return offers and request_payloads.extensions(request) == ["resumable"]
+
     def assume_plain(self) -> None:
         """Treat the server as LMQL's: it has not shown in time that it speaks the extensions."""
         self.plain = not self.extended
@@ -95,7 +101,7 @@ class ClientSession:
         them. LMQL's server fails a request with a field that it does not know, or drops it unseen: there, what it does
         not know is refused by name; `resumable`, which only offers something, is left out.
         """
-        if self.plain and isinstance(request, GenerateRequest):
+        if isinstance(request, GenerateRequest) and (self.plain or (not self.extended and self.only_offers(request))):
             request = replace(request, resumable=False)
         needed = request_payloads.extensions(request)
         if self.plain:
@@ -161,7 +167,7 @@ class ClientSession:
                 return self._answered(message)
             case FieldsIgnored() if "generated" in message.fields:
                 return self._refuse_beginning_again(message.stream_id)
-            case Progress() | FieldsIgnored():
+            case Progress() | System() | FieldsIgnored():
                 self._learn(speaks=True)
                 return message if message.stream_id in self._requests or message.stream_id in self._streams else None
             case UnknownMessage():

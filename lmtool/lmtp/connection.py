@@ -12,6 +12,7 @@ from lmtool.errors import LmtoolError, OverloadedError, RequestError, ServerErro
 from lmtool.interfaces import current_limits
 from lmtool.lmtp.codec import RefusedFrameError
 from lmtool.lmtp.config import ServerConfig
+from lmtool.lmtp.hold_ups import TICK, HoldUps
 from lmtool.lmtp.messages import Cancel, Generate, ModelInfoRequest, ModelsRequest, Score
 from lmtool.lmtp.request_log import RequestLog, StreamRecord
 from lmtool.lmtp.server_session import ServerSession, parse
@@ -76,6 +77,8 @@ class Connection:
         self._session = ServerSession(plugs.config)
         self._handles: dict[StreamId, StreamHandle] = {}
         self._deadlines = Deadlines()
+        self._hold_ups = HoldUps()
+        self._next_look: asyncio.TimerHandle | None = None
         self._records: dict[StreamId, StreamRecord] = {}
         self._progress_subscriptions: dict[StreamId, Unsubscribe] = {}
         self._answers: set[asyncio.Task[None]] = set()
@@ -128,6 +131,7 @@ class Connection:
             self._deliver([failure(stream_id, self._refusal)])
             return
         if message.progress:
+            self._watch(stream_id)
             self._subscribe(str(stream_id), message.request.model)
         handle = self._model.submit(message.request, self._sink)
         self._handles[stream_id] = handle
@@ -208,6 +212,7 @@ class Connection:
 
         def listener(progress: LoadProgress) -> None:
             nonlocal started
+            self._hold_ups.load(stream_id, ended=progress.phase in {"ready", "failed"})
             if started or progress.phase != "ready":
                 started = True
                 self._session.report_progress(stream_id, progress)
@@ -220,6 +225,25 @@ class Connection:
         if unsubscribe is not None:
             unsubscribe()
 
+    # What holds streams up.
+
+    def _watch(self, stream_id: StreamId) -> None:
+        """Say what holds this stream up, from now on."""
+        self._hold_ups.watch(stream_id, time.perf_counter())
+        if self._next_look is None:
+            self._next_look = asyncio.get_running_loop().call_later(TICK, self._look)
+
+    def _look(self) -> None:
+        """Say what is new, unless the client is behind with its reading; and look again later."""
+        now = time.perf_counter()
+        self._next_look = asyncio.get_running_loop().call_later(TICK, self._look) if self._hold_ups else None
+        if self._paused or self._session.waiting_bytes:
+            self._hold_ups.excuse(now)
+            return
+        for stream_id, message in self._hold_ups.news(self._handles, now):
+            self._session.say(stream_id, message)
+        self._update_flow()
+
     # Outputs of the model.
 
     def _deliver(self, outputs: Sequence[TokenOutput]) -> None:
@@ -229,6 +253,7 @@ class Connection:
         outputs, now = self._deadlines.apply(outputs), time.perf_counter()
         for output in outputs:
             record = self._records.get(output.stream_id)
+            self._hold_ups.note_entry(output.stream_id, now)
             if record is not None:
                 record.add(output, now)
                 if output.last:
@@ -241,6 +266,7 @@ class Connection:
     def _end(self, stream_id: StreamId) -> None:
         self._records.pop(stream_id, None)
         self._deadlines.forget(stream_id)
+        self._hold_ups.forget(stream_id)
         self._unsubscribe(stream_id)
         handle = self._handles.pop(stream_id, None)
         if handle is not None:
@@ -321,9 +347,13 @@ class Connection:
         self._log(RequestLog(self.number, "null", "?", error=error.message))
         self._update_flow()
 
-    def refuse_new(self, error: LmtoolError) -> None:
-        """End every stream that is requested from now on with this error."""
+    def refuse_new(self, error: LmtoolError, seconds: float = 0.0) -> None:
+        """End every stream that is requested from now on with this error; those that run will be in `seconds`."""
         self._refusal = error
+        if seconds > 0:
+            for stream_id, message in self._hold_ups.draining(seconds):
+                self._session.say(stream_id, message)
+            self._update_flow()
 
     def fail(self, error: LmtoolError) -> None:
         """End all streams with an error, which is sent like any other; none are left once it is closed."""
@@ -345,6 +375,8 @@ class Connection:
             self._log(record.log(now, end="left"))
         self._records.clear()
         self._deadlines.close()
+        if self._next_look is not None:
+            self._next_look.cancel()
         for handle in list(self._handles.values()):
             handle.cancel()
         self._handles.clear()

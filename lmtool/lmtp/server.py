@@ -66,7 +66,7 @@ class LmtpServer:
         """
         self._draining = ConnectError("the server is shutting down", "connect again when it is back")
         for connection in self._connections:
-            connection.refuse_new(self._draining)
+            connection.refuse_new(self._draining, seconds)
         await self._within(seconds, [connection.idle() for connection in self._connections])
         finished = not any(connection.busy for connection in self._connections)
         for connection in self._connections:
