@@ -22,6 +22,8 @@ class Streamed:
     pieces: list[str] = field(default_factory=list)
     seams: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
     """Each with the characters of text before the event that tells it."""
+    calls: str = ""
+    """Names and arguments of tool calls."""
     tokens: tuple[int, int] | None = None
     """Of prompt and answer."""
     finish_reason: str | None = None
@@ -95,6 +97,8 @@ async def openai(served: Gateway, **asked: Any) -> Streamed:
             continue
         for choice in chunk["choices"]:
             found.add(chunk, choice["delta"].get("content"))
+            for call in choice["delta"].get("tool_calls", ()):
+                found.calls += call["function"].get("name", "") + call["function"]["arguments"]
             found.finish_reason = found.finish_reason or choice["finish_reason"]
         if chunk.get("usage"):
             found.tokens = chunk["usage"]["prompt_tokens"], chunk["usage"]["completion_tokens"]
