@@ -134,7 +134,8 @@ class _Members:
             return self._submit(request)
         handle = DeferredHandle(request.stream_id, sink)
         self._waiting = request, handle
-        self.lost.set_result(None)
+        if not self.lost.done():  # or it has waited for so long that it was repeated
+            self.lost.set_result(None)
         return handle
 
     def _submit(self, request: GenerateRequest) -> StreamHandle:
@@ -173,4 +174,6 @@ class _Members:
             self.seed_known = self.seed_known or output.seed is not None
             return output
         self.outcome = outcome_of_error(error_of(output))
-        return output if self.outcome.about_request else replace(output, error_code="connection", retry_after=0)
+        if self.outcome.about_request:
+            return output
+        return replace(output, error_code="connection", retryable=None, retry_after=0)
