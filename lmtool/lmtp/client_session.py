@@ -254,6 +254,7 @@ def _renamed(output: TokenOutput, stream_id: StreamId) -> TokenOutput:
         output.retryable,
         output.retry_after,
         output.attempts,
+        output.seam,
     )
 
 
