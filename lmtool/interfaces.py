@@ -361,10 +361,23 @@ class LogitsProcessor(Protocol):
     """
 
     def __call__(self, tokens: Sequence[int], logits: Any, /) -> Any:  # noqa: ANN401  # torch is the engine's
-        """Return the logits to draw from: a torch tensor [V], on the same device. Called once for each step.
+        """Return the logits to draw from: a torch tensor [V], on the same device. Called once for each token drawn.
 
         tokens: ids generated so far. logits: [V] float32, after `logit_bias`, -inf where the constraint forbids; may
-        be changed in place. What was -inf is so again afterwards.
+        be changed in place. What was -inf is so again afterwards. Ids that a constraint forces are not drawn.
+        """
+
+
+@runtime_checkable
+class ResumableLogitsProcessor(LogitsProcessor, Protocol):
+    """A processor whose stream can go on behind ids that count as generated, see `GenerateRequest.generated`."""
+
+    def resume(self, tokens: Sequence[int], /) -> None:
+        """Take on the state of a processor that was called with each beginning of `tokens` but the whole.
+
+        Called once, before the first call, which has all of `tokens`. Does nothing where there is no state. State that
+        does not follow from ids and arguments alone, such as what was seen of logits, cannot be had back: a processor
+        with any has no such method.
         """
 
 

@@ -9,6 +9,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from lmtool.errors import RequestError, ServerError
+from lmtool.interfaces import ResumableLogitsProcessor
 from lmtool.types import NamedProcessor
 
 if TYPE_CHECKING:
@@ -53,6 +54,29 @@ class Processors:
         self.error: LmtoolError | None = None
         """Why the stream must end, if so."""
 
+    @property
+    def resumable(self) -> bool:
+        """Whether another stream could go on as this one would."""
+        return all(isinstance(one, ResumableLogitsProcessor) for _, one in self._processors)
+
+    def resume(self, tokens: Sequence[int]) -> None:
+        """Bring each to where it stands behind ids that it was not called for; call before `apply`.
+
+        Raises `RequestError` for one that has no `resume`, and `ServerError` for one whose `resume` fails.
+        """
+        for name, processor in self._processors:
+            if not isinstance(processor, ResumableLogitsProcessor):
+                raise RequestError(
+                    f"the logits processor {name} cannot go on behind generated ids: it has no method resume",
+                    "begin the stream again, or leave the processor out",
+                )
+        for name, processor in self._processors:
+            assert isinstance(processor, ResumableLogitsProcessor), "looked at above"
+            try:
+                processor.resume(tokens)
+            except Exception as problem:  # foreign code: whatever it raises ends its own stream only
+                raise ServerError(_failed(name, problem)) from problem
+
     def apply(self, tokens: Sequence[int], logits: Any) -> None:  # noqa: ANN401  # a tensor; torch is the engine's
         """Apply each in turn to the logits of one step. What is -inf stays so: a constraint forbids it.
 
@@ -78,7 +102,7 @@ class Processors:
         try:
             changed = processor(tokens, logits)
         except Exception as problem:  # noqa: BLE001  # foreign code: whatever it raises ends its own stream only
-            self.error = ServerError(f"the logits processor {name} failed: {type(problem).__name__}: {problem}"[:400])
+            self.error = ServerError(_failed(name, problem))
             return None
         if getattr(changed, "shape", None) != shape:
             self.error = ServerError(
@@ -131,6 +155,10 @@ def _factory(name: str) -> Callable[..., LogitsProcessor]:
     except Exception as problem:  # foreign code again
         raise RequestError(f"the logits processor {name} cannot be imported: {problem}") from problem
     return factory
+
+
+def _failed(name: str, problem: Exception) -> str:
+    return f"the logits processor {name} failed: {type(problem).__name__}: {problem}"[:400]
 
 
 def _shown(value: object) -> str:

@@ -195,13 +195,13 @@ class GenerateRequest:
     """Ids that count as generated already: the stream goes on behind them as the one that sampled them would have.
 
     They count towards `max_tokens` and `min_tokens`, penalties, stop conditions, the constraint and the number of a
-    draw; they are neither sent again nor counted in `Usage`. Models that are not computed by lmtool's own engine refuse
-    it.
+    draw; they are neither sent again nor counted in `Usage`. Models that are not computed by lmtool's own engine, and
+    logits processors without a `resume`, refuse it.
     """
     resumable: bool = False
     """The first output tells the stream's `seed`: with it and `generated` another request can continue the stream.
 
-    A model that does not take `generated` tells none.
+    Where `generated` would be refused there is none.
     """
     chat: ChatOptions | None = None
     """For models that give text and no ids, see `ModelInfo.text_only`; None: all of `sampling` counts."""

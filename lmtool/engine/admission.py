@@ -58,7 +58,7 @@ class StreamFactory:
         generated = request.generated
         sampling = request.sampling
         context = self._info.context_length or len(prompt) + sampling.max_tokens
-        processors = Processors(request.logits_processors) if request.logits_processors else None
+        processors = _processors(request)
         eos_ends = request.constraint is not None or not sampling.ignore_eos  # it allows eos where its text may end
         eos = frozenset(self._info.eos_token_ids)
         sequence = Sequence(
@@ -82,7 +82,7 @@ class StreamFactory:
             clamp_logprobs(sampling.top_logprobs, self._info, self._config.max_logprobs),
             seed=secrets.randbits(_SEED_BITS) if sampling.seed is None else sampling.seed,
             bias=Bias.of(sampling.logit_bias, self._device),
-            tells_seed=request.resumable,
+            tells_seed=request.resumable and (processors is None or processors.resumable),
             counts=Counter(generated),
             pending_guide=self._compile(request),
             processors=processors,
@@ -170,6 +170,16 @@ def _validate_generated(request: GenerateRequest, info: ModelInfo) -> None:
             "send the max_tokens of the whole stream: these ids count towards it",
         )
     _validate_ids(request.generated, "generated", info)
+
+
+def _processors(request: GenerateRequest) -> Processors | None:
+    """The request's own, behind what counts as generated. Raises `RequestError` where they cannot be, and the like."""
+    if not request.logits_processors:
+        return None
+    processors = Processors(request.logits_processors)
+    if request.generated:
+        processors.resume(request.generated)
+    return processors
 
 
 def _validate_stops(generated: tuple[int, ...], stop_ids: frozenset[int]) -> None:
