@@ -97,7 +97,7 @@ class TestResume:
         """Where every one has a method `resume`."""
         assert Processors([named("walk"), named("louder", ids=[])]).resumable
         assert not Processors([named("walk"), named("forget")]).resumable
-        with pytest.raises(RequestError, match="the logits processor forget cannot go on .* it has no method resume"):
+        with pytest.raises(RequestError, match=r"the logits processor forget cannot go on .* it has no method resume"):
             Processors([named("walk"), named("forget")]).resume([4])
 
     def test_one_that_fails_at_it(self, plugin):

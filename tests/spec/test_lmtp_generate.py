@@ -186,7 +186,7 @@ async def test_bad_generated(real, given, words):
 
 
 async def test_generated_beside_processors(real, plugin):
-    """GEN-17, GEN-18: a logits processor stands where it stood behind these ids, or refuses before anything is computed."""
+    """GEN-17, GEN-18: a logits processor stands where it stood behind these ids, or refuses before any work."""
     asked = {"max_tokens": 9, "seed": 4, "temperature": 1.2, "logit_bias": {"1": -100}, "resumable": True}
     asked |= {"logits_processors": [{"name": "walk"}]}
     whole = await generate(real, **asked)
