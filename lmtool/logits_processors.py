@@ -6,17 +6,15 @@ import json
 import math
 from functools import lru_cache
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from lmtool.errors import RequestError, ServerError
-from lmtool.interfaces import ResumableLogitsProcessor
 from lmtool.types import NamedProcessor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lmtool.errors import LmtoolError
-    from lmtool.interfaces import LogitsProcessor
 
 GROUP = "lmtool.logits_processors"
 """Entry points of this group make processors, by their names."""
@@ -24,6 +22,34 @@ MOST = 8
 """Processors of one request."""
 MAX_BYTES = 64 * 1024
 """Most bytes of one processor's arguments, as JSON."""
+
+
+class LogitsProcessor(Protocol):
+    """One stream's own change of its logits, brought by another package.
+
+    What an entry point of the group `lmtool.logits_processors` names is called for each stream with the request's
+    arguments by name, and gives one of these; it may raise to refuse them. What this raises ends its stream alone.
+    """
+
+    def __call__(self, tokens: Sequence[int], logits: Any, /) -> Any:  # noqa: ANN401  # torch is the engine's
+        """Return the logits to draw from: a torch tensor [V], on the same device. Called once for each token drawn.
+
+        tokens: ids generated so far. logits: [V] float32, after `logit_bias`, -inf where the constraint forbids; may
+        be changed in place. What was -inf is so again afterwards. Ids that a constraint forces are not drawn.
+        """
+
+
+@runtime_checkable
+class ResumableLogitsProcessor(LogitsProcessor, Protocol):
+    """A processor whose stream can go on behind ids that count as generated, see `GenerateRequest.generated`."""
+
+    def resume(self, tokens: Sequence[int], /) -> None:
+        """Take on the state of a processor that was called with each beginning of `tokens` but the whole.
+
+        Called once, before the first call, which has all of `tokens`. Does nothing where there is no state. State that
+        does not follow from ids and arguments alone, such as what was seen of logits, cannot be had back: a processor
+        with any has no such method.
+        """
 
 
 def processors_from(value: object, *, where: str = "logits_processors") -> tuple[NamedProcessor, ...]:

@@ -14,6 +14,7 @@ from lmtool.engine.sequence import Sequence
 from lmtool.engine.speculation import Drafter
 from lmtool.engine.stream import Stream
 from lmtool.errors import ConstraintError, RequestError, UnknownTokenError
+from lmtool.interfaces import client_of
 from lmtool.logit_bias import PackedBias
 from lmtool.logits_processors import Processors
 from lmtool.prompt_limits import PromptLimits
@@ -69,7 +70,7 @@ class StreamFactory:
             stop_ids=eos.union(sampling.stop_token_ids) if eos_ends else frozenset(sampling.stop_token_ids),
             recompute_to=len(prompt) + len(generated) - 1 if generated else 0,
             priority=request.priority,
-            client=sink,
+            client=client_of(sink),
             awaiting_constraint=request.constraint is not None,
         )
         _validate_stops(generated, sequence.stop_ids)
@@ -109,7 +110,7 @@ class StreamFactory:
             max_length=len(prompt) + 1,
             prefill_only=True,
             priority=request.priority,
-            client=sink,
+            client=client_of(sink),
         )
         return Stream(request.stream_id, sink, loop, sequence, SamplingParams(), None, seed=0)
 
@@ -121,7 +122,7 @@ class StreamFactory:
             prompt_length=len(prompt),
             max_length=len(prompt) + len(scored),
             scoring=True,
-            client=sink,
+            client=client_of(sink),
         )
         top = request.top_logprobs
         top = None if top is None else clamp_logprobs(top, self._info, self._config.max_logprobs)

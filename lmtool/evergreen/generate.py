@@ -56,7 +56,7 @@ async def _generate(models: ServedModels, call: ActionCall) -> None:
     if "response" in call.outputs and target.info.tokenizer is None:
         raise invalid(f"{target.info.model} has no tokenizer here, so it has no text", "ask for tokens")
     builder = PromptBuilder(options.chat_template_kwargs)
-    ahead = EarlyStart(target.model, target.name, builder)
+    ahead = EarlyStart(target.model, target.name, builder, target.sink)
     try:
         try:
             prompt = await read_prompt(call.inputs["prompt"], builder, ahead.grew)

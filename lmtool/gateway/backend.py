@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Hashable, Sequence
 
     from lmtool.gateway.pool_request import PoolRequest
     from lmtool.gateway.token_stream import TokenStream
@@ -25,9 +25,17 @@ class CallFailedError(Exception):
         self.outcome = outcome
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who waits for an answer."""
+
+    client: Hashable = None
+    """Whose turn it is where a member is a model of this process, see `interfaces.client_of`; None: nobody else's."""
+
+
 @dataclass(slots=True)
 class Reply:
-    """What a provider says about its answer beside its events."""
+    """What a provider says about its answer beside its events, and what a call of it goes by."""
 
     ids: dict[str, str] = field(default_factory=dict)
     """What it calls the answer, by the unified API's names."""
@@ -37,6 +45,7 @@ class Reply:
     """Of one of our models, for a member with the same fingerprint to go on with; to be closed."""
     must_resume: bool = False
     """Whether part of the answer was given out, so that it cannot begin anew."""
+    caller: Caller = field(default_factory=Caller)
 
 
 class Backend(Protocol):

@@ -105,7 +105,7 @@ class ModelBackend:
             if reply.must_resume:
                 raise CallFailedError(OTHER_FINGERPRINT)
             await stream.close()
-        reply.stream = TokenStream(served, self._call(request))
+        reply.stream = TokenStream(served, self._call(request), reply.caller)
         await reply.stream.generation.start()
         return reply.stream
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lmtool.errors import RequestError
-from lmtool.gateway.backend import CallFailedError, Reply
+from lmtool.gateway.backend import Caller, CallFailedError, Reply
 from lmtool.gateway.cache import StoredAnswer
 from lmtool.gateway.failures import Attempt, broken, gave_up
 from lmtool.gateway.partial_answer import PartialAnswer, is_piece, is_reasoning, obstacle_to_prefill
@@ -52,6 +52,7 @@ class PoolAnswer:
     request: PoolRequest
     able: Sequence[int]
     """Members that can do what is asked."""
+    caller: Caller = field(default_factory=Caller)
     attempts: list[Attempt] = field(default_factory=list)
     member: Member | None = None
     """Which one answers, or did so last, once one has begun."""
@@ -150,7 +151,7 @@ class PoolAnswer:
         waiting: list[AnswerEvent] = []
         if not member.backend.resumes:
             await self._release()
-        self.reply = Reply(stream=self.reply.stream, must_resume=self._cut is not None)
+        self.reply = Reply(stream=self.reply.stream, must_resume=self._cut is not None, caller=self.caller)
         self.usage, self._begun = TokenUsage(), False
         member.running += 1
         try:
@@ -336,7 +337,7 @@ class PoolAnswer:
         return sorted(ordered, key=lambda at: self.pool.members[at] is cut)
 
 
-def begin_answer(pool: Pool, request: PoolRequest) -> PoolAnswer:
+def begin_answer(pool: Pool, request: PoolRequest, caller: Caller | None = None) -> PoolAnswer:
     """The answer to a request, which nothing has been called for yet.
 
     Raises `RequestError` where no member can do what is asked.
@@ -350,7 +351,7 @@ def begin_answer(pool: Pool, request: PoolRequest) -> PoolAnswer:
         parts = [f"{member.id} has no {', '.join(one)}" for member, one in zip(pool.members, lacking, strict=True)]
         raise RequestError(f"no model of the pool {pool.id} can do this: {'; '.join(parts)}")
     pool.requests += 1
-    return PoolAnswer(pool, request, able)
+    return PoolAnswer(pool, request, able, caller or Caller())
 
 
 def _moved(usage: TokenUsage, tokens: int) -> TokenUsage:

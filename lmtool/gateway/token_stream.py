@@ -18,6 +18,7 @@ from lmtool.types import GenerateRequest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from lmtool.gateway.backend import Caller
     from lmtool.http_api.models import Served
     from lmtool.http_api.requests import Call
     from lmtool.interfaces import Sink, StreamHandle, TokenModel
@@ -40,9 +41,9 @@ class MemberLostError(Exception):
 class TokenStream:
     """The answer of a model as a `Generation` whose stream runs on one member after another, see `Resuming`."""
 
-    def __init__(self, served: Served, call: Call) -> None:
+    def __init__(self, served: Served, call: Call, caller: Caller) -> None:
         self.fingerprint = served.info.fingerprint
-        self._members = _Members(served.model, call.model)
+        self._members = _Members(served.model, call.model, caller)
         model = Resuming(self._members, _OPTIONS, self._members.note)
         self.generation = Generation(replace(served, model=model), call)
         self.collected: list[AnswerEvent] = []
@@ -103,7 +104,8 @@ class TokenStream:
 class _Members:
     """The `TokenModel` of one stream: each submission runs on the next member, once there is one."""
 
-    def __init__(self, model: TokenModel, name: str | None) -> None:
+    def __init__(self, model: TokenModel, name: str | None, caller: Caller) -> None:
+        self.client = self if caller.client is None else caller.client
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done while the stream waits for a member."""
         self.outcome: Outcome = TIMEOUT
@@ -142,7 +144,7 @@ class _Members:
         assert self._next is not None
         (model, name), self._next = self._next, None
         self._attempt = request.stream_id
-        self._handle = model.submit(replace(request, model=name), self._take)
+        self._handle = model.submit(replace(request, model=name), self)
         return self._handle
 
     async def info(self, model: str | None = None) -> ModelInfo:
@@ -162,7 +164,8 @@ class _Members:
             self.outcome = TIMEOUT
             self._sink([failure(attempt, ConnectError("the member is late"))])
 
-    def _take(self, outputs: Sequence[TokenOutput]) -> None:
+    def __call__(self, outputs: Sequence[TokenOutput]) -> None:
+        """Take the member's outputs of one step, see `Sink`."""
         own = [self._seen(output) for output in outputs if output.stream_id == self._attempt]
         if own and self._sink is not None:
             self._sink(own)
