@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from lmtool.gateway.caller import Caller
+
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Hashable, Sequence
+    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import Set as AbstractSet
 
     from lmtool.gateway.pool_request import PoolRequest
     from lmtool.gateway.token_stream import TokenStream
@@ -25,14 +28,6 @@ class CallFailedError(Exception):
         self.outcome = outcome
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who waits for an answer."""
-
-    client: Hashable = None
-    """Whose turn it is where a member is a model of this process, see `interfaces.client_of`; None: nobody else's."""
-
-
 @dataclass(slots=True)
 class Reply:
     """What a provider says about its answer beside its events, and what a call of it goes by."""
@@ -46,6 +41,10 @@ class Reply:
     must_resume: bool = False
     """Whether part of the answer was given out, so that it cannot begin anew."""
     caller: Caller = field(default_factory=Caller)
+    refused: AbstractSet[str] = frozenset()
+    """Fingerprints of our own models that have refused the request: others with one of these would do so as well."""
+    refused_by: str | None = None
+    """The fingerprint of our own model that refused it now."""
 
 
 class Backend(Protocol):

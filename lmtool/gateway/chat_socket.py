@@ -11,7 +11,7 @@ import msgspec
 from starlette.websockets import WebSocketDisconnect
 
 from lmtool.errors import LmtoolError
-from lmtool.gateway.backend import Caller
+from lmtool.gateway.caller import Caller
 from lmtool.gateway.pool_answer import begin_answer
 from lmtool.gateway.unified_replies import Reply, error_body
 from lmtool.gateway.unified_requests import read
@@ -84,7 +84,7 @@ class ChatSocket:
             request, asked = read(data, pool.config)
             number = self._free_id(request.id)
             asked = replace(asked, chat=replace(asked.chat, stream=True))
-            reply = Reply(begin_answer(pool, asked, Caller(self)), number)
+            reply = Reply(begin_answer(pool, asked, Caller(self, request.deadline)), number)
         except (ApiError, LmtoolError) as error:
             await self._send(request or _head(data), {"error": error_body(error) | {"finish_reason": "error"}})
             return

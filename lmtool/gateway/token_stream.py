@@ -18,7 +18,7 @@ from lmtool.types import GenerateRequest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lmtool.gateway.backend import Caller
+    from lmtool.gateway.caller import Caller
     from lmtool.http_api.models import Served
     from lmtool.http_api.requests import Call
     from lmtool.interfaces import Sink, StreamHandle, TokenModel
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 _OPTIONS = ResumeOptions(retries=1 << 30, backoff=0.0)
 """The pool pauses, and gives up, by itself."""
+
+
+SHORTEST = 0.001
+"""Seconds, of a deadline that a member is given."""
 
 
 class MemberLostError(Exception):
@@ -106,6 +110,7 @@ class _Members:
 
     def __init__(self, model: TokenModel, name: str | None, caller: Caller) -> None:
         self.client = self if caller.client is None else caller.client
+        self._caller = caller
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done while the stream waits for a member."""
         self.outcome: Outcome = TIMEOUT
@@ -144,8 +149,14 @@ class _Members:
         assert self._next is not None
         (model, name), self._next = self._next, None
         self._attempt = request.stream_id
-        self._handle = model.submit(replace(request, model=name), self)
+        self._handle = model.submit(replace(request, model=name, deadline=self._seconds_left), self)
         return self._handle
+
+    @property
+    def _seconds_left(self) -> float | None:
+        """What a member may take of the caller's time; also when that is over, for a request has to have some."""
+        left = self._caller.seconds_left
+        return None if left is None else max(left, SHORTEST)
 
     async def info(self, model: str | None = None) -> ModelInfo:
         """See `TokenModel.info`."""

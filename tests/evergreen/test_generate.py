@@ -34,6 +34,7 @@ async def spoken(model, script, options):
 
 
 QUESTION = "What is the capital of France?"
+OVER = "the deadline of 0.05 s is over; send the request again with a longer one"
 STORY = "Once upon a time there was a little girl named Lily. She liked to play in the garden with her dog. " * 4
 
 
@@ -268,6 +269,47 @@ async def test_cancel(tiny):
         assert await (await client.invoke("GENERATE", {"prompt": "a"}, ["response"], [struct(max_tokens=1)]))[
             "response"
         ].text()
+
+
+async def test_a_deadline(tiny):
+    """What is not done by then fails behind what it has written, and leaves the model; the session goes on."""
+    config = [struct(max_tokens=400, ignore_eos=True, deadline=0.05)]
+    async with session(tiny) as client:
+        made = await texts(await client.invoke("GENERATE", {"prompt": "Once"}, ["status"], config))
+        before = len(tiny.requests)
+        assert made["status"] == {"code": "DEADLINE_EXCEEDED", "message": OVER}
+        assert tiny.ends == before == 1
+        in_time = [struct(max_tokens=2, deadline=60)]
+        made = await texts(await client.invoke("GENERATE", {"prompt": "Once"}, ["response", "status"], in_time))
+        assert made["status"]["code"] == "OK"
+
+
+@pytest.mark.parametrize(("name", "given"), [("GENERATE", "prompt"), ("SCORE", "scored")])
+async def test_a_deadline_while_inputs_are_on_their_way(tiny, name, given):
+    """It counts from the action's arrival; nothing is asked of the model then."""
+    async with session(tiny) as client:
+        open_input = client.output()
+        await open_input.write("Once")
+        nodes = await client.invoke(name, {given: client.node(open_input.id)}, ["status"], [struct(deadline=0.05)])
+        assert (await texts(nodes))["status"] == {"code": "DEADLINE_EXCEEDED", "message": OVER}
+    assert tiny.requests == []
+
+
+async def test_what_is_left_of_a_deadline():
+    """The model's time is what the inputs have left."""
+    model = ScriptedModel(manual=True)
+    async with session(model) as client:
+        later = client.output()
+        await later.write("a")
+        config = [struct(deadline=1)]
+        nodes = await client.invoke("SCORE", {"scored": client.node(later.id)}, ["status"], config)
+        began = asyncio.get_running_loop().time()
+        await asyncio.sleep(0.9)
+        later.close()
+        status = (await texts(nodes))["status"]
+        assert status["code"] == "DEADLINE_EXCEEDED"
+        assert asyncio.get_running_loop().time() - began < 1.8
+    assert len(model.requests) == 1
 
 
 @pytest.mark.parametrize(("name", "config"), [("DROP", []), ("SET_TTL", [struct(seconds=0)])])
