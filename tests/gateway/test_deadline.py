@@ -127,10 +127,13 @@ async def test_what_is_none(value: Any) -> None:
 
 async def test_python() -> None:
     """`pools.chat(..., deadline=...)` raises `TimeLimitError`, which is of no use to try again."""
-    async with FakeUpstream(HANG) as upstream, gateway(pool(member("main", upstream))) as running:
-        async with lmtool.pools(running.url) as pools:
-            with pytest.raises(TimeLimitError, match=OVER_WORDS) as raised:
-                await pools.chat("default", "Hello", deadline=SECONDS)
+    async with (
+        FakeUpstream(HANG) as upstream,
+        gateway(pool(member("main", upstream))) as running,
+        lmtool.pools(running.url) as pools,
+    ):
+        with pytest.raises(TimeLimitError, match=OVER_WORDS) as raised:
+            await pools.chat("default", "Hello", deadline=SECONDS)
     assert raised.value.retryable is False
 
 
@@ -167,12 +170,15 @@ class Refusing(RecordingModel):
 async def test_a_member_that_is_first_to_say_so(models: Sequence[TokenModel]) -> None:
     """A server of ours whose clock is ahead ends the request as well: nobody else is asked, and it is not to blame."""
     ahead, other = Refusing(models[0], deadline_error(29)), RecordingModel(models[1])
-    async with serving(ahead) as one, serving(other) as two:
-        async with gateway(pool(lmtp_member("a", one.port), lmtp_member("b", two.port))) as running:
-            status, _, reply = await running.post("/v1/language/default/chat", MESSAGE | {"deadline": 30})
-            assert (status, reply["name"]) == (504, "timeout")
-            assert "the deadline of 30 s is over" in reply["message"]
-            assert running.pool.members[0].totals.outcomes == {"cancelled": 1}
+    async with (
+        serving(ahead) as one,
+        serving(other) as two,
+        gateway(pool(lmtp_member("a", one.port), lmtp_member("b", two.port))) as running,
+    ):
+        status, _, reply = await running.post("/v1/language/default/chat", MESSAGE | {"deadline": 30})
+        assert (status, reply["name"]) == (504, "timeout")
+        assert "the deadline of 30 s is over" in reply["message"]
+        assert running.pool.members[0].totals.outcomes == {"cancelled": 1}
     assert other.requests == []
 
 
@@ -208,11 +214,14 @@ class TestWhatOurServersSayOfRetrying:
     async def test_over_http_as_well(self) -> None:
         """By `Retry-After` of a 503, as of a 429."""
         busy = Behaviour(status=503, headers={"retry-after": "40"})
-        async with FakeUpstream(busy) as one, FakeUpstream() as two:
-            async with gateway(pool(member("a", one), member("b", two))) as running:
-                status, _, _ = await running.post("/v1/language/default/chat")
-                assert status == 200
-                assert 30 < running.pool.members[0].health.rest_seconds(running.pool.clock()) <= 40
+        async with (
+            FakeUpstream(busy) as one,
+            FakeUpstream() as two,
+            gateway(pool(member("a", one), member("b", two))) as running,
+        ):
+            status, _, _ = await running.post("/v1/language/default/chat")
+            assert status == 200
+            assert 30 < running.pool.members[0].health.rest_seconds(running.pool.clock()) <= 40
 
     async def test_the_same_model_is_not_asked_again(self, models: Sequence[TokenModel]) -> None:
         """What one refuses all of its fingerprint would refuse; another model may take it."""
