@@ -5,84 +5,37 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Unpack, cast
 
+from lmtool.api_arguments import (
+    ConstraintLike,
+    EngineOptions,
+    PromptLike,
+    Sampling,
+    as_prompt,
+    as_sampling,
+    wants_text,
+)
+from lmtool.buffer import Buffer
 from lmtool.constraint import constraint_from
 from lmtool.errors import UsageError
 from lmtool.evergreen.actions import action as action  # noqa: PLC0414  # for `lmtool.action`
 from lmtool.streams import error_of, stream
-from lmtool.types import (
-    ChatMessage,
-    ChatPrompt,
-    GenerateRequest,
-    MixedPrompt,
-    SamplingParams,
-    ScoreRequest,
-    TokenOutput,
-)
+from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest, ScoreRequest, TokenOutput
 
 if TYPE_CHECKING:
+    from lmtool.buffer import BufferKeeper
     from lmtool.errors import LmtoolError
     from lmtool.evergreen.actions import ActionType
     from lmtool.evergreen.client import Session
     from lmtool.evergreen.client_transport import ClientTransport
     from lmtool.interfaces import TokenModel
     from lmtool.serving.service import Service
-    from lmtool.types import Constraint, LoadProgress, LogprobsMode, ModelInfo, Prompt
-
-PromptLike: TypeAlias = "str | Sequence[int | str] | Sequence[ChatMessage | Mapping[str, str]] | ChatPrompt"
-"""A text (never templated), token ids, texts and ids in a row, or messages (always templated), as objects or as
-`{"role", "content"}`; with tools, or the beginning of the answer: a `ChatPrompt`."""
-
-ConstraintLike: TypeAlias = "Constraint | Mapping[str, object]"
-"""A constraint as `lmtool.constraint` makes it, or as it stands in a GENERATE (GEN-13)."""
+    from lmtool.types import LoadProgress, ModelInfo
 
 CHAT_TOKENS = 512
 """Default `max_tokens` of `Model.chat`."""
-
-
-class Sampling(TypedDict, total=False):
-    """Keyword arguments of `generate` and `chat`: the fields of `SamplingParams`, which describes them."""
-
-    max_tokens: int
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    repetition_penalty: float
-    presence_penalty: float
-    frequency_penalty: float
-    seed: int | None
-    logit_bias: Mapping[int, float]
-    stop: str | Sequence[str]
-    stop_token_ids: Sequence[int]
-    min_tokens: int
-    ignore_eos: bool
-    top_logprobs: int
-    logprobs_mode: LogprobsMode
-
-
-class EngineOptions(TypedDict, total=False):
-    """Keyword arguments of `load` and `serve`: the fields of `EngineConfig`, which describes them."""
-
-    device: str
-    dtype: str
-    kernels: str
-    quantize: str | None
-    max_streams: int
-    max_batch_tokens: int | None
-    max_context: int | None
-    kv_cache_bytes: int | None
-    prefix_cache: bool
-    speculation: bool
-    jump_forward: bool
-    step_ahead: bool
-    max_logprobs: int | None
-    threads: int | None
-    deterministic: bool
-    trust_remote_code: bool
-    revision: str | None
 
 
 class Model:
@@ -91,11 +44,31 @@ class Model:
     Any number of calls may run at once; they share the model's batch.
     """
 
-    def __init__(self, model: TokenModel, name: str | None = None) -> None:
-        """Wrap a token model. name: which of several served ones."""
+    def __init__(self, model: TokenModel, name: str | None = None, buffers: BufferKeeper | None = None) -> None:
+        """Wrap a token model. name: which of several served ones. buffers: keeps those that its prompts name."""
         self._model = model
         self._name = name
+        self._buffers = buffers
         self._stream_ids = itertools.count(1)
+        self._buffer_numbers = itertools.count(1)
+
+    def buffer(self, name: str | None = None) -> Buffer:
+        """A buffer for the beginnings of prompts, empty unless there is one of this name; nothing is sent yet.
+
+        Raises `UsageError` where the model keeps none.
+        """
+        if self._buffers is None:
+            raise UsageError("this model keeps no buffers", "lmtool.connect and lmtool.load give one that does")
+        return Buffer(self._buffers, name or f"buffer-{next(self._buffer_numbers)}", self._name)
+
+    async def prefill(self, prompt: PromptLike) -> None:
+        """Have a prompt computed, behind all other requests, so that prompts that begin with it start sooner.
+
+        Raises what `generate` raises, and `RequestError` for a model that cannot do it.
+        """
+        request = GenerateRequest(next(self._stream_ids), as_prompt(prompt), model=self._name, prefill_only=True)
+        async for _ in self._stream(request):
+            pass
 
     def generate(
         self,
@@ -104,13 +77,15 @@ class Model:
         text: bool | None = None,
         constraint: ConstraintLike | None = None,
         priority: int = 0,
+        into: Buffer | None = None,
         **sampling: Unpack[Sampling],
     ) -> AsyncIterator[TokenOutput]:
         """Stream the tokens that continue a prompt; leaving the iterator early cancels them.
 
         prompt: text, token ids, or messages. text: whether outputs carry the text they complete; by default where the
         prompt is not token ids. constraint: what the whole text must match, such as `{"regex": "[a-z]+"}` (GEN-13).
-        priority: lower begins first while streams wait. Raises at once `TypeError` for an unknown parameter and
+        priority: lower begins first while streams wait. into: takes the ids when the stream ends by itself (BUF-4).
+        Raises at once `TypeError` for an unknown parameter and
         `ConstraintError`, and while streaming the error that ends the stream: `RequestError` or a subclass,
         `ConnectError`, `ServerError`.
         """
@@ -119,9 +94,10 @@ class Model:
             prompt=as_prompt(prompt),
             sampling=as_sampling(sampling),
             model=self._name,
-            text=_wants_text(prompt) if text is None else text,
+            text=wants_text(prompt) if text is None else text,
             constraint=constraint_from(constraint) if isinstance(constraint, Mapping) else constraint,
             priority=priority,
+            into=None if into is None else into.name,
         )
         return self._stream(request)
 
@@ -161,7 +137,7 @@ class Model:
             scored=scored if isinstance(scored, str) else tuple(scored),
             model=self._name,
             top_logprobs=top_logprobs,
-            text=_wants_text(scored) if text is None else text,
+            text=wants_text(scored) if text is None else text,
         )
         return [output async for output in self._stream(request) if output.token is not None]
 
@@ -212,7 +188,7 @@ async def connect(
     from lmtool.resuming import ResumeOptions, Resuming
 
     async with LmtpClient(url, api_key=api_key, open_timeout=open_timeout, on_progress=on_progress) as client:
-        yield Model(Resuming(client, ResumeOptions(retries, token_timeout)), model)
+        yield Model(Resuming(client, ResumeOptions(retries, token_timeout)), model, client)
 
 
 @asynccontextmanager
@@ -275,6 +251,8 @@ async def load(
     Raises `ModelLoadError`, `ResourceError`, `OutOfMemoryError`; leaving ends what still runs and frees the memory.
     """
     from lmtool.engine.config import EngineConfig
+    from lmtool.lmtp.buffered_model import BufferedModel
+    from lmtool.lmtp.config import ServerConfig
     from lmtool.serving.composition import need_serve_packages
     from lmtool.serving.config import ModelsConfig, ServiceConfig
     from lmtool.serving.service import Service
@@ -283,7 +261,8 @@ async def load(
     service = Service(ServiceConfig(ModelsConfig(model), EngineConfig(**engine)))
     try:
         await service.ready(on_progress or _ignore)
-        yield Model(service.model)
+        buffered = BufferedModel(service.model, ServerConfig())
+        yield Model(buffered, buffers=buffered)
     finally:
         await service.close()
 
@@ -343,49 +322,6 @@ async def serve(
         yield Server(where, await service.ready(on_progress or _ignore), service)
     finally:
         await service.close()
-
-
-def as_prompt(prompt: PromptLike) -> Prompt:
-    """The prompt in the form of requests. Raises `TypeError` for anything else."""
-    if isinstance(prompt, str | ChatPrompt):
-        return prompt
-    parts = list(prompt)
-    if all(isinstance(part, int) for part in parts):
-        return tuple(part for part in parts if isinstance(part, int))
-    if all(isinstance(part, int | str) for part in parts):
-        return MixedPrompt(tuple((part,) if isinstance(part, int) else part for part in parts))  # type: ignore[misc] # as just seen
-    return ChatPrompt(tuple(map(_message, parts)))
-
-
-def _message(part: object) -> ChatMessage:
-    if isinstance(part, ChatMessage):
-        return part
-    if isinstance(part, Mapping) and set(part) == {"role", "content"}:
-        return ChatMessage(str(part["role"]), str(part["content"]))
-    raise TypeError(
-        f"a prompt is a text, token ids, or messages with role and content; found {type(part).__name__}: {part!r:.60}"
-    )
-
-
-def _wants_text(prompt: PromptLike) -> bool:
-    return isinstance(prompt, str | ChatPrompt) or any(not isinstance(part, int) for part in prompt)
-
-
-def as_sampling(keywords: Mapping[str, Any]) -> SamplingParams:
-    """Sampling parameters from keyword arguments. Raises `TypeError` for an unknown name, with the nearest known."""
-    names = [field.name for field in fields(SamplingParams)]
-    for name in keywords:
-        if name not in names:
-            import difflib
-
-            near = difflib.get_close_matches(name, names, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
-            raise TypeError(f"{name!r} is no sampling parameter; {hint}")
-    values = dict(keywords)
-    stop = values.get("stop", ())
-    values["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
-    values["stop_token_ids"] = tuple(values.get("stop_token_ids", ()))
-    return SamplingParams(**values)
 
 
 def as_error(output: TokenOutput) -> LmtoolError:

@@ -113,10 +113,20 @@ class ChatOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class MixedPrompt:
-    """Texts and token ids in a row."""
+class BufferSlice:
+    """The beginning of a buffer, which an LMTP connection keeps (SPEC.md, BUF) and puts the ids in place of."""
 
-    parts: tuple[str | tuple[int, ...], ...]
+    buffer: str
+    """Its name."""
+    length: int | None = None
+    """How many ids; None: all."""
+
+
+@dataclass(frozen=True, slots=True)
+class MixedPrompt:
+    """Texts, token ids and buffers in a row."""
+
+    parts: tuple[str | tuple[int, ...] | BufferSlice, ...]
     """Each text is tokenized by itself: the first part as a text's start, any other as a continuation."""
 
 
@@ -200,6 +210,8 @@ class GenerateRequest:
 
     A model that does not take `generated` tells none.
     """
+    into: str | None = None
+    """The buffer that the stream's ids are appended to at its end; the matter of an LMTP connection, not of models."""
     chat: ChatOptions | None = None
     """For models that give text and no ids, see `ModelInfo.text_only`; None: all of `sampling` counts."""
 

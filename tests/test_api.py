@@ -6,14 +6,16 @@ import asyncio
 import re
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 import lmtool
-from lmtool.api import EngineOptions, Sampling, as_error, as_prompt, as_sampling
+from lmtool.api import as_error
+from lmtool.api_arguments import EngineOptions, Sampling, as_prompt, as_sampling
+from lmtool.buffer import Buffer
 from lmtool.constraint import choice
 from lmtool.engine.config import EngineConfig
 from lmtool.errors import (
@@ -24,13 +26,22 @@ from lmtool.errors import (
     ModelLoadError,
     RequestError,
     ServerError,
+    UnknownBufferError,
     UnknownTokenError,
     UsageError,
 )
 from lmtool.evergreen.status import Abort
 from lmtool.gateway.failures import PoolRefusedError
 from lmtool.lmtp.client import LmtpClient
-from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest, MixedPrompt, SamplingParams, TokenOutput
+from lmtool.types import (
+    BufferSlice,
+    ChatMessage,
+    ChatPrompt,
+    GenerateRequest,
+    MixedPrompt,
+    SamplingParams,
+    TokenOutput,
+)
 from tests.scripted_model import ScriptedModel
 
 if TYPE_CHECKING:
@@ -151,6 +162,50 @@ async def test_nobody_there() -> None:
     with pytest.raises(ConnectError):
         async with lmtool.connect("127.0.0.1:1"):
             pass
+
+
+async def buffered(model: lmtool.Model) -> None:
+    """What every model with buffers does."""
+    async with model.buffer() as story:
+        assert await story.append("Once upon") == 3
+        assert await story.append([261, " time"]) == story.length == 5
+        await model.prefill(story)
+        row: list[int | str] = ["Once upon", 261, " time", ", there"]
+        whole = [replace(output, stream_id=0) async for output in model.generate(row, max_tokens=4)]
+        branch_of_all = model.generate([story, ", there"], max_tokens=4)
+        assert [replace(output, stream_id=0) async for output in branch_of_all] == whole
+        branch = model.buffer("branch")
+        ids = [output.token async for output in model.generate([story.first(3), 378], max_tokens=2, into=branch)]
+        assert branch.length == len(ids) == 2
+        (scored,) = await model.score([story.first(3), 378, branch], [426])
+        (by_ids,) = await model.score([1, 403, 407, 378, *filter(None, ids)], [426])
+        assert replace(scored, stream_id=0) == replace(by_ids, stream_id=0)
+        assert [output.text async for output in model.generate(branch, max_tokens=1)] == [None]
+        await branch.drop()
+        with pytest.raises(UnknownBufferError, match="buffer 'branch' is not known"):
+            await model.score([branch.first(1)], [426])
+        with pytest.raises(UnknownTokenError, match="token id 512 in append"):
+            await story.append([512])
+    assert story.length == 0
+
+
+async def test_buffers() -> None:
+    """The same over a connection and in this process; a model that keeps none says so."""
+    async with lmtool.serve(STORIES) as server, lmtool.connect(server.url) as model:
+        await buffered(model)
+    async with lmtool.load(STORIES) as model:
+        await buffered(model)
+    with pytest.raises(UsageError, match="keeps no buffers"):
+        lmtool.Model(LmtpClient("127.0.0.1:1")).buffer()
+
+
+def test_prompts_with_buffers() -> None:
+    """A buffer stands for what it has at that time; its beginning may stand in its place."""
+    buffer = Buffer(LmtpClient("127.0.0.1:1"), "a")
+    assert as_prompt(buffer) == MixedPrompt((BufferSlice("a", 0),))
+    assert as_prompt([1, buffer, buffer.first(2), "x"]) == MixedPrompt(
+        ((1,), BufferSlice("a", 0), BufferSlice("a", 2), "x")
+    )
 
 
 def test_every_kind_of_prompt() -> None:

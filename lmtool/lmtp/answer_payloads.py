@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 from lmtool.lmtp import json_text
 from lmtool.lmtp.json_text import JsonTextError
 from lmtool.lmtp.messages import (
+    BufferAnswer,
     FieldsIgnored,
     ModelInfoAnswer,
     ModelsAnswer,
@@ -97,7 +98,9 @@ def _text_entry(stream_id: msgspec.Raw, output: TokenOutput) -> dict[str, object
     return entry
 
 
-def write_message(message: ModelInfoAnswer | ModelsAnswer | RequestFailed | Progress | FieldsIgnored) -> bytes:
+def write_message(
+    message: ModelInfoAnswer | ModelsAnswer | BufferAnswer | RequestFailed | Progress | FieldsIgnored,
+) -> bytes:
     """One entry of a MSG list."""
     stream_id = msgspec.Raw((message.stream_id or "null").encode())
     match message:
@@ -107,6 +110,9 @@ def write_message(message: ModelInfoAnswer | ModelsAnswer | RequestFailed | Prog
             return json_text.dump({"stream_id": stream_id, "model_info": message.model_info})
         case ModelsAnswer():
             return json_text.dump({"stream_id": stream_id, "models": message.models})
+        case BufferAnswer():
+            buffer = {"name": message.name, "length": message.length}
+            return json_text.dump({"stream_id": stream_id, "buffer": buffer})
         case Progress():
             return json_text.dump({"stream_id": stream_id, "progress": message.progress})
         case FieldsIgnored():
@@ -267,6 +273,8 @@ def _information(stream_id: str, entry: Mapping[str, object]) -> ServerMessage |
             return ModelInfoAnswer(stream_id, value if json_text.is_object(value) else str(value))
         case {"models": value}:
             return ModelsAnswer(stream_id, value if isinstance(value, list) else ())
+        case {"buffer": {"name": str(name), "length": int(length)}}:
+            return BufferAnswer(stream_id, name, length)
         case {"progress": value}:
             with contextlib.suppress(msgspec.ValidationError):
                 return Progress(stream_id, msgspec.convert(value, LoadProgress))

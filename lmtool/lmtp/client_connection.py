@@ -7,20 +7,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from lmtool.errors import (
-    AccessDeniedError,
     ConnectError,
     LmtoolError,
     RemoteProtocolError,
-    RequestError,
     ServerError,
-    kind_of,
 )
-from lmtool.lmtp.client_session import BrokenFrame, ClientSession, StreamsAdvanced
+from lmtool.lmtp.buffers import names_of
+from lmtool.lmtp.client_buffers import ClientBuffers, SentBuffers, unsupported
+from lmtool.lmtp.client_session import BrokenFrame, ClientSession, StreamsAdvanced, error_of
 from lmtool.lmtp.endpoint import CommandEndpoint
-from lmtool.lmtp.messages import FieldsIgnored, ModelInfoAnswer, ModelsAnswer, Progress, RequestFailed
+from lmtool.lmtp.messages import BufferAnswer, FieldsIgnored, ModelInfoAnswer, ModelsAnswer, Progress, RequestFailed
+from lmtool.lmtp.remote_stream import RemoteStream
 from lmtool.lmtp.transport import open_transport
-from lmtool.streams import DeferredHandle, refuse
-from lmtool.types import TokenOutput
+from lmtool.streams import DeferredHandle, failure, refuse
+from lmtool.types import GenerateRequest, TokenOutput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from lmtool.interfaces import Sink, StreamHandle
     from lmtool.lmtp.client_session import ClientEvent
     from lmtool.lmtp.endpoint import Endpoint
+    from lmtool.lmtp.messages import BufferRequest
     from lmtool.lmtp.transport import Transport
-    from lmtool.types import GenerateRequest, LoadProgress, ScoreRequest
+    from lmtool.types import LoadProgress, ScoreRequest
 
     Request: TypeAlias = GenerateRequest | ScoreRequest
 
@@ -38,58 +39,6 @@ OnFrame: TypeAlias = "Callable[[Literal['>', '<'], str], None]"
 
 SILENCE = 5.0
 """Seconds without an answer to MODEL_INFO after which a server is taken for LMQL's, which may never give one."""
-
-
-class RemoteStream:
-    """The handle on one stream of a server.
-
-    The wire has no way to pause one stream of several, so a paused stream's outputs are buffered here: at most as many
-    as the request allows tokens. Its neighbours go on.
-    """
-
-    __slots__ = ("_buffer", "_link", "_paused", "ended", "key", "request", "sink")
-
-    def __init__(self, link: ClientConnection, key: str, request: GenerateRequest | ScoreRequest, sink: Sink) -> None:
-        self._link = link
-        self.key = key
-        """The stream's id on the wire."""
-        self.request = request
-        self.sink = sink
-        self.ended = False
-        """Whether the last output was handed over, or is about to be."""
-        self._paused = False
-        self._buffer: list[TokenOutput] = []
-
-    def cancel(self) -> None:
-        """End the stream here at once, and at the server when the message gets there."""
-        if not self.ended:
-            self.ended = True
-            self._buffer.clear()
-            self._link.cancel(self)
-
-    def pause(self) -> None:
-        """Buffer outputs until `resume`."""
-        self._paused = True
-
-    def resume(self) -> None:
-        """Hand over buffered outputs, in the loop's next turn, and go on."""
-        self._paused = False
-        if self._buffer:
-            self._link.loop.call_soon(self._release)
-
-    def _release(self) -> None:
-        if self._buffer and not self._paused:
-            outputs, self._buffer = self._buffer, []
-            self.ended = outputs[-1].last
-            self.sink(outputs)
-
-    def buffers(self, output: TokenOutput) -> bool:
-        """Buffer an output while paused, and until earlier ones were handed over; return whether it was buffered."""
-        if self._paused or self._buffer:
-            self._buffer.append(output)
-            return True
-        self.ended = output.last
-        return False
 
 
 class ClientConnection:
@@ -105,8 +54,12 @@ class ClientConnection:
         on_ignored: Callable[[tuple[str, ...]], None] | None = None,
         extended: bool = False,
         after: ClientConnection | None = None,
+        buffers: ClientBuffers | None = None,
     ) -> None:
-        """after: a lost connection whose process must have ended before this one opens."""
+        """after: a lost connection whose process must have ended before this one opens.
+
+        buffers: of all connections of the client.
+        """
         self._endpoint = endpoint
         self._after = after
         self._open_timeout = open_timeout
@@ -117,6 +70,10 @@ class ClientConnection:
         self._session = ClientSession(extended=extended)
         self._streams: dict[str, RemoteStream] = {}
         self._answers: dict[str, asyncio.Future[object]] = {}
+        self._buffers = SentBuffers(ClientBuffers() if buffers is None else buffers)
+        self._cancelled_ended = asyncio.Event()
+        self._blocked: set[asyncio.Task[None]] = set()
+        """Begin requests that append to a buffer which a cancelled stream may yet append to."""
         self._outgoing: asyncio.Queue[str] = asyncio.Queue()
         self._opened: asyncio.Future[None] = self.loop.create_future()
         self.lost = False
@@ -183,14 +140,35 @@ class ClientConnection:
             handle = DeferredHandle(request.stream_id, sink)
             handle.end(TokenOutput(request.stream_id, finish_reason=ending))
             return handle
+        if isinstance(request, GenerateRequest) and self._buffers.may_change(request.into):
+            deferred = DeferredHandle(request.stream_id, sink)
+            task = self.loop.create_task(self._begin_later(deferred, request, sink))
+            self._blocked.add(task)
+            task.add_done_callback(self._blocked.discard)
+            return deferred
         try:
+            self._session.check_buffers(request)
+            self._restore(self._buffers.missing(request))
             key, frame = self._session.open(request, progress=self._on_progress is not None)
         except LmtoolError as error:
             return refuse(request.stream_id, sink, error)
-        stream = RemoteStream(self, key, request, sink)
+        self._buffers.begin_stream(key, request)
+        stream = RemoteStream(key, request, sink, self.cancel)
         self._streams[key] = stream
         self._outgoing.put_nowait(frame)
         return stream
+
+    async def _begin_later(self, handle: DeferredHandle, request: GenerateRequest, sink: Sink) -> None:
+        await self._cancelled_streams(request.into)
+        if self.reason is not None:
+            handle.fail(self.reason)
+        handle.start(partial(self._begin, request, sink))
+
+    async def _cancelled_streams(self, buffer: str | None) -> None:
+        """Return once no cancelled stream may append to a buffer any more, or the connection is lost."""
+        while self._buffers.may_change(buffer) and not self.lost:
+            self._cancelled_ended.clear()
+            await self._cancelled_ended.wait()
 
     async def _probe_dialect(self, model: str | None) -> None:
         """Find out whether the server speaks the extensions, then begin the streams that wait for it.
@@ -200,7 +178,8 @@ class ClientConnection:
         """
         failure: LmtoolError | None = None
         try:
-            await self.ask_for(SILENCE, model, until=self._probed)
+            # A server whose dialect is known is asked for the names of its extensions.
+            await self.ask_for(SILENCE, model, until=None if self._session.extended else self._probed)
         except ServerError:
             pass  # about the model: the streams will be told the same
         except LmtoolError as error:
@@ -250,6 +229,36 @@ class ClientConnection:
         progress = self._on_progress is not None and load is not None
         return await self._answer_to(*self._session.manage(load, unload, progress=progress))
 
+    async def change_buffer(self, request: BufferRequest) -> int:
+        """The length of a buffer once it was changed (BUFFER). Raises as `ask`, and `LocalProtocolError`.
+
+        Where the wait is cancelled the buffer is changed all the same.
+        """
+        if request.drop and self._buffers.drop_unsent(request.name):
+            return 0
+        if self._session.asks_for_extensions:
+            await self.ask_for(SILENCE, request.model)
+        if not self._session.knows_buffers:
+            raise unsupported()
+        await self._cancelled_streams(request.name)
+        if self.reason is not None:
+            raise self.reason
+        if not request.drop:
+            self._restore(self._buffers.restore(request.name))
+        key, frame = self._session.change_buffer(request)
+        self._buffers.begin_change(key, request)
+        answer: asyncio.Future[object] = self.loop.create_future()
+        self._answers[key] = answer
+        self._outgoing.put_nowait(frame)
+        return int(str(await answer))
+
+    def _restore(self, requests: Iterable[BufferRequest]) -> None:
+        """Make buffers on a server that does not have them."""
+        for request in requests:
+            key, frame = self._session.change_buffer(request)
+            self._buffers.begin_change(key, request, restoring=True)
+            self._outgoing.put_nowait(frame)
+
     async def _answer_to(self, key: str, frame: str) -> Any:  # noqa: ANN401  # JSON
         answer: asyncio.Future[object] = self.loop.create_future()
         self._answers[key] = answer
@@ -260,14 +269,17 @@ class ClientConnection:
             self._session.forget(key)
             self._answers.pop(key, None)
 
-    def cancel(self, stream: RemoteStream) -> None:
-        """End a stream on both sides."""
-        frame = self._session.cancel(stream.key, stream.request.model)
+    def cancel(self, stream: RemoteStream, error: LmtoolError | None = None) -> None:
+        """End a stream on both sides. error: why, where that is not its submitter's wish."""
+        follow = self._buffers.cancel_stream(stream.key)  # whether its ids are appended is known at its end
+        frame = self._session.cancel(stream.key, stream.request.model, follow=follow)
         self._streams.pop(stream.key, None)
         if frame is not None and not self.lost:
             self._outgoing.put_nowait(frame)
         # In the loop's next turn: no sink is called inside a call of its owner's.
-        self.loop.call_soon(stream.sink, [TokenOutput(stream.request.stream_id, finish_reason="cancelled")])
+        stream_id = stream.request.stream_id
+        last = TokenOutput(stream_id, finish_reason="cancelled") if error is None else failure(stream_id, error)
+        self.loop.call_soon(stream.sink, [last])
 
     # From open to loss.
 
@@ -327,8 +339,12 @@ class ClientConnection:
                     self._settle(event.stream_id, event.model_info)
                 case ModelsAnswer():
                     self._settle(event.stream_id, event.models)
+                case BufferAnswer():
+                    self._buffers.end_change(event.stream_id, event.length)
+                    self._settle(event.stream_id, event.length)
                 case RequestFailed():
-                    self._settle(event.stream_id, _error(event))
+                    self._refuse_buffer(event)
+                    self._settle(event.stream_id, error_of(event))
                 case Progress() if self._on_progress is not None:
                     self._on_progress(event.progress)
                 case FieldsIgnored() if self._on_ignored is not None and event.fields != ("resumable",):  # an offer
@@ -340,6 +356,8 @@ class ClientConnection:
         """Hand a frame's outputs over, each sink called once."""
         by_sink: dict[Sink, list[TokenOutput]] = {}
         for key, output in zip(event.keys, event.outputs, strict=True):
+            if self._buffers.add_output(key, output):
+                self._cancelled_ended.set()
             # A callback of the same frame may have cancelled it meanwhile.
             stream = self._streams.get(key)
             if stream is None:
@@ -350,6 +368,14 @@ class ClientConnection:
                 by_sink.setdefault(stream.sink, []).append(output)
         for sink, outputs in by_sink.items():
             sink(outputs)
+
+    def _refuse_buffer(self, event: RequestFailed) -> None:
+        """End the streams that name a buffer which the server refuses to make again."""
+        name = None if event.stream_id is None else self._buffers.refuse_change(event.stream_id)
+        for stream in list(self._streams.values()) if name is not None else ():
+            if name in names_of(stream.request):
+                stream.ended = True
+                self.cancel(stream, error_of(event))
 
     def _settle(self, key: str | None, answer: object) -> None:
         future = self._answers.get(key) if key is not None else None
@@ -367,14 +393,8 @@ class ClientConnection:
             self._opened.exception()  # each request gets the error by itself, whether or not the opening is awaited
         self._handle(self._session.lost(error))
         self._decide(error)
+        self._cancelled_ended.set()
 
 
 def _closed() -> ConnectError:
     return ConnectError("the connection was closed by this client")
-
-
-def _error(event: RequestFailed) -> LmtoolError:
-    """The error of a request; a `RequestError` keeps its kind, another failure is the server's."""
-    kind = kind_of(event.error_code)
-    kept = issubclass(kind, RequestError | ConnectError | AccessDeniedError)
-    return (kind if kept else ServerError)(event.error)

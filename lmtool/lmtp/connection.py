@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from lmtool.errors import LmtoolError, OverloadedError, RequestError, ServerError
 from lmtool.interfaces import current_limits
+from lmtool.lmtp.buffered_model import BufferedModel
 from lmtool.lmtp.codec import RefusedFrameError
 from lmtool.lmtp.config import ServerConfig
-from lmtool.lmtp.messages import Cancel, Generate, ModelInfoRequest, ModelsRequest, Score
+from lmtool.lmtp.messages import BufferRequest, Cancel, Generate, ModelInfoRequest, ModelsRequest, Score
 from lmtool.lmtp.request_log import RequestLog, StreamRecord
 from lmtool.lmtp.server_session import ServerSession, parse
 from lmtool.prompt_limits import limits_of
@@ -74,10 +75,11 @@ class Connection:
         self._model, self._config, self._progress = plugs.model, plugs.config, plugs.progress
         self._catalogue, self._control, self._log, self._tap = plugs.catalogue, plugs.control, plugs.log, plugs.tap
         self._session = ServerSession(plugs.config)
+        self._buffered = BufferedModel(plugs.model, plugs.config)
         self._handles: dict[StreamId, StreamHandle] = {}
         self._records: dict[StreamId, StreamRecord] = {}
         self._progress_subscriptions: dict[StreamId, Unsubscribe] = {}
-        self._answers: set[asyncio.Task[None]] = set()
+        self._answers: set[asyncio.Future[None] | asyncio.Future[int]] = set()
         self._paused = False
         self._closed = False
         self._refusal: LmtoolError | None = None
@@ -115,6 +117,8 @@ class Connection:
                     handle.cancel()
             case ModelInfoRequest() | ModelsRequest():
                 self._describe(event)
+            case BufferRequest():
+                self._change_buffer(event)
             case RefusedFrameError():
                 self._log(RequestLog(self.number, event.stream_id or "null", event.command, error=event.message))
         self._update_flow()
@@ -128,7 +132,7 @@ class Connection:
             return
         if message.progress:
             self._subscribe(str(stream_id), message.request.model)
-        handle = self._model.submit(message.request, self._sink)
+        handle = self._buffered.submit(message.request, self._sink)
         self._handles[stream_id] = handle
         if self._paused:
             handle.pause()
@@ -138,11 +142,7 @@ class Connection:
             self._session.answer_list(request, self._catalogue.models())
             self._log_answer(request)
             return
-        if len(self._answers) >= self._config.max_streams:
-            overload = OverloadedError(
-                f"{len(self._answers)} MODEL_INFO requests wait on this connection, the most it may"
-            )
-            self._session.refuse(request.stream_id, overload)
+        if self._refuse_another(request.stream_id):
             return
         if request.progress:
             self._subscribe(request.stream_id, _subject(request))
@@ -150,6 +150,39 @@ class Connection:
         self._answers.add(task)
         self._idle.clear()
         task.add_done_callback(partial(self._answered, request))
+
+    def _refuse_another(self, stream_id: str) -> bool:
+        """Refuse a request where too many wait for their answers; whether that was so."""
+        full = len(self._answers) >= self._config.max_streams
+        if full:
+            overload = OverloadedError(f"{len(self._answers)} requests wait on this connection, the most that may")
+            self._session.refuse(stream_id, overload)
+        return full
+
+    def _change_buffer(self, request: BufferRequest) -> None:
+        if self._refuse_another(request.stream_id):
+            return
+        change = self._buffered.change(request)
+        self._answers.add(change)
+        self._idle.clear()
+        change.add_done_callback(partial(self._changed, request, time.perf_counter()))
+
+    def _changed(self, request: BufferRequest, started: float, change: asyncio.Future[int]) -> None:
+        self._answers.discard(change)
+        if change.cancelled():  # the client has left
+            return
+        error, failed = None, change.exception()
+        if failed is None:
+            self._session.answer_buffer(request, change.result())
+        else:
+            problem = failed if isinstance(failed, LmtoolError) else _unexpected("BUFFER", failed)
+            error = problem.message
+            self._session.refuse(request.stream_id, problem)
+        head = (self.number, request.stream_id, "BUFFER", request.model)
+        seconds, end = time.perf_counter() - started, "stop" if error is None else None
+        self._log(RequestLog(*head, seconds=seconds, end=end, error=error, ignored=request.ignored))
+        self._update_flow()
+        self._note_idle()
 
     async def _answer(self, request: ModelInfoRequest | ModelsRequest) -> None:
         started, error = time.perf_counter(), None
@@ -193,8 +226,7 @@ class Connection:
         self._answers.discard(task)
         bug = None if task.cancelled() else task.exception()
         if bug is not None:
-            self._session.refuse(request.stream_id, ServerError(f"the server failed to describe its models: {bug!r}"))
-            asyncio.get_running_loop().call_exception_handler({"message": "MODEL_INFO failed", "exception": bug})
+            self._session.refuse(request.stream_id, _unexpected("MODEL_INFO", bug))
             self._update_flow()
         self._note_idle()
 
@@ -339,10 +371,17 @@ class Connection:
         self._handles.clear()
         for stream_id in list(self._progress_subscriptions):
             self._unsubscribe(stream_id)
-        for task in self._answers:
+        for task in list(self._answers):
             task.cancel()
+        self._buffered.close()
         for event in (self._sendable, self._roomy, self._idle, self._flushed):
             event.set()
+
+
+def _unexpected(command: str, bug: BaseException) -> ServerError:
+    """The error that a client gets for a bug of ours, which is reported here."""
+    asyncio.get_running_loop().call_exception_handler({"message": f"{command} failed", "exception": bug})
+    return ServerError(f"the server failed to carry out {command}: {bug!r}")
 
 
 def _lists(request: ModelInfoRequest | ModelsRequest) -> bool:

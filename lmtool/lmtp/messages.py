@@ -42,6 +42,7 @@ EXTENSIONS = (
     "list",
     "limits",
     "models",
+    "buffers",
 )
 """Names of what this implementation knows beyond the LMTP document, as MODEL_INFO lists them (EXT-6)."""
 
@@ -95,6 +96,23 @@ class ModelsRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class BufferRequest:
+    """BUFFER: append to a named segment of the connection, limit its life, or drop it."""
+
+    stream_id: str
+    name: str
+    append: tuple[str | tuple[int, ...], ...] | None = None
+    """Texts and token ids in a row; `()` only makes the buffer."""
+    drop: bool = False
+    ttl: float | None = None
+    """Seconds without use after which its ids are given back."""
+    model: str | None = None
+    """Whose tokenizer reads the texts; None: the only one."""
+    extended: bool = False
+    ignored: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Cancel:
     """CANCEL: end a stream within one step."""
 
@@ -104,7 +122,7 @@ class Cancel:
     extended: bool = False
 
 
-ClientMessage: TypeAlias = Generate | Score | ModelInfoRequest | ModelsRequest | Cancel
+ClientMessage: TypeAlias = Generate | Score | ModelInfoRequest | ModelsRequest | BufferRequest | Cancel
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +146,16 @@ class ModelsAnswer:
 
     stream_id: str
     models: Sequence[object]
+
+
+@dataclass(frozen=True, slots=True)
+class BufferAnswer:
+    """MSG with `buffer`: a buffer was changed."""
+
+    stream_id: str
+    name: str
+    length: int
+    """Ids that it has now; 0 after a drop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,5 +192,5 @@ class UnknownMessage:
 
 
 ServerMessage: TypeAlias = (
-    Tokens | ModelInfoAnswer | ModelsAnswer | RequestFailed | Progress | FieldsIgnored | UnknownMessage
+    Tokens | ModelInfoAnswer | ModelsAnswer | BufferAnswer | RequestFailed | Progress | FieldsIgnored | UnknownMessage
 )

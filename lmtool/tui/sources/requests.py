@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Literal
 
 from lmtool.errors import ConnectError, LmtoolError, RequestError, TimeLimitError
 from lmtool.lmtp import model_info
-from lmtool.lmtp.client_connection import SILENCE, ClientConnection, RemoteStream
+from lmtool.lmtp.client_connection import SILENCE, ClientConnection
 from lmtool.lmtp.endpoint import SocketEndpoint, parse
+from lmtool.lmtp.remote_stream import RemoteStream
 from lmtool.prompt_parameters import split_prompt
 from lmtool.sampling_parameters import PROMPT_MAX_TOKENS
 from lmtool.trace.connection_tap import FrameTap
