@@ -21,6 +21,7 @@ from lmtool.buffer import Buffer
 from lmtool.constraint import constraint_from
 from lmtool.errors import UsageError
 from lmtool.evergreen.actions import action as action  # noqa: PLC0414  # for `lmtool.action`
+from lmtool.sampling_parameters import check_deadline
 from lmtool.streams import error_of, stream
 from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest, ScoreRequest, TokenOutput
 
@@ -39,10 +40,7 @@ CHAT_TOKENS = 512
 
 
 class Model:
-    """One model, wherever it runs. Get one from `connect` or `load`; belongs to the event loop it came from.
-
-    Any number of calls may run at once; they share the model's batch.
-    """
+    """One model, wherever it runs, by `connect` or `load`: any number of calls at once, in the loop it came from."""
 
     def __init__(self, model: TokenModel, name: str | None = None, buffers: BufferKeeper | None = None) -> None:
         """Wrap a token model. name: which of several served ones. buffers: keeps those that its prompts name."""
@@ -85,10 +83,11 @@ class Model:
         prompt: text, token ids, or messages. text: whether outputs carry the text they complete; by default where the
         prompt is not token ids. constraint: what the whole text must match, such as `{"regex": "[a-z]+"}` (GEN-13).
         priority: lower begins first while streams wait. into: takes the ids when the stream ends by itself (BUF-4).
-        Raises at once `TypeError` for an unknown parameter and
-        `ConstraintError`, and while streaming the error that ends the stream: `RequestError` or a subclass,
-        `ConnectError`, `ServerError`.
+        deadline: seconds from now to the stream's end. Raises at once `TypeError` for an unknown parameter,
+        `ConstraintError` and `RequestError`, and while streaming the error that ends the stream: `RequestError` or a
+        subclass, `ConnectError`, `ServerError`, `TimeLimitError`.
         """
+        deadline = check_deadline(sampling.pop("deadline", None))
         request = GenerateRequest(
             stream_id=next(self._stream_ids),
             prompt=as_prompt(prompt),
@@ -98,6 +97,7 @@ class Model:
             constraint=constraint_from(constraint) if isinstance(constraint, Mapping) else constraint,
             priority=priority,
             into=None if into is None else into.name,
+            deadline=deadline,
         )
         return self._stream(request)
 
@@ -126,10 +126,11 @@ class Model:
         *,
         top_logprobs: int | None = None,
         text: bool | None = None,
+        deadline: float | None = None,
     ) -> list[TokenOutput]:
         """The log-probability of each token of `scored`, in nats, given the prompt and the scored tokens before it.
 
-        top_logprobs: how many alternatives to tell for each; None tells none. Raises what `generate` raises.
+        top_logprobs: how many alternatives to tell for each; None tells none. deadline, and what is raised: `generate`.
         """
         request = ScoreRequest(
             stream_id=next(self._stream_ids),
@@ -138,6 +139,7 @@ class Model:
             model=self._name,
             top_logprobs=top_logprobs,
             text=wants_text(scored) if text is None else text,
+            deadline=check_deadline(deadline),
         )
         return [output async for output in self._stream(request) if output.token is not None]
 
@@ -288,6 +290,7 @@ async def serve(
     *,
     host: str = "127.0.0.1",
     port: int = 0,
+    unix: str | None = None,
     served_model_name: Sequence[str] = (),
     allow_model: Sequence[str] = (),
     api_key: str | None = None,
@@ -299,10 +302,11 @@ async def serve(
 ) -> AsyncIterator[Server]:
     """A server in this process, as long as the block lasts: `async with lmtool.serve("gpt2") as server`.
 
-    model: a folder, a hub name, a list of these, `auto`, or None for the embedded model. port: 0 takes a free one. The
-    other arguments are those of `lmtool serve`; engine: fields of `EngineConfig`. Entered once the models answer.
-    Leaving ends what still runs; `Server.drain` lets it end before. Raises what `load` raises, `ResourceError` for a
-    port that cannot be had, `UsageError` for a host that other machines reach without `api_key` or `no_auth`.
+    model: a folder, a hub name, a list of these, `auto`, or None for the embedded model. port: 0 takes a free one.
+    unix: the path of a Unix socket, in the place of a port. The others are those of `lmtool serve`; engine: fields of
+    `EngineConfig`. Entered once the models answer. Leaving ends what still runs; `Server.drain` lets it end before.
+    Raises what `load` raises, `ResourceError` for a port or path that cannot be had, `UsageError` for a host that other
+    machines reach without `api_key` or `no_auth`.
     """
     from lmtool.engine.config import EngineConfig
     from lmtool.serving.composition import need_serve_packages
@@ -312,23 +316,18 @@ async def serve(
 
     need_serve_packages()
     models = ModelsConfig.of(model, served_model_name=tuple(served_model_name), allow_model=tuple(allow_model))
-    listen = ListenConfig(host, port)
+    listen = ListenConfig(host, port, unix)
     access = AccessConfig(tuple(allow_origin), tuple(allow_host), no_auth).policy(listen, api_key)
     service = Service(ServiceConfig(models, EngineConfig(**engine), access=access))
-    sockets = bind(listen)
-    where = url(listen, sockets)
-    service.listen(sockets)
+    service.listen(sockets := bind(listen))
     try:
-        yield Server(where, await service.ready(on_progress or _ignore), service)
+        yield Server(url(listen, sockets), await service.ready(on_progress or _ignore), service)
     finally:
         await service.close()
 
 
 def as_error(output: TokenOutput) -> LmtoolError:
-    """The exception for an output that ends its stream with an error; `ServerError` without an error code.
-
-    Servers send codes to a client that has used an extension (text, `stop`, ...) or has asked for `info`.
-    """
+    """The exception for an output that ends its stream with an error; `ServerError` where the server told no code."""
     return error_of(output)
 
 

@@ -23,7 +23,7 @@ ConstraintLike: TypeAlias = "Constraint | Mapping[str, object]"
 
 
 class Sampling(TypedDict, total=False):
-    """Keyword arguments of `generate` and `chat`: the fields of `SamplingParams`, which describes them."""
+    """Keyword arguments of `generate` and `chat`: `deadline`, and the fields of `SamplingParams`, which says more."""
 
     max_tokens: int
     temperature: float
@@ -41,6 +41,7 @@ class Sampling(TypedDict, total=False):
     ignore_eos: bool
     top_logprobs: int
     logprobs_mode: LogprobsMode
+    deadline: float | None
 
 
 class EngineOptions(TypedDict, total=False):

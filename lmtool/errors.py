@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class LmtoolError(Exception):
@@ -15,6 +18,8 @@ class LmtoolError(Exception):
     """Exit status of a command that ends with this error."""
     code: ClassVar[str] = "error"
     """Machine-readable kind, sent beside the sentence on every wire."""
+    retryable: bool = False
+    """Whether the same request may succeed when it is sent again; an instance may know better than its class."""
     retry_after: int = 0
     """Seconds after which the same request may succeed; 0 where it will not, or that is not known."""
 
@@ -41,6 +46,7 @@ class ConnectError(LmtoolError):
 
     exit_code = 3
     code = "connection"
+    retryable = True
 
 
 class ServerError(LmtoolError):
@@ -48,18 +54,21 @@ class ServerError(LmtoolError):
 
     exit_code = 4
     code = "server"
+    retryable = True
 
 
 class InvalidAnswerError(ServerError):
     """A finished answer is not valid under its strict schema."""
 
     code = "invalid_answer"
+    retryable = False
 
 
 class AccessDeniedError(ServerError):
     """The server refuses this client: it requires a key, or does not know the host name that it was asked for."""
 
     code = "access_denied"
+    retryable = False
 
 
 class RemoteProtocolError(LmtoolError):
@@ -81,6 +90,7 @@ class TimeLimitError(LmtoolError):
 
     exit_code = 6
     code = "timeout"
+    retryable = True
 
 
 class FileError(LmtoolError):
@@ -111,6 +121,7 @@ class OutOfMemoryError(ResourceError):
     """The device has no room for the model or for a step of it."""
 
     code = "out_of_memory"
+    retryable = True
 
 
 class RequestError(LmtoolError):
@@ -160,7 +171,35 @@ class OverloadedError(RequestError):
     """A limit on streams, connections or queue length is reached; try again later."""
 
     code = "overloaded"
+    retryable = True
     retry_after = 1
+
+
+def deadline_error(seconds: float) -> TimeLimitError:
+    """The error of a stream that has not ended within its request's `deadline`; its time is over, also elsewhere."""
+    error = TimeLimitError(f"the deadline of {seconds:g} s is over", "send the request again with a longer one")
+    error.retryable = False
+    return error
+
+
+def rebuilt(
+    kind: type[LmtoolError],
+    sentence: str,
+    hints: Sequence[str] = (),
+    *,
+    retryable: bool | None = None,
+    retry_after: int = 0,
+) -> LmtoolError:
+    """The error that was told elsewhere in these words. sentence: as `LmtoolError.sentence`.
+
+    retryable, retry_after: what was told; None and 0 leave it at what the class says.
+    """
+    error = kind(sentence.removesuffix("".join(f"; {hint}" for hint in hints)), *hints)
+    if retryable is not None:
+        error.retryable = retryable
+    if retry_after:
+        error.retry_after = retry_after
+    return error
 
 
 def kind_of(code: str | None) -> type[LmtoolError]:

@@ -226,6 +226,10 @@ class Tokenizer(Protocol):
         """The tokenizer's identity."""
 
     @property
+    def digest(self) -> str:
+        """A hash of all that its ids and texts depend on, the chat template included, for `ModelInfo.fingerprint`."""
+
+    @property
     def has_chat_template(self) -> bool:
         """Whether a `ChatPrompt` can be encoded."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, get_args
 
 from lmtool.errors import UsageError
-from lmtool.sampling_parameters import NUMERIC_PARAMETERS, wrong_value
+from lmtool.sampling_parameters import DEADLINE, NUMERIC_PARAMETERS, wrong_value
 from lmtool.types import LogprobsMode
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class TypedPrompt:
     text: str
     """The prompt without the parameters behind it."""
     values: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of `SamplingParams` by name, of the right types."""
+    """Fields of `SamplingParams` and `deadline` by name, of the right types."""
     hint: str | None = None
     """A question about a word that looks like a misspelt parameter and stayed text."""
 
@@ -104,6 +104,11 @@ def parse_options(words: Sequence[str]) -> dict[str, Any]:
     return dict(parse_option(word) for word in words)
 
 
+def apart(values: Mapping[str, Any]) -> tuple[dict[str, Any], float | None]:
+    """Values that were typed: the fields of `SamplingParams` among them, and the request's deadline in seconds."""
+    return {name: value for name, value in values.items() if name != "deadline"}, values.get("deadline")
+
+
 @dataclass(frozen=True, slots=True)
 class TypedParameter:
     """A parameter as a person types it."""
@@ -166,5 +171,6 @@ TYPED_PARAMETERS: Mapping[str, TypedParameter] = {
     "stop_token_ids": TypedParameter(_ids, "a token id or a list of them, such as [13,50256]"),
     "ignore_eos": TypedParameter(_flag, "true or false"),
     "logprobs_mode": TypedParameter(_mode, f"one of {', '.join(get_args(LogprobsMode))}"),
+    "deadline": _number(DEADLINE),
 }
-"""The fields of `SamplingParams`, each with its reader."""
+"""The fields of `SamplingParams`, and the request's `deadline`, each with its reader."""

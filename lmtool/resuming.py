@@ -10,7 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from lmtool.errors import ConnectError, OverloadedError, TimeLimitError
-from lmtool.streams import error_of, failure
+from lmtool.streams import Deadlines, error_of, failure
 from lmtool.types import GenerateRequest, TokenOutput
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ class Resuming:
 
     A stream that ends with the error `connection` is begun again from where it stood, with `generated` and the seed
     that the server has told (SPEC.md, GEN-17 and GEN-18), so that its reader gets each token once, as if nothing had
-    happened. A SCORE is repeated whole. A stream that has brought tokens and whose server told no seed, because it
-    cannot go on with one, ends with the error.
+    happened; a deadline counts over all attempts. A SCORE is repeated whole. A stream that has brought tokens and whose
+    server told no seed, because it cannot go on with one, ends with the error.
     """
 
     def __init__(
@@ -99,6 +99,7 @@ class _Channel:
         self._numbers = count()
         self._attempts: dict[StreamId, _Stream] = {}
         """Streams by the id of their present attempt: what an attempt sends after it was given up is dropped."""
+        self._deadlines = Deadlines()
         self._running = 0
 
     def start(self, request: Request) -> StreamHandle:
@@ -106,6 +107,7 @@ class _Channel:
         self._running += 1
         stream = _Stream(self, request)
         stream.begin()
+        self._deadlines.start(request, stream)
         return stream
 
     def enter(self, stream: _Stream) -> StreamId:
@@ -121,7 +123,7 @@ class _Channel:
     def end(self, outputs: Sequence[TokenOutput]) -> None:
         """Hand on outputs; forget the streams that end with them."""
         if outputs:
-            self.sink(outputs)
+            self.sink(self._deadlines.apply(outputs))
         self._running -= sum(output.last for output in outputs)
         if not self._running:
             self._on_empty()
@@ -259,11 +261,13 @@ class _Stream:
         return replace(output, stream_id=self._request.stream_id)
 
     def _may_repeat(self, error: LmtoolError) -> bool:
-        lost = isinstance(error, ConnectError)
+        """Not after a pause that is longer than the options allow, nor where the server says that it is of no use."""
+        lost = isinstance(error, ConnectError | TimeLimitError)
         if self._begun or self._repetitions:  # a server on its way down or up
             lost = lost or isinstance(error, OverloadedError)
-        lost = lost or isinstance(error, TimeLimitError)
-        return lost and self._repetitions < self._channel.options.retries and self._can_go_on
+        options = self._channel.options
+        useful = lost and error.retryable and error.retry_after <= options.longest_pause
+        return useful and self._repetitions < options.retries and self._can_go_on
 
     @property
     def _can_go_on(self) -> bool:

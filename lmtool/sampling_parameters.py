@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, get_args
 
+from lmtool.errors import RequestError
 from lmtool.types import LogprobsMode, SamplingParams
 
 if TYPE_CHECKING:
@@ -144,6 +145,17 @@ PARAMETER_HELP: Mapping[str, str] = {
 
 DEFAULTS: Mapping[str, object] = {field.name: getattr(SamplingParams(), field.name) for field in fields(SamplingParams)}
 """LMTP's, by name."""
+
+
+DEADLINE = Range(0, 86_400, above=True)
+"""Seconds that a request may give itself: a day at most."""
+
+
+def check_deadline(seconds: float | None) -> float | None:
+    """The deadline that a caller gives; None: there is none. Raises `RequestError` for what cannot be one."""
+    if seconds is not None and seconds not in DEADLINE:
+        raise RequestError(wrong_value("deadline", seconds, f"{DEADLINE}, in seconds"))
+    return seconds
 
 
 def wrong_value(name: str, value: object, expected: object) -> str:

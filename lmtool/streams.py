@@ -1,11 +1,11 @@
-"""Adapters of a stream's sink: an iterator over one stream, and a handle of a stream that starts later or never."""
+"""Adapters of a stream's sink: an iterator, deadlines, and a handle of a stream that starts later or never."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
 
-from lmtool.errors import kind_of
+from lmtool.errors import deadline_error, kind_of, rebuilt
 from lmtool.types import TokenOutput
 
 if TYPE_CHECKING:
@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 class Inbox:
     """The sink of one reader's streams, which it pauses while the reader is `high_water` outputs behind.
 
-    Equal to itself only, so that a model hands it the outputs of all its streams together.
+    Equal to itself only, so that a model hands it the outputs of all its streams together. Keeps their deadlines.
     """
 
-    __slots__ = ("_arrived", "_handles", "_high_water", "_outputs", "_paused")
+    __slots__ = ("_arrived", "_deadlines", "_elapsed", "_handles", "_high_water", "_outputs", "_paused")
 
-    def __init__(self, high_water: int = 256) -> None:
+    def __init__(self, high_water: int = 256, elapsed: float = 0.0) -> None:
+        """elapsed: seconds since the requests arrived, which count towards their deadlines."""
         self._high_water = high_water
+        self._elapsed = elapsed
+        self._deadlines = Deadlines()
         self._outputs: list[TokenOutput] = []
         self._arrived = asyncio.Event()
         self._handles: list[StreamHandle] = []
@@ -33,11 +36,13 @@ class Inbox:
 
     def submit(self, model: TokenModel, request: GenerateRequest | ScoreRequest, sink: Sink | None = None) -> None:
         """Start a stream whose outputs come here. sink: one that passes them on to here."""
-        self._handles.append(model.submit(request, sink or self))
+        handle = model.submit(request, sink or self)
+        self._handles.append(handle)
+        self._deadlines.start(request, handle, self._elapsed)
 
     def __call__(self, outputs: Sequence[TokenOutput]) -> None:
         """Take the outputs of one step, see `Sink`."""
-        self._outputs += outputs
+        self._outputs += self._deadlines.apply(outputs)
         self._arrived.set()
         if len(self._outputs) >= self._high_water and not self._paused:
             self._paused = True
@@ -57,19 +62,20 @@ class Inbox:
 
     def cancel(self) -> None:
         """End all streams that still run."""
+        self._deadlines.close()
         for handle in self._handles:
             handle.cancel()
 
 
 async def stream(
-    model: TokenModel, request: GenerateRequest | ScoreRequest, *, high_water: int = 256
+    model: TokenModel, request: GenerateRequest | ScoreRequest, *, high_water: int = 256, elapsed: float = 0.0
 ) -> AsyncIterator[TokenOutput]:
     """Yield the outputs of one stream, for callers that have just one.
 
     Leaving the iterator early cancels the stream. A reader that falls `high_water` outputs behind pauses it until it
-    has caught up. An output with `error` is yielded like any other and is the last one.
+    has caught up. An output with `error` is yielded like any other and is the last one. elapsed: see `Inbox`.
     """
-    inbox = Inbox(high_water)
+    inbox = Inbox(high_water, elapsed)
     inbox.submit(model, request)
     ended = False
     try:
@@ -85,15 +91,74 @@ async def stream(
 def failure(stream_id: StreamId, error: LmtoolError) -> TokenOutput:
     """Return the output that ends a stream with this error: its sentence and what to do next."""
     return TokenOutput(
-        stream_id, error=error.sentence, error_code=error.code, error_hints=error.hints, retry_after=error.retry_after
+        stream_id,
+        error=error.sentence,
+        error_code=error.code,
+        error_hints=error.hints,
+        retryable=error.retryable,
+        retry_after=error.retry_after,
     )
 
 
 def error_of(output: TokenOutput) -> LmtoolError:
-    """The exception for an output that ends its stream with an error, with its hints where they are known."""
-    kind, sentence = kind_of(output.error_code), output.error or "the stream failed"
-    hints = output.error_hints
-    return kind(sentence.removesuffix("".join(f"; {hint}" for hint in hints)), *hints)
+    """The exception for an output that ends its stream with an error, as far as it is known: the one it was made of."""
+    return rebuilt(
+        kind_of(output.error_code),
+        output.error or "the stream failed",
+        output.error_hints,
+        retryable=output.retryable,
+        retry_after=output.retry_after,
+    )
+
+
+class Deadlines:
+    """The deadlines of the streams of one sink. Belongs to one event loop.
+
+    `start` each stream, and pass all outputs through `apply`: the ending of a stream that was cancelled because its
+    time is over becomes an error. So the tokens that it has made come before.
+    """
+
+    def __init__(self) -> None:
+        self._timers: dict[StreamId, asyncio.TimerHandle] = {}
+        self._over: dict[StreamId, float] = {}
+        """Streams that are being cancelled, and their deadlines in seconds."""
+
+    def start(self, request: GenerateRequest | ScoreRequest, handle: StreamHandle, elapsed: float = 0.0) -> None:
+        """Count from now on. elapsed: seconds since the request arrived."""
+        seconds = request.deadline
+        if seconds is None:
+            return
+        loop, left = asyncio.get_running_loop(), max(0.0, seconds - elapsed)
+        self._timers[request.stream_id] = loop.call_later(left, self._expire, request.stream_id, seconds, handle)
+
+    def _expire(self, stream_id: StreamId, seconds: float, handle: StreamHandle) -> None:
+        del self._timers[stream_id]
+        self._over[stream_id] = seconds
+        handle.cancel()
+
+    def apply(self, outputs: Sequence[TokenOutput]) -> Sequence[TokenOutput]:
+        """The outputs as their reader is to see them."""
+        if not self._timers and not self._over:
+            return outputs
+        return [self._end(output) if output.last else output for output in outputs]
+
+    def _end(self, output: TokenOutput) -> TokenOutput:
+        seconds = self._over.get(output.stream_id)
+        self.forget(output.stream_id)
+        if seconds is None or output.finish_reason != "cancelled":
+            return output
+        return failure(output.stream_id, deadline_error(seconds))
+
+    def forget(self, stream_id: StreamId) -> None:
+        """Count no longer for a stream that has ended."""
+        self._over.pop(stream_id, None)
+        if (timer := self._timers.pop(stream_id, None)) is not None:
+            timer.cancel()
+
+    def close(self) -> None:
+        """Count for no stream any longer."""
+        for stream_id in [*self._timers, *self._over]:
+            self.forget(stream_id)
 
 
 class DeferredHandle:

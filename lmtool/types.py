@@ -114,10 +114,9 @@ class ChatOptions:
 
 @dataclass(frozen=True, slots=True)
 class BufferSlice:
-    """The beginning of a buffer, which an LMTP connection keeps (SPEC.md, BUF) and puts the ids in place of."""
+    """The beginning of a buffer, in place of which an LMTP connection puts its ids (SPEC.md, BUF)."""
 
     buffer: str
-    """Its name."""
     length: int | None = None
     """How many ids; None: all."""
 
@@ -214,6 +213,8 @@ class GenerateRequest:
     """The buffer that the stream's ids are appended to at its end; the matter of an LMTP connection, not of models."""
     chat: ChatOptions | None = None
     """For models that give text and no ids, see `ModelInfo.text_only`; None: all of `sampling` counts."""
+    deadline: float | None = None
+    """Seconds from its arrival after which the stream ends with `timeout` (by `streams.Deadlines`); None: never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +230,8 @@ class ScoreRequest:
     """None sends no alternatives at all (LMTP's SCORE); otherwise as in `SamplingParams`."""
     text: bool = False
     """Each output also carries the text it completes."""
+    deadline: float | None = None
+    """As of a `GenerateRequest`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,9 +304,11 @@ class TokenOutput:
     seed: int | None = None
     """On the first event of a stream with `GenerateRequest.resumable`: its own seed, or the one that was drawn."""
     error_hints: tuple[str, ...] = field(default=(), compare=False)
-    """What to do next as it stands in `error`, where the error was made in this process."""
+    """`LmtoolError.hints` of `error`, with which its sentence ends; as far as they are known."""
+    retryable: bool | None = field(default=None, compare=False)
+    """`LmtoolError.retryable` of `error`; None: what its code says."""
     retry_after: int = field(default=0, compare=False)
-    """`LmtoolError.retry_after` of `error`, in seconds, where the error was made in this process."""
+    """`LmtoolError.retry_after` of `error`, in seconds."""
     attempts: str = ""
     """On the last event of a pool's stream: every member called for it, as `main timeout 1200ms, backup ok 86ms`."""
 
@@ -372,13 +377,13 @@ class ModelInfo:
     waiting: int | None = None
     """Streams not yet started."""
     kernels: str | None = None
-    """What multiplies the weights on a CPU: `C kernels (AVX512-BF16)`, `oneDNN`, `torch`; on a GPU what computes
-    attention: `Triton`, `flash-attn 3`, `torch`."""
+    """What multiplies the weights on a CPU (`C kernels (AVX512-BF16)`), or computes attention on a GPU (`Triton`)."""
     max_top_logprobs: int | None = None
     """Most alternatives that a token carries; None where it is not known."""
+    fingerprint: str | None = None
+    """A hash of all that decides a stream's ids and logprobs, see `lmtool.fingerprint`; None where it is not known."""
     text_only: bool = False
-    """Whether it takes conversations and gives text, without ids: a pool of providers. It tells tool calls from text
-    itself, and passes constraints on."""
+    """Whether it takes conversations and gives text without ids, telling tool calls from text: a pool of providers."""
 
 
 @dataclass(frozen=True, slots=True)

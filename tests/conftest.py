@@ -129,7 +129,7 @@ class ServerProcess:
         while (line := self._fresh.get(timeout=seconds)) is not None:
             self.lines.append(line)
             if " listen " in line or '"listening"' in line:
-                self.url = re.findall(r"ws://[^\s\"]+", line)[0]
+                self.url = re.findall(r"(?:ws://|unix:)[^\s\"]+", line)[0]
             if part in line:
                 return line
         pytest.fail(f"the server ended without saying {part!r}:\n" + "\n".join(self.lines))
@@ -156,13 +156,14 @@ class ServerProcess:
 def start_server(tmp_path_factory: pytest.TempPathFactory) -> StartServer:
     """Start `lmtool serve WORDS...`, or another `command`, on a free port; a context manager that ends it.
 
-    `expect("ready")` waits for it. `python`: the Python of another environment. `program`: what stands for lmtool.
+    `expect("ready")` waits for it. `port`: None to listen elsewhere. `python`: the Python of another environment.
+    `program`: what stands for lmtool.
     """
 
     @contextlib.contextmanager
     def start(
         *words: str,
-        port: str = "0",
+        port: str | None = "0",
         command: str = "serve",
         python: str = sys.executable,
         program: tuple[str, ...] = ("-m", "lmtool"),
@@ -170,7 +171,7 @@ def start_server(tmp_path_factory: pytest.TempPathFactory) -> StartServer:
     ) -> Iterator[ServerProcess]:
         home = tmp_path_factory.mktemp("server")
         process = subprocess.Popen(
-            [python, *program, command, *words, "--port", port],
+            [python, *program, command, *words, *([] if port is None else ["--port", port])],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -26,6 +26,7 @@ from lmtool.errors import (
     ModelLoadError,
     RequestError,
     ServerError,
+    TimeLimitError,
     UnknownBufferError,
     UnknownTokenError,
     UsageError,
@@ -254,6 +255,31 @@ async def test_a_server_that_asks_for_a_key() -> None:
             _ = [output async for output in lazy.generate("Hi")]
 
 
+async def test_deadlines(model: lmtool.Model) -> None:
+    """A stream that has not ended in time raises behind its tokens; what is no deadline is refused at once."""
+    asked: Sampling = {"max_tokens": 400, "ignore_eos": True}
+    with pytest.raises(TimeLimitError, match=r"the deadline of 0\.02 s is over") as late:
+        _ = [output async for output in model.generate("Once upon a time", deadline=0.02, **asked)]
+    assert (late.value.retryable, late.value.hints) == (False, ("send the request again with a longer one",))
+    with pytest.raises(TimeLimitError):
+        await model.chat("Once upon a time", deadline=0.001, **asked)
+    assert len(await model.score("Once", " upon a time", deadline=60)) > 1
+    for wrong in (0, -1, float("nan"), float("inf"), 1e9, "soon"):
+        with pytest.raises(RequestError, match=r"deadline is .*; expected a number above 0, at most 86400"):
+            model.generate("Once", deadline=wrong)  # type: ignore[typeddict-item]
+        with pytest.raises(RequestError, match="deadline is"):
+            await model.score("Once", " upon", deadline=wrong)  # type: ignore[arg-type]
+
+
+async def test_errors_are_the_same_here_and_there(model: lmtool.Model) -> None:
+    """An error that came over the wire has what the one in this process has."""
+    with pytest.raises(UnknownTokenError) as unknown:
+        _ = [output async for output in model.generate([512], text=True)]
+    assert unknown.value.message == "token id 512 in prompt is not in the vocabulary of stories260K (0 to 511)"
+    assert unknown.value.hints == ("check that the client uses this model's tokenizer: lmtool info",)
+    assert unknown.value.retryable is False
+
+
 async def test_other_machines_need_a_key() -> None:
     """A server of one's own that they can reach has one, or a word that it has none."""
     with pytest.raises(UsageError, match="no key is asked for"):
@@ -263,7 +289,7 @@ async def test_other_machines_need_a_key() -> None:
 
 def test_keyword_arguments_are_the_fields_of_the_configurations() -> None:
     """What `generate` and `load` take is what `SamplingParams` and `EngineConfig` have."""
-    assert set(Sampling.__annotations__) == {field.name for field in fields(SamplingParams)}
+    assert set(Sampling.__annotations__) == {field.name for field in fields(SamplingParams)} | {"deadline"}
     assert set(EngineOptions.__annotations__) == {field.name for field in fields(EngineConfig)}
 
 

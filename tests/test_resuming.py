@@ -8,11 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from lmtool.errors import ConnectError, LmtoolError, OverloadedError, RequestError
+from lmtool.errors import ConnectError, LmtoolError, OverloadedError, RequestError, deadline_error
 from lmtool.interfaces import Sink, StreamHandle
 from lmtool.resuming import ResumeOptions, Resuming
 from lmtool.streams import failure
 from lmtool.types import GenerateRequest, ModelInfo, SamplingParams, ScoreRequest, TokenOutput, Usage
+from tests.lmtp.harness import until
 
 AT_ONCE = ResumeOptions(retries=3, backoff=0.0, token_timeout=None)
 LENGTH = 6
@@ -363,3 +364,61 @@ async def test_reasons_are_told() -> None:
 async def test_description() -> None:
     """Is the inner model's."""
     assert (await Resuming(LossyModel()).info("m")).model == "m"
+
+
+class TestWhatTheServerSays:
+    """Of its error, beside the code."""
+
+    @pytest.mark.parametrize(("retryable", "seconds", "attempts"), [(True, 0, 2), (False, 0, 1), (True, 31, 1)])
+    async def test_is_heeded(self, begin, retryable, seconds, attempts) -> None:
+        """A request that is of no use again, or only after a longer pause than is allowed, ends with the error."""
+        inner, reader, _ = begin()
+        (first := await inner.attempt(1)).say(2)
+        error = ConnectError("gone for good")
+        error.retryable, error.retry_after = retryable, seconds
+        first.fail(error)
+        await asyncio.sleep(0.01)
+        assert len(inner.attempts) == attempts
+        assert reader.outputs[-1].last is (attempts == 1)
+
+    async def test_its_pause_is_kept(self, begin) -> None:
+        """The seconds that an overloaded server asks for pass before the next attempt."""
+        inner, _, _ = begin()
+        (first := await inner.attempt(1)).say(2)
+        error = OverloadedError("full")
+        error.retry_after = 30
+        first.fail(error)
+        await asyncio.sleep(0.02)
+        assert len(inner.attempts) == 1
+
+
+class TestDeadline:
+    """It counts over all attempts, and the pauses between them."""
+
+    REQUEST = replace(REQUEST, deadline=0.05)
+
+    async def test_ends_a_later_attempt(self, begin) -> None:
+        """That attempt is cancelled, and the stream ends with the error."""
+        inner, reader, _ = begin(self.REQUEST)
+        (first := await inner.attempt(1)).say(2)
+        first.fail()
+        second = await inner.attempt(2)
+        await until(lambda: reader.outputs[-1].last)
+        assert second.cancelled
+        assert (reader.outputs[-1].error_code, reader.outputs[-1].retryable) == ("timeout", False)
+
+    async def test_ends_a_pause(self, begin) -> None:
+        """A stream between two attempts ends as well."""
+        inner, reader, _ = begin(self.REQUEST, options=replace(AT_ONCE, backoff=20.0))
+        (first := await inner.attempt(1)).say(2)
+        first.fail()
+        (await inner.attempt(2)).fail()
+        await until(lambda: reader.outputs[-1].last)
+        assert (reader.outputs[-1].error_code, len(inner.attempts)) == ("timeout", 2)
+
+    async def test_of_the_server_is_not_repeated(self, begin) -> None:
+        """Its time is over for good."""
+        inner, reader, _ = begin(self.REQUEST)
+        (await inner.attempt(1)).fail(deadline_error(0.05))
+        await asyncio.sleep(0.01)
+        assert (len(inner.attempts), reader.outputs[-1].error_code) == (1, "timeout")

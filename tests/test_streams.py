@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
-from lmtool.errors import OverloadedError
+import pytest
+
+from lmtool.errors import LmtoolError, OverloadedError, RequestError, deadline_error
 from lmtool.interfaces import Sink
-from lmtool.streams import DeferredHandle, error_of, failure, refuse, stream
-from lmtool.types import GenerateRequest, ModelInfo, ScoreRequest, TokenOutput
+from lmtool.streams import Deadlines, DeferredHandle, Inbox, error_of, failure, refuse, stream
+from lmtool.types import GenerateRequest, ModelInfo, SamplingParams, ScoreRequest, TokenOutput
+from tests.lmtp.harness import until
+from tests.scripted_model import ScriptedModel
 
 
 class Counter:
@@ -142,3 +147,70 @@ def test_an_error_that_goes_through_a_stream_keeps_its_hints() -> None:
     assert (type(error), error.message, error.hints) == (OverloadedError, "no room; none at all", ("wait", "or go"))
     other = error_of(TokenOutput("a", error="no room; wait", error_code=OverloadedError.code))
     assert (type(other), other.message, other.hints) == (OverloadedError, "no room; wait", ())
+
+
+@pytest.mark.parametrize("error", [OverloadedError("no room", "wait"), RequestError("no"), deadline_error(2.5)])
+def test_an_error_that_goes_through_a_stream_is_the_same(error: LmtoolError) -> None:
+    """Also what is known of it beside its class: whether, and when, the request may be sent again."""
+    error.retry_after = 7
+    found = error_of(failure("a", error))
+    assert (type(found), found.sentence, found.hints) == (type(error), error.sentence, error.hints)
+    assert (found.retryable, found.retry_after) == (error.retryable, 7)
+
+
+class TestDeadlines:
+    """Streams that end when their time is over."""
+
+    async def test_the_error_comes_behind_the_tokens(self) -> None:
+        """In place of the ending of the stream that was cancelled; another ending stays."""
+        model = ScriptedModel(manual=True)
+        inbox = Inbox()
+        late = GenerateRequest("late", (1,), SamplingParams(max_tokens=9), deadline=0.01)
+        inbox.submit(model, late)
+        inbox.submit(model, replace(late, stream_id="whole", sampling=SamplingParams(max_tokens=2)))
+        inbox.submit(model, replace(late, stream_id="free", deadline=None))
+        model.step()
+        await until(lambda: model.cancelled)
+        model.step()
+        found = {output.stream_id: output for output in await inbox.take()}
+        assert (found["late"].error_code, found["late"].retryable) == ("timeout", False)
+        assert found["late"].error_hints == ("send the request again with a longer one",)
+        assert found["free"].finish_reason is None
+
+    async def test_what_has_passed_counts(self) -> None:
+        """A request that waited elsewhere before has less time left, or none."""
+        model = ScriptedModel(manual=True)
+        outputs = stream(model, GenerateRequest(1, (1,), deadline=60.0), elapsed=60.0)
+        reading = asyncio.ensure_future(anext(aiter(outputs)))
+        await until(lambda: model.cancelled)
+        model.step()
+        assert (await reading).error == "the deadline of 60 s is over; send the request again with a longer one"
+
+    async def test_an_id_that_is_used_again_has_its_own_time(self) -> None:
+        """What ended before its deadline is forgotten with it."""
+        deadlines, handle = Deadlines(), CountingHandle()
+        deadlines.start(GenerateRequest(1, (1,), deadline=0.01), handle)
+        deadlines.apply([TokenOutput(1, finish_reason="stop")])
+        deadlines.start(GenerateRequest(2, (1,), deadline=0.01), handle)
+        deadlines.forget(2)
+        deadlines.start(GenerateRequest(3, (1,), deadline=0.01), handle)
+        deadlines.close()
+        await asyncio.sleep(0.03)
+        assert handle.cancelled == 0
+        cancelled = [TokenOutput(1, finish_reason="cancelled")]
+        assert deadlines.apply(cancelled) == cancelled
+
+
+class CountingHandle:
+    """The handle of a stream, which counts how often it is cancelled."""
+
+    cancelled = 0
+
+    def cancel(self) -> None:
+        self.cancelled += 1
+
+    def pause(self) -> None:
+        raise AssertionError
+
+    def resume(self) -> None:
+        raise AssertionError

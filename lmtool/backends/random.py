@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +13,12 @@ import torch
 from lmtool.backends.registry import number_options
 from lmtool.engine.cpu.library import use_kernels
 from lmtool.engine.engine import Engine
+from lmtool.engine.fingerprint import engine_fingerprint
 from lmtool.engine.kv_cache import BLOCK_TOKENS, KVCache
 from lmtool.engine.model_runner import CHUNK_TOKENS, ModelRunner
 from lmtool.engine.plan import Limits
 from lmtool.engine.weights import display_name
+from lmtool.fingerprint import fingerprint
 from lmtool.types import LoadProgress, ModelInfo
 
 if TYPE_CHECKING:
@@ -104,6 +106,8 @@ def load_random(
         device="cpu",
         versions={"torch": str(torch.__version__)},
     )
+    contents = fingerprint({"random": (forward.vocab_size, forward.seed)})
+    info = replace(info, fingerprint=engine_fingerprint(contents, info, config, device))
     engine = Engine(runner, limits, blocks, info, config)
     engine.start()
     on_progress(LoadProgress(model, "ready"))

@@ -124,7 +124,8 @@ def _explain(display: OutputOptions, info: ModelInfo, records: Sequence[StreamRe
 
 def _requests(prompt: TypedPrompt, requests: RequestOptions, info: ModelInfo, count: int) -> list[GenerateRequest]:
     params = variants(requests.sampling(info, prompt.values), count)
-    return [requests.request(i + 1, prompt.text, info, params[i]) for i in range(count)]
+    deadline = requests.deadline(prompt.values)
+    return [requests.request(i + 1, prompt.text, info, params[i], deadline=deadline) for i in range(count)]
 
 
 def _keep_received(frames: deque[str], direction: str, frame: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TextIO
 
 from lmtool.errors import UsageError
-from lmtool.prompt_parameters import TypedPrompt, split_prompt
+from lmtool.prompt_parameters import TypedPrompt, apart, split_prompt
 from lmtool.sampling_parameters import PROMPT_MAX_TOKENS
 from lmtool.types import (
     ChatMessage,
@@ -133,16 +133,27 @@ class RequestOptions:
     template: bool | None = None
     """Whether to send messages, for the chat template; None: where the model has one."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    """Sampling parameters set by options, by field of `SamplingParams`."""
+    """Parameters set by options: fields of `SamplingParams`, and `deadline`."""
     constraint: Constraint | None = None
     logits_processors: tuple[NamedProcessor, ...] = ()
 
     def sampling(self, info: ModelInfo, typed: Mapping[str, Any]) -> SamplingParams:
         """The parameters of one request: those typed with its prompt win over options, these over the defaults."""
-        return replace(SamplingParams(max_tokens=default_max_tokens(info)), **{**self.parameters, **typed})
+        return replace(SamplingParams(max_tokens=default_max_tokens(info)), **apart({**self.parameters, **typed})[0])
+
+    def deadline(self, typed: Mapping[str, Any]) -> float | None:
+        """The deadline of one request in seconds, None without one: as typed with its prompt, or as set by options."""
+        return apart({**self.parameters, **typed})[1]
 
     def request(
-        self, stream_id: int, text: str, info: ModelInfo, sampling: SamplingParams, history: Sequence[ChatMessage] = ()
+        self,
+        stream_id: int,
+        text: str,
+        info: ModelInfo,
+        sampling: SamplingParams,
+        history: Sequence[ChatMessage] = (),
+        *,
+        deadline: float | None = None,
     ) -> GenerateRequest:
         """The request for one prompt. Raises `UsageError` for a system text where there is no template."""
         prompt = self._prompt(text, info, history)
@@ -154,6 +165,7 @@ class RequestOptions:
             text=True,
             constraint=self.constraint,
             logits_processors=self.logits_processors,
+            deadline=deadline,
         )
 
     def _prompt(self, text: str, info: ModelInfo, history: Sequence[ChatMessage]) -> Prompt:

@@ -38,6 +38,8 @@ class _Turn:
 
     prompt: str
     sampling: SamplingParams
+    deadline: float | None
+    """Seconds; None: no limit."""
     colorer: TokenColorer
 
 
@@ -153,13 +155,20 @@ class Repl:
         conversation, info = self._conversation, self._peer.info
         colorer = TokenColorer(self._styled.depth, conversation.display.heat, info.vocab_size)
         self._last_index += 1
-        self._submit(self._last_index, _Turn(typed.text, conversation.requests.sampling(info, typed.values), colorer))
+        requests = conversation.requests
+        turn = _Turn(typed.text, requests.sampling(info, typed.values), requests.deadline(typed.values), colorer)
+        self._submit(self._last_index, turn)
         self._interleaver.open(self._last_index, str(self._last_index))
 
     def _submit(self, index: int, turn: _Turn) -> None:
         conversation = self._conversation
         request = conversation.requests.request(
-            index, turn.prompt, self._peer.info, turn.sampling, tuple(conversation.history)
+            index,
+            turn.prompt,
+            self._peer.info,
+            turn.sampling,
+            tuple(conversation.history),
+            deadline=turn.deadline,
         )
         self._turns[index] = turn
         self._streams.submit(self._peer.model, request)

@@ -14,6 +14,7 @@ from lmtool.errors import (
     RemoteProtocolError,
     ServerError,
     TimeLimitError,
+    rebuilt,
 )
 from lmtool.logprobs.mode import mode_of
 from lmtool.types import GenerateRequest, TokenOutput
@@ -101,4 +102,4 @@ class RunningStreams:
 def error_of(output: TokenOutput) -> LmtoolError:
     """The exception of a failed stream, which decides the exit status: connection, protocol, or the server's."""
     kind = next((kind for kind in _ERRORS if kind.code == output.error_code), ServerError)
-    return kind(output.error or "the stream failed")
+    return rebuilt(kind, output.error or "the stream failed", output.error_hints)

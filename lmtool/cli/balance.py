@@ -19,7 +19,9 @@ async def balance(
     life: LifeConfig,
     urls: Annotated[
         list[str],
-        typer.Argument(metavar="URL...", help="The servers: ws://, http://, HOST:PORT, :PORT, or stdio:COMMAND."),
+        typer.Argument(
+            metavar="URL...", help="The servers: ws://, http://, HOST:PORT, :PORT, unix:PATH, stdio:COMMAND."
+        ),
     ],
 ) -> None:
     """Offer many servers of one model at one address.
@@ -34,6 +36,7 @@ async def balance(
     from lmtool.serving.run import run
 
     need_packages(("starlette", "uvicorn"))
+    listen.check(common.typed)
     policy = access.policy(listen, common.api_key)
     service = ServiceConfig(server=server, access=policy, workers=tuple(urls), balances=True)
     await run(ServingConfig(listen, service, life, verbose=bool(common.verbose), debug=common.debug), common.output())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from lmtool.option import option
 from lmtool.terminal import ColorWhen, Output
+from lmtool.unix_sockets import PREFIX
 
 if TYPE_CHECKING:
     from lmtool.lmtp.endpoint import Endpoint
@@ -25,7 +26,7 @@ class Common:
 
     endpoint: str | None = option(
         None,
-        "Server to talk to: ws://, http://, HOST:PORT, or stdio:COMMAND.",
+        "Server to talk to: ws://, http://, HOST:PORT, unix:PATH, or stdio:COMMAND.",
         PANEL,
         short="-e",
         metavar="URL",
@@ -53,7 +54,7 @@ class Common:
         """The endpoint without credentials."""
         from lmtool.access.outgoing import split_url
 
-        return self.address if self.address.startswith("stdio:") else split_url(self.address)[0]
+        return self.address if self.address.startswith(("stdio:", PREFIX)) else split_url(self.address)[0]
 
     @property
     def debug(self) -> bool:

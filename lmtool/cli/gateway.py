@@ -63,6 +63,7 @@ async def gateway(
         maximum=65535,
         shown_default="9099",
     ),
+    unix: str | None = option(None, "Listen on this Unix socket, not on a port.", CONNECTIONS, metavar="PATH"),
     record: str | None = option(
         None,
         "Record requests, and the calls of providers, as a trace; in a folder one for each connection.",
@@ -90,7 +91,8 @@ async def gateway(
             common.output().line(f"{pool.id}  {pool.strategy}  {', '.join(member.id for member in pool.members)}")
         return
     http.check()
-    listen = ListenConfig(host or pools.host or "127.0.0.1", _first(port, pools.port, DEFAULT_PORT))
+    listen = ListenConfig(host or pools.host or "127.0.0.1", _first(port, pools.port, DEFAULT_PORT), unix)
+    listen.check(common.typed)
     service = ServiceConfig(
         ModelsConfig(model=AUTO),
         server=server,

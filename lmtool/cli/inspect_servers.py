@@ -61,6 +61,7 @@ async def serve_inspected(config: ServingConfig, common: Common, out: Output) ->
     """
     from lmtool.tui.app import run_inspector
     from lmtool.tui.event_store import EventStore
+    from lmtool.tui.sources.proxy import short_place
 
     ready_file, warnings = ReadyFile(config.life.ready_file), list[str]()
     ready_file.prepare()
@@ -71,7 +72,7 @@ async def serve_inspected(config: ServingConfig, common: Common, out: Output) ->
     access, drained = config.service.access, lambda: _drained(service, config.life.drain_limit, out)
     source = _source(url(ListenConfig(), inner), outer, warnings, drained, access)
     warnings += access.warnings(public=config.listen.public)
-    source.url, source.title = url(config.listen, outer), f"serve :{outer[0].getsockname()[1]}"
+    source.url, source.title = url(config.listen, outer), f"serve {short_place(outer)}"
     loading = asyncio.create_task(_load(service, source, ready_file))
     try:
         with warnings_to(warnings.append):

@@ -80,6 +80,7 @@ async def serve(
     models = replace(models, model=main, extra_models=extra)
     _check_models(models, backend, static=static)
     models.check()
+    listen.check(common.typed)
     http.check()
     evergreen.check()
     engine = replace(
@@ -146,7 +147,7 @@ def _pools(file: str | None) -> PoolsConfig | None:
     return PoolsConfig(load(file), file)
 
 
-_OF_PORTS = {"port", "host", "allow_origin", "allow_host", "no_auth", "grpc_port", "allow_ref", "peer_actions"}
+_OF_PORTS = {"port", "host", "unix", "allow_origin", "allow_host", "no_auth", "grpc_port", "allow_ref", "peer_actions"}
 
 
 def _check_contradictions(

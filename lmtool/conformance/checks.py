@@ -5,21 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lmtool.conformance.logprob_checks import alternatives, best_first, certain, finite, is_number, normalised
-from lmtool.conformance.transcript import ends, short
+from lmtool.conformance.model_checks import fingerprints, listed, model_info
+from lmtool.conformance.transcript import ends, msg_refusal, short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lmtool.conformance.transcript import Transcript
-
-_KINDS: Mapping[str, type | tuple[type, ...]] = {
-    "text": str,
-    "integer": int,
-    "boolean": bool,
-    "object": dict,
-    "list": list,
-    "number": (int, float),
-}
 
 
 def ending(
@@ -30,7 +22,7 @@ def ending(
     endings = [entry for entry in entries if ends(entry)]
     if len(endings) != 1:
         shown = [entry.get("finish_reason") or entry.get("error") for entry in endings]
-        yield f"stream {of}: expected exactly one ending, got {len(endings)}: {short(shown)}{_refusal(log, of, at)}"
+        yield f"stream {of}: expected exactly one ending, got {len(endings)}: {short(shown)}{msg_refusal(log, of, at)}"
         return
     if endings[0] is not entries[-1]:
         yield f"stream {of}: {len(entries) - entries.index(endings[0]) - 1} entries came after its end"
@@ -50,17 +42,40 @@ def failure(
     mentions: str = "",
     code: Sequence[str] = (),
     coded: bool | None = None,
+    retryable: bool | None = None,
 ) -> _Problems:
-    """The stream ends with one TOKEN entry whose `error` is a text (that holds `mentions`); code: its `error_code`."""
+    """The stream ends with one TOKEN entry whose `error` is a text (that holds `mentions`); code: its `error_code`.
+
+    coded: whether there is one at all; where there is not, neither is what belongs to it. retryable: what EXT-7 says.
+    """
     failed = [entry for entry in log.entries(of, at) if entry.get("error") is not None]
     if len(failed) != 1:
-        yield f"stream {of}: expected one TOKEN entry with an error, got {len(failed)}{_refusal(log, of, at)}"
+        yield f"stream {of}: expected one TOKEN entry with an error, got {len(failed)}{msg_refusal(log, of, at)}"
         return
     yield from _says(f"stream {of}", failed[0], mentions)
     if code and failed[0].get("error_code") not in code:
         yield f"stream {of}: error_code is {failed[0].get('error_code')!r}; expected {' or '.join(code)}"
     if coded is not None and ("error_code" in failed[0]) != coded:
         yield f"stream {of}: error_code is {'missing' if coded else 'there unasked'}: {short(failed[0])}"
+    if coded is False and (unasked := sorted(_DETAILS & failed[0].keys())):
+        yield f"stream {of}: {unasked[0]} is there unasked: {short(failed[0])}"
+    if retryable is not None:
+        yield from _details(f"stream {of}", failed[0], retryable=retryable)
+
+
+_DETAILS = {"retryable", "retry_after", "hints"}
+
+
+def _details(whose: str, entry: Mapping[str, object], *, retryable: bool) -> _Problems:
+    """What is wrong with the parts of an error that EXT-7 names."""
+    if entry.get("retryable") is not retryable:
+        yield f"{whose}: retryable is {short(entry.get('retryable'))}; expected {str(retryable).lower()}"
+    seconds = entry.get("retry_after", 1)
+    if not isinstance(seconds, int) or isinstance(seconds, bool) or seconds < 1:
+        yield f"{whose}: retry_after is {short(seconds)}; expected whole seconds, or nothing"
+    hints = entry.get("hints", [""])
+    if not isinstance(hints, list) or not hints or not all(isinstance(hint, str) for hint in hints):
+        yield f"{whose}: hints is {short(hints)}; expected a list of sentences, or nothing"
 
 
 def refusal(log: Transcript, *, of: object, at: str = "a", mentions: str = "", count: int = 1) -> _Problems:
@@ -165,33 +180,6 @@ def lists(log: Transcript) -> _Problems:
             return
 
 
-def model_info(log: Transcript, *, of: object, has: Mapping[str, str] | None = None, kind: str = "object") -> _Problems:
-    """The request is answered once with `model_info` of a kind, whose members `has` are of these kinds."""
-    infos = [entry["model_info"] for entry in log.replies(of) if "model_info" in entry]
-    if len(infos) != 1:
-        yield f"request {of}: expected one MSG entry with model_info, got {len(infos)}{_refusal(log, of, 'a')}"
-        return
-    info = infos[0]
-    if kind == "object" and not isinstance(info, dict):
-        yield f"model_info is {short(info)}; expected an object"
-        return
-    for name, type_name in (has or {}).items():
-        member = info.get(name) if isinstance(info, dict) else None
-        if not isinstance(member, _KINDS[type_name]) or (isinstance(member, bool) and type_name != "boolean"):
-            yield f"model_info.{name} is {short(member)}; expected {type_name}"
-
-
-def listed(log: Transcript, *, of: object) -> _Problems:
-    """The request is answered once with `models`, a list of objects with a name and a phase."""
-    listings = [entry["models"] for entry in log.replies(of) if "models" in entry]
-    entries = listings[0] if len(listings) == 1 and isinstance(listings[0], list) else None
-    if entries is None:
-        yield f"request {of}: expected one MSG entry with a list of models, got {len(listings)}{_refusal(log, of, 'a')}"
-    for entry in entries or ():
-        if not isinstance(entry, dict) or not all(isinstance(entry.get(name), str) for name in ("name", "phase")):
-            yield f"an entry of models is {short(entry)}; expected an object with name and phase"
-
-
 def buffered(log: Transcript, *, of: object, name: str, ids: Sequence[int] | None = None) -> _Problems:
     """The request is answered once with `buffer`, which has this name, and as its length the number of these ids."""
     answers = [entry["buffer"] for entry in log.replies(of) if "buffer" in entry]
@@ -199,7 +187,7 @@ def buffered(log: Transcript, *, of: object, name: str, ids: Sequence[int] | Non
     length = answer.get("length")
     if answer.get("name") != name or type(length) is not int or (ids is not None and length != len(ids)):
         expected = f"buffer {name!r}" if ids is None else f"buffer {name!r} of {len(ids)} ids"
-        yield f"request {of}: expected one MSG entry about {expected}, got {short(answers)}{_refusal(log, of, 'a')}"
+        yield f"request {of}: expected one MSG entry about {expected}, got {short(answers)}{msg_refusal(log, of, 'a')}"
 
 
 def closed(log: Transcript, *, at: str = "a", code: int) -> _Problems:
@@ -322,12 +310,7 @@ def _says(whose: str, entry: Mapping[str, object], mentions: str) -> _Problems:
 
 def _failure_of(log: Transcript, of: object, at: str) -> str:
     errors = [entry["error"] for entry in log.entries(of, at) if entry.get("error") is not None]
-    return f" (it failed: {short(errors[0])})" if errors else _refusal(log, of, at)
-
-
-def _refusal(log: Transcript, of: object, at: str) -> str:
-    errors = [entry["error"] for entry in log.replies(of, at) if entry.get("error") is not None]
-    return f" (a MSG refused it: {short(errors[0])})" if errors else ""
+    return f" (it failed: {short(errors[0])})" if errors else msg_refusal(log, of, at)
 
 
 if TYPE_CHECKING:
@@ -338,8 +321,9 @@ CHECKS: Mapping[str, Callable[..., Iterator[str]]] = {
     for one in (
         ending, failure, refusal, silence, no_message, tokens, token_ids, without, same_tokens, continued,
         same_logprobs, fields, integers, alternatives, best_first, normalised, certain, finite, strict_json, lists,
-        model_info, listed, buffered, closed, still_open, handshake, http, ends_before, scored, texts, no_text, usage,
-        ignored, some_refused, sampled_apart,
+        model_info, listed, fingerprints, buffered, closed, still_open, handshake, http, ends_before, scored, texts,
+        no_text, usage, ignored,
+        some_refused, sampled_apart,
     )
 }  # fmt: skip
 """By name. Each is called with a transcript and an expectation's arguments."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
@@ -13,6 +14,7 @@ from lmtool.access.outgoing import as_headers
 from lmtool.conformance import case_script as script
 from lmtool.conformance.transcript import ConnectionEnd, HttpAnswer, Message
 from lmtool.lmtp.transport import connect_error
+from lmtool.unix_sockets import HOST, open_websocket, unix_path
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -111,13 +113,12 @@ class Conversation:
 
         header: one more, or another one in place of what the suite sends.
         """
-        from websockets.asyncio.client import connect
         from websockets.exceptions import InvalidHandshake, InvalidStatus
 
         self._current = name
         url, headers, more = self._dialled(header)
         try:
-            connection = await connect(
+            connection = await open_websocket(
                 url,
                 additional_headers=headers,
                 **more,
@@ -147,6 +148,8 @@ class Conversation:
         headers = as_headers(self._server.authorization)
         if name == "Sec-WebSocket-Protocol":  # a page shows its key in no other way
             return self._server.url, {}, {"subprotocols": [one.strip() for one in value.split(",")]}
+        if name == "Host" and unix_path(self._server.url):
+            return self._server.url, headers, {"authority": value}
         if name == "Host":
             parts = urlsplit(self._server.url)
             return parts._replace(netloc=value).geturl(), headers, {"host": parts.hostname, "port": _port(parts)}
@@ -305,10 +308,14 @@ def _fetch(server: SocketEndpoint, path: str, timeout: float) -> HttpAnswer:
     """The answer to a GET, whatever its status. Raises `StepFailedError`."""
     import http.client
 
-    parts = urlsplit(server.url)
+    parts, path_of_socket = urlsplit(server.url), unix_path(server.url)
     kind = http.client.HTTPSConnection if parts.scheme == "wss" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "127.0.0.1", parts.port, timeout=timeout)
+    connection = kind(parts.hostname or HOST, parts.port, timeout=timeout)
     try:
+        if path_of_socket is not None:
+            connection.sock = socket.socket(socket.AF_UNIX)
+            connection.sock.settimeout(timeout)
+            connection.sock.connect(path_of_socket)
         connection.request("GET", path, headers=as_headers(server.authorization))
         response = connection.getresponse()
         return HttpAnswer(response.status, response.read(2**16).decode("utf-8", "replace"))

@@ -170,6 +170,12 @@ def same_id(one: object, other: object) -> bool:
     return frames.stream_key(one) == frames.stream_key(other)
 
 
+def msg_refusal(log: Transcript, of: object, at: str = "a") -> str:
+    """Why a request has no answer, in brackets, where a MSG refused it."""
+    errors = [entry["error"] for entry in log.replies(of, at) if entry.get("error") is not None]
+    return f" (a MSG refused it: {short(errors[0])})" if errors else ""
+
+
 def short(value: object, most: int = 120) -> str:
     """A value for a sentence."""
     text = value if isinstance(value, str) else repr(value)

@@ -16,6 +16,7 @@ from lmtool.engine.cache_size import allocate, cache_blocks
 from lmtool.engine.cpu.forward import CompiledForward
 from lmtool.engine.cpu.library import kernels
 from lmtool.engine.decoder_config import decoder_config, default_frequencies
+from lmtool.engine.fingerprint import contents_digest
 from lmtool.engine.hardware import choose_dtype, kernel_dtype, this_machine
 from lmtool.engine.kv_cache import BLOCK_TOKENS
 from lmtool.engine.llama_forward import LlamaForward
@@ -54,6 +55,7 @@ def load_embedded(
         )
         dtype = choose_dtype(config.dtype, getattr(torch, raw["dtype"]), size, machine)
         decoder, weights = decoder_config(raw), _read(FOLDER / "model.safetensors", dtype, device)
+        contents = contents_digest(raw, weights.items())
     if decoder is None or not decoder.accepts(weights) or raw["rope_parameters"]["rope_type"] != "default":
         raise ModelLoadError(f"the embedded model in {FOLDER} is damaged", "install lmtool again")
     parameters = sum(weight.numel() for weight in weights.values())
@@ -92,7 +94,7 @@ def load_embedded(
         kernels=runner.kernels,
         versions={"torch": str(torch.__version__)},
     )
-    return RunnableModel(runner, blocks, info)
+    return RunnableModel(runner, blocks, info, contents)
 
 
 def _read(path: Path, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:

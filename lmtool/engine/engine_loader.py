@@ -11,6 +11,7 @@ from lmtool.engine.config import EngineConfig
 from lmtool.engine.cpu.library import use_kernels
 from lmtool.engine.embedded import is_embedded, load_embedded
 from lmtool.engine.engine import Engine
+from lmtool.engine.fingerprint import engine_fingerprint
 from lmtool.engine.kv_cache import BLOCK_TOKENS
 from lmtool.engine.plan import Limits
 from lmtool.engine.weights import checkpoint_bytes, find_device, import_transformers
@@ -74,7 +75,9 @@ def _load(name: str, config: EngineConfig, report: Callable[[LoadProgress], None
     )
     lossless = device.type == "cpu" or config.deterministic
     own = replace(config, speculation=config.speculation and lossless)
-    return Engine(runner, limits, loaded.blocks, loaded.info, own)
+    known = loaded.contents
+    found = None if known is None else engine_fingerprint(known, loaded.info, config, device)
+    return Engine(runner, limits, loaded.blocks, replace(loaded.info, fingerprint=found), own)
 
 
 def _load_transformers(

@@ -85,6 +85,8 @@ class RunnableModel:
     blocks: int
     """Of the runner's key-value cache."""
     info: ModelInfo
+    contents: str | None = None
+    """See `fingerprint.contents_digest`; None where the code that computes it is not known."""
 
 
 CHUNK_TOKENS = BLOCK_TOKENS

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from lmtool.engine.model_budget import weight_bytes
-from lmtool.errors import LmtoolError, ModelLoadError, OverloadedError
+from lmtool.errors import LmtoolError, ModelLoadError, OverloadedError, rebuilt
 from lmtool.subprocesses.resources import release_memory
 from lmtool.types import LoadProgress
 
@@ -223,7 +223,8 @@ class ModelTransitions:
 
 def copied(error: LmtoolError) -> LmtoolError:
     """An equal error, to be raised afresh."""
-    return type(error)(error.message, *error.hints)
+    kind, again, seconds = type(error), error.retryable, error.retry_after
+    return rebuilt(kind, error.sentence, error.hints, retryable=again, retry_after=seconds)
 
 
 def shutting_down() -> OverloadedError:

@@ -26,6 +26,7 @@ from lmtool.engine.cpu.library import kernels
 from lmtool.engine.cuda.attention_backends import AttentionCase, AttentionParams, choose_backend
 from lmtool.engine.cuda.products import make_cublas_deterministic
 from lmtool.engine.decoder_config import matching_config
+from lmtool.engine.fingerprint import contents_digest
 from lmtool.engine.hardware import kernel_dtype, this_machine
 from lmtool.engine.kv_cache import BLOCK_TOKENS
 from lmtool.engine.llama_forward import LlamaForward
@@ -109,6 +110,7 @@ def _load_baseline(
     name: str, config: EngineConfig, device: torch.device, report: Callable[[LoadProgress], None]
 ) -> _Baseline:
     model = load_model(name, config, device, report)
+    contents = _contents(model)
     reference = reference_logits(model, name)
     context = _context_length(model.config, config)
     layers = record_layers(model, name, context)
@@ -126,12 +128,30 @@ def _load_baseline(
     vocabulary = min(reference.logits[0].shape[-1], embedding.num_embeddings)
     info = replace(_info(name, model, vocabulary, min(context, blocks * BLOCK_TOKENS + 1)), kernels=runner.kernels)
     return _Baseline(
-        name, model, reference, layers, context, _decoder_config(model, layers), RunnableModel(runner, blocks, info)
+        name,
+        model,
+        reference,
+        layers,
+        context,
+        _decoder_config(model, layers),
+        RunnableModel(runner, blocks, info, contents),
     )
 
 
+def _contents(model: PreTrainedModel) -> str | None:
+    """See `RunnableModel.contents`; before the weights are taken apart."""
+    if not _known_code(model):
+        return None
+    return contents_digest(model.config.to_dict(), (*model.named_parameters(), *model.named_buffers()))
+
+
+def _known_code(model: PreTrainedModel) -> bool:
+    """Whether it is computed by transformers' own code, and not by some that came with it."""
+    return type(model).__module__.startswith("transformers.")
+
+
 def _decoder_config(model: PreTrainedModel, layers: list[RecordedLayer]) -> DecoderConfig | None:
-    if not type(model).__module__.startswith("transformers."):
+    if not _known_code(model):
         return None
     names = [name for name, _ in model.named_parameters()]
     stored = [(layer.shape, layer.window) for layer in layers]

@@ -13,6 +13,7 @@ from lmtool.errors import ConnectError, ResourceError, TimeLimitError
 from lmtool.evergreen import codec
 from lmtool.evergreen.descriptors import METHOD, PACKAGE, SERVICE
 from lmtool.evergreen.status import ABORTED, Abort, Status, abort_from, close_reason
+from lmtool.unix_sockets import open_websocket
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,18 +46,18 @@ class ClientTransport(Protocol):
 
 
 async def dial(url: str, authorization: str | None = None, *, loopback: bool = False) -> ClientTransport:
-    """Connect by WebSocket. url: `ws://` or `wss://`, without credentials. loopback: no proxy is asked.
+    """Connect by WebSocket. url: `ws://`, `wss://` or `unix:PATH`, without credentials. loopback: no proxy is asked.
 
     Raises `ConnectError`, `AccessDeniedError` or `TimeLimitError`.
     """
-    from websockets.asyncio.client import connect
     from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
 
     parts = urlsplit(url)
-    url = urlunsplit(parts._replace(path=PATH)) if parts.path in ("", "/") else url
+    url = urlunsplit(parts._replace(path=PATH)) if parts.path in ("", "/") and parts.netloc else url
     try:
-        connection = await connect(
+        connection = await open_websocket(
             url,
+            route=PATH,
             additional_headers=as_headers(authorization),
             compression=None,
             max_size=_MAX_RECEIVED_BYTES,

@@ -21,6 +21,7 @@ from lmtool.errors import (
 from lmtool.lmtp.endpoint import SocketEndpoint, parse
 from lmtool.providers.json_values import list_of, load, object_of, text_of
 from lmtool.providers.server_sent_events import EventStream
+from lmtool.unix_sockets import HOST, unix_path
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -59,8 +60,8 @@ class PoolsClient:
     """A gateway's pools. Use it as `async with`, or `close` it."""
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
-        """url: of the server; `http://`, `ws://`, or HOST:PORT. Raises `UsageError` for another."""
-        self._url, self._headers = _http(url, api_key)
+        """url: of the server; `http://`, `ws://`, HOST:PORT, or `unix:PATH`. Raises `UsageError` for another."""
+        self._url, self._headers, self._socket = _http(url, api_key)
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -144,7 +145,8 @@ class PoolsClient:
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=TIMEOUT, sock_connect=10.0)
-            self._session = aiohttp.ClientSession(timeout=timeout, headers=self._headers)
+            connector = aiohttp.UnixConnector(self._socket) if self._socket else None
+            self._session = aiohttp.ClientSession(timeout=timeout, headers=self._headers, connector=connector)
         return self._session
 
     async def _call(self, method: str, path: str, body: object = None) -> object:
@@ -182,12 +184,14 @@ def _body(
     }
 
 
-def _http(url: str, api_key: str | None) -> tuple[str, dict[str, str]]:
-    """The base of a server's routes, and the headers for it. Raises `UsageError`."""
+def _http(url: str, api_key: str | None) -> tuple[str, dict[str, str], str | None]:
+    """The base of a server's routes, the headers for it, and the path of its Unix socket. Raises `UsageError`."""
     endpoint = parse(url, api_key)
     if not isinstance(endpoint, SocketEndpoint):
         raise UsageError("pools are behind a port, not a command", "such as http://127.0.0.1:9099")
-    return "http" + endpoint.url.removeprefix("ws").rstrip("/"), as_headers(endpoint.authorization)
+    path = unix_path(endpoint.url)
+    base = f"http://{HOST}" if path else "http" + endpoint.url.removeprefix("ws").rstrip("/")
+    return base, as_headers(endpoint.authorization), path
 
 
 def _error(status: int, value: object) -> LmtoolError:

@@ -166,10 +166,9 @@ def _described(info: inspect.Type) -> str:
     if isinstance(info, inspect.UnionType):
         return ", or ".join(_described(one) for one in info.types if not isinstance(one, inspect.NoneType))
     if isinstance(info, inspect.IntType | inspect.FloatType):
-        low, high = (
-            end if end is not None else default for end, default in ((info.ge, -(2**63)), (info.le, 2**63 - 1))
-        )
-        return str(Range(low, high, integer=isinstance(info, inspect.IntType)))
+        low = next((end for end in (info.ge, info.gt) if end is not None), -(2**63))
+        high = 2**63 - 1 if info.le is None else info.le
+        return str(Range(low, high, integer=isinstance(info, inspect.IntType), above=info.gt is not None))
     if isinstance(info, inspect.LiteralType):
         return "one of " + ", ".join(map(str, info.values))
     if isinstance(info, inspect.ListType):

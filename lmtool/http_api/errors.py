@@ -19,9 +19,16 @@ _STATUS = {
     "invalid_answer": 500,
     "out_of_memory": 500,
     "error": 500,
+    "timeout": 504,
 }
 """`LmtoolError.code` to status; every other one is the client's: 400."""
-_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 503: "overloaded_error"}
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 _ANTHROPIC_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -31,7 +38,9 @@ _ANTHROPIC_TYPES = {
     421: "invalid_request_error",
     429: "rate_limit_error",
     503: "overloaded_error",
+    504: "timeout_error",
 }
+_TIME_OVER = 504
 _RETRY_AFTER = {429: 1, 503: 1}
 """Usual seconds by status."""
 _CODES = {"context_overflow": "context_length_exceeded", "unknown_model": "model_not_found"}
@@ -59,7 +68,12 @@ class ApiError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """`Retry-After` in seconds (RFC 9110, 10.2.3) where the same request may be sent again."""
+        """`Retry-After` in seconds (RFC 9110, 10.2.3) where the same request may be sent again.
+
+        After a deadline it may not: OpenAI's and Anthropic's own clients would, but for a header that they know.
+        """
+        if self.status == _TIME_OVER:
+            return {"x-should-retry": "false"}
         seconds = self.retry_after or _RETRY_AFTER.get(self.status, 0)
         return {"retry-after": str(seconds)} if seconds else {}
 

@@ -7,6 +7,7 @@ import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
+from lmtool.errors import deadline_error
 from lmtool.http_api import errors
 from lmtool.http_api.answers import Answer
 from lmtool.http_api.tools.deltas import Plain, Reader
@@ -16,7 +17,7 @@ from lmtool.streams import Inbox, stream
 from lmtool.types import GenerateRequest, ScoreRequest, TokenOutput, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
     from lmtool.http_api.models import Models, Served
     from lmtool.http_api.requests import Call
@@ -31,8 +32,10 @@ TOOLS_NOT_SHOWN = "the model's chat template says nothing of tools, so the model
 class Generation:
     """The streams of one call. `start` it once, then take `steps`, or `finish` it."""
 
-    def __init__(self, served: Served, call: Call) -> None:
+    def __init__(self, served: Served, call: Call, arrived: float | None = None) -> None:
+        """arrived: when the request did, in the loop's time, from which its deadline counts; None: now."""
         self.call = call
+        self._arrived = asyncio.get_running_loop().time() if arrived is None else arrived
         self.served = served
         self.answers = [self._answer(index) for index in range(len(call.prompts) * call.width)]
         self.constraint = self._answer_constraint()
@@ -115,7 +118,7 @@ class Generation:
         Raises `ApiError` when a stream fails, and ends all. They share one sink: a step of the model wakes the request
         once.
         """
-        inbox, self._running = Inbox(), set(range(len(self.answers)))
+        inbox, self._running = Inbox(elapsed=self._elapsed), set(range(len(self.answers)))
         try:
             for index in range(len(self.answers)):
                 inbox.submit(self.served.model, self._request(index))
@@ -162,7 +165,13 @@ class Generation:
             priority=call.priority,
             logits_processors=call.logits_processors,
             chat=call.chat_options() if self.served.info.text_only else None,
+            deadline=call.deadline,
         )
+
+    @property
+    def _elapsed(self) -> float:
+        """Seconds since the request arrived."""
+        return asyncio.get_running_loop().time() - self._arrived
 
     async def finish(self) -> None:
         """Take all that comes; afterwards the answers are whole, the best ones where there is a choice."""
@@ -207,8 +216,10 @@ class Generation:
             return text, []
         known = self.served.scored.beginning(self.served.info.model, top_logprobs, ids) or [TokenOutput(0, ids[0])]
         if len(known) < len(ids):
-            request = ScoreRequest(0, ids[: len(known)], ids[len(known) :], self.call.model, top_logprobs)
-            outputs = [output async for output in stream(self.served.model, request)]
+            request = ScoreRequest(
+                0, ids[: len(known)], ids[len(known) :], self.call.model, top_logprobs, deadline=self.call.deadline
+            )
+            outputs = [output async for output in stream(self.served.model, request, elapsed=self._elapsed)]
             if (problem := outputs[-1]).error is not None:
                 raise errors.api_error(problem.error, problem.error_code, problem.retry_after)
             known += [output for output in outputs if output.token is not None]
@@ -217,7 +228,24 @@ class Generation:
 
 
 async def prepare(models: Models, call: Call, *, count: bool = False) -> Generation:
-    """The streams of a call on the model that it names, see `Generation.start`. Raises as that, and as `served`."""
-    generation = Generation(await models.served(call.model), call)
-    await generation.start(count=count)
+    """The streams of a call on the model that it names, see `Generation.start`. Raises as that, and as `served`.
+
+    Raises `TimeLimitError` where the model is not there before the call's deadline.
+    """
+    arrived = asyncio.get_running_loop().time()
+    async with _within(call.deadline):
+        generation = Generation(await models.served(call.model), call, arrived)
+        await generation.start(count=count)
     return generation
+
+
+@contextlib.asynccontextmanager
+async def _within(seconds: float | None) -> AsyncIterator[None]:
+    """Raise `TimeLimitError` when the block takes longer than a call's deadline."""
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            yield
+    except TimeoutError:
+        if seconds is None or not limit.expired():
+            raise
+        raise deadline_error(seconds) from None

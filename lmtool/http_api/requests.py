@@ -13,7 +13,7 @@ from lmtool.errors import ConstraintError
 from lmtool.http_api import errors
 from lmtool.http_api.decoding import Body, Fields, refuse, wrong
 from lmtool.logit_bias import pack_bias
-from lmtool.sampling_parameters import DEFAULTS, NUMERIC_PARAMETERS
+from lmtool.sampling_parameters import DEADLINE, DEFAULTS, NUMERIC_PARAMETERS
 from lmtool.types import ChatOptions, ChatPrompt, SamplingParams
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from lmtool.prompt_limits import PromptLimits
     from lmtool.types import Constraint, NamedProcessor, Prompt
 
+Deadline = Annotated[float, DEADLINE.meta]
+"""Seconds, a field beside those that other servers know."""
 MAX_MESSAGES = 10_000
 MAX_LOGPROBS = 20
 """Alternatives beside a token where the server says nothing else."""
@@ -64,6 +66,8 @@ class Call:
     logits_processors: tuple[NamedProcessor, ...] = ()
     parameters: frozenset[str] = frozenset()
     """Fields of `sampling` that the client has set."""
+    deadline: float | None = None
+    """Seconds from the request's arrival to its end; None: any number."""
 
     @property
     def width(self) -> int:

@@ -29,18 +29,22 @@ if TYPE_CHECKING:
 LEAST_LOGPROB = -3.4028234663852886e38
 """Stands for the logarithm of zero, which JSON cannot write: the lowest float32."""
 
+LONGEST_RETRY = 86_400
+"""Most seconds of a `retry_after` that are believed: a day."""
 _FINISH_REASONS = get_args(FinishReason)
 
 
 def write_output(output: TokenOutput, *, extended: bool) -> bytes:
-    """One entry of a TOKEN list; `extended` adds `usage`, `warnings` and `error_code`.
+    """One entry of a TOKEN list; `extended` adds `usage`, `warnings` and what EXT-4 and EXT-7 say of errors.
 
     `output.stream_id` is the id's JSON text. A logprob of minus infinity becomes `LEAST_LOGPROB`, an alternative that
     cannot occur is left out. Raises `ValueError` when the logprob is not a number at all.
     """
     stream_id = msgspec.Raw(str(output.stream_id).encode())
     if output.error is not None:
-        return _error_entry(stream_id, output.error, output.error_code if extended else None, output.attempts)
+        told = (output.error_code, output.retryable, output.retry_after, output.error_hints)
+        entry = _error_entry(stream_id, output.error, *told if extended else ())
+        return json_text.dump({**entry, "attempts": output.attempts} if output.attempts else entry)
     if output.named_tokens or output.tool_calls:
         return json_text.dump(_text_entry(stream_id, output))
     has_token, alternatives = output.token is not None, output.top_logprobs
@@ -105,7 +109,8 @@ def write_message(
     stream_id = msgspec.Raw((message.stream_id or "null").encode())
     match message:
         case RequestFailed():
-            return _error_entry(stream_id, message.error, message.error_code)
+            told = (message.error_code, message.retryable, message.retry_after, message.hints)
+            return json_text.dump(_error_entry(stream_id, message.error, *told))
         case ModelInfoAnswer():
             return json_text.dump({"stream_id": stream_id, "model_info": message.model_info})
         case ModelsAnswer():
@@ -119,13 +124,25 @@ def write_message(
             return json_text.dump({"stream_id": stream_id, "ignored": message.fields})
 
 
-def _error_entry(stream_id: msgspec.Raw, error: str, error_code: str | None, attempts: str = "") -> bytes:
+def _error_entry(
+    stream_id: msgspec.Raw,
+    error: str,
+    error_code: str | None = None,
+    retryable: bool | None = None,
+    retry_after: int = 0,
+    hints: tuple[str, ...] = (),
+) -> dict[str, object]:
+    """An entry that tells of an error, with what is known of it."""
     entry: dict[str, object] = {"stream_id": stream_id, "error": error}
     if error_code is not None:
         entry["error_code"] = error_code
-    if attempts:
-        entry["attempts"] = attempts
-    return json_text.dump(entry)
+    if retryable is not None:
+        entry["retryable"] = retryable
+    if retry_after:
+        entry["retry_after"] = retry_after
+    if hints:
+        entry["hints"] = hints
+    return entry
 
 
 def _finite(logprob: float | None) -> float | None:
@@ -149,7 +166,20 @@ class _NamedToken(msgspec.Struct, kw_only=True):
         return NamedToken(bytes(self.bytes), self.logprob, top)
 
 
-class _Fields(msgspec.Struct, kw_only=True):
+class _ErrorDetails(msgspec.Struct, kw_only=True):
+    """What an entry says of its error beside the sentence and the code (EXT-7)."""
+
+    retryable: bool | None = None
+    retry_after: float | None = None
+    hints: tuple[str, ...] | None = None
+
+    @property
+    def seconds(self) -> int:
+        """`retry_after` in whole seconds, from 0 to `LONGEST_RETRY`."""
+        return math.ceil(min(max(self.retry_after or 0, 0), LONGEST_RETRY))
+
+
+class _Fields(_ErrorDetails, kw_only=True):
     """What an entry of a TOKEN list says of its stream."""
 
     token: int | None = None
@@ -219,6 +249,9 @@ def _output(stream_id: str, entry: _Fields) -> TokenOutput:
         named_tokens=() if entry.tokens is None else tuple([token.token() for token in entry.tokens]),
         tool_calls=entry.tool_calls or (),
         seed=entry.seed,
+        error_hints=entry.hints or (),
+        retryable=entry.retryable,
+        retry_after=entry.seconds,
         attempts=entry.attempts,
     )
 
@@ -259,11 +292,26 @@ def _id_text(entry: Mapping[str, object]) -> str:
 def _message(entry: Mapping[str, object]) -> ServerMessage:
     stream_id = None if entry["stream_id"] is None else _id_text(entry)
     if entry.get("error") is not None:
-        code = entry.get("error_code")
-        return RequestFailed(stream_id, str(entry["error"]), code if isinstance(code, str) else None)
+        code, details = entry.get("error_code"), _details(entry)
+        return RequestFailed(
+            stream_id,
+            str(entry["error"]),
+            code if isinstance(code, str) else None,
+            details.hints or (),
+            details.retryable,
+            details.seconds,
+        )
     if stream_id is None:
         return UnknownMessage("MSG")
     return _information(stream_id, entry) or UnknownMessage("MSG", stream_id)
+
+
+def _details(entry: Mapping[str, object]) -> _ErrorDetails:
+    """What an entry says of its error; nothing where that is not as it should be."""
+    try:
+        return msgspec.convert(dict(entry), _ErrorDetails)
+    except msgspec.ValidationError:
+        return _ErrorDetails()
 
 
 def _information(stream_id: str, entry: Mapping[str, object]) -> ServerMessage | None:

@@ -12,6 +12,7 @@ from lmtool.lmtp import endpoint as endpoints
 from lmtool.lmtp import model_info
 from lmtool.lmtp.client_buffers import ClientBuffers
 from lmtool.lmtp.client_connection import SILENCE, ClientConnection
+from lmtool.lmtp.keepalive import PING_SECONDS, PingLimits
 from lmtool.lmtp.messages import BufferRequest
 from lmtool.model_entry import ModelEntry
 from lmtool.streams import refuse
@@ -47,6 +48,7 @@ class LmtpClient:
         on_progress: Callable[[LoadProgress], None] | None = None,
         on_ignored: Callable[[tuple[str, ...]], None] | None = None,
         extended: bool = False,
+        ping_interval: float = PING_SECONDS,
     ) -> None:
         """A client without a connection yet. endpoint: see `lmtool.lmtp.endpoint.parse`. Raises `UsageError`.
 
@@ -54,6 +56,8 @@ class LmtpClient:
         on_progress: called with the progress of the server's load while requests wait for it. on_ignored: called with
         the fields of a request that the server did not know. extended: the server is known to speak the extensions;
         else the first request that uses one asks MODEL_INFO before, and what LMQL's server does not know is refused.
+        ping_interval: seconds between pings to a server that speaks the extensions, over a WebSocket; the connection is
+        lost once it has left three in a row unanswered.
         """
         self._endpoint = endpoints.parse(endpoint, api_key)
         self._open_timeout = open_timeout
@@ -61,6 +65,7 @@ class LmtpClient:
         self._on_progress = on_progress
         self._on_ignored = on_ignored
         self._extended = extended
+        self._pings = PingLimits(ping_interval)
         self._link: ClientConnection | None = None
         self._buffers = ClientBuffers()
         self._closed = False
@@ -234,6 +239,7 @@ class LmtpClient:
                 extended=self._extended,
                 after=self._link if self._owned else None,  # two would not have room in memory
                 buffers=self._buffers,
+                pings=self._pings,
             )
         return self._link
 

@@ -6,12 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from lmtool.errors import (
-    ConnectError,
-    LmtoolError,
-    RemoteProtocolError,
-    ServerError,
-)
+from lmtool.errors import ConnectError, LmtoolError, RemoteProtocolError, ServerError
 from lmtool.lmtp.buffers import names_of
 from lmtool.lmtp.client_buffers import ClientBuffers, SentBuffers, unsupported
 from lmtool.lmtp.client_session import BrokenFrame, ClientSession, StreamsAdvanced, error_of
@@ -28,6 +23,7 @@ if TYPE_CHECKING:
     from lmtool.interfaces import Sink, StreamHandle
     from lmtool.lmtp.client_session import ClientEvent
     from lmtool.lmtp.endpoint import Endpoint
+    from lmtool.lmtp.keepalive import PingLimits
     from lmtool.lmtp.messages import BufferRequest
     from lmtool.lmtp.transport import Transport
     from lmtool.types import LoadProgress, ScoreRequest
@@ -55,13 +51,12 @@ class ClientConnection:
         extended: bool = False,
         after: ClientConnection | None = None,
         buffers: ClientBuffers | None = None,
+        pings: PingLimits | None = None,
     ) -> None:
-        """after: a lost connection whose process must have ended before this one opens.
-
-        buffers: of all connections of the client.
-        """
+        """after: a lost connection whose process must have ended first. buffers: of all connections of the client."""
         self._endpoint = endpoint
         self._after = after
+        self._pings = pings
         self._open_timeout = open_timeout
         self._on_frame = on_frame
         self._on_progress = on_progress
@@ -290,7 +285,9 @@ class ClientConnection:
             if self._after is not None:
                 await self._after.over()
                 self._after = None
-            transport = await open_transport(self._endpoint, open_timeout=self._open_timeout)
+            transport = await open_transport(self._endpoint, open_timeout=self._open_timeout, pings=self._pings)
+            if self._session.extended:
+                transport.expect_pongs()
             self.was_open = True
             self._opened.set_result(None)
             await self._converse(transport)
@@ -328,6 +325,8 @@ class ClientConnection:
             events = self._session.receive(frame)
             if not self._probed.is_set() and (self._session.extended or self._session.plain):
                 self._probed.set()
+            if self._session.extended:
+                transport.expect_pongs()
             self._handle(events)
 
     def _handle(self, events: Iterable[ClientEvent]) -> None:

@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from lmtool.errors import AccessDeniedError, ConnectError, LocalProtocolError, RequestError, ServerError, kind_of
+from lmtool.errors import (
+    AccessDeniedError,
+    ConnectError,
+    LocalProtocolError,
+    RequestError,
+    ServerError,
+    kind_of,
+    rebuilt,
+)
 from lmtool.lmtp import codec, request_payloads
 from lmtool.lmtp.buffers import names_of
 from lmtool.lmtp.client_buffers import unsupported
@@ -238,7 +246,18 @@ class ClientSession:
             self._requests.discard(key or "")
             return message
         code = message.error_code or RequestError.code
-        return self._advance((TokenOutput(key, error=message.error, error_code=code),))
+        return self._advance(
+            (
+                TokenOutput(
+                    key,
+                    error=message.error,
+                    error_code=code,
+                    error_hints=message.hints,
+                    retryable=message.retryable,
+                    retry_after=message.retry_after,
+                ),
+            )
+        )
 
     def _learn_from(self, info: Mapping[str, object] | str) -> None:
         self._learn(speaks=not isinstance(info, str) and "lmtp" in info)
@@ -252,7 +271,7 @@ class ClientSession:
     def lost(self, error: LmtoolError) -> list[ClientEvent]:
         """End every stream and request, because the connection is gone."""
         outputs = tuple(failure(key, error) for key in self._streams)
-        failed: list[ClientEvent] = [RequestFailed(key, error.sentence, error.code) for key in self._requests]
+        failed: list[ClientEvent] = [RequestFailed.of(key, error) for key in self._requests]
         self._requests.clear()
         advanced = self._advance(outputs)
         return [advanced, *failed] if advanced else failed
@@ -276,6 +295,7 @@ def _renamed(output: TokenOutput, stream_id: StreamId) -> TokenOutput:
         output.tool_calls,
         output.seed,
         output.error_hints,
+        output.retryable,
         output.retry_after,
         output.attempts,
     )
@@ -308,4 +328,5 @@ def error_of(event: RequestFailed) -> LmtoolError:
     """The error of a request; a `RequestError` keeps its kind, another failure is the server's."""
     kind = kind_of(event.error_code)
     kept = issubclass(kind, RequestError | ConnectError | AccessDeniedError)
-    return (kind if kept else ServerError)(event.error)
+    kind, again, seconds = kind if kept else ServerError, event.retryable, event.retry_after
+    return rebuilt(kind, event.error, event.hints, retryable=again, retry_after=seconds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lmtool.lmtp.keepalive import PING_SECONDS
 from lmtool.option import option
 
 MAX_FRAME_BYTES = 4 * 1024 * 1024
@@ -30,7 +31,8 @@ class ServerConfig:
     """Tokens of several steps share a frame up to this size, when the client is slow to read."""
     stall_seconds: float = 300.0
     """A client that takes no byte for so long is taken for gone."""
-    ping_interval: float = 60.0
-    """Seconds between pings to a silent client."""
-    ping_timeout: float = 300.0
-    """Seconds a client may leave a ping unanswered: LMQL's answers none while it computes a mask."""
+    ping_interval: float = option(
+        PING_SECONDS, "Seconds between pings; three unanswered: gone.", "Connections", metavar="SECONDS", minimum=0.01
+    )
+    """To a client that knows the extensions, which has at most four of these to show that it lives. Others get one a
+    minute, and five of them: LMQL's client answers none while it computes a mask."""

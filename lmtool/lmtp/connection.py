@@ -13,11 +13,20 @@ from lmtool.interfaces import current_limits
 from lmtool.lmtp.buffered_model import BufferedModel
 from lmtool.lmtp.codec import RefusedFrameError
 from lmtool.lmtp.config import ServerConfig
-from lmtool.lmtp.messages import BufferRequest, Cancel, Generate, ModelInfoRequest, ModelsRequest, Score
+from lmtool.lmtp.messages import (
+    BufferRequest,
+    Cancel,
+    Generate,
+    ModelInfoRequest,
+    ModelsRequest,
+    Score,
+    lists_only,
+    subject_of,
+)
 from lmtool.lmtp.request_log import RequestLog, StreamRecord
 from lmtool.lmtp.server_session import ServerSession, parse
 from lmtool.prompt_limits import limits_of
-from lmtool.streams import failure
+from lmtool.streams import Deadlines, failure
 from lmtool.subprocesses.offload import is_long, run_in_subprocess
 
 if TYPE_CHECKING:
@@ -25,6 +34,8 @@ if TYPE_CHECKING:
 
     from lmtool.interfaces import Catalogue, ModelControl, ProgressSource, StreamHandle, TokenModel, Unsubscribe
     from lmtool.types import LoadProgress, StreamId, TokenOutput
+
+    _Question = ModelInfoRequest | ModelsRequest | BufferRequest
 
 
 class Tap(Protocol):
@@ -77,6 +88,7 @@ class Connection:
         self._session = ServerSession(plugs.config)
         self._buffered = BufferedModel(plugs.model, plugs.config)
         self._handles: dict[StreamId, StreamHandle] = {}
+        self._deadlines = Deadlines()
         self._records: dict[StreamId, StreamRecord] = {}
         self._progress_subscriptions: dict[StreamId, Unsubscribe] = {}
         self._answers: set[asyncio.Future[None] | asyncio.Future[int]] = set()
@@ -132,20 +144,20 @@ class Connection:
             return
         if message.progress:
             self._subscribe(str(stream_id), message.request.model)
-        handle = self._buffered.submit(message.request, self._sink)
-        self._handles[stream_id] = handle
+        handle = self._handles[stream_id] = self._buffered.submit(message.request, self._sink)
+        self._deadlines.start(message.request, handle)
         if self._paused:
             handle.pause()
 
     def _describe(self, request: ModelInfoRequest | ModelsRequest) -> None:
-        if _lists(request) and self._catalogue is not None:
+        if lists_only(request) and self._catalogue is not None:
             self._session.answer_list(request, self._catalogue.models())
             self._log_answer(request)
             return
         if self._refuse_another(request.stream_id):
             return
         if request.progress:
-            self._subscribe(request.stream_id, _subject(request))
+            self._subscribe(request.stream_id, subject_of(request))
         task = asyncio.get_running_loop().create_task(self._answer(request))
         self._answers.add(task)
         self._idle.clear()
@@ -155,8 +167,8 @@ class Connection:
         """Refuse a request where too many wait for their answers; whether that was so."""
         full = len(self._answers) >= self._config.max_streams
         if full:
-            overload = OverloadedError(f"{len(self._answers)} requests wait on this connection, the most that may")
-            self._session.refuse(stream_id, overload)
+            sentence = f"{len(self._answers)} requests wait on this connection, the most that may"
+            self._session.refuse(stream_id, OverloadedError(sentence))
         return full
 
     def _change_buffer(self, request: BufferRequest) -> None:
@@ -176,11 +188,9 @@ class Connection:
             self._session.answer_buffer(request, change.result())
         else:
             problem = failed if isinstance(failed, LmtoolError) else _unexpected("BUFFER", failed)
-            error = problem.message
             self._session.refuse(request.stream_id, problem)
-        head = (self.number, request.stream_id, "BUFFER", request.model)
-        seconds, end = time.perf_counter() - started, "stop" if error is None else None
-        self._log(RequestLog(*head, seconds=seconds, end=end, error=error, ignored=request.ignored))
+            error = problem.message
+        self._log_answer(request, seconds=time.perf_counter() - started, error=error)
         self._update_flow()
         self._note_idle()
 
@@ -212,14 +222,11 @@ class Connection:
             await self._control.unload(request.unload)
         self._session.answer_list(request, self._catalogue.models())
 
-    def _log_answer(
-        self, request: ModelInfoRequest | ModelsRequest, *, seconds: float = 0.0, error: str | None = None
-    ) -> None:
-        command, end = "MODEL_INFO", "stop"
+    def _log_answer(self, request: _Question, *, seconds: float = 0.0, error: str | None = None) -> None:
+        command, end = "BUFFER" if isinstance(request, BufferRequest) else "MODEL_INFO", "stop"
         if isinstance(request, ModelsRequest):
             command, end = "MODELS", "load" if request.load else "unload" if request.unload else "stop"
-        head = (self.number, request.stream_id, command, _subject(request))
-        ending = end if error is None else None
+        head, ending = (self.number, request.stream_id, command, subject_of(request)), end if error is None else None
         self._log(RequestLog(*head, seconds=seconds, end=ending, error=error, ignored=request.ignored))
 
     def _answered(self, request: ModelInfoRequest | ModelsRequest, task: asyncio.Task[None]) -> None:
@@ -256,7 +263,7 @@ class Connection:
         """Queue one step's outputs for this client."""
         if self._closed:
             return
-        now = time.perf_counter()
+        outputs, now = self._deadlines.apply(outputs), time.perf_counter()
         for output in outputs:
             record = self._records.get(output.stream_id)
             if record is not None:
@@ -270,6 +277,7 @@ class Connection:
 
     def _end(self, stream_id: StreamId) -> None:
         self._records.pop(stream_id, None)
+        self._deadlines.forget(stream_id)
         self._unsubscribe(stream_id)
         handle = self._handles.pop(stream_id, None)
         if handle is not None:
@@ -304,6 +312,11 @@ class Connection:
     async def room(self) -> None:
         """Return when few enough answers wait to be sent that another request may be read."""
         await self._roomy.wait()
+
+    @property
+    def extended(self) -> bool:
+        """Whether the client knows the extensions (EXT-2)."""
+        return self._session.extended
 
     @property
     def streams(self) -> int:
@@ -350,7 +363,9 @@ class Connection:
         self._refusal = error
 
     def fail(self, error: LmtoolError) -> None:
-        """End all streams with an error, which is sent like any other."""
+        """End all streams with an error, which is sent like any other; none are left once it is closed."""
+        if self._closed:
+            return
         now = time.perf_counter()
         for stream_id in self._session.fail_streams(error):
             self._log(self._records[stream_id].log(now, error=error.message))
@@ -366,6 +381,7 @@ class Connection:
         for record in self._records.values():
             self._log(record.log(now, end="left"))
         self._records.clear()
+        self._deadlines.close()
         for handle in list(self._handles.values()):
             handle.cancel()
         self._handles.clear()
@@ -382,15 +398,3 @@ def _unexpected(command: str, bug: BaseException) -> ServerError:
     """The error that a client gets for a bug of ours, which is reported here."""
     asyncio.get_running_loop().call_exception_handler({"message": f"{command} failed", "exception": bug})
     return ServerError(f"the server failed to carry out {command}: {bug!r}")
-
-
-def _lists(request: ModelInfoRequest | ModelsRequest) -> bool:
-    """Whether a request only asks what is served."""
-    if isinstance(request, ModelsRequest):
-        return request.load is None and request.unload is None
-    return request.listing
-
-
-def _subject(request: ModelInfoRequest | ModelsRequest) -> str | None:
-    """The model that a request is about."""
-    return (request.load or request.unload) if isinstance(request, ModelsRequest) else request.model

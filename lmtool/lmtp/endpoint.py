@@ -11,11 +11,12 @@ from urllib.parse import urlsplit
 from lmtool.access.names import is_loopback
 from lmtool.access.outgoing import authorization, unreadable
 from lmtool.errors import UsageError
+from lmtool.unix_sockets import PREFIX, unix_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_FORMS = "write ws://HOST:PORT/, wss://HOST/, http://HOST:PORT, HOST:PORT, :PORT, or stdio:COMMAND"
+_FORMS = "write ws://HOST:PORT/, wss://HOST/, http://HOST:PORT, HOST:PORT, :PORT, unix:PATH, or stdio:COMMAND"
 _SCHEMES = {"ws": "ws", "http": "ws", "wss": "wss", "https": "wss"}
 
 
@@ -24,7 +25,7 @@ class SocketEndpoint:
     """A server that listens."""
 
     url: str
-    """Starts with `ws://` or `wss://`; has no credentials, so it may be shown."""
+    """Starts with `ws://` or `wss://`, or is `unix:PATH`; has no credentials, so it may be shown."""
     loopback: bool
     """Whether it is on this machine, so that no proxy lies on the way."""
     authorization: str | None = field(default=None, repr=False)
@@ -65,6 +66,10 @@ def parse(text: str | Endpoint, api_key: str | None = None) -> Endpoint:
         return text
     if text.startswith("stdio:"):
         return _command(text)
+    if (path := unix_path(text)) is not None:
+        if not path:
+            raise _no_endpoint(text, "it names no path")
+        return SocketEndpoint(f"{PREFIX}{path}", loopback=True, authorization=authorization("", api_key)[1])
     text, shown = authorization(text, api_key)
     scheme, separator, rest = text.partition("://")
     if not separator:

@@ -6,12 +6,13 @@ unchanged, and can be a key.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from lmtool.errors import LmtoolError
     from lmtool.types import GenerateRequest, LoadProgress, ScoreRequest, TokenOutput
 
 PROTOCOL_VERSION = 1
@@ -31,17 +32,20 @@ EXTENSIONS = (
     "mixed_prompt",
     "prefill_only",
     "generated",
+    "deadline",
     "score_alternatives",
     "constraint",
     "priority",
     "logits_processors",
     "usage",
     "error_code",
+    "error_details",
     "ignored",
     "progress",
     "list",
     "limits",
     "models",
+    "fingerprint",
     "buffers",
 )
 """Names of what this implementation knows beyond the LMTP document, as MODEL_INFO lists them (EXT-6)."""
@@ -165,6 +169,17 @@ class RequestFailed:
     stream_id: str | None
     error: str
     error_code: str | None = None
+    hints: tuple[str, ...] = field(default=(), compare=False)
+    """The sentences with which `error` ends, as far as they are known (EXT-7)."""
+    retryable: bool | None = field(default=None, compare=False)
+    """None: what the code says (ERR-8)."""
+    retry_after: int = field(default=0, compare=False)
+    """Seconds; 0: not known."""
+
+    @classmethod
+    def of(cls, stream_id: str | None, error: LmtoolError) -> RequestFailed:
+        """The failure of a request by this error, with everything that is known of it."""
+        return cls(stream_id, error.sentence, error.code, error.hints, error.retryable, error.retry_after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,3 +209,15 @@ class UnknownMessage:
 ServerMessage: TypeAlias = (
     Tokens | ModelInfoAnswer | ModelsAnswer | BufferAnswer | RequestFailed | Progress | FieldsIgnored | UnknownMessage
 )
+
+
+def lists_only(request: ModelInfoRequest | ModelsRequest) -> bool:
+    """Whether a request only asks what is served."""
+    if isinstance(request, ModelsRequest):
+        return request.load is None and request.unload is None
+    return request.listing
+
+
+def subject_of(request: ModelInfoRequest | ModelsRequest | BufferRequest) -> str | None:
+    """The model that a request is about."""
+    return (request.load or request.unload) if isinstance(request, ModelsRequest) else request.model

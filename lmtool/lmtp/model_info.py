@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 import msgspec
@@ -18,13 +19,17 @@ UNAVAILABLE = "<unavailable>"
 
 _NUMBERS = ("vocab_size", "context_length", "bos_token_id", "parameters", "running", "waiting")
 _TEXTS = ("architecture", "dtype", "device", "kernels")
+_FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 
 
-def to_wire(info: ModelInfo, limits: Mapping[str, int | None] | None = None) -> dict[str, object]:
+def to_wire(
+    info: ModelInfo, limits: Mapping[str, int | None] | None = None, *, extended: bool = False
+) -> dict[str, object]:
     """The `model_info` object: the LMTP document's `model` and `constructor` first, then what else is known.
 
     Library versions stand at the top level, as with LMQL's server; what is not known is left out. limits: of the
-    server, by their names on the wire (INF-7).
+    server, by their names on the wire (INF-7). extended: for a client that knows the extensions, with `fingerprint`
+    (INF-8).
     """
     members: dict[str, object] = {"model": info.model, "model_type": info.backend, "constructor": info.constructor}
     members.update(info.versions)
@@ -32,6 +37,8 @@ def to_wire(info: ModelInfo, limits: Mapping[str, int | None] | None = None) -> 
         value = getattr(info, name)
         if value is not None:
             members[name] = value
+    if extended and info.fingerprint is not None:
+        members["fingerprint"] = info.fingerprint
     members["eos_token_ids"] = info.eos_token_ids
     if info.tokenizer is not None:
         members["tokenizer"] = {"name": info.tokenizer.name, "sha256": info.tokenizer.sha256}
@@ -62,6 +69,7 @@ def from_wire(members: Mapping[str, object] | str, model: str | None) -> ModelIn
         eos_token_ids=tuple(token for token in _list(members, "eos_token_ids") if isinstance(token, int)),
         tokenizer=_tokenizer(members.get("tokenizer")),
         chat_template=members.get("chat_template") is True,
+        fingerprint=_fingerprint(members.get("fingerprint")),
         text_only=members.get("text_only") is True,
         tool_calls=_tool_calls(members.get("tool_calls")),
         versions=_versions(members),
@@ -113,6 +121,10 @@ def _number(members: Mapping[str, object], field: str) -> int | None:
 def _list(members: Mapping[str, object], field: str) -> list[object]:
     value = members.get(field)
     return value if isinstance(value, list) else []
+
+
+def _fingerprint(value: object) -> str | None:
+    return value if isinstance(value, str) and _FINGERPRINT.fullmatch(value) else None
 
 
 def _tokenizer(value: object) -> TokenizerInfo | None:

@@ -52,6 +52,9 @@ class PipeTransport:
         )
         return cls(process, endpoint, limit)
 
+    def expect_pongs(self) -> None:
+        """Nothing to do: a pipe ends with the processes at its other end, and carries no pings."""
+
     async def send(self, frame: str) -> None:
         """Send a frame; returns when the next may be sent. Raises `ConnectError`."""
         try:

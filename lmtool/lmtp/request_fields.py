@@ -9,7 +9,7 @@ import msgspec
 
 from lmtool.errors import RequestError
 from lmtool.logits_processors import MOST as MAX_PROCESSORS
-from lmtool.sampling_parameters import NUMERIC_PARAMETERS, Range
+from lmtool.sampling_parameters import DEADLINE, NUMERIC_PARAMETERS, Range
 from lmtool.types import ChatMessage, LogprobsMode
 
 if TYPE_CHECKING:
@@ -144,6 +144,7 @@ PROCESSORS: Field[list[Any]] = Field(list[Any], 'a list of {"name": ..., "args":
 GENERATED: Field[tuple[int, ...]] = Field(tuple[_TokenId, ...], "an array of token ids (integers, 0 or more)")
 CONSTRAINT: Field[dict[str, object]] = Field(dict[str, object], "an object with one constraint")
 PRIORITY: Field[int] = Field(Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)], "an integer of at most 32 bits")
+DEADLINE_SECONDS: Field[float] = _number(DEADLINE)
 LMTP: Field[int] = Field(Annotated[int, msgspec.Meta(ge=1)], "an integer, 1 or more")
 
 SAMPLING: Mapping[str, Field[Any]] = {
@@ -156,7 +157,7 @@ SAMPLING: Mapping[str, Field[Any]] = {
 """Fields of GENERATE that bear the names of `SamplingParams`, but for `stop`."""
 
 _REQUEST = frozenset({"stream_id", "model", "lmtp"})
-_PROMPT = frozenset({"prompt", "messages", "tools", "chat_template_kwargs", "prefill", "text", "progress"})
+_PROMPT = frozenset({"prompt", "messages", "tools", "chat_template_kwargs", "prefill", "text", "progress", "deadline"})
 _GENERATE = frozenset(
     {"stop", "constraint", "priority", "logits_processors", "prefill_only", "generated", "resumable", "into"}
 )

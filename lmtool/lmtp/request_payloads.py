@@ -87,6 +87,7 @@ def _read_generate(stream: str, members: Mapping[str, bytes]) -> Generate:
         generated=request_fields.GENERATED.read_optional("generated", members) or (),
         resumable=_switch(members, "resumable"),
         into=request_fields.BUFFER_NAME.read_optional("into", members),
+        deadline=request_fields.DEADLINE_SECONDS.read_optional("deadline", members),
     )
     if request.prefill_only and request.into is not None:
         raise RequestError("the request has both into and prefill_only, which brings no ids; expected one of them")
@@ -105,6 +106,7 @@ def _read_score(stream: str, members: Mapping[str, bytes]) -> Score:
         model=request_fields.MODEL.read_optional("model", members),
         top_logprobs=request_fields.TOP_LOGPROBS.read_optional("top_logprobs", members),
         text=_switch(members, "text", default=is_text(prompt) or isinstance(scored, str)),
+        deadline=request_fields.DEADLINE_SECONDS.read_optional("deadline", members),
     )
     return Score(request, **_extras("SCORE", members))
 
@@ -255,7 +257,7 @@ def _generate_payload(request: GenerateRequest) -> dict[str, object]:
         payload["priority"] = request.priority
     if request.into is not None:
         payload["into"] = request.into
-    return payload
+    return payload | _deadline_payload(request)
 
 
 _PREFILL: Mapping[str, object] = {"prefill_only": True, "max_tokens": 0}
@@ -287,7 +289,11 @@ def _score_payload(request: ScoreRequest) -> dict[str, object]:
         payload["top_logprobs"] = request.top_logprobs
     if request.text != (is_text(request.prompt) or isinstance(request.scored, str)):
         payload["text"] = request.text
-    return payload
+    return payload | _deadline_payload(request)
+
+
+def _deadline_payload(request: GenerateRequest | ScoreRequest) -> dict[str, object]:
+    return {} if request.deadline is None else {"deadline": _json_value("deadline", request.deadline)}
 
 
 def _models_payload(message: ModelsRequest) -> dict[str, object]:

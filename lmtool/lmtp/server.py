@@ -13,6 +13,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from lmtool.errors import ConnectError, RequestError
 from lmtool.interfaces import MetricFamily
 from lmtool.lmtp.connection import Connection, Plugs
+from lmtool.lmtp.keepalive import expect_pongs
 from lmtool.lmtp.messages import PROTOCOL_VERSION, SUBPROTOCOL
 
 if TYPE_CHECKING:
@@ -191,6 +192,8 @@ async def _read_frame(websocket: WebSocket, connection: Connection) -> bool:
         return False
     text = event.get("text")
     await connection.receive(text if text is not None else event["bytes"])
+    if connection.extended:
+        expect_pongs(websocket.scope)
     return True
 
 

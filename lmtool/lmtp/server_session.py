@@ -6,9 +6,10 @@ No method raises: nothing that a client sends can end the process that reads it.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from lmtool.errors import OverloadedError
+from lmtool.errors import OverloadedError, ServerError
 from lmtool.lmtp import answer_payloads, codec, model_info
 from lmtool.lmtp.codec import RefusedFrameError
 from lmtool.lmtp.config import ServerConfig
@@ -28,7 +29,6 @@ from lmtool.lmtp.messages import (
 )
 from lmtool.lmtp.request_fields import LIMITS
 from lmtool.streams import failure
-from lmtool.types import TokenOutput
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from lmtool.lmtp.messages import ClientMessage
     from lmtool.model_entry import ModelEntry
     from lmtool.prompt_limits import LimitsByModel
-    from lmtool.types import LoadProgress, ModelInfo, StreamId
+    from lmtool.types import LoadProgress, ModelInfo, StreamId, TokenOutput
 
 ServerEvent: TypeAlias = (
     "Generate | Score | ModelInfoRequest | ModelsRequest | BufferRequest | Cancel | RefusedFrameError"
@@ -127,7 +127,7 @@ class ServerSession:
         """Send the reason why a frame was refused where the client looks for it (ERR-1, ERR-2)."""
         starts_stream = error.command in ("GENERATE", "SCORE")
         if starts_stream and error.stream_id is not None and error.stream_id not in self._streams:
-            self._put_output(TokenOutput(error.stream_id, error=error.sentence, error_code=error.error_code))
+            self._put_output(replace(failure(error.stream_id, error), error_code=error.error_code))
         else:
             self.refuse(error.stream_id, error)
 
@@ -152,8 +152,7 @@ class ServerSession:
         try:
             entry = answer_payloads.write_output(output, extended=self.extended)
         except ValueError as error:
-            sentence = f"the model failed at token {output.token}: {error}"
-            output = TokenOutput(output.stream_id, error=sentence, error_code="server")
+            output = failure(output.stream_id, ServerError(f"the model failed at token {output.token}: {error}"))
             entry = answer_payloads.write_output(output, extended=self.extended)
         self._outbox.put("TOKEN", entry)
         return output.last
@@ -165,7 +164,7 @@ class ServerSession:
     def answer(self, request: ModelInfoRequest, info: ModelInfo, prompt_bytes: int | None = None) -> None:
         """Answer a MODEL_INFO. prompt_bytes: most bytes of a text as prompt, where that is known."""
         limits = {**self._limits, "prompt_bytes": prompt_bytes}
-        answer = ModelInfoAnswer(request.stream_id, model_info.to_wire(info, limits))
+        answer = ModelInfoAnswer(request.stream_id, model_info.to_wire(info, limits, extended=self.extended))
         self._outbox.put("MSG", answer_payloads.write_message(answer))
 
     def answer_list(self, request: ModelInfoRequest | ModelsRequest, models: Sequence[ModelEntry]) -> None:
@@ -180,7 +179,7 @@ class ServerSession:
 
     def refuse(self, stream_id: str | None, error: LmtoolError) -> None:
         """Answer a request, or a frame without a usable id (None), with an error that ends no stream."""
-        failed = RequestFailed(stream_id, error.sentence, error.code if self.extended else None)
+        failed = RequestFailed.of(stream_id, error) if self.extended else RequestFailed(stream_id, error.sentence)
         self._outbox.put("MSG", answer_payloads.write_message(failed))
 
     def report_progress(self, stream_id: str, progress: LoadProgress) -> None:

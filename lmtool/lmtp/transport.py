@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lmtool.access.outgoing import DENIED, as_headers, denied
 from lmtool.errors import AccessDeniedError, ConnectError, TimeLimitError
 from lmtool.lmtp.endpoint import CommandEndpoint, SocketEndpoint
+from lmtool.lmtp.keepalive import Keepalive, PingLimits
+from lmtool.unix_sockets import open_websocket
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -16,9 +19,6 @@ if TYPE_CHECKING:
 
 MAX_RECEIVED_BYTES = 64 * 1024 * 1024
 """Longest frame of a server that is read: far above any sensible one, far below this machine's memory."""
-_PING_SECONDS = 60.0
-_PONG_SECONDS = 300.0
-"""Long, because LMQL's server with `--single_thread` answers no ping while it computes."""
 
 
 class Transport(Protocol):
@@ -30,12 +30,19 @@ class Transport(Protocol):
     async def receive(self) -> str | bytes:
         """Wait for the next frame. Raises `ConnectError` when there will be none."""
 
+    def expect_pongs(self) -> None:
+        """Take it for gone soon: the server is known to speak the extensions, and so answers pings at once."""
+
     async def close(self) -> None:
         """Close it."""
 
 
-async def open_transport(endpoint: Endpoint, *, open_timeout: float | None) -> Transport:
+async def open_transport(
+    endpoint: Endpoint, *, open_timeout: float | None, pings: PingLimits | None = None
+) -> Transport:
     """Open a transport to a server, within `open_timeout` seconds.
+
+    pings: to a server that speaks the extensions, over a WebSocket; a pipe ends with its process.
 
     Raises `ConnectError`, `AccessDeniedError` or `TimeLimitError`.
     """
@@ -43,7 +50,7 @@ async def open_transport(endpoint: Endpoint, *, open_timeout: float | None) -> T
         async with asyncio.timeout(open_timeout):
             if isinstance(endpoint, CommandEndpoint):
                 return await _start(endpoint)
-            return await _dial(endpoint)
+            return await _dial(endpoint, pings or PingLimits())
     except TimeoutError:
         raise TimeLimitError(f"no connection to {_name(endpoint)} within {open_timeout:g} s") from None
 
@@ -52,26 +59,28 @@ def _name(endpoint: Endpoint) -> str:
     return endpoint.url if isinstance(endpoint, SocketEndpoint) else " ".join(endpoint.words)
 
 
-async def _dial(endpoint: SocketEndpoint) -> Transport:
+async def _dial(endpoint: SocketEndpoint, pings: PingLimits) -> Transport:
     connection = await dial(
         endpoint.url,
         endpoint.authorization,
         compression=None,
-        ping_interval=_PING_SECONDS,
-        ping_timeout=_PONG_SECONDS,
+        ping_interval=None,  # ours
         max_size=MAX_RECEIVED_BYTES,
         proxy=None if endpoint.loopback else True,
     )
-    return _SocketTransport(connection, endpoint.url)
+    return _SocketTransport(connection, endpoint.url, pings)
 
 
 async def dial(url: str, authorization: str | None, **options: Any) -> ClientConnection:  # noqa: ANN401 - of many types
-    """A WebSocket connection; options: those of `websockets`. Raises `ConnectError`, `AccessDeniedError`."""
-    from websockets.asyncio.client import connect
+    """A connection to `ws://`, `wss://` or `unix:PATH`. Raises `ConnectError`, `AccessDeniedError`.
+
+    options: those of `websockets`.
+    """
     from websockets.exceptions import InvalidHandshake, InvalidURI
 
     try:
-        return await connect(url, additional_headers=as_headers(authorization), **{"open_timeout": None, **options})
+        headers = as_headers(authorization)
+        return await open_websocket(url, additional_headers=headers, **{"open_timeout": None, **options})
     except (InvalidHandshake, InvalidURI, OSError) as error:
         raise connect_error(url, error, key_sent=authorization is not None) from None
 
@@ -99,9 +108,15 @@ def _reason(error: OSError) -> str:
 
 
 class _SocketTransport:
-    def __init__(self, connection: ClientConnection, url: str) -> None:
+    def __init__(self, connection: ClientConnection, url: str, pings: PingLimits) -> None:
         self._connection = connection
         self._url = url
+        self._pings = pings
+        self._loss: str | None = None
+        """Why it was cut from here."""
+        self._sending: set[asyncio.Task[None]] = set()
+        self._keepalive = Keepalive(asyncio.get_running_loop(), self._ping, self._give_up)
+        self._keepalive.start()
 
     async def send(self, frame: str) -> None:
         from websockets.exceptions import ConnectionClosed
@@ -115,14 +130,41 @@ class _SocketTransport:
         from websockets.exceptions import ConnectionClosed
 
         try:
-            return await self._connection.recv()
+            frame = await self._connection.recv()
         except ConnectionClosed as closed:
             raise self._lost(closed) from None
+        self._keepalive.alive()
+        return frame
 
     def _lost(self, closed: Exception) -> ConnectError:
-        return ConnectError(f"the connection to {self._url} is lost ({closed})")
+        return ConnectError(f"the connection to {self._url} is lost ({self._loss or closed})")
+
+    def expect_pongs(self) -> None:
+        self._keepalive.start(self._pings)
+
+    def _ping(self) -> None:
+        task = asyncio.create_task(self._send_ping())
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _send_ping(self) -> None:
+        from websockets.exceptions import ConnectionClosed
+
+        with contextlib.suppress(ConnectionClosed):  # which `receive` tells
+            asyncio.ensure_future(await self._connection.ping()).add_done_callback(self._pong)
+
+    def _pong(self, pong: asyncio.Future[float]) -> None:
+        if not pong.cancelled() and pong.exception() is None:
+            self._keepalive.alive()
+
+    def _give_up(self, reason: str) -> None:
+        self._loss = reason
+        self._connection.transport.abort()
 
     async def close(self) -> None:
+        self._keepalive.stop()
+        for task in self._sending:
+            task.cancel()
         await self._connection.close()
 
 

@@ -21,7 +21,7 @@ from lmtool.serving.byte_size import parse_bytes
 from lmtool.serving.model_names import AUTO, served, weight_bytes, with_aliases, with_pins
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from lmtool.engine.model_slot import ServedModel
     from lmtool.gateway.config import GatewayConfig
@@ -201,11 +201,25 @@ class ListenConfig:
     host: str = option("127.0.0.1", "Interface to listen on; 0.0.0.0: every one.", CONNECTIONS, metavar="NAME")
     """Name or address of this machine's interface; `0.0.0.0` and `::` mean every interface."""
     port: int = option(8080, "0 takes a free one.", CONNECTIONS, metavar="N", short="-p", minimum=0, maximum=65535)
+    unix: str | None = option(None, "Listen on this Unix socket, not on a port.", CONNECTIONS, metavar="PATH")
+    """Only the user who started the server may connect to it; the file goes with the server."""
 
     @property
     def public(self) -> bool:
         """Whether other machines can connect."""
-        return not is_loopback(self.host)
+        return self.unix is None and not is_loopback(self.host)
+
+    def check(self, typed: Collection[str]) -> None:
+        """Raise `UsageError` for a Unix socket and a port. typed: the names of the options on the command line."""
+        if self.unix is None:
+            return
+        if other := {"host", "port"} & set(typed):
+            raise UsageError(
+                f"--unix and --{min(other)} contradict each other: a server listens on a socket or on a port",
+                "give one of them",
+            )
+        if not self.unix:
+            raise UsageError("--unix names no path", "such as  --unix /run/user/1000/lmtool.sock")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""How a server or a proxy gets its port, under which URL clients reach it, and why it may not get it."""
+"""How a server or a proxy gets its port or Unix socket, under which URL clients reach it, and why it may not get it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import socket
 from typing import TYPE_CHECKING
 
 from lmtool.errors import AccessDeniedError, LmtoolError, ResourceError, UsageError
+from lmtool.serving.unix_listener import listen_at
+from lmtool.unix_sockets import PREFIX, unix_path
 
 if TYPE_CHECKING:
     from lmtool.serving.config import ListenConfig
@@ -20,10 +22,13 @@ PROBE_LIMIT = 0.3
 
 
 def bind(config: ListenConfig) -> list[socket.socket]:
-    """Take the port on every address the host's name stands for, so that nobody else can; nothing is accepted yet.
+    """Take the port on every address the host's name stands for, or the Unix socket, so that nobody else can.
 
-    Raises `ResourceError` that says why not; its `__cause__` is an `OSError` with EADDRINUSE for a port in use.
+    Nothing is accepted yet. Raises `ResourceError` that says why not; its `__cause__` is an `OSError` with EADDRINUSE
+    for a port in use.
     """
+    if config.unix is not None:
+        return [listen_at(config.unix)]
     sockets: list[socket.socket] = []
     last_error: OSError | None = None
     with contextlib.ExitStack() as undo:
@@ -46,6 +51,8 @@ def bind(config: ListenConfig) -> list[socket.socket]:
 
 def url(config: ListenConfig, sockets: list[socket.socket]) -> str:
     """Where a client on this machine can reach what listens on these sockets."""
+    if config.unix is not None:
+        return f"{PREFIX}{config.unix}"
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(config.host, config.host)  # noqa: S104 - compared, not bound
     host = f"[{host}]" if ":" in host and not host.startswith("[") else host
     return f"ws://{host}:{sockets[0].getsockname()[1]}/"
@@ -109,6 +116,12 @@ async def explain(config: ListenConfig, refusal: ResourceError, api_key: str | N
     model = await _model_on(config, api_key)
     if model is None:
         return refusal
+    if config.unix is not None:
+        return ResourceError(
+            f"an LMTP server ({model}) listens at unix:{config.unix} already",
+            f'use it:          lmtool chat -e unix:{config.unix} "..."',
+            *refusal.hints,
+        )
     here = "" if config.port == 8080 else f"-e :{config.port} "
     return ResourceError(
         f"port {config.port} is already in use by an LMTP server ({model})",
@@ -118,14 +131,15 @@ async def explain(config: ListenConfig, refusal: ResourceError, api_key: str | N
 
 
 async def _model_on(config: ListenConfig, api_key: str | None) -> str | None:
-    """The model of an LMTP server on this port; None where there is none."""
+    """The model of an LMTP server that listens here; None where there is none."""
     import asyncio
 
     from lmtool.lmtp.client import LmtpClient
 
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(config.host, config.host)  # noqa: S104 - compared, not bound
+    place = f"{host}:{config.port}" if config.unix is None else f"{PREFIX}{config.unix}"
     try:
-        async with asyncio.timeout(PROBE_LIMIT), LmtpClient(f"{host}:{config.port}", api_key=api_key) as client:
+        async with asyncio.timeout(PROBE_LIMIT), LmtpClient(place, api_key=api_key) as client:
             return f"model {(await client.info()).model}"
     except AccessDeniedError:
         return "which wants another key"
@@ -138,23 +152,29 @@ def bind_proxy(listen: ListenConfig, option: str) -> list[socket.socket]:
     try:
         return bind(listen)
     except ResourceError as error:
+        if listen.unix is not None:
+            raise ResourceError(error.message, f"another one:  {option} unix:PATH") from error
         raise ResourceError(error.message, f"another one:  {option} 127.0.0.1:0     (0 picks a free port)") from error
 
 
 def proxy_url(listen: ListenConfig, sockets: list[socket.socket], target: Target) -> str:
     """The proxy's URL, in the form of the server's own."""
+    if listen.unix is not None:
+        return url(listen, sockets)
     scheme = "http" if target.url.startswith("http") else "ws"
     path = target.path if scheme == "http" else "/"
     return f"{scheme}{url(listen, sockets).removeprefix('ws').rstrip('/')}{path}"
 
 
 def parse_listen(text: str) -> ListenConfig:
-    """`HOST:PORT`, `:PORT` or `PORT`; this machine only where no host is named. Raises `UsageError`."""
+    """`HOST:PORT`, `:PORT`, `PORT` or `unix:PATH`; this machine only where no host is named. Raises `UsageError`."""
     from lmtool.serving.config import ListenConfig
 
+    if path := unix_path(text):
+        return ListenConfig(unix=path)
     match = re.fullmatch(r"(?:(?P<host>.*):)?(?P<port>\d{1,5})", text)
     if match is None or int(match["port"]) > 65535:
-        raise UsageError(f"cannot listen on {text!r}", "write HOST:PORT, :PORT or PORT, such as 127.0.0.1:8081")
+        raise UsageError(f"cannot listen on {text!r}", "write HOST:PORT, :PORT, PORT or unix:PATH")
     return ListenConfig((match["host"] or "127.0.0.1").strip("[]"), int(match["port"]))
 
 

@@ -34,6 +34,7 @@ from lmtool.serving.interrupts import Interrupts, watch
 from lmtool.serving.listening import bind, explain, url
 from lmtool.serving.model_names import served
 from lmtool.serving.service import Service
+from lmtool.unix_sockets import PREFIX
 
 if TYPE_CHECKING:
     import socket
@@ -147,9 +148,11 @@ class _Run:
         for sentence in access.warnings(public=self.config.listen.public):
             self.out.warn(sentence)
         try:
-            return bind(self.config.listen)
+            sockets = bind(self.config.listen)
         except ResourceError as refusal:
             raise await explain(self.config.listen, refusal, access.key) from refusal
+        self.leaving += [one.close for one in sockets]
+        return sockets
 
     async def _open(self, service: Service, sockets: list[socket.socket]) -> str:
         if self.config.listen is None:
@@ -159,8 +162,9 @@ class _Run:
         where, grpc = url(self.config.listen, sockets), None
         port = self.config.service.evergreen.grpc_port
         if port is not None:
-            port = await service.listen_grpc(sockets[0].getsockname()[0], port)
-            grpc = f"{where.removeprefix('ws://').rpartition(':')[0]}:{port}"
+            inside = self.config.listen.unix is not None  # beside a Unix socket, this machine only
+            port = await service.listen_grpc("127.0.0.1" if inside else sockets[0].getsockname()[0], port)
+            grpc = f"{'127.0.0.1' if inside else where.removeprefix('ws://').rpartition(':')[0]}:{port}"
         initial = self.config.service.models.initial
         model = initial[0] if len(initial) > 1 else None  # which one is meant has to be said then
         self.console.emit(Listening(where, self.config.listen.public, attempt(where, model), grpc))
@@ -249,6 +253,8 @@ def attempt(where: str, model: str | None = None) -> str:
     """A command that connects to this URL. model: the one to name where several are served."""
     host, _, port = where.removeprefix("ws://").rstrip("/").rpartition(":")
     endpoint = f":{port}" if host in {"127.0.0.1", "localhost"} else f"{host}:{port}"
+    if where.startswith(PREFIX):
+        endpoint = shlex.quote(where)
     words = ["lmtool chat", *([] if endpoint == ":8080" else [f"-e {endpoint}"])]
     words += [] if model is None else [f"-m {shlex.quote(model)}"]
     return " ".join([*words, '"Hello there max_tokens=5"'])

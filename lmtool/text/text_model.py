@@ -10,6 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING, TypeAlias
 
 from lmtool.errors import LmtoolError, ResourceError, ServerError
+from lmtool.fingerprint import fingerprint
 from lmtool.interfaces import LoadedModel, current_limits
 from lmtool.prompt_limits import limits_of
 from lmtool.streams import DeferredHandle, failure, refuse
@@ -77,10 +78,13 @@ class TextModel:
         return {} if self._tokenizer.limits is None else {None: self._tokenizer.limits}
 
     async def info(self, model: str | None = None) -> ModelInfo:
-        """Return the inner model's description, with the tokenizer's identity."""
+        """Return the inner model's description, with the tokenizer's identity; its fingerprint covers both."""
         info = await self._inner.info(model)
-        own = self._tokenizer
-        return replace(info, tokenizer=own.info, chat_template=own.has_chat_template, tool_calls=own.tool_calls)
+        own, whole = self._tokenizer, info.fingerprint
+        if whole is not None:
+            whole = fingerprint({"ids": whole, "text": own.digest})
+        described = replace(info, tokenizer=own.info, chat_template=own.has_chat_template, tool_calls=own.tool_calls)
+        return replace(described, fingerprint=whole)
 
     def tokenizer(self, model: str | None = None) -> Tokenizer:  # noqa: ARG002  # one model
         """The tokenizer, see `interfaces.Tokenized`."""

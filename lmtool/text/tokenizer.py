@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from tokenizers import Tokenizer
 
 from lmtool.errors import FileError, RequestError
+from lmtool.fingerprint import fingerprint
 from lmtool.text.detokenizer import PieceDetokenizer, WindowDetokenizer
 from lmtool.text.files import locate, read_text
 from lmtool.text.pieces import pieces, spelling
@@ -106,6 +107,11 @@ class TextTokenizer:
         """Ids that never show as text."""
         self._pieces = pieces(tokenizer, self.special_ids)
         self._prefixes = self._adds_prefix()
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of all that its ids and texts depend on: tokenizer.json, names of special tokens, chat template."""
+        return fingerprint({"json": self.info.sha256, "named": dict(self._named_tokens), "template": self._template})
 
     @property
     def has_chat_template(self) -> bool:

@@ -202,8 +202,10 @@ def _compare_cancelled(actual: Sequence[Entry], name: str) -> Iterator[Finding]:
 def _compare_errors(expected: Entry, actual: Entry, name: str, position: int) -> Iterator[Finding]:
     if (expected.get("error") is None) != (actual.get("error") is None):
         yield Finding("fail", "ids", name, position, f"expected {_shown(expected)}, got {_shown(actual)}")
-    elif "error_code" in expected:
-        yield from _unequal("error_code", expected, actual, "ids", name, position)
+        return
+    for field in ("error_code", "retryable"):
+        if field in expected:
+            yield from _unequal(field, expected, actual, "ids", name, position)
 
 
 def _unequal(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -231,7 +230,9 @@ class _Socket:
     def __init__(self, driver: Driver, target: Target, number: int) -> None:
         self._driver = driver
         url = target.url.replace("http", "ws", 1) if target.url.startswith("http") else target.url
-        self._url = f"{url.rstrip('/')}/{self.path}" if self.path else url
+        in_url = self.path and target.unix is None
+        self._url = f"{url.rstrip('/')}/{self.path}" if in_url else url
+        self._route = f"/{self.path}"
         self._authorization = target.authorization
         self._number = number
         self._dropped = False
@@ -242,7 +243,7 @@ class _Socket:
         """Connect. Raises `ConnectError`, `AccessDeniedError`."""
         options = {"compression": None, "max_size": _LARGEST, "ping_interval": None, "proxy": None}
         try:
-            self._connection = await dial(self._url, self._authorization, **options)
+            self._connection = await dial(self._url, self._authorization, route=self._route, **options)
         except ConnectError as error:
             error.hints = ("start one:  lmtool serve",)
             raise
@@ -334,9 +335,8 @@ class _Http:
 
     async def open(self) -> None:
         target = self._target
-        context = ssl.create_default_context() if target.tls else None
         try:
-            reader, self._writer = await asyncio.open_connection(target.host, target.port, ssl=context)
+            reader, self._writer = await target.open()
         except OSError as error:
             raise ConnectError(f"no server at {target.url} ({error.strerror or error})") from None
         self._reading = asyncio.create_task(self._read(reader))

@@ -64,7 +64,7 @@ class FrameForwarder:
             await asyncio.gather(self._reading, return_exceptions=True)
 
     async def _connect(self) -> ClientConnection:
-        if not self._target.url.startswith("ws"):
+        if self._target.url.startswith("http"):
             raise ConnectError(f"{self._target.url} takes HTTP, this is an LMTP frame")
         options = {"open_timeout": CONNECT_LIMIT, "max_size": None, "proxy": None}
         connection = await dial(self._target.url, self._target.authorization, **options)

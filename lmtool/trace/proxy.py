@@ -16,6 +16,7 @@ from lmtool.errors import UsageError
 from lmtool.trace.connection_tap import ConnectionTap
 from lmtool.trace.http_server import CHUNK, UNREADABLE, ConnectionServer, last_answer, refusal_answer, refusal_of
 from lmtool.trace.http_stream import Head, Opaque, redirect_head
+from lmtool.unix_sockets import HOST, PREFIX, unix_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -41,6 +42,8 @@ class Target:
     """Put in front of paths that lack it."""
     authorization: str | None = field(default=None, repr=False)
     """What a client of ours shows in the header of this name. A proxy shows nothing: its clients do."""
+    unix: str | None = None
+    """The path of the Unix socket it listens on, in the place of host and port."""
     same_door: bool = False
     """It lets in what the proxy lets in, by the same policy: a proxy leaves it the `Host` that was asked for."""
 
@@ -50,17 +53,26 @@ class Target:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
 
+    async def open(self, limit: int = 2**16) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection to it; limit: bytes that are read ahead. Raises `OSError`."""
+        if self.unix is not None:
+            return await asyncio.open_unix_connection(self.unix, limit=limit)
+        context = ssl.create_default_context() if self.tls else None
+        return await asyncio.open_connection(self.host, self.port, ssl=context, limit=limit)
+
 
 def parse_target(text: str, api_key: str | None = None) -> Target:
-    """The server that a URL names: ws, wss, http or https; HOST:PORT and :PORT mean ws. Raises `UsageError`.
+    """The server that a URL names: ws, wss, http or https, unix:PATH; HOST:PORT and :PORT mean ws. Raises `UsageError`.
 
     api_key: shown to it, unless the URL has credentials of its own.
     """
+    if path := unix_path(text):
+        return Target(f"{PREFIX}{path}", HOST, 80, False, "/", authorization("", api_key)[1], path)  # noqa: FBT003 - `tls`
     text, shown = authorization(text, api_key)
     url = text if "://" in text else f"ws://{'127.0.0.1' if text.startswith(':') else ''}{text}"
     parts = urlsplit(url)
     tls = parts.scheme in ("wss", "https")
-    forms = "write ws://HOST:PORT/, http://HOST:PORT/v1, https://HOST/v1, HOST:PORT or :PORT"
+    forms = "write ws://HOST:PORT/, http://HOST:PORT/v1, https://HOST/v1, HOST:PORT, :PORT or unix:PATH"
     try:
         port = parts.port or (443 if tls else 80)
     except ValueError as error:
@@ -122,10 +134,9 @@ class Proxy(ConnectionServer):
     async def connect(self, client: _Side) -> _Side | None:
         """A connection to the server; None, and 502 for the client, if there is no server."""
         target = self._target
-        context = ssl.create_default_context() if target.tls else None
         try:
             async with asyncio.timeout(CONNECT_LIMIT):
-                return _Side(*await asyncio.open_connection(target.host, target.port, ssl=context, limit=CHUNK))
+                return _Side(*await target.open(limit=CHUNK))
         except (OSError, TimeoutError) as error:
             reason = str(error) or f"no answer within {CONNECT_LIMIT:.0f} s"
             self._warn(f"no connection to {target.url}: {reason}")

@@ -12,6 +12,7 @@ from tests.conformance.conftest import msg, said, token
 
 LAST = token(finish_reason="length")
 GOOD = said(token(), LAST)
+RETRY = said(token(error="e", retryable=True, retry_after=2, hints=["wait"]))
 
 
 def other(**facts: Any) -> Transcript:
@@ -35,6 +36,23 @@ TABLE: list[tuple[str, dict[str, Any], Transcript, Transcript, str]] = [
     ("failure", {"of": 1}, said(token(error="bad")), said(token(error=7)), "expected a text"),
     ("failure", {"of": 1, "code": ["a"]}, said(token(error="e", error_code="a")), said(token(error="e")), "error_code"),
     ("failure", {"of": 1, "coded": False}, said(token(error="e")), said(token(error="e", error_code="a")), "unasked"),
+    (
+        "failure",
+        {"of": 1, "coded": False},
+        said(token(error="e")),
+        said(token(error="e", hints=["a"])),
+        "hints is there",
+    ),
+    ("failure", {"of": 1, "retryable": True}, RETRY, said(token(error="e")), "retryable is"),
+    ("failure", {"of": 1, "retryable": True}, RETRY, said(token(error="e", retryable=False)), "expected true"),
+    (
+        "failure",
+        {"of": 1, "retryable": True},
+        RETRY,
+        said(token(error="e", retryable=True, retry_after=0)),
+        "retry_aft",
+    ),
+    ("failure", {"of": 1, "retryable": True}, RETRY, said(token(error="e", retryable=True, hints="wait")), "hints is"),
     ("refusal", {"of": None}, said(msg(None, error="no")), said(msg(1, error="no")), "got 0"),
     ("refusal", {"of": 1}, said(msg(error="no")), said(msg(error="no"), msg(error="no")), "got 2"),
     ("silence", {"of": 1}, said(token(of=2)), GOOD, "expected nothing for 1"),
@@ -69,6 +87,20 @@ TABLE: list[tuple[str, dict[str, Any], Transcript, Transcript, str]] = [
     ("lists", {}, GOOD, said(b"TOKEN []"), "neither a TOKEN list nor a MSG list"),
     ("model_info", {"of": 1}, said(msg(model_info={})), said(msg(model_info="<unavailable>")), "expected an object"),
     ("model_info", {"of": 1}, said(msg(model_info={})), said(msg(error="no")), "got 0 (a MSG refused it: no)"),
+    *[
+        (
+            "fingerprints",
+            {"of": [2, 3], "without": 1},
+            said(msg(model_info={}), *(msg(of=of, model_info={"fingerprint": "0" * 64}) for of in (2, 3))),
+            said(*(msg(of=of, model_info=info) for of, info in enumerate(infos, start=1))),
+            words,
+        )
+        for infos, words in (
+            (({"fingerprint": "0" * 64}, {}, {}), "nothing has asked for extensions"),
+            (({}, {"fingerprint": "0" * 64}, {}), "differ"),
+            (({}, {"fingerprint": "0" * 63}, {"fingerprint": "0" * 63}), "expected 64 digits"),
+        )
+    ],
     ("listed", {"of": 1}, said(msg(models=[{"name": "m", "phase": "ready"}])), said(msg(models={})), "got 1"),
     ("listed", {"of": 1}, said(msg(models=[])), said(msg(model_info={})), "expected one MSG entry with a list"),
     ("listed", {"of": 1}, said(msg(models=[])), said(msg(models=[{"name": "m"}])), "an object with name and phase"),

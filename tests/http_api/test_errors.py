@@ -8,7 +8,14 @@ import pickle
 import pytest
 
 from lmtool.access.policy import AccessPolicy, Refusal, find_refusal
-from lmtool.errors import ContextOverflowError, LmtoolError, OverloadedError, ServerError, UnknownModelError
+from lmtool.errors import (
+    ContextOverflowError,
+    LmtoolError,
+    OverloadedError,
+    ServerError,
+    UnknownModelError,
+    deadline_error,
+)
 from lmtool.http_api.errors import ApiError, from_error, refused
 
 
@@ -36,12 +43,21 @@ def test_each_error_has_its_status(error: LmtoolError, status: int, kind: str, c
         (ApiError(503, "no", retry_after=7), "7"),
         (from_error(ServerError("broken")), None),
         (ApiError(400, "no"), None),
+        (from_error(deadline_error(3)), None),
     ],
 )
 def test_what_may_be_sent_again_says_when(error: ApiError, seconds: str | None) -> None:
     """`Retry-After` (RFC 9110, 10.2.3) is with 429 and 503, and with nothing that would fail again."""
     assert error.headers.get("retry-after") == seconds
     assert pickle.loads(pickle.dumps(error)).headers == error.headers
+
+
+def test_a_deadline_is_not_tried_again() -> None:
+    """OpenAI's and Anthropic's own clients send a 504 again, but for a header that they know."""
+    error = from_error(deadline_error(3))
+    assert (error.status, error.anthropic_status, error.body["error"]["code"]) == (504, 504, "timeout")
+    assert error.anthropic_body["error"]["type"] == "timeout_error"
+    assert error.headers == {"x-should-retry": "false"}
 
 
 def test_advice_is_part_of_the_message() -> None:

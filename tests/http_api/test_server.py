@@ -16,6 +16,8 @@ import jsonschema
 import openai
 import pydantic
 import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 from lmtool.engine.config import EngineConfig
 from lmtool.http_api.http import MAX_BYTES
@@ -416,3 +418,59 @@ class TestHeads:
             for _ in range(2):
                 body = {"model": MODEL, "prompt": "a", "max_tokens": 1, "user": "x" * (MAX_HEAD_BYTES * 3)}
                 assert http.post(f"{base}/completions", json=body).status_code == 200
+
+
+ASKED: dict[str, dict[str, Any]] = {
+    "chat/completions": {"messages": FRANCE, "max_tokens": 300, "ignore_eos": True},
+    "completions": {"prompt": "Once", "max_tokens": 300, "ignore_eos": True},
+    "responses": {"input": "Hi", "max_output_tokens": 300, "ignore_eos": True},
+    "messages": {"messages": FRANCE, "max_tokens": 300},
+}
+"""A long answer by each route that generates."""
+
+
+@pytest.mark.parametrize("path", ASKED)
+def test_deadlines(base: str, path: str) -> None:
+    """Each route takes a deadline in seconds: 504 where it is over, 400 that names it for what is none."""
+    late = httpx2.post(f"{base}/{path}", json={**ASKED[path], "deadline": 0.0005})
+    assert (late.status_code, late.headers["x-should-retry"]) == (504, "false")
+    assert "the deadline of 0.0005 s is over" in late.json()["error"]["message"]
+    for wrong in (0, -1, 1e9, "soon"):
+        refused = httpx2.post(f"{base}/{path}", json={**ASKED[path], "deadline": wrong})
+        assert refused.status_code == 400
+        assert "expected a number above 0, at most 86400" in refused.json()["error"]["message"]
+
+
+def test_deadline_of_a_stream(base: str) -> None:
+    """What was written before comes, then the error."""
+    asked, events = {**ASKED["completions"], "max_tokens": 400, "logprobs": 1, "stream": True}, [{}]
+    for deadline in (0.05, 0.2, 1.0):  # a busy machine may not have the first token by then
+        if len(events) < 2:
+            answer = httpx2.post(f"{base}/completions", json={**asked, "deadline": deadline})
+            events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+    assert len(events) > 1
+    assert all("choices" in event for event in events[:-1])
+    assert events[-1]["error"]["code"] == "timeout"
+
+
+async def test_a_server_on_its_way_down_says_when_to_come_back() -> None:
+    """Every route answers 503 (Anthropic's 529) with `Retry-After`, and so does the handshake of LMTP."""
+    async with running(ServiceConfig(ModelsConfig(STORIES), EngineConfig(device="cpu"))) as (service, where):
+        root = where.replace("ws://", "http://").rstrip("/")
+        async with httpx2.AsyncClient() as http, connect(where) as busy:
+            documented = (await http.get(f"{root}/v1/openapi.json")).json()["paths"]
+            await busy.send('GENERATE {"prompt": [1], "stream_id": 1, "max_tokens": 500, "ignore_eos": true}')
+            await busy.recv()
+            draining = asyncio.create_task(service.drain(0.5))
+            await asyncio.sleep(0)
+            asked = [(method, path) for path, methods in documented.items() for method in methods]
+            assert len(asked) > 10
+            for method, path in [*asked, ("get", "/health")]:
+                answer = await http.request(method, root + path.replace("{", "").replace("}", ""))
+                assert answer.status_code in {503, 529}, path
+                assert int(answer.headers["retry-after"]) >= 1, path
+            with pytest.raises(InvalidStatus) as refused:
+                async with connect(where):
+                    pass
+            assert (refused.value.response.status_code, refused.value.response.headers["retry-after"]) == (503, "1")
+            await draining

@@ -179,3 +179,25 @@ async def conversation(model: TokenModel, **options: Any) -> AsyncIterator[Wire]
     """A connection to a server of its own."""
     async with serving(model, **options) as served, wire(served) as client:
         yield client
+
+
+_HANDSHAKE = (
+    b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+
+
+def masked(text: str) -> bytes:
+    """A text frame of a client, under a mask of zeros."""
+    data = text.encode()
+    head = bytes([0x81, 0x80 | len(data)]) if len(data) < 126 else bytes([0x81, 0xFE]) + len(data).to_bytes(2, "big")
+    return head + bytes(4) + data
+
+
+async def silent_client(served: Served, *frames: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A raw connection that has sent frames and will never answer a ping."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    writer.write(_HANDSHAKE)
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"".join(masked(frame) for frame in frames))
+    return reader, writer

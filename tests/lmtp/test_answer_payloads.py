@@ -137,3 +137,35 @@ def test_unknown_messages(entry):
 def test_model_info_of_any_kind():
     """Some servers tell a list or a number; it is kept as text."""
     assert answer_payloads.read_messages('[{"stream_id": 1, "model_info": [1]}]') == [ModelInfoAnswer("1", "[1]")]
+
+
+FAILED = TokenOutput(
+    "7", error="no; wait", error_code="overloaded", error_hints=("wait",), retryable=True, retry_after=3
+)
+
+
+def test_errors_round_trip():
+    """All that is known of an error is written for a client that knows the extensions, and read again."""
+    entry = answer_payloads.write_output(FAILED, extended=True).decode()
+    told = json.loads(entry)
+    assert [told[name] for name in ("retryable", "retry_after", "hints")] == [True, 3, ["wait"]]
+    (read,) = answer_payloads.read_tokens(f"[{entry}]")
+    assert (read.error_hints, read.retryable, read.retry_after) == (("wait",), True, 3)
+    (message,) = answer_payloads.read_messages(f"[{entry}]")
+    assert (message.hints, message.retryable, message.retry_after) == (("wait",), True, 3)
+    assert answer_payloads.write_message(message).decode() == entry
+    assert set(json.loads(answer_payloads.write_output(FAILED, extended=False))) == {"stream_id", "error"}
+
+
+@pytest.mark.parametrize(("told", "seconds"), [(-5, 0), (0.2, 1), (1e300, 86400), (None, 0), (90000, 86400)])
+def test_pauses_that_are_believed(told, seconds):
+    """Whole seconds from 0 to a day, whatever a server says."""
+    entry = json.dumps([{"stream_id": 1, "error": "no", "retry_after": told}])
+    assert answer_payloads.read_tokens(entry)[0].retry_after == seconds
+    assert answer_payloads.read_messages(entry)[0].retry_after == seconds
+
+
+def test_details_that_make_no_sense():
+    """A MSG error stays one, with what is known of it."""
+    (failed,) = answer_payloads.read_messages('[{"stream_id": 1, "error": "no", "hints": 5, "retryable": "yes"}]')
+    assert (failed.error, failed.hints, failed.retryable) == ("no", (), None)

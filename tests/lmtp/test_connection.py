@@ -192,7 +192,10 @@ async def test_failing_what_runs():
     await connection.idle()
     assert model.cancelled == ["1"]
     assert logged[0].error == "shutting down"
+    await connection.receive('GENERATE {"prompt": [1], "stream_id": 2}')
     connection.close()
+    connection.fail(ConnectError("shutting down"))  # as its client leaves
+    assert len(logged) == 2
 
 
 async def test_a_bug_in_a_plug_is_answered_and_shown():

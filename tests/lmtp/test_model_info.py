@@ -25,11 +25,12 @@ FULL = ModelInfo(
     waiting=0,
     kernels="C kernels (AVX512)",
     max_top_logprobs=256,
+    fingerprint="0123456789abcdef" * 4,
 )
 
 
 def through_the_wire(info):
-    return msgspec.json.decode(msgspec.json.encode(model_info.to_wire(info)))
+    return msgspec.json.decode(msgspec.json.encode(model_info.to_wire(info, extended=True)))
 
 
 def test_round_trip():
@@ -37,6 +38,13 @@ def test_round_trip():
     assert model_info.from_wire(through_the_wire(FULL), None) == FULL
     bare = ModelInfo("m", "c", "b")
     assert model_info.from_wire(through_the_wire(bare), None) == bare
+
+
+def test_fingerprint_is_an_extension():
+    """Others are not told it, and what is none is not believed (INF-8)."""
+    assert "fingerprint" not in model_info.to_wire(FULL)
+    for told in ("0" * 63, "A" * 64, 5, None):
+        assert model_info.from_wire({"fingerprint": told}, None).fingerprint is None
 
 
 def test_old_names_are_kept():

@@ -17,6 +17,7 @@ from websockets.exceptions import InvalidStatus
 
 from lmtool.lmtp.config import ServerConfig
 from lmtool.lmtp.connection import Plugs
+from lmtool.lmtp.keepalive import PingLimits
 from lmtool.lmtp.server import LmtpServer
 from lmtool.lmtp.websocket_protocol import WebSocketProtocol, uvicorn_options
 from tests.lmtp.harness import PATIENCE, conversation, ends, serving, wire
@@ -134,14 +135,15 @@ async def test_requests_are_logged():
 
 
 def test_uvicorn_options():
-    """Uvicorn is told the protocol core, the frame limit, no deflate, and patient pings."""
-    options = uvicorn_options(ServerConfig(max_frame_bytes=123))
+    """Uvicorn is told the protocol core with our own pings, the frame limit, no deflate, and no pings of its own."""
+    options = uvicorn_options(ServerConfig(max_frame_bytes=123, ping_interval=5))
+    protocol = options.pop("ws")
+    assert (protocol.func, protocol.keywords) == (WebSocketProtocol, {"pings": PingLimits(5, 3)})
     assert options == {
-        "ws": WebSocketProtocol,
         "ws_max_size": 123,
         "ws_per_message_deflate": False,
-        "ws_ping_interval": 60.0,
-        "ws_ping_timeout": 300.0,
+        "ws_ping_interval": None,
+        "ws_ping_timeout": None,
     }
 
 

@@ -27,6 +27,7 @@ NOT_SHOWN = {
     "ERR-8": "it advises clients when to send a request again; that it then succeeds depends on the server's load",
     "TRA-11": "a proxy that records puts the server's own Host in the place of the one that was asked for",
     "TRA-12": "no trace holds a key, so none can be sent again",
+    "TRA-14": "a trace holds no pings",
     "TRA-7": "a trace of a pipe has the same frames; that they are lines is not kept",
     "TRA-9": "how many steps share a frame depends on how fast a client reads, and means nothing in a trace",
 }

@@ -102,6 +102,14 @@ def test_codes_have_advice():
     assert [code for code in sorted(advised) if kind_of(code).code != code] == []
 
 
+def test_what_may_be_sent_again():
+    """ERR-8, EXT-7: `retryable` of each code's errors is what the document advises."""
+    for row in re.findall(r"^\| (`.*?) \| (.*?) \|$", section("**ERR-8**"), re.MULTILINE):
+        for code in set(re.findall(r"`(\w+)`", row[0])) - {"error_code"}:
+            never = row[1].startswith(("No", "Not", "Only"))
+            assert kind_of(code).retryable is not never, (code, row[1])
+
+
 async def test_sending_again_after_an_overload():
     """ERR-8: what was refused as overload succeeds once there is room."""
     model = ScriptedModel(manual=True)

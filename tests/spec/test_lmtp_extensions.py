@@ -4,9 +4,10 @@ import re
 
 import pytest
 
+from lmtool.lmtp.config import ServerConfig
 from lmtool.lmtp.messages import EXTENSIONS
 from lmtool.types import LoadProgress
-from tests.lmtp.harness import serving, wire
+from tests.lmtp.harness import conversation, serving, wire
 from tests.scripted_model import ScriptedModel
 from tests.spec.document import section
 
@@ -79,6 +80,37 @@ async def test_error_codes(client, frame, code):
     _, (entry,) = await client.receive()
     assert entry["error_code"] == code
     assert isinstance(entry["error"], str)
+
+
+@pytest.mark.parametrize(
+    ("frame", "command"),
+    [
+        ('GENERATE {"prompt": [5000], "stream_id": 1, "lmtp": 1}', "TOKEN"),
+        ('GENERATE {"prompt": [1], "top_p": 7, "stream_id": 1, "lmtp": 1}', "TOKEN"),
+        ('MODEL_INFO {"model": "other", "stream_id": 1, "lmtp": 1}', "MSG"),
+    ],
+)
+async def test_error_details(client, frame, command):
+    """EXT-7: whether to send it again, and what to do next, with which the sentence ends."""
+    await client.send(frame)
+    (entry,) = await client.entries(command, 1)
+    assert entry["retryable"] is False
+    assert "retry_after" not in entry
+    hints = entry.get("hints", [])
+    assert entry["error"].endswith("".join(f"; {hint}" for hint in hints))
+    assert bool(hints) == ("other" in frame)
+
+
+async def test_when_to_send_it_again():
+    """EXT-7, ERR-8: after an overload the seconds are told, in MSG and in TOKEN."""
+    model = ScriptedModel(manual=True)
+    async with conversation(model, config=ServerConfig(max_streams=1)) as client:
+        model.loaded.clear()
+        await client.send('GENERATE {"prompt": [1], "stream_id": 1, "lmtp": 1}', 'MODEL_INFO {"stream_id": 2}')
+        await client.send('GENERATE {"prompt": [1], "stream_id": 3}', 'MODEL_INFO {"stream_id": 4}')
+        for command in ("TOKEN", "MSG"):
+            (entry,) = await client.entries(command, 1)
+            assert (entry["error_code"], entry["retryable"], entry["retry_after"]) == ("overloaded", True, 1)
 
 
 async def test_context_overflow_has_a_code(real):

@@ -1,8 +1,14 @@
 """LMTP, GENERATE."""
 
+import asyncio
 import json
 
 import pytest
+
+from lmtool.engine.config import EngineConfig
+from lmtool.serving.composition import Loader
+from tests.lmtp.harness import serving, until, wire
+from tests.spec.conftest import STORIES
 
 BOS = 1
 
@@ -267,3 +273,59 @@ async def test_bad_logits_processors(client, scripted, given):
     (entry,) = await generate(client, logits_processors=given)
     assert "logits_processors" in entry["error"]
     assert scripted.requests == []
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "NaN", "1e999", "86401", '"soon"', "true"])
+@pytest.mark.parametrize("command", ["GENERATE", "SCORE"])
+async def test_bad_deadlines(client, scripted, command, given):
+    """GEN-19, ERR-5: what is no number of seconds up to a day is refused by name, before anything is begun."""
+    await client.send(f'{command} {{"prompt": [1], "scored": [2], "stream_id": 1, "deadline": {given}}}')
+    (entry,) = await client.stream(1)
+    assert entry["error"] == f"deadline is {given}; expected a number above 0, at most 86400"
+    assert scripted.requests == []
+
+
+async def test_deadline(stepped, manual):
+    """GEN-19: the stream ends with an error behind its tokens, within a step; its neighbours go on."""
+    await stepped.send('GENERATE {"prompt": [1], "stream_id": 1, "max_tokens": 9, "deadline": 0.02, "lmtp": 1}')
+    await stepped.send('GENERATE {"prompt": [1], "stream_id": 2, "max_tokens": 2}')
+    await stepped.send('SCORE {"prompt": [1], "scored": [2, 3, 4], "stream_id": 3, "deadline": 0.02}')
+    await stepped.alive()
+    manual.step()
+    await until(lambda: len(manual.cancelled) == 2)
+    manual.step()
+    found = await stepped.streams(3)
+    for stream in (1, 3):
+        token, last = found[stream]
+        assert "token" in token
+        assert (last["error_code"], last["retryable"]) == ("timeout", False)
+        assert last["error"] == "the deadline of 0.02 s is over; send the request again with a longer one"
+    assert [entry["finish_reason"] for entry in found[2]] == [None, "length"]
+    assert manual.running == {}
+
+
+async def test_deadline_that_is_not_reached(client):
+    """GEN-19: it changes nothing about a stream that ends before, and nothing comes for its id afterwards."""
+    asked = {"deadline": 0.05, "max_tokens": 3}
+    assert await generate(client, **asked) == await generate(client, max_tokens=3)
+    await asyncio.sleep(0.06)
+    assert len(await generate(client, max_tokens=4)) == 4
+
+
+async def test_deadline_in_the_queue():
+    """GEN-19: the time runs while the stream waits, and what it held is free for others once it is over."""
+    loader = Loader(EngineConfig(device="cpu", dtype="float32", threads=1, max_streams=1))
+    model = loader.load(str(STORIES), lambda _: None)
+    try:
+        async with serving(model) as served, wire(served) as client:
+            asked = '"prompt": [1, 403], "max_tokens": 400, "ignore_eos": true, "lmtp": 1'
+            await client.send(f'GENERATE {{{asked}, "stream_id": "runs", "deadline": 0.05}}')
+            await client.send(f'GENERATE {{{asked}, "stream_id": "waits", "deadline": 0.01}}')
+            await client.send(f'GENERATE {{{asked}, "stream_id": "next", "max_tokens": 2}}')
+            found = await client.streams(3)
+            assert [entry.get("error_code") for entry in found["waits"]] == ["timeout"]
+            assert found["runs"][-1]["error_code"] == "timeout"
+            assert 0 < len(found["runs"]) < 400
+            assert found["next"][-1]["finish_reason"] == "length"
+    finally:
+        model.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 
 import pytest
 
@@ -42,6 +43,19 @@ async def test_what_is_known(real):
     assert (told["running"], told["waiting"]) == (0, 0)
     assert told["lmtp"] == 1
     assert {"cancel", "stop", "text", "seed"} <= set(told["extensions"])
+
+
+async def test_fingerprint(real):
+    """INF-8, EXT-1: told to a client that knows the extensions, the same each time; not before it has said so."""
+    assert "fingerprint" not in (await ask(real))["model_info"]
+    (told,) = {(await ask(real, lmtp=1))["model_info"]["fingerprint"] for _ in range(2)}
+    assert re.fullmatch("[0-9a-f]{64}", told)
+    assert (await ask(real))["model_info"]["fingerprint"] == told
+
+
+async def test_no_fingerprint(client):
+    """INF-8: a model of which it is not known has none."""
+    assert "fingerprint" not in (await ask(client, lmtp=1))["model_info"]
 
 
 async def test_waiting_for_the_model():

@@ -14,7 +14,7 @@ from lmtool.lmtp.config import ServerConfig
 from lmtool.lmtp.connection import Plugs
 from lmtool.lmtp.server import LmtpServer
 from tests.access.knocking import KEY, POLICY, REFUSED, Knock, http_answer, socket_status
-from tests.lmtp.harness import Wire, serving, wire
+from tests.lmtp.harness import PATIENCE, Wire, masked, serving, silent_client, wire
 from tests.scripted_model import tokens_of
 
 
@@ -160,3 +160,21 @@ async def test_shutting_down(manual):
         with pytest.raises(ConnectionClosed) as closed:
             await client.frame()
         assert closed.value.rcvd.code == 1001
+
+
+async def test_silent_clients(manual):
+    """TRA-14, TRA-8: a client that leaves three pings unanswered is cut off, its streams end; an old one has longer."""
+    request = {"prompt": [1], "stream_id": 1, "max_tokens": 1000}
+    async with serving(manual, config=ServerConfig(ping_interval=0.05)) as served, asyncio.timeout(PATIENCE):
+        reader, old = await silent_client(served, f"GENERATE {json.dumps(request)}")
+        silent, new = await silent_client(served, f"GENERATE {json.dumps({**request, 'lmtp': 1})}")
+        received = await silent.read()  # to its end
+        assert received.count(b"\x89\x08") == 3  # pings of 8 bytes
+        assert received.endswith((1011).to_bytes(2, "big") + b"3 pings were left unanswered")
+        while served.server.connections == 2:
+            await asyncio.sleep(0)
+        old.write(masked('MODEL_INFO {"stream_id": 2}'))
+        await reader.readuntil(b"model_info")
+        assert len(manual.cancelled) == 1
+        old.close()
+        new.close()

@@ -71,7 +71,7 @@ async def record(
     clock = new_clock()
     recording = Recording(start, out.warn, clock, split=folder)
     if inspect:
-        ask = parse(target.url, common.api_key) if target.url.startswith("ws") else None
+        ask = None if target.url.startswith("http") else parse(target.url, common.api_key)
         connections = await _inspected(out, recording, target, place, token_bytes, policy=policy, ask=ask)
         _summary(out, recording, connections)
         return

@@ -19,6 +19,7 @@ async def serve(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Traces whose requests can be answered.")],
     host: str = option("127.0.0.1", "Interface to listen on; 0.0.0.0 is every one."),
     port: int = option(8080, "0 takes a free one.", short="-p", minimum=0, maximum=65535),
+    unix: str | None = option(None, "Listen on this Unix socket, not on a port.", metavar="PATH"),
     grpc_port: int | None = option(
         None, "Play Evergreen sessions over gRPC on this port too; 0 takes a free one.", minimum=0, maximum=65535
     ),
@@ -55,7 +56,8 @@ async def serve(
     recorded = [exchange for file in files for exchange in read_requests(out, file)]
     matcher = Matcher(recorded, match, ignore=ignore or (), reuse=reuse)
     target = None if to is None else parse_target(to, common.api_key)
-    place = ListenConfig(host, port)
+    place = ListenConfig(host, port, unix)
+    place.check(common.typed)
     policy = access.policy(place, common.api_key)
     for sentence in policy.warnings(public=place.public):
         out.warn(sentence)

@@ -117,6 +117,8 @@ class Kernels:
     def __init__(self, path: Path) -> None:
         """Raises OSError for a file that is no library of this machine."""
         library = ctypes.CDLL(str(path))
+        self.digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        """Of the machine code; the same source, compiler and processor give the same."""
         self.tile_width: int = _function(library, "tile_width", returns=c_int64)()
         """Outputs in a tile of packed weights."""
         self.paired = bool(_function(library, "paired", returns=c_int64)())

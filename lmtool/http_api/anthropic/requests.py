@@ -10,7 +10,7 @@ from msgspec import Meta
 from lmtool.http_api import requests
 from lmtool.http_api.decoding import Body, Fields, check_size, decode, refuse, wrong
 from lmtool.http_api.openai.chat import text_of
-from lmtool.http_api.requests import MAX_MESSAGES
+from lmtool.http_api.requests import MAX_MESSAGES, Deadline
 from lmtool.http_api.tools.definitions import MAX_TOOLS, Tool, ToolName, tool_use
 from lmtool.sampling_parameters import NUMERIC_PARAMETERS
 from lmtool.types import ChatMessage, ChatPrompt, SamplingParams, ToolCall
@@ -75,6 +75,7 @@ class MessagesRequest(Body, kw_only=True):
     tools: Annotated[list[AnthropicTool], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: AnthropicToolChoice | None = None
     container: Any = None
+    deadline: Deadline | None = None
 
 
 _MODES: Mapping[str, Mode] = {"auto": "auto", "any": "required", "tool": "named", "none": "none"}
@@ -105,7 +106,14 @@ def read(body: Mapping[str, Any], *, counting: bool = False) -> requests.Call:
     tools = [tool.tool() for tool in request.tools or ()]
     use = tool_use(tools, _MODES[choice.type], choice.name, parallel=parallel)
     parameters = requests.set_parameters(request)
-    call = requests.Call(request.model, (prompt,), sampling, stream=request.stream or False, parameters=parameters)
+    call = requests.Call(
+        request.model,
+        (prompt,),
+        sampling,
+        stream=request.stream or False,
+        parameters=parameters,
+        deadline=request.deadline,
+    )
     return requests.with_tools(call, use)
 
 

@@ -27,6 +27,7 @@ from lmtool.http_api.requests import (
     MAX_LOGPROBS,
     MAX_MESSAGES,
     Call,
+    Deadline,
     ResponseFormat,
     SamplingFields,
     are_ids,
@@ -68,6 +69,7 @@ class GenerationFields(SamplingFields):
     stream_options: StreamOptions | None = None
     prompt_logprobs: Count | None = None
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31)] | None = None
+    deadline: Deadline | None = None
     logits_processors: Any = None
     response_format: ResponseFormat | None = None
     structured_outputs: Any = None
@@ -99,6 +101,7 @@ class GenerationFields(SamplingFields):
             priority=self.priority or 0,
             logits_processors=_processors(self.logits_processors),
             parameters=set_parameters(self),
+            deadline=self.deadline,
         )
 
     def _best_of(self) -> int | None:

@@ -113,6 +113,7 @@ class ResponsesRequest(requests.SamplingFields, kw_only=True):
     conversation: Any = None
     prompt: Any = None
     max_tool_calls: Any = None
+    deadline: requests.Deadline | None = None
 
 
 def read(body: Mapping[str, Any], max_logprobs: int = requests.MAX_LOGPROBS) -> ResponsesCall:
@@ -142,6 +143,7 @@ def read(body: Mapping[str, Any], max_logprobs: int = requests.MAX_LOGPROBS) -> 
         logprobs=logprobs,
         constraint=_constraint(request.text),
         parameters=requests.set_parameters(request),
+        deadline=request.deadline,
     )
     return ResponsesCall(
         requests.with_tools(call, use),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PROBE_LIMIT = 1.0
 """Seconds that a server at the default address has to answer before the demo begins."""
-_ADDRESS = re.compile(r"(\w+://|stdio:|:\d+|(?:[^\s/@]*@)?[\w.-]+:\d+/?$)")
+_ADDRESS = re.compile(r"(\w+://|stdio:|unix:|:\d+|(?:[^\s/@]*@)?[\w.-]+:\d+/?$)")
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class SourceFactory:
         sockets = bind_proxy(place, "--proxy")
         if target.authorization is not None:
             self.warn("the key in --to is for requests from here: clients of the proxy show their own")
-        own = self._endpoint(to) if target.url.startswith("ws") else None
+        own = None if target.url.startswith("http") else self._endpoint(to)
         source = ProxySource(
             target,
             sockets,
@@ -153,7 +153,7 @@ class SourceFactory:
 
 
 def is_address(text: str) -> bool:
-    """Whether a target is a server, not a file: `ws://...`, `HOST:PORT`, `:PORT`, `stdio:COMMAND`."""
+    """Whether a target is a server, not a file: `ws://...`, `HOST:PORT`, `:PORT`, `unix:PATH`, `stdio:COMMAND`."""
     return _ADDRESS.match(text) is not None and not Path(text).is_file()
 
 

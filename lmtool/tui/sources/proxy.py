@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lmtool.errors import LmtoolError
@@ -12,7 +13,7 @@ from lmtool.tui.sources.requests import RequestSource
 from lmtool.tui.sources.source import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
     from socket import socket
 
     from lmtool.access.policy import AccessPolicy
@@ -57,15 +58,14 @@ class ProxySource(Source):
         self._sockets = list(sockets)
         self._knows_ids = spell is not None
         self._proxy = Proxy(target, self._pipeline.add, self.say, self._pipeline.clock, policy=policy)
-        own = endpoint or (target.url if target.url.startswith("ws") else None)
+        own = endpoint or (None if target.url.startswith("http") else target.url)
         if own is None:
             self.no_requests = "branching needs an LMTP server: add  --connect ws://HOST:PORT"
         else:
             self._requests = RequestSource(own, self._pipeline, self._proxy.number, find_tokenizer=find_tokenizer)
         self.url = ""
         """Where clients connect, for people; set by the caller, who made the sockets."""
-        ports = ",".join(str(port) for port in dict.fromkeys(one.getsockname()[1] for one in self._sockets))
-        self.title = f"proxy :{ports}→{_short(target)}"
+        self.title = f"proxy {short_place(self._sockets)}→{_short(target)}"
 
     @property
     def advice(self) -> str:
@@ -105,5 +105,13 @@ class ProxySource(Source):
         await super().close()
 
 
+def short_place(sockets: Sequence[socket]) -> str:
+    """Where these sockets listen, as short as it can be: `:8080`, or the name of a Unix socket's file."""
+    names = dict.fromkeys(one.getsockname() for one in sockets)
+    return ",".join(dict.fromkeys(Path(name).name if isinstance(name, str) else f":{name[1]}" for name in names))
+
+
 def _short(target: Target) -> str:
+    if target.unix is not None:
+        return Path(target.unix).name
     return f":{target.port}" if target.host in {"127.0.0.1", "localhost", "::1"} else f"{target.host}:{target.port}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from lmtool.errors import ConnectError, LmtoolError, RequestError, TimeLimitError
@@ -12,10 +13,11 @@ from lmtool.lmtp import model_info
 from lmtool.lmtp.client_connection import SILENCE, ClientConnection
 from lmtool.lmtp.endpoint import SocketEndpoint, parse
 from lmtool.lmtp.remote_stream import RemoteStream
-from lmtool.prompt_parameters import split_prompt
+from lmtool.prompt_parameters import apart, split_prompt
 from lmtool.sampling_parameters import PROMPT_MAX_TOKENS
 from lmtool.trace.connection_tap import FrameTap
 from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest, ModelInfo, SamplingParams, ScoreRequest
+from lmtool.unix_sockets import unix_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,7 +58,8 @@ def parse_prompt(line: str, defaults: SamplingParams | None = None) -> GenerateR
     """
     typed = split_prompt(line)
     base = defaults or SamplingParams(max_tokens=PROMPT_MAX_TOKENS, top_logprobs=TOP_LOGPROBS)
-    return GenerateRequest(0, typed.text, replace(base, **typed.values))
+    sampling, deadline = apart(typed.values)
+    return GenerateRequest(0, typed.text, replace(base, **sampling), deadline=deadline)
 
 
 def parse_score(line: str) -> TextToScore:
@@ -111,6 +114,8 @@ class RequestSource:
         """The server, as short as it can be: `:8080`."""
         if not isinstance(self._endpoint, SocketEndpoint):
             return self._endpoint.words[0]
+        if path := unix_path(self._endpoint.url):
+            return Path(path).name
         rest = self._endpoint.url.partition("://")[2].rstrip("/")
         return rest.removeprefix("127.0.0.1").removeprefix("localhost") if ":" in rest else rest
 
