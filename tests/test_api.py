@@ -14,8 +14,7 @@ import pytest
 
 import lmtool
 from lmtool.api import as_error
-from lmtool.api_arguments import EngineOptions, Sampling, as_prompt, as_sampling
-from lmtool.buffer import Buffer
+from lmtool.api_arguments import EngineOptions, Sampling
 from lmtool.constraint import choice
 from lmtool.engine.config import EngineConfig
 from lmtool.errors import (
@@ -35,11 +34,7 @@ from lmtool.evergreen.status import Abort
 from lmtool.gateway.failures import PoolRefusedError
 from lmtool.lmtp.client import LmtpClient
 from lmtool.types import (
-    BufferSlice,
-    ChatMessage,
-    ChatPrompt,
     GenerateRequest,
-    MixedPrompt,
     SamplingParams,
     TokenOutput,
 )
@@ -198,43 +193,6 @@ async def test_buffers() -> None:
         await buffered(model)
     with pytest.raises(UsageError, match="keeps no buffers"):
         lmtool.Model(LmtpClient("127.0.0.1:1")).buffer()
-
-
-def test_prompts_with_buffers() -> None:
-    """A buffer stands for what it has at that time; its beginning may stand in its place."""
-    buffer = Buffer(LmtpClient("127.0.0.1:1"), "a")
-    assert as_prompt(buffer) == MixedPrompt((BufferSlice("a", 0),))
-    assert as_prompt([1, buffer, buffer.first(2), "x"]) == MixedPrompt(
-        ((1,), BufferSlice("a", 0), BufferSlice("a", 2), "x")
-    )
-
-
-def test_every_kind_of_prompt() -> None:
-    """Text stays text, ids become a tuple, both in a row a `MixedPrompt`, messages a `ChatPrompt`."""
-    hello = ChatMessage("user", "hello")
-    assert as_prompt("hello") == "hello"
-    assert as_prompt([1, 2]) == (1, 2)
-    assert as_prompt([]) == ()
-    assert as_prompt([{"role": "user", "content": "hello"}, hello]) == ChatPrompt((hello, hello))
-    assert as_prompt(["one", 2]) == MixedPrompt(("one", (2,)))
-    chat = ChatPrompt((hello,), prefill="Well,")
-    assert as_prompt(chat) is chat
-    with pytest.raises(TypeError, match="role and content"):
-        as_prompt([1, None])  # type: ignore[list-item]
-
-
-def test_an_unknown_parameter_names_the_nearest() -> None:
-    """A typo is not silently ignored."""
-    with pytest.raises(TypeError, match="'max_token' is no sampling parameter; did you mean 'max_tokens'"):
-        as_sampling({"max_token": 3})
-
-
-def test_one_stop_text_need_not_be_a_list() -> None:
-    """`stop="x"` means the text, not its characters."""
-    assert as_sampling({"stop": "end"}).stop == ("end",)
-    assert as_sampling({"stop": ["a", "b"], "stop_token_ids": [3]}) == SamplingParams(
-        stop=("a", "b"), stop_token_ids=(3,)
-    )
 
 
 async def test_a_server_that_asks_for_a_key() -> None:

@@ -167,7 +167,7 @@ class Connection:
         """Refuse a request where too many wait for their answers; whether that was so."""
         full = len(self._answers) >= self._config.max_streams
         if full:
-            sentence = f"{len(self._answers)} requests wait on this connection, the most that may"
+            sentence = f"{len(self._answers)} MODEL_INFO, MODELS and BUFFER requests wait here, the most that may"
             self._session.refuse(stream_id, OverloadedError(sentence))
         return full
 
