@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import ssl
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -61,6 +62,11 @@ def reason_of(error: aiohttp.ClientError | TimeoutError) -> str:
     """Why a request failed, in a few words."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
+    if isinstance(error, aiohttp.ClientSSLError):
+        cause = getattr(error, "certificate_error", None)
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"its certificate is not trusted: {cause.verify_message}"
+        return "it does not speak TLS"
     if isinstance(error, aiohttp.ClientConnectorError):
         number = error.os_error.errno
         return os.strerror(number) if number and number > 0 else str(error.os_error)

@@ -129,7 +129,7 @@ class ServerProcess:
         while (line := self._fresh.get(timeout=seconds)) is not None:
             self.lines.append(line)
             if " listen " in line or '"listening"' in line:
-                self.url = re.findall(r"(?:ws://|unix:)[^\s\"]+", line)[0]
+                self.url = re.findall(r"(?:wss?://|unix:)[^\s\"]+", line)[0]
             if part in line:
                 return line
         pytest.fail(f"the server ended without saying {part!r}:\n" + "\n".join(self.lines))

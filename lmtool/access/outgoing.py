@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import re
+import ssl
 from urllib.parse import unquote
 
 from lmtool.access.credentials import candidate_keys, checked_key
-from lmtool.errors import AccessDeniedError
+from lmtool.errors import AccessDeniedError, ConnectError
 
 DENIED = frozenset({401, 403, 421})
 """HTTP statuses of a server that is there and does not let this client in."""
@@ -60,6 +61,20 @@ def key_in(authorization: str | None) -> str | None:
 def as_headers(authorization: str | None) -> dict[str, str]:
     """The headers of a request with this authorization."""
     return {} if authorization is None else {"Authorization": authorization}
+
+
+def untrusted(url: str, error: Exception) -> ConnectError:
+    """The error for a handshake of TLS that failed: the certificate, or no TLS at all.
+
+    error: of `ssl`, or of aiohttp, which has that in its `certificate_error`.
+    """
+    error = getattr(error, "certificate_error", error)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return ConnectError(
+            f"the certificate of the server at {url} is not trusted ({error.verify_message})",
+            "if you trust it:  SSL_CERT_FILE=CERTIFICATE.pem in the environment",
+        )
+    return ConnectError(f"what listens at {url} does not speak TLS", "write ws:// or http://")
 
 
 def denied(url: str, status: int, answer: str, *, key_sent: bool) -> AccessDeniedError:

@@ -9,12 +9,14 @@ import typer
 from lmtool.cli.common_options import Common
 from lmtool.lmtp.config import ServerConfig
 from lmtool.serving.config import AccessConfig, LifeConfig, ListenConfig, ServiceConfig, ServingConfig
+from lmtool.serving.tls_config import TlsConfig
 
 
 async def balance(
     common: Common,
     listen: ListenConfig,
     access: AccessConfig,
+    tls: TlsConfig,
     server: ServerConfig,
     life: LifeConfig,
     urls: Annotated[
@@ -38,5 +40,7 @@ async def balance(
     need_packages(("starlette", "uvicorn"))
     listen.check(common.typed)
     policy = access.policy(listen, common.api_key)
-    service = ServiceConfig(server=server, access=policy, workers=tuple(urls), balances=True)
+    service = ServiceConfig(
+        server=server, access=policy, workers=tuple(urls), balances=True, certificate=tls.load(listen)
+    )
     await run(ServingConfig(listen, service, life, verbose=bool(common.verbose), debug=common.debug), common.output())

@@ -20,6 +20,7 @@ from lmtool.serving.config import (
     ServiceConfig,
     ServingConfig,
 )
+from lmtool.serving.tls_config import TlsConfig
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -46,6 +47,7 @@ async def gateway(
     common: GatewayCommon,
     access: AccessConfig,
     http: HttpConfig,
+    tls: TlsConfig,
     server: ServerConfig,
     life: LifeConfig,
     config: str | None = option(None, "YAML file of pools, or a configuration of Glide.", MODELS, metavar="FILE"),
@@ -100,6 +102,7 @@ async def gateway(
         http=http,
         pools=PoolsConfig(pools, config, common.address, None if common.endpoint is None else common.api_key),
         pools_only=True,
+        certificate=tls.load(listen),
     )
     serving = ServingConfig(listen, service, replace(life), record, verbose=bool(common.verbose), debug=common.debug)
     await run(serving, common.output())

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from lmtool.access.policy import AccessPolicy
     from lmtool.cli.common_options import Common
+    from lmtool.serving.certificate import Certificate
     from lmtool.terminal import Output
     from lmtool.text.tokenizer import TextTokenizer
     from lmtool.tui.options import InspectorOptions
@@ -67,12 +68,13 @@ async def serve_inspected(config: ServingConfig, common: Common, out: Output) ->
     ready_file.prepare()
     assert config.listen is not None
     outer, inner = await _taken(config.listen, config.service.access.key), bind(ListenConfig(port=0))
-    service = Service(config.service)
+    service = Service(replace(config.service, certificate=None))  # the proxy in front speaks TLS
     service.listen(inner)
     access, drained = config.service.access, lambda: _drained(service, config.life.drain_limit, out)
-    source = _source(url(ListenConfig(), inner), outer, warnings, drained, access)
+    certificate = config.service.certificate
+    source = _source(url(ListenConfig(), inner), outer, warnings, drained, access, certificate)
     warnings += access.warnings(public=config.listen.public)
-    source.url, source.title = url(config.listen, outer), f"serve {short_place(outer)}"
+    source.url, source.title = url(config.listen, outer, tls=certificate is not None), f"serve {short_place(outer)}"
     loading = asyncio.create_task(_load(service, source, ready_file))
     try:
         with warnings_to(warnings.append):
@@ -103,6 +105,7 @@ def _source(
     warnings: list[str],
     drained: Callable[[], Awaitable[None]],
     access: AccessPolicy,
+    certificate: Certificate | None,
 ) -> ProxySource:
     from lmtool.lmtp.endpoint import parse
     from lmtool.trace.proxy import parse_target
@@ -116,6 +119,7 @@ def _source(
         endpoint=parse(inner, access.key),
         before_close=drained,
         policy=access,
+        tls=None if certificate is None else certificate.context,
     )
 
 

@@ -29,6 +29,7 @@ from lmtool.serving.config import (
     ServiceConfig,
     ServingConfig,
 )
+from lmtool.serving.tls_config import TlsConfig
 
 
 async def serve(
@@ -36,6 +37,7 @@ async def serve(
     listen: ListenConfig,
     access: AccessConfig,
     http: HttpConfig,
+    tls: TlsConfig,
     evergreen: EvergreenOptions,
     server: ServerConfig,
     engine: EngineConfig,
@@ -92,7 +94,17 @@ async def serve(
     policy = AccessPolicy() if stdio else access.policy(listen, common.api_key)
     await asyncio.to_thread(check_device, backend, engine)
     pooled = _pools(pools)
-    service = ServiceConfig(models, engine, server, backend, policy, http=http, evergreen=evergreen, pools=pooled)
+    service = ServiceConfig(
+        models,
+        engine,
+        server,
+        backend,
+        policy,
+        http=http,
+        pools=pooled,
+        evergreen=evergreen,
+        certificate=tls.load(None if stdio else listen),
+    )
     workers = commands(replicas, service, dict(os.environ), verbose=bool(common.verbose))
     config = ServingConfig(
         None if stdio else listen,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
+import ssl
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
-from lmtool.access.outgoing import DENIED, as_headers, denied
-from lmtool.errors import ConnectError, ResourceError, TimeLimitError
+from lmtool.access.outgoing import DENIED, as_headers, denied, untrusted
+from lmtool.errors import ConnectError, FileError, ResourceError, TimeLimitError
 from lmtool.evergreen import codec
 from lmtool.evergreen.descriptors import METHOD, PACKAGE, SERVICE
 from lmtool.evergreen.status import ABORTED, Abort, Status, abort_from, close_reason
@@ -76,6 +79,8 @@ async def dial(url: str, authorization: str | None = None, *, loopback: bool = F
         raise ConnectError(f"no Evergreen server at {url} (HTTP status {status})") from None
     except TimeoutError:
         raise TimeLimitError(f"no connection to {url} within {_OPEN_SECONDS:g} s") from None
+    except ssl.SSLError as error:
+        raise untrusted(url, error) from None
     except (InvalidHandshake, InvalidURI, OSError) as error:
         raise ConnectError(f"no Evergreen server at {url} ({error})") from None
     return _SocketTransport(connection, url)
@@ -129,8 +134,8 @@ class _SocketTransport:
 async def dial_grpc(address: str, authorization: str | None = None, *, tls: bool = False) -> ClientTransport:
     """Connect to `HOST:PORT` by gRPC. Raises `ResourceError` without the package, or `ConnectError`.
 
-    tls: the server's certificate is checked against the roots that come with gRPC, or against those in the file that
-    gRPC's own variable GRPC_DEFAULT_SSL_ROOTS_FILE_PATH names.
+    tls: the server's certificate is checked against those in the file that SSL_CERT_FILE or gRPC's own variable,
+    GRPC_DEFAULT_SSL_ROOTS_FILE_PATH, names, or else against the roots that come with gRPC.
     """
     try:
         import grpc
@@ -138,13 +143,26 @@ async def dial_grpc(address: str, authorization: str | None = None, *, tls: bool
         raise ResourceError("gRPC needs the package grpcio", INSTALL_GRPC) from None
     options = [("grpc.max_receive_message_length", _MAX_RECEIVED_BYTES), ("grpc.max_send_message_length", -1)]
     if tls:
-        channel = grpc.secure_channel(address, grpc.ssl_channel_credentials(), options)
+        channel = grpc.secure_channel(address, grpc.ssl_channel_credentials(_roots()), options)
     else:
         channel = grpc.insecure_channel(address, options)
     if not await asyncio.to_thread(_connects, channel):
         channel.close()
         raise await _unreachable(address, tls=tls)
     return _GrpcTransport(channel, () if authorization is None else (("authorization", authorization),))
+
+
+def _roots() -> bytes | None:
+    """The certificates that SSL_CERT_FILE names; None for those that gRPC finds itself. Raises `FileError`."""
+    path = os.environ.get("SSL_CERT_FILE")
+    if not path:
+        return None
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise FileError(
+            f"cannot read {path}: {(error.strerror or str(error)).lower()}", "check SSL_CERT_FILE"
+        ) from None
 
 
 def _connects(channel: Any) -> bool:  # noqa: ANN401  # grpc is untyped
@@ -177,7 +195,7 @@ async def _unreachable(address: str, *, tls: bool) -> ConnectError:
         return ConnectError(f"no gRPC server at {address} ({reason})", "start one:  lmtool serve --grpc-port PORT")
     writer.close()
     if tls:
-        hint = f"write grpc://{address}, or name its root certificate in GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"
+        hint = f"write grpc://{address}, or name its certificate:  SSL_CERT_FILE=CERTIFICATE.pem in the environment"
         return ConnectError(f"what listens at {address} does not speak gRPC with TLS and a trusted certificate", hint)
     hint = f"give the port that `lmtool serve --grpc-port` shows, or write grpcs://{address}"
     return ConnectError(f"what listens at {address} does not speak gRPC without TLS", hint)

@@ -60,11 +60,14 @@ class GrpcServer:
             (grpc.method_handlers_generic_handler(f"{PACKAGE}.{SERVICE}", {METHOD: handler}),)
         )
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen there, 0 for a free port; the port. Raises `ResourceError`."""
-        address = f"[{host}]" if ":" in host else host
+    async def start(self, host: str, port: int, key_and_chain: tuple[bytes, bytes] | None = None) -> int:
+        """Listen there, 0 for a free port; the port. key_and_chain: PEM, for TLS. Raises `ResourceError`."""
+        address = f"{f'[{host}]' if ':' in host else host}:{port}"
         try:
-            bound = self._server.add_insecure_port(f"{address}:{port}")
+            if key_and_chain is None:
+                bound = self._server.add_insecure_port(address)
+            else:
+                bound = self._server.add_secure_port(address, grpc.ssl_server_credentials([key_and_chain]))
         except RuntimeError:
             bound = 0
         if not bound:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import aiohttp
 
-from lmtool.access.outgoing import DENIED, as_headers
+from lmtool.access.outgoing import DENIED, as_headers, untrusted
 from lmtool.errors import (
     AccessDeniedError,
     ConnectError,
@@ -153,6 +153,8 @@ class PoolsClient:
         try:
             async with self._open().request(method, self._url + path, json=body) as response:
                 value = load(await response.read())
+        except aiohttp.ClientSSLError as error:
+            raise untrusted(self._url, error) from None
         except (aiohttp.ClientError, TimeoutError):
             raise ConnectError(f"no server answers at {self._url}", _START) from None
         if response.status != 200:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lmtool.access.outgoing import DENIED, as_headers, denied
+from lmtool.access.outgoing import DENIED, as_headers, denied, untrusted
 from lmtool.errors import AccessDeniedError, ConnectError, TimeLimitError
 from lmtool.lmtp.endpoint import CommandEndpoint, SocketEndpoint
 from lmtool.lmtp.keepalive import Keepalive, PingLimits
@@ -89,6 +90,8 @@ def connect_error(url: str, error: Exception, *, key_sent: bool) -> ConnectError
     """The error for a handshake that failed in `websockets`. key_sent: whether credentials were sent."""
     from websockets.exceptions import InvalidStatus
 
+    if isinstance(error, ssl.SSLError):
+        return untrusted(url, error)
     if isinstance(error, OSError):
         return ConnectError(f"no LMTP server at {url} ({_reason(error)})")
     if not isinstance(error, InvalidStatus):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from lmtool.engine.model_slot import ServedModel
     from lmtool.gateway.config import GatewayConfig
+    from lmtool.serving.certificate import Certificate
 
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
 MODELS = "Models"
@@ -359,6 +360,8 @@ class ServiceConfig:
     pools_only: bool = False
     """Whether there are no models beside the pools."""
     evergreen: EvergreenOptions = field(default_factory=EvergreenOptions)
+    certificate: Certificate | None = None
+    """With which its ports speak TLS; None: they do not."""
 
 
 @dataclass(frozen=True, slots=True)

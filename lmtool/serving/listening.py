@@ -49,13 +49,13 @@ def bind(config: ListenConfig) -> list[socket.socket]:
     return sockets
 
 
-def url(config: ListenConfig, sockets: list[socket.socket]) -> str:
-    """Where a client on this machine can reach what listens on these sockets."""
+def url(config: ListenConfig, sockets: list[socket.socket], *, tls: bool = False) -> str:
+    """Where a client on this machine can reach what listens on these sockets. tls: whether it speaks TLS."""
     if config.unix is not None:
         return f"{PREFIX}{config.unix}"
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(config.host, config.host)  # noqa: S104 - compared, not bound
     host = f"[{host}]" if ":" in host and not host.startswith("[") else host
-    return f"ws://{host}:{sockets[0].getsockname()[1]}/"
+    return f"{'wss' if tls else 'ws'}://{host}:{sockets[0].getsockname()[1]}/"
 
 
 def _addresses(config: ListenConfig) -> list[tuple[socket.AddressFamily, str]]:

@@ -159,12 +159,13 @@ class _Run:
             service.talk()
             return "stdio"
         service.listen(sockets)
-        where, grpc = url(self.config.listen, sockets), None
+        tls = self.config.service.certificate is not None
+        where, grpc = url(self.config.listen, sockets, tls=tls), None
         port = self.config.service.evergreen.grpc_port
         if port is not None:
             inside = self.config.listen.unix is not None  # beside a Unix socket, this machine only
             port = await service.listen_grpc("127.0.0.1" if inside else sockets[0].getsockname()[0], port)
-            grpc = f"{'127.0.0.1' if inside else where.removeprefix('ws://').rpartition(':')[0]}:{port}"
+            grpc = f"{'127.0.0.1' if inside else where.partition('://')[2].rpartition(':')[0]}:{port}"
         initial = self.config.service.models.initial
         model = initial[0] if len(initial) > 1 else None  # which one is meant has to be said then
         self.console.emit(Listening(where, self.config.listen.public, attempt(where, model), grpc))
@@ -253,7 +254,7 @@ def attempt(where: str, model: str | None = None) -> str:
     """A command that connects to this URL. model: the one to name where several are served."""
     host, _, port = where.removeprefix("ws://").rstrip("/").rpartition(":")
     endpoint = f":{port}" if host in {"127.0.0.1", "localhost"} else f"{host}:{port}"
-    if where.startswith(PREFIX):
+    if where.startswith((PREFIX, "wss://")):
         endpoint = shlex.quote(where)
     words = ["lmtool chat", *([] if endpoint == ":8080" else [f"-e {endpoint}"])]
     words += [] if model is None else [f"-m {shlex.quote(model)}"]

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from lmtool.lmtp.config import ServerConfig
     from lmtool.lmtp.request_log import RequestLog
     from lmtool.lmtp.server import LmtpServer
+    from lmtool.serving.certificate import Certificate
     from lmtool.serving.composition import Models
     from lmtool.trace.server_tap import ServerTap
     from lmtool.types import LoadProgress, ModelInfo
@@ -99,7 +100,7 @@ class Service:
         config = self._config
         self.faces = faces(self._served, config, self.health, self._ended, self._tap)
         self._http_server = http_server(
-            self._application(), config.access, config.server, config.http, refused_of(config)
+            self._application(), config.access, config.server, config.http, refused_of(config), config.certificate
         )
         self._tasks.append(asyncio.create_task(self._http_server.serve(sockets)))
 
@@ -110,7 +111,9 @@ class Service:
 
         sessions = next(face for face in self.faces if isinstance(face, EvergreenServer))
         self._grpc_server = GrpcServer(sessions, self._config.access)
-        return await self._grpc_server.start(host, port)
+        certificate = self._config.certificate
+        pair = None if certificate is None else (certificate.key, certificate.chain)
+        return await self._grpc_server.start(host, port, pair)
 
     def talk(self) -> None:
         """Answer on this process's stdin and stdout, which nothing else may use from now on."""
@@ -238,10 +241,11 @@ def http_server(
     config: ServerConfig,
     how: HttpConfig | None = None,
     write: Write = errors.refused,
+    certificate: Certificate | None = None,
 ) -> uvicorn.Server:
     """A uvicorn server of an application behind the door. write: status and body of a refusal at a path.
 
-    Leaves signals and logs to the program.
+    certificate: with which it speaks TLS. Leaves signals and logs to the program.
     """
     import uvicorn
 
@@ -257,7 +261,10 @@ def http_server(
     options = uvicorn_options(config) | {"log_level": how.uvicorn_log_level, "http": http_protocol()}
     guarded = Door(application, access, write)
     placed = _below(how.root_path, guarded) if how.root_path else guarded
-    return Server(uvicorn.Config(placed, **options, lifespan="off", log_config=None, access_log=False))
+    built = uvicorn.Config(placed, **options, lifespan="off", log_config=None, access_log=False)
+    built.load()
+    built.ssl = None if certificate is None else certificate.context
+    return Server(built)
 
 
 def _below(path: str, application: Any) -> Any:

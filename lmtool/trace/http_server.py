@@ -14,6 +14,7 @@ from lmtool.trace.http_stream import has_no_body, is_unambiguous, is_websocket_h
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
     from socket import socket
+    from ssl import SSLContext
 
     from lmtool.access.policy import AccessPolicy
     from lmtool.trace.http_stream import Head
@@ -34,10 +35,10 @@ class ConnectionServer:
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def listen(self, sockets: Iterable[socket]) -> None:
-        """Take connections on sockets that are bound; returns at once."""
+    async def listen(self, sockets: Iterable[socket], tls: SSLContext | None = None) -> None:
+        """Take connections on sockets that are bound; returns at once. tls: with which they speak TLS."""
         for one in sockets:
-            self._servers.append(await asyncio.start_server(self._accept, sock=one, limit=CHUNK))
+            self._servers.append(await asyncio.start_server(self._accept, sock=one, limit=CHUNK, ssl=tls))
 
     async def close(self) -> None:
         """Take no more connections and cut those that are open."""

@@ -15,6 +15,7 @@ from lmtool.tui.sources.source import Source
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
     from socket import socket
+    from ssl import SSLContext
 
     from lmtool.access.policy import AccessPolicy
     from lmtool.lmtp.endpoint import Endpoint
@@ -45,17 +46,20 @@ class ProxySource(Source):
         also: Callable[[int, Iterable[Event]], None] | None = None,
         before_close: Callable[[], Awaitable[None]] | None = None,
         policy: AccessPolicy | None = None,
+        tls: SSLContext | None = None,
     ) -> None:
         """Remember the server and the sockets, which are bound, to accept connections on.
 
         spell: what ids mean; None asks the server which tokenizer it has. endpoint: where requests of the inspector's
         own go, by default to the server where it speaks LMTP, without a key. also: as `EventPipeline` has it.
         before_close: awaited before connections are cut, such as to let streams end. policy: which requests are let in.
+        tls: with which clients are spoken to.
         """
         super().__init__(EventPipeline(warn, also=also, at="proxy"))
         self._pipeline.explain_by(spell)
         self._before_close = before_close
         self._sockets = list(sockets)
+        self._tls = tls
         self._knows_ids = spell is not None
         self._proxy = Proxy(target, self._pipeline.add, self.say, self._pipeline.clock, policy=policy)
         own = endpoint or (None if target.url.startswith("http") else target.url)
@@ -75,7 +79,7 @@ class ProxySource(Source):
     async def run(self, feed: Feed) -> None:
         """Accept connections and feed what goes over them, for ever. A note says when the server is away."""
         self._pipeline.feed_to(feed)
-        await self._proxy.listen(self._sockets)
+        await self._proxy.listen(self._sockets, self._tls)
         if self.url:
             self.say(f"waiting for clients at {self.url}")
         if not self._knows_ids and self._requests is not None:

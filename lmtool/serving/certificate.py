@@ -1,0 +1,59 @@
+"""The certificate with which a server's ports speak TLS."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lmtool.errors import FileError
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A certificate and its key, read and found to belong together."""
+
+    context: ssl.SSLContext
+    """For servers; TLS 1.2 at least."""
+    chain: bytes = field(repr=False)
+    """The file of the certificate, PEM."""
+    key: bytes = field(repr=False)
+    """The file of the private key, PEM."""
+
+
+def read_certificate(certfile: str, keyfile: str | None = None) -> Certificate:
+    """The certificate in a file, and its key in another one or in the same. Raises `FileError`."""
+    key_place = keyfile or certfile
+    chain, key = _read(certfile, "--ssl-certfile"), _read(key_place, "--ssl-keyfile")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certfile, key_place, password=_no_password)
+    except (ssl.SSLError, ValueError) as error:
+        raise _unusable(certfile, keyfile, error) from None
+    return Certificate(context, chain, key)
+
+
+def _read(path: str, name: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {(error.strerror or str(error)).lower()}", f"check {name}") from None
+
+
+def _no_password() -> str:
+    raise ValueError("the private key is encrypted")
+
+
+def _unusable(certfile: str, keyfile: str | None, error: Exception) -> FileError:
+    """Why these files do not make a server."""
+    files = certfile if keyfile is None else f"{certfile} and {keyfile}"
+    reason = getattr(error, "reason", None)
+    if reason == "KEY_VALUES_MISMATCH":
+        return FileError(f"{keyfile or certfile} is the key of another certificate than {certfile}", "check both")
+    if isinstance(error, ssl.SSLError) and keyfile is None:
+        hint = "a file with both, PEM; or name the key's:  --ssl-keyfile FILE"
+        return FileError(f"{certfile} has no certificate with its private key", hint)
+    if isinstance(error, ssl.SSLError):
+        return FileError(f"{files} are no certificate and its private key", "both in PEM, which begins with -----BEGIN")
+    hint = "decrypt it:  openssl pkey -in KEY -out FILE"
+    return FileError(f"{files} cannot be used: {error}", hint)
