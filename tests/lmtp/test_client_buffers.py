@@ -266,7 +266,7 @@ async def test_branches_cost_what_is_new(random_llama: Path) -> None:
     costs = await measure(str(random_llama), 2000, new)
     for count, ids, own in zip(new, costs["ids"], costs["buffer"], strict=True):
         assert own.sent <= 150 + 5 * count
-        assert own.computed <= count + 64  # whole chunks are cached
+        assert own.computed <= count + 15  # whole blocks are cached
         assert ids.sent >= 2000 * 3
     assert [cost.computed for cost in costs["cold"]] == [2000 + count for count in new]
     assert table(costs, new).count("\n") == 4
