@@ -38,6 +38,8 @@ class BufferedModel:
         self._max_ids = config.max_buffer_bytes // ID_BYTES
         self._pending: dict[str, asyncio.Task[object]] = {}
         """The last request of each buffer that waits, by the buffer's name."""
+        self._tasks: set[asyncio.Task[int]] = set()
+        """All that wait."""
         self._channels: dict[Sink, _Channel] = {}
         self._expiry: asyncio.TimerHandle | None = None
         self._closed = False
@@ -92,7 +94,7 @@ class BufferedModel:
     def close(self) -> None:
         """Free the buffers; what waits is dropped."""
         self._closed = True
-        for task in self._pending.values():
+        for task in self._tasks:
             task.cancel()
         if self._expiry is not None:
             self._expiry.cancel()
@@ -104,12 +106,14 @@ class BufferedModel:
         """Do something once all that waits for these buffers is done."""
         before = {self._pending[name] for name in names if name in self._pending}
         task = asyncio.get_running_loop().create_task(_after(before, action))
+        self._tasks.add(task)
         for name in names:
             self._pending[name] = task
         task.add_done_callback(partial(self._done, names))
         return task
 
     def _done(self, names: Sequence[str], task: asyncio.Task[int]) -> None:
+        self._tasks.discard(task)
         for name in names:
             if self._pending.get(name) is task:
                 del self._pending[name]

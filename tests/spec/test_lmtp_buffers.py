@@ -71,6 +71,9 @@ async def test_texts(real):
     assert (await change(real, append=[261, " time"]))["buffer"]["length"] == whole[-1]["usage"]["prompt_tokens"]
     by_buffer = await ask(real, "GENERATE", prompt=[{"buffer": "a"}], max_tokens=8, text=True)
     assert [entry["token"] for entry in by_buffer] == [entry["token"] for entry in whole]
+    alone = await ask(real, "GENERATE", prompt=["Once", " upon"], max_tokens=1)
+    assert (await change(real, "two", append="Once"))["buffer"]["length"] == 2
+    assert (await change(real, "two", append=" upon"))["buffer"]["length"] == alone[-1]["usage"]["prompt_tokens"]
     await change(real, "ids", append=[BOS, 403])
     (entry,) = await ask(real, "SCORE", prompt=[{"buffer": "ids"}], scored=[407])
     await change(real, "text", append=["Once"])
