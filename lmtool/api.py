@@ -174,7 +174,7 @@ async def connect(
     api_key: str | None = None,
     model: str | None = None,
     open_timeout: float | None = 10.0,
-    retries: int = 0,
+    retries: int = 4,
     token_timeout: float | None = 60.0,
     on_progress: Callable[[LoadProgress], None] | None = None,
 ) -> AsyncIterator[Model]:
@@ -182,15 +182,16 @@ async def connect(
 
     url: `ws://`, `wss://`, `http://`, `HOST:PORT`, or `stdio:COMMAND`, which starts the server. api_key: what the
     server asks for; it may be in the url as well, `ws://user:KEY@HOST:PORT/`. model: which of several served ones.
-    open_timeout: seconds. retries, token_timeout: how often in a row, and after how many seconds of silence, a cut
-    stream goes on from where it stood; see `lmtool.resuming.ResumeOptions`. on_progress: called as a load proceeds.
+    open_timeout: seconds. retries, token_timeout: how often in a row (0: never), and after how many silent seconds, a
+    cut stream goes on from where it stood, see `resuming.ResumeOptions`. on_progress: called as a load proceeds.
     Raises `UsageError` for a malformed url, `AccessDeniedError` for a wrong key, `ConnectError` or `TimeLimitError`.
     """
     from lmtool.lmtp.client import LmtpClient
     from lmtool.resuming import ResumeOptions, Resuming
 
     async with LmtpClient(url, api_key=api_key, open_timeout=open_timeout, on_progress=on_progress) as client:
-        yield Model(Resuming(client, ResumeOptions(retries, token_timeout)), model, client)
+        options = ResumeOptions(retries, token_timeout)
+        yield Model(Resuming(client, options, may_repeat=lambda: client.extended), model, client)
 
 
 @asynccontextmanager

@@ -48,6 +48,28 @@ class StreamHandle(Protocol):
         """Go on after `pause`, losing nothing."""
 
 
+class QueuePlace(NamedTuple):
+    """Where a stream waits for its turn."""
+
+    place: int
+    """In the order in which waiting streams begin, from 1."""
+    seconds: float | None
+    """Until it begins, estimated by how fast others have begun; None where that was not measured yet."""
+
+
+@runtime_checkable
+class Queued(Protocol):
+    """A `StreamHandle` that tells where its stream waits."""
+
+    def queue_place(self) -> QueuePlace | None:
+        """The place of the stream; None where it does not wait, or that is not known."""
+
+
+def place_of(handle: StreamHandle | None) -> QueuePlace | None:
+    """Where a stream waits, as far as its handle tells."""
+    return handle.queue_place() if isinstance(handle, Queued) else None
+
+
 class TokenModel(Protocol):
     """Whatever streams tokens: the engine, an LMTP client, a replayed trace."""
 

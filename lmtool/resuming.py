@@ -10,6 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from lmtool.errors import ConnectError, OverloadedError, TimeLimitError
+from lmtool.interfaces import place_of
 from lmtool.streams import Deadlines, error_of, failure
 from lmtool.types import GenerateRequest, TokenOutput
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lmtool.errors import LmtoolError
-    from lmtool.interfaces import Sink, StreamHandle, TokenModel
+    from lmtool.interfaces import QueuePlace, Sink, StreamHandle, TokenModel
     from lmtool.types import ModelInfo, ScoreRequest, StreamId, Usage
 
     Request = GenerateRequest | ScoreRequest
@@ -31,7 +32,7 @@ _JITTER = 0.25
 class ResumeOptions:
     """When a stream is repeated."""
 
-    retries: int = 0
+    retries: int = 4
     """Most repetitions in a row that bring no token; 0 repeats nothing."""
     token_timeout: float | None = 60.0
     """Seconds without a token, after the first one, before a stream is cancelled and repeated; None: any number."""
@@ -57,9 +58,15 @@ class Resuming:
         inner: TokenModel,
         options: ResumeOptions | None = None,
         on_repeat: Callable[[LmtoolError], None] | None = None,
+        may_repeat: Callable[[], bool] = lambda: True,
     ) -> None:
-        """inner: connects again by itself. on_repeat: called with the reason each time that a stream is repeated."""
+        """inner: connects again by itself. on_repeat: called with the reason each time that a stream is repeated.
+
+        may_repeat: whether there is a server to go on with, such as `LmtpClient.extended`: where none was ever reached,
+        and with one that knows nothing of all this, errors are handed on as they come.
+        """
         self._inner = inner
+        self._may_repeat = may_repeat
         self._options = options or ResumeOptions()
         self._on_repeat = on_repeat
         self._channels: dict[Sink, _Channel] = {}
@@ -71,7 +78,8 @@ class Resuming:
         channel = self._channels.get(sink)
         if channel is None:
             on_empty = partial(self._channels.pop, sink, None)
-            channel = self._channels[sink] = _Channel(self._inner, self._options, sink, on_empty, self._on_repeat)
+            channel = _Channel(self._inner, self._options, sink, on_empty, self._on_repeat, self._may_repeat)
+            self._channels[sink] = channel
         return channel.start(request)
 
     async def info(self, model: str | None = None) -> ModelInfo:
@@ -89,8 +97,10 @@ class _Channel:
         sink: Sink,
         on_empty: Callable[[], object],
         on_repeat: Callable[[LmtoolError], None] | None,
+        may_repeat: Callable[[], bool],
     ) -> None:
         self.inner = inner
+        self.may_repeat = may_repeat
         self.options = options
         self.sink = sink
         self.on_repeat = on_repeat
@@ -193,6 +203,10 @@ class _Stream:
         if self._handle is not None:
             self._handle.resume()
 
+    def queue_place(self) -> QueuePlace | None:
+        """Where the present attempt waits, see `interfaces.Queued`."""
+        return place_of(self._handle)
+
     # Attempts.
 
     def begin(self) -> None:
@@ -261,13 +275,14 @@ class _Stream:
         return replace(output, stream_id=self._request.stream_id)
 
     def _may_repeat(self, error: LmtoolError) -> bool:
-        """Not after a pause that is longer than the options allow, nor where the server says that it is of no use."""
-        lost = isinstance(error, ConnectError | TimeLimitError)
-        if self._begun or self._repetitions:  # a server on its way down or up
-            lost = lost or isinstance(error, OverloadedError)
+        """Not after a pause that is longer than the options allow, nor where the server says that it is of no use.
+
+        An overloaded server is on its way down or up, or a balancer without a worker.
+        """
+        lost = isinstance(error, ConnectError | TimeLimitError | OverloadedError)
         options = self._channel.options
         useful = lost and error.retryable and error.retry_after <= options.longest_pause
-        return useful and self._repetitions < options.retries and self._can_go_on
+        return useful and self._repetitions < options.retries and self._can_go_on and self._channel.may_repeat()
 
     @property
     def _can_go_on(self) -> bool:

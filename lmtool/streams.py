@@ -6,13 +6,14 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from lmtool.errors import deadline_error, kind_of, rebuilt
+from lmtool.interfaces import place_of
 from lmtool.types import TokenOutput
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from lmtool.errors import LmtoolError
-    from lmtool.interfaces import Sink, StreamHandle, TokenModel
+    from lmtool.interfaces import QueuePlace, Sink, StreamHandle, TokenModel
     from lmtool.types import GenerateRequest, ScoreRequest, StreamId
 
 
@@ -209,6 +210,10 @@ class DeferredHandle:
         self._paused = False
         if self._handle is not None:
             self._handle.resume()
+
+    def queue_place(self) -> QueuePlace | None:
+        """Where the stream waits once it has started, see `interfaces.Queued`."""
+        return place_of(self._handle)
 
     def end(self, output: TokenOutput) -> None:
         """End the stream with this output, at the next turn of the event loop."""

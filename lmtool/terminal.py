@@ -68,6 +68,33 @@ class Output:
         sys.stderr.flush()
 
 
+class PassingNote:
+    """A note that goes away: on a terminal, behind the cursor, which stays where it is; nowhere else."""
+
+    def __init__(self, out: Output) -> None:
+        self._style = ("\x1b[2m", RESET) if out.note_color else ("", "")
+        self._possible = not out.quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._shown = False
+
+    def show(self, text: str) -> None:
+        """Show a text in place of the one before; what does not fit into the line is cut off."""
+        if self._possible:
+            start, end = self._style
+            self._put(f"\x1b7\x1b[K\x1b[?7l {start}{visible(text)}{end}\x1b[?7h\x1b8")
+            self._shown = True
+
+    def clear(self) -> None:
+        """Erase it, before anything else is written."""
+        if self._shown:
+            self._shown = False
+            self._put("\x1b[K")
+
+    @staticmethod
+    def _put(text: str) -> None:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
 def wants_color(stream: TextIO, when: ColorWhen | None) -> bool:
     """Whether a stream should carry colours: the option first, then NO_COLOR, FORCE_COLOR, a capable terminal."""
     if when in {"always", "never"}:

@@ -391,7 +391,8 @@ class LoadProgress:
     """How far a model is on its way into memory."""
 
     model: str
-    phase: Literal["waiting", "loading", "ready", "failed"]
+    phase: Literal["waiting", "unloading", "loading", "ready", "failed"]
+    """`unloading`: it waits for the memory of another model, which is being unloaded."""
     done_bytes: int = 0
     total_bytes: int = 0
     """0 where the size is not known yet."""

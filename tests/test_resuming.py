@@ -207,14 +207,14 @@ async def test_retries_in_a_row(begin, request_) -> None:
     ("error", "begun", "repeated"),
     [
         (LOST, False, True),
-        (OverloadedError("full"), False, False),
+        (OverloadedError("full"), False, True),
         (OverloadedError("shutting down"), True, True),
         (RequestError("no"), False, False),
         (RequestError("no"), True, False),
     ],
 )
 async def test_which_errors(begin, error, begun, repeated) -> None:
-    """A lost connection, and a server on its way down: not what a server has refused."""
+    """A lost connection, and a server that is full or on its way down: not what a server has refused."""
     inner, reader, _ = begin()
     first = await inner.attempt(1)
     if begun:
@@ -359,6 +359,16 @@ async def test_reasons_are_told() -> None:
     Resuming(inner, AT_ONCE, reasons.append).submit(REQUEST, Reader())
     (await inner.attempt(1)).fail()
     assert [reason.message for reason in reasons] == [LOST.message]
+
+
+async def test_where_there_is_nothing_to_go_on_with() -> None:
+    """A server that was never reached, or does not know how, is not asked again: the error comes at once."""
+    inner, reader, known = LossyModel(), Reader(), [True, False]
+    model = Resuming(inner, AT_ONCE, may_repeat=lambda: known.pop(0))
+    model.submit(REQUEST, reader)
+    (await inner.attempt(1)).fail()
+    (await inner.attempt(2)).fail()
+    assert [output.error for output in reader.outputs] == [LOST.sentence]
 
 
 async def test_description() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmtool.terminal import Output, visible, wants_color
+from lmtool.terminal import Output, PassingNote, visible, wants_color
 
 
 class Terminal(io.StringIO):
@@ -78,3 +78,28 @@ def test_quiet_silences_notes_but_not_warnings(capsys: pytest.CaptureFixture[str
     out.note("loading")
     out.warn("no authentication")
     assert capsys.readouterr().err == "warning: no authentication\n"
+
+
+class TestPassingNote:
+    """A note that goes away."""
+
+    def test_on_a_terminal(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It stands behind the cursor, which stays; control characters in it are visible; it is erased once."""
+        monkeypatch.setattr("sys.stderr", screen := Terminal())
+        monkeypatch.setenv("TERM", "xterm")
+        note = PassingNote(Output(color=True, note_color=True, terminal=True))
+        note.clear()
+        note.show("place 1\x1b[2J")
+        assert screen.getvalue() == "\x1b7\x1b[K\x1b[?7l \x1b[2mplace 1⟨1b⟩[2J\x1b[0m\x1b[?7h\x1b8"
+        note.clear()
+        note.clear()
+        assert screen.getvalue().endswith("\x1b8\x1b[K")
+
+    @pytest.mark.parametrize(("quiet", "stream"), [(True, Terminal()), (False, io.StringIO())])
+    def test_elsewhere(self, monkeypatch: pytest.MonkeyPatch, quiet: bool, stream: io.StringIO) -> None:
+        """Nothing is written to a file, nor where quiet is asked for."""
+        monkeypatch.setattr("sys.stderr", stream)
+        note = PassingNote(Output(color=True, note_color=True, terminal=True, quiet=quiet))
+        note.show("place 1")
+        note.clear()
+        assert stream.getvalue() == ""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from lmtool.errors import ConnectError, UsageError
 from lmtool.resuming import Resuming
+from lmtool.terminal import PassingNote
 from lmtool.types import ModelInfo
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from lmtool.lmtp.client import LmtpClient
     from lmtool.lmtp.client_connection import OnFrame
     from lmtool.lmtp.endpoint import Endpoint
+    from lmtool.lmtp.messages import SystemMessage
     from lmtool.resuming import ResumeOptions
     from lmtool.serving.console import Console
     from lmtool.terminal import Output
@@ -53,8 +55,11 @@ async def open_peer(
     record: str | None = None,
     on_frame: OnFrame | None = None,
     resume: ResumeOptions | None = None,
+    passing_notes: bool = True,
 ) -> AsyncIterator[Peer]:
     """Connect, ask for the model's description, and close at the end. Shows on stderr how a load proceeds.
+
+    passing_notes: whether to show there as well, on a terminal, what holds streams up.
 
     tokenizer: name or folder of one to use here; then the server is sent token ids, and with the model's name it need
     not describe the model. record: file for a trace of the frames. on_frame: called with each frame. resume: when to
@@ -65,15 +70,21 @@ async def open_peer(
     from lmtool.lmtp.client import LmtpClient
 
     async with _recording(out, record, endpoint, on_frame) as observer:
-        waiting = Waiting(out)
-        client = LmtpClient(endpoint, on_frame=observer, on_progress=waiting.progress, on_ignored=waiting.ignored)
+        waiting = Waiting(out, on_frame=observer)
+        client = LmtpClient(
+            endpoint,
+            on_frame=waiting.frame,
+            on_progress=waiting.progress,
+            on_ignored=waiting.ignored,
+            on_system=waiting.system if passing_notes else None,
+        )
         async with _closing(client, waiting):
-            await _connect(client)
+            await _connect(client, waiting)
             info = await _info(client, model, waiting, patient=None in (model, tokenizer))
             if info is None and tokenizer is not None:
                 out.note(f"the server does not describe its model (LMQL's may never answer): continuing with {model}")
             info = info or ModelInfo(model or "", "", "unknown")
-            resuming = Resuming(client, resume, waiting.repeated)
+            resuming = Resuming(client, resume, waiting.repeated, lambda: client.extended)
             if tokenizer is None:
                 yield _text_peer(resuming, info, endpoint.url)
             else:
@@ -120,8 +131,9 @@ async def _recording(
                 tap.ended(1, "client", 1000)
 
 
-async def _connect(client: LmtpClient) -> None:
+async def _connect(client: LmtpClient, waiting: Waiting) -> None:
     try:
+        waiting.begin("no answer yet; waiting for the server ...")
         await client.open()
     except ConnectError as error:
         if not error.hints:
@@ -130,6 +142,8 @@ async def _connect(client: LmtpClient) -> None:
                 "or point here:  lmtool chat --endpoint ws://HOST:PORT ...",
             )
         raise
+    finally:
+        waiting.answered()
 
 
 async def _info(client: LmtpClient, model: str | None, waiting: Waiting, *, patient: bool) -> ModelInfo | None:
@@ -143,23 +157,23 @@ async def _info(client: LmtpClient, model: str | None, waiting: Waiting, *, pati
 class Waiting:
     """Shows on stderr how a load proceeds, or that the model does not answer yet."""
 
-    def __init__(self, out: Output) -> None:
+    def __init__(self, out: Output, on_frame: OnFrame | None = None) -> None:
+        """on_frame: called with each frame that `frame` gets."""
         self._out = out
+        self._on_frame = on_frame
+        self._passing = PassingNote(out)
         self._began = time.monotonic()
         self._timer: asyncio.TimerHandle | None = None
         self._console: Console | None = None
 
-    def begin(self) -> None:
-        """Start waiting for an answer."""
-        self._timer = asyncio.get_running_loop().call_later(SILENCE, self._still)
+    def begin(self, words: str = "connected; waiting for the model ...") -> None:
+        """Start waiting for an answer. words: what to say if it takes long."""
+        self._timer = asyncio.get_running_loop().call_later(SILENCE, self._out.note, words)
 
     def answered(self) -> None:
         """Stop waiting."""
         if self._timer is not None:
             self._timer.cancel()
-
-    def _still(self) -> None:
-        self._out.note("connected; waiting for the model ...")
 
     def progress(self, progress: LoadProgress) -> None:
         """Show how far a load is: a bar on a terminal, an occasional line elsewhere."""
@@ -175,17 +189,29 @@ class Waiting:
             )
         self._console.emit(Loading(progress, time.monotonic() - self._began))
 
+    def system(self, message: SystemMessage) -> None:
+        """Show what holds a stream up, until something comes."""
+        self._passing.show(message.message)
+
+    def frame(self, direction: Literal[">", "<"], frame: str) -> None:
+        """Make room for what a frame brings."""
+        if direction == "<" and frame.startswith("TOKEN"):
+            self._passing.clear()
+        if self._on_frame is not None:
+            self._on_frame(direction, frame)
+
     def ignored(self, fields: tuple[str, ...]) -> None:
         """Name the fields of a request that had no effect."""
         self._out.note(f"the server ignored: {', '.join(fields)}")
 
     def repeated(self, reason: LmtoolError) -> None:
-        """Say that a stream goes on over a new connection."""
-        self._out.note(f"{reason.message}; going on from there")
+        """Say at once why a stream has to go on over a new connection, and that it tries to."""
+        self._out.note(f"{reason.message}; trying again")
 
     def close(self) -> None:
-        """Clear the progress bar."""
+        """Clear the progress bar, and what holds streams up."""
         self.answered()
+        self._passing.clear()
         if self._console is not None:
             self._console.close()
 

@@ -64,7 +64,10 @@ async def converse(
     resume: ResumeOptions | None = None,
 ) -> None:
     """Run a conversation until the user leaves. Raises `ConnectError` when there is no server to begin with."""
-    async with open_peer(endpoint, out, requests.model, tokenizer=tokenizer, record=record, resume=resume) as peer:
+    opening = open_peer(
+        endpoint, out, requests.model, tokenizer=tokenizer, record=record, resume=resume, passing_notes=False
+    )
+    async with opening as peer:
         styled = StyledOutput.of(out)
         async with open_console(styled, CommandCompleter()) as console:
             await Repl(peer, Conversation(requests, display, peer.info), parsing, styled, console).run()

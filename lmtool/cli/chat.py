@@ -79,9 +79,9 @@ def chat(
     template: bool | None = option(None, "Apply the chat template; default: if the model has one."),
     tokenizer: str | None = TOKENIZER,
     timeout: float | None = TIMEOUT,
-    retries: int = option(0, "Go on with a cut stream, from where it stood, this often in a row.", minimum=0),
+    retries: int = option(4, "Go on with a cut stream, from where it stood, this often in a row.", minimum=0),
     token_timeout: float = option(
-        60.0, "With --retries: go on with a stream that is silent for this time.", metavar="SECONDS", minimum=0.1
+        60.0, "Go on likewise with a stream that is silent for this time.", metavar="SECONDS", minimum=0.1
     ),
     record: str | None = option(None, "Record the frames as a trace.", metavar="FILE"),
     literal: bool = option(False, "Treat name=value words of the prompt as text."),

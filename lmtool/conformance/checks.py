@@ -287,6 +287,20 @@ def ignored(log: Transcript, *, of: object, names: Sequence[str]) -> _Problems:
         yield f"stream {of}: ignored was told after its first answer"
 
 
+def system_messages(log: Transcript, *, of: object, may: bool) -> _Problems:
+    """System messages of a stream are as SYS-1 says, and come before its end; may: whether there may be any."""
+    told = [entry["system"] for entry in log.replies(of) if "system" in entry]
+    if told and not may:
+        yield f"stream {of}: {short(told[0])} is told unasked"
+    for one in told:
+        object_ = one if isinstance(one, dict) else {}
+        place, seconds = object_.get("place", 1), object_.get("seconds", 0)
+        texts_ = isinstance(object_.get("kind"), str) and isinstance(object_.get("message"), str)
+        whole = isinstance(place, int) and not isinstance(place, bool) and place >= 1
+        if not (texts_ and whole and is_number(seconds) and seconds >= 0):
+            yield f"stream {of}: system is {short(one)}; expected kind and message, a place from 1, a number of seconds"
+
+
 def some_refused(log: Transcript, *, streams: int) -> _Problems:
     """Of the streams 1 to `streams`, all begun at once, some fail and the others do not."""
     failed = [i for i in range(1, streams + 1) if any(e.get("error") is not None for e in log.entries(i))]
@@ -322,7 +336,7 @@ CHECKS: Mapping[str, Callable[..., Iterator[str]]] = {
         ending, failure, refusal, silence, no_message, tokens, token_ids, without, same_tokens, continued,
         same_logprobs, fields, integers, alternatives, best_first, normalised, certain, finite, strict_json, lists,
         model_info, listed, fingerprints, buffered, closed, still_open, handshake, http, ends_before, scored, texts,
-        no_text, usage, ignored,
+        no_text, usage, ignored, system_messages,
         some_refused, sampled_apart,
     )
 }  # fmt: skip

@@ -15,11 +15,13 @@ from lmtool.engine.admission import StreamFactory, clamp_logprobs
 from lmtool.engine.engine_thread import EngineThread, Outbox, step_error, stopped_error
 from lmtool.engine.masks import MaskFiller
 from lmtool.engine.prefix_cache import BlockAllocator, PrefixCache
+from lmtool.engine.queue_estimate import QueueEstimate
 from lmtool.engine.run_ahead import RunAheadStep, SampledStep, sample_step
 from lmtool.engine.sampling_result import SampledToken
 from lmtool.engine.scheduler import Scheduler
 from lmtool.engine.speculation import StepCost
 from lmtool.errors import LmtoolError, OverloadedError
+from lmtool.interfaces import QueuePlace
 from lmtool.streams import refuse
 
 if TYPE_CHECKING:
@@ -43,8 +45,10 @@ _Control: TypeAlias = Literal["cancel", "pause", "resume"]
 class Handle:
     """The caller's handle on a running stream, an `interfaces.StreamHandle`; takes effect before the next step."""
 
-    def __init__(self, control: Callable[[_Control], object]) -> None:
+    def __init__(self, control: Callable[[_Control], object], place: Callable[[], QueuePlace | None]) -> None:
         self._control = control
+        self.queue_place = place
+        """Where the stream waits, see `interfaces.Queued`."""
 
     def cancel(self) -> None:
         """End the stream within one step."""
@@ -84,6 +88,7 @@ class Engine:
         prefixes = PrefixCache(limits.chunk_tokens) if config.prefix_cache else None
         self._scheduler = Scheduler(limits, BlockAllocator(blocks), prefixes)
         self._cost = StepCost() if config.speculation else None
+        self._estimate = QueueEstimate()
         self._factory = StreamFactory(info, runner.device, config)
         self._masks: MaskFiller | None = None
         self._streams: dict[int, Stream] = {}
@@ -134,7 +139,13 @@ class Engine:
             return refuse(request.stream_id, sink, stopped_error())
         if stream.pending_guide is not None:
             stream.pending_guide.add_done_callback(lambda _: self._thread.post(partial(self._guide_ready, stream)))
-        return Handle(lambda control: self._thread.post(partial(self._control, stream, control)))
+        return Handle(
+            lambda control: self._thread.post(partial(self._control, stream, control)), partial(self._place, stream)
+        )
+
+    def _place(self, stream: Stream) -> QueuePlace | None:
+        place = self._scheduler.place(stream.sequence)
+        return None if place is None else QueuePlace(place, self._estimate.seconds(place))
 
     async def drain(self, seconds: float) -> int:
         """Accept nothing new and let running streams end; how many still run after this many seconds (0: none)."""
@@ -204,7 +215,9 @@ class Engine:
             share = self._cost.share(len(decoding))
             for sequence in decoding:
                 sequence.draft = self._streams[sequence.number].propose(share)
-        return self._scheduler.plan()
+        plan = self._scheduler.plan()
+        self._estimate.learn(self._scheduler.admissions, self._scheduler.waiting, time.perf_counter())
+        return plan
 
     def _compute(
         self, runner: ModelRunner, plan: Plan, streams: list[Stream], ahead: RunAheadStep | None

@@ -107,6 +107,8 @@ class ModelTransitions:
         victim = self._budget.victim(self._slots, head)
         if victim is not None:
             self.begin_unload(victim)
+        if victim is not None and head is not None:
+            head.publish(LoadProgress(head.name, "unloading", message=f"{victim.name} is unloaded to make room"))
         return victim is not None
 
     def _begin_load(self, slot: ModelSlot) -> None:

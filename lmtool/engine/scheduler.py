@@ -36,6 +36,8 @@ class Scheduler:
         self._cache = cache
         self._waiting = WaitingQueue()
         self._admitted: list[Sequence] = []
+        self.admissions = 0
+        """Sequences admitted so far; one that was preempted counts again."""
 
     @property
     def running(self) -> int:
@@ -46,6 +48,10 @@ class Scheduler:
     def waiting(self) -> int:
         """Sequences not admitted yet."""
         return len(self._waiting)
+
+    def place(self, sequence: Sequence) -> int | None:
+        """Where a sequence waits in order of service, from 1; None where it does not wait. Safe from any thread."""
+        return self._waiting.place(sequence)
 
     def decoding(self) -> list[Sequence]:
         """Sequences that most likely get an id in the next step: each may get a draft before `plan`."""
@@ -232,6 +238,7 @@ class Scheduler:
             if not self._make_room(sequence, cached):
                 return
             self._waiting.serve(sequence)
+            self.admissions += 1
             insort(self._admitted, sequence, key=rank)
             self._prefill(plan, sequence)
             places -= 1

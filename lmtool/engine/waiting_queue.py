@@ -65,6 +65,16 @@ class WaitingQueue:
         """Whether it waits."""
         return sequence in self._queue
 
+    def place(self, sequence: Sequence) -> int | None:
+        """Its place in order of service, from 1; None where it does not wait.
+
+        Safe from any thread: a list is searched at once, and its elements are compared by identity.
+        """
+        try:
+            return self._queue.index(sequence) + 1
+        except ValueError:
+            return None
+
     def join(self, sequence: Sequence) -> None:
         """Queue a new sequence in its client's next round."""
         own = [s.round for s in self._queue if _share(s) == _share(sequence)]

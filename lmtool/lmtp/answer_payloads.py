@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import msgspec
@@ -19,6 +20,8 @@ from lmtool.lmtp.messages import (
     Progress,
     RequestFailed,
     ServerMessage,
+    System,
+    SystemMessage,
     UnknownMessage,
 )
 from lmtool.types import FinishReason, LoadProgress, NamedToken, TokenOutput, ToolCallPart, Usage
@@ -103,7 +106,7 @@ def _text_entry(stream_id: msgspec.Raw, output: TokenOutput) -> dict[str, object
 
 
 def write_message(
-    message: ModelInfoAnswer | ModelsAnswer | BufferAnswer | RequestFailed | Progress | FieldsIgnored,
+    message: ModelInfoAnswer | ModelsAnswer | BufferAnswer | RequestFailed | Progress | System | FieldsIgnored,
 ) -> bytes:
     """One entry of a MSG list."""
     stream_id = msgspec.Raw((message.stream_id or "null").encode())
@@ -120,6 +123,9 @@ def write_message(
             return json_text.dump({"stream_id": stream_id, "buffer": buffer})
         case Progress():
             return json_text.dump({"stream_id": stream_id, "progress": message.progress})
+        case System():
+            fields = {name: value for name, value in asdict(message.system).items() if value is not None}
+            return json_text.dump({"stream_id": stream_id, "system": fields})
         case FieldsIgnored():
             return json_text.dump({"stream_id": stream_id, "ignored": message.fields})
 
@@ -326,6 +332,9 @@ def _information(stream_id: str, entry: Mapping[str, object]) -> ServerMessage |
         case {"progress": value}:
             with contextlib.suppress(msgspec.ValidationError):
                 return Progress(stream_id, msgspec.convert(value, LoadProgress))
+        case {"system": value}:
+            with contextlib.suppress(msgspec.ValidationError):
+                return System(stream_id, msgspec.convert(value, SystemMessage))
         case {"ignored": value}:
             return FieldsIgnored(stream_id, tuple(map(str, value)) if isinstance(value, list) else ())
     return None

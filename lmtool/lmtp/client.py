@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lmtool.interfaces import Sink, StreamHandle
     from lmtool.lmtp.client_connection import OnFrame
     from lmtool.lmtp.endpoint import Endpoint
+    from lmtool.lmtp.messages import SystemMessage
     from lmtool.model_entry import ModelPhase
     from lmtool.types import GenerateRequest, LoadProgress, ModelInfo, ScoreRequest
 
@@ -35,7 +36,7 @@ class LmtpClient:
     """A remote model.
 
     `async with` opens and closes the connection. When it is lost, running streams end with `error_code` `connection`;
-    they are not repeated. The next `submit` or `info` connects again.
+    they are not repeated here, see `lmtool.resuming.Resuming`. The next `submit` or `info` connects again.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class LmtpClient:
         on_frame: OnFrame | None = None,
         on_progress: Callable[[LoadProgress], None] | None = None,
         on_ignored: Callable[[tuple[str, ...]], None] | None = None,
+        on_system: Callable[[SystemMessage], None] | None = None,
         extended: bool = False,
         ping_interval: float = PING_SECONDS,
     ) -> None:
@@ -54,16 +56,17 @@ class LmtpClient:
 
         api_key: sent to the server, unless the endpoint has credentials of its own. open_timeout: in seconds.
         on_progress: called with the progress of the server's load while requests wait for it. on_ignored: called with
-        the fields of a request that the server did not know. extended: the server is known to speak the extensions;
-        else the first request that uses one asks MODEL_INFO before, and what LMQL's server does not know is refused.
-        ping_interval: seconds between pings to a server that speaks the extensions, over a WebSocket; the connection is
-        lost once it has left three in a row unanswered.
+        the fields of a request that the server did not know. on_system: called with what holds streams up (SYS-1).
+        extended: the server is known to speak the extensions; else the first request that uses one asks MODEL_INFO
+        before, and what LMQL's server does not know is refused. ping_interval: seconds between pings to a server that
+        speaks the extensions, over a WebSocket; the connection is lost once it has left three in a row unanswered.
         """
         self._endpoint = endpoints.parse(endpoint, api_key)
         self._open_timeout = open_timeout
         self._on_frame = on_frame
         self._on_progress = on_progress
         self._on_ignored = on_ignored
+        self._on_system = on_system
         self._extended = extended
         self._pings = PingLimits(ping_interval)
         self._link: ClientConnection | None = None
@@ -79,6 +82,11 @@ class LmtpClient:
     def connected(self) -> bool:
         """Whether there is a connection not known to be lost; where there is none the next request makes one."""
         return self._link is not None and not self._link.lost
+
+    @property
+    def extended(self) -> bool:
+        """Whether the server is known to speak the extensions, by this connection or an earlier one."""
+        return self._extended or (self._link is not None and self._link.extended)
 
     @property
     def plain(self) -> bool:
@@ -236,7 +244,8 @@ class LmtpClient:
                 on_frame=self._on_frame,
                 on_progress=self._on_progress,
                 on_ignored=self._on_ignored,
-                extended=self._extended,
+                on_system=self._on_system,
+                extended=self.extended,  # a server that comes back silent is not taken for LMQL's
                 after=self._link if self._owned else None,  # two would not have room in memory
                 buffers=self._buffers,
                 pings=self._pings,

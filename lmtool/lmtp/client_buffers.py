@@ -124,8 +124,10 @@ class SentBuffers:
             if request.drop:
                 self._names.discard(request.name)
 
-    def refuse_change(self, key: str) -> str | None:
-        """A BUFFER was refused; the name of the buffer if it should have been made again."""
+    def refuse_change(self, key: str | None) -> str | None:
+        """A request was refused; if it is a BUFFER that should have made a buffer again, that one's name."""
+        if key is None:
+            return None
         self._changes.pop(key, None)
         name = self._restoring.pop(key, None)
         if name is not None:

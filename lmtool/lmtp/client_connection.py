@@ -7,14 +7,24 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from lmtool.errors import ConnectError, LmtoolError, RemoteProtocolError, ServerError
+from lmtool.interfaces import QueuePlace
+from lmtool.lmtp.buffer_sender import BufferSender
 from lmtool.lmtp.buffers import names_of
-from lmtool.lmtp.client_buffers import ClientBuffers, SentBuffers, unsupported
+from lmtool.lmtp.client_buffers import ClientBuffers
 from lmtool.lmtp.client_session import BrokenFrame, ClientSession, StreamsAdvanced, error_of
 from lmtool.lmtp.endpoint import CommandEndpoint
-from lmtool.lmtp.messages import BufferAnswer, FieldsIgnored, ModelInfoAnswer, ModelsAnswer, Progress, RequestFailed
+from lmtool.lmtp.messages import (
+    BufferAnswer,
+    FieldsIgnored,
+    ModelInfoAnswer,
+    ModelsAnswer,
+    Progress,
+    RequestFailed,
+    System,
+)
 from lmtool.lmtp.remote_stream import RemoteStream
 from lmtool.lmtp.transport import open_transport
-from lmtool.streams import DeferredHandle, failure, refuse
+from lmtool.streams import DeferredHandle, refuse
 from lmtool.types import GenerateRequest, TokenOutput
 
 if TYPE_CHECKING:
@@ -24,7 +34,7 @@ if TYPE_CHECKING:
     from lmtool.lmtp.client_session import ClientEvent
     from lmtool.lmtp.endpoint import Endpoint
     from lmtool.lmtp.keepalive import PingLimits
-    from lmtool.lmtp.messages import BufferRequest
+    from lmtool.lmtp.messages import BufferRequest, SystemMessage
     from lmtool.lmtp.transport import Transport
     from lmtool.types import LoadProgress, ScoreRequest
 
@@ -35,6 +45,10 @@ OnFrame: TypeAlias = "Callable[[Literal['>', '<'], str], None]"
 
 SILENCE = 5.0
 """Seconds without an answer to MODEL_INFO after which a server is taken for LMQL's, which may never give one."""
+
+
+OFFER_SECONDS = 1.0
+"""How long a request that only offers something, `resumable`, waits for that answer."""
 
 
 class ClientConnection:
@@ -48,6 +62,7 @@ class ClientConnection:
         on_frame: OnFrame | None = None,
         on_progress: Callable[[LoadProgress], None] | None = None,
         on_ignored: Callable[[tuple[str, ...]], None] | None = None,
+        on_system: Callable[[SystemMessage], None] | None = None,
         extended: bool = False,
         after: ClientConnection | None = None,
         buffers: ClientBuffers | None = None,
@@ -61,15 +76,14 @@ class ClientConnection:
         self._on_frame = on_frame
         self._on_progress = on_progress
         self._on_ignored = on_ignored
+        self._on_system = on_system
+        self._asks_progress = on_progress is not None or on_system is not None
         self.loop = asyncio.get_running_loop()
         self._session = ClientSession(extended=extended)
         self._streams: dict[str, RemoteStream] = {}
         self._answers: dict[str, asyncio.Future[object]] = {}
-        self._buffers = SentBuffers(ClientBuffers() if buffers is None else buffers)
-        self._cancelled_ended = asyncio.Event()
-        self._blocked: set[asyncio.Task[None]] = set()
-        """Begin requests that append to a buffer which a cancelled stream may yet append to."""
         self._outgoing: asyncio.Queue[str] = asyncio.Queue()
+        self._buffers = BufferSender(self._session, buffers or ClientBuffers(), self._outgoing.put_nowait)
         self._opened: asyncio.Future[None] = self.loop.create_future()
         self.lost = False
         """Whether the connection is gone or never opened; a new one is needed then."""
@@ -87,8 +101,13 @@ class ClientConnection:
         self._probe: asyncio.Task[None] | None = None
 
     @property
+    def extended(self) -> bool:
+        """Whether the server is known to speak the extensions."""
+        return self._session.extended
+
+    @property
     def plain(self) -> bool:
-        """Whether the server is known not to speak the extensions."""
+        """Whether the server is known not to speak them."""
         return self._session.plain
 
     async def opened(self) -> None:
@@ -125,9 +144,20 @@ class ClientConnection:
             return self._begin(request, sink)
         handle = DeferredHandle(request.stream_id, sink)
         self._deciding.append((handle, request, sink))
+        if self._session.only_offers(request):
+            self.loop.call_later(OFFER_SECONDS, self._send_undecided, handle)
         if self._probe is None:
             self._probe = self.loop.create_task(self._probe_dialect(request.model))
         return handle
+
+    def _send_undecided(self, handle: DeferredHandle) -> None:
+        """Begin a stream without what it offers, if nothing is known of the server yet."""
+        for entry in [entry for entry in self._deciding if entry[0] is handle]:
+            if not self._opened.done():
+                self.loop.call_later(OFFER_SECONDS, self._send_undecided, handle)
+                return
+            self._deciding.remove(entry)
+            handle.start(partial(self._begin, *entry[1:]))
 
     def _begin(self, request: Request, sink: Sink) -> StreamHandle:
         ending = self._session.ending(request)
@@ -135,35 +165,18 @@ class ClientConnection:
             handle = DeferredHandle(request.stream_id, sink)
             handle.end(TokenOutput(request.stream_id, finish_reason=ending))
             return handle
-        if isinstance(request, GenerateRequest) and self._buffers.may_change(request.into):
-            deferred = DeferredHandle(request.stream_id, sink)
-            task = self.loop.create_task(self._begin_later(deferred, request, sink))
-            self._blocked.add(task)
-            task.add_done_callback(self._blocked.discard)
-            return deferred
+        if isinstance(request, GenerateRequest) and self._buffers.sent.may_change(request.into):
+            return self._buffers.begin_settled(request, sink, self._begin)
         try:
-            self._session.check_buffers(request)
-            self._restore(self._buffers.missing(request))
-            key, frame = self._session.open(request, progress=self._on_progress is not None)
+            self._buffers.prepare(request)
+            key, frame = self._session.open(request, progress=self._asks_progress)
         except LmtoolError as error:
             return refuse(request.stream_id, sink, error)
-        self._buffers.begin_stream(key, request)
-        stream = RemoteStream(key, request, sink, self.cancel)
+        self._buffers.sent.begin_stream(key, request)
+        stream = RemoteStream(self, key, request, sink)
         self._streams[key] = stream
         self._outgoing.put_nowait(frame)
         return stream
-
-    async def _begin_later(self, handle: DeferredHandle, request: GenerateRequest, sink: Sink) -> None:
-        await self._cancelled_streams(request.into)
-        if self.reason is not None:
-            handle.fail(self.reason)
-        handle.start(partial(self._begin, request, sink))
-
-    async def _cancelled_streams(self, buffer: str | None) -> None:
-        """Return once no cancelled stream may append to a buffer any more, or the connection is lost."""
-        while self._buffers.may_change(buffer) and not self.lost:
-            self._cancelled_ended.clear()
-            await self._cancelled_ended.wait()
 
     async def _probe_dialect(self, model: str | None) -> None:
         """Find out whether the server speaks the extensions, then begin the streams that wait for it.
@@ -225,34 +238,18 @@ class ClientConnection:
         return await self._answer_to(*self._session.manage(load, unload, progress=progress))
 
     async def change_buffer(self, request: BufferRequest) -> int:
-        """The length of a buffer once it was changed (BUFFER). Raises as `ask`, and `LocalProtocolError`.
-
-        Where the wait is cancelled the buffer is changed all the same.
-        """
-        if request.drop and self._buffers.drop_unsent(request.name):
+        """A buffer's length once it was changed, also where the wait is cancelled. Raises as `ask`."""
+        if request.drop and self._buffers.sent.drop_unsent(request.name):
             return 0
         if self._session.asks_for_extensions:
             await self.ask_for(SILENCE, request.model)
-        if not self._session.knows_buffers:
-            raise unsupported()
-        await self._cancelled_streams(request.name)
+        self._session.require_buffers()
+        await self._buffers.settled(request.name)
         if self.reason is not None:
             raise self.reason
-        if not request.drop:
-            self._restore(self._buffers.restore(request.name))
-        key, frame = self._session.change_buffer(request)
-        self._buffers.begin_change(key, request)
         answer: asyncio.Future[object] = self.loop.create_future()
-        self._answers[key] = answer
-        self._outgoing.put_nowait(frame)
+        self._answers[self._buffers.change(request)] = answer
         return int(str(await answer))
-
-    def _restore(self, requests: Iterable[BufferRequest]) -> None:
-        """Make buffers on a server that does not have them."""
-        for request in requests:
-            key, frame = self._session.change_buffer(request)
-            self._buffers.begin_change(key, request, restoring=True)
-            self._outgoing.put_nowait(frame)
 
     async def _answer_to(self, key: str, frame: str) -> Any:  # noqa: ANN401  # JSON
         answer: asyncio.Future[object] = self.loop.create_future()
@@ -266,15 +263,13 @@ class ClientConnection:
 
     def cancel(self, stream: RemoteStream, error: LmtoolError | None = None) -> None:
         """End a stream on both sides. error: why, where that is not its submitter's wish."""
-        follow = self._buffers.cancel_stream(stream.key)  # whether its ids are appended is known at its end
+        follow = self._buffers.sent.cancel_stream(stream.key)  # whether its ids are appended is known at its end
         frame = self._session.cancel(stream.key, stream.request.model, follow=follow)
         self._streams.pop(stream.key, None)
         if frame is not None and not self.lost:
             self._outgoing.put_nowait(frame)
         # In the loop's next turn: no sink is called inside a call of its owner's.
-        stream_id = stream.request.stream_id
-        last = TokenOutput(stream_id, finish_reason="cancelled") if error is None else failure(stream_id, error)
-        self.loop.call_soon(stream.sink, [last])
+        self.loop.call_soon(stream.sink, [stream.ending(error)])
 
     # From open to loss.
 
@@ -334,29 +329,35 @@ class ClientConnection:
             match event:
                 case StreamsAdvanced():
                     self._advance(event)
-                case ModelInfoAnswer():
-                    self._settle(event.stream_id, event.model_info)
-                case ModelsAnswer():
-                    self._settle(event.stream_id, event.models)
+                case ModelInfoAnswer(key, answer) | ModelsAnswer(key, answer):
+                    self._settle(key, answer)
                 case BufferAnswer():
-                    self._buffers.end_change(event.stream_id, event.length)
+                    self._buffers.sent.end_change(event.stream_id, event.length)
                     self._settle(event.stream_id, event.length)
                 case RequestFailed():
                     self._refuse_buffer(event)
                     self._settle(event.stream_id, error_of(event))
                 case Progress() if self._on_progress is not None:
                     self._on_progress(event.progress)
+                case System():
+                    self._hold_up(event.stream_id, event.system)
                 case FieldsIgnored() if self._on_ignored is not None and event.fields != ("resumable",):  # an offer
                     self._on_ignored(event.fields)
                 case BrokenFrame():
                     raise RemoteProtocolError(f"the server sent a frame that cannot be read: {event.reason}")
 
+    def _hold_up(self, key: str, system: SystemMessage) -> None:
+        """Take note of what holds a stream up."""
+        if (stream := self._streams.get(key)) is not None:
+            stream.place = None if system.place is None else QueuePlace(system.place, system.seconds)
+        if self._on_system is not None:
+            self._on_system(system)
+
     def _advance(self, event: StreamsAdvanced) -> None:
         """Hand a frame's outputs over, each sink called once."""
         by_sink: dict[Sink, list[TokenOutput]] = {}
         for key, output in zip(event.keys, event.outputs, strict=True):
-            if self._buffers.add_output(key, output):
-                self._cancelled_ended.set()
+            self._buffers.add_output(key, output)
             # A callback of the same frame may have cancelled it meanwhile.
             stream = self._streams.get(key)
             if stream is None:
@@ -370,11 +371,10 @@ class ClientConnection:
 
     def _refuse_buffer(self, event: RequestFailed) -> None:
         """End the streams that name a buffer which the server refuses to make again."""
-        name = None if event.stream_id is None else self._buffers.refuse_change(event.stream_id)
-        for stream in list(self._streams.values()) if name is not None else ():
-            if name in names_of(stream.request):
-                stream.ended = True
-                self.cancel(stream, error_of(event))
+        name = self._buffers.sent.refuse_change(event.stream_id)
+        for stream in [one for one in self._streams.values() if name in names_of(one.request)]:
+            stream.ended = True
+            self.cancel(stream, error_of(event))
 
     def _settle(self, key: str | None, answer: object) -> None:
         future = self._answers.get(key) if key is not None else None
@@ -392,7 +392,7 @@ class ClientConnection:
             self._opened.exception()  # each request gets the error by itself, whether or not the opening is awaited
         self._handle(self._session.lost(error))
         self._decide(error)
-        self._cancelled_ended.set()
+        self._buffers.lose(error)
 
 
 def _closed() -> ConnectError:

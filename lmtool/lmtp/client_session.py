@@ -32,6 +32,7 @@ from lmtool.lmtp.messages import (
     Progress,
     RequestFailed,
     Score,
+    System,
     Tokens,
     UnknownMessage,
 )
@@ -62,7 +63,8 @@ class BrokenFrame:
 
 
 ClientEvent: TypeAlias = (
-    "StreamsAdvanced | ModelInfoAnswer | ModelsAnswer | BufferAnswer | RequestFailed | Progress | FieldsIgnored"
+    "StreamsAdvanced | ModelInfoAnswer | ModelsAnswer | BufferAnswer | RequestFailed | Progress | System"
+    " | FieldsIgnored"
     " | UnknownMessage | BrokenFrame"
 )
 
@@ -101,15 +103,20 @@ class ClientSession:
         """Whether it is not known whether the server knows buffers: MODEL_INFO tells it (BUF-8)."""
         return self.extensions is None and not self._trusted and not self.plain
 
-    @property
-    def knows_buffers(self) -> bool:
-        """Whether the server knows buffers, as far as it has told what it knows."""
-        return not self.plain and (self.extensions is None or "buffers" in self.extensions)
-
     def check_buffers(self, request: GenerateRequest | ScoreRequest) -> None:
         """Raise `RequestError` for a request that names buffers, which the server does not know."""
-        if not self.plain and not self.knows_buffers and names_of(request):
+        if not self.plain and names_of(request):
+            self.require_buffers()
+
+    def require_buffers(self) -> None:
+        """Raise `RequestError` where the server does not know buffers, as far as it has told what it knows."""
+        if self.plain or (self.extensions is not None and "buffers" not in self.extensions):
             raise unsupported()
+
+    def only_offers(self, request: GenerateRequest | ScoreRequest) -> bool:
+        """Whether `resumable`, which can be left out, is all that LMQL's server does not know of a request."""
+        offers = isinstance(request, GenerateRequest) and request.resumable and _without_tokens(request) is None
+        return offers and request_payloads.extensions(request) == ["resumable"]
 
     def assume_plain(self) -> None:
         """Treat the server as LMQL's: it has not shown in time that it speaks the extensions."""
@@ -126,7 +133,7 @@ class ClientSession:
         them. LMQL's server fails a request with a field that it does not know, or drops it unseen: there, what it does
         not know is refused by name; `resumable`, which only offers something, is left out.
         """
-        if self.plain and isinstance(request, GenerateRequest):
+        if isinstance(request, GenerateRequest) and (self.plain or (not self.extended and self.only_offers(request))):
             request = replace(request, resumable=False)
         needed = request_payloads.extensions(request)
         if self.plain:
@@ -206,7 +213,7 @@ class ClientSession:
                 return self._answered(message)
             case FieldsIgnored() if "generated" in message.fields:
                 return self._refuse_beginning_again(message.stream_id)
-            case Progress() | FieldsIgnored():
+            case Progress() | System() | FieldsIgnored():
                 self._learn(speaks=True)
                 return message if message.stream_id in self._requests or message.stream_id in self._streams else None
             case UnknownMessage():

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING
 
 from lmtool.errors import LmtoolError, OverloadedError, RequestError, ServerError
 from lmtool.interfaces import current_limits
 from lmtool.lmtp.buffered_model import BufferedModel
 from lmtool.lmtp.codec import RefusedFrameError
-from lmtool.lmtp.config import ServerConfig
+from lmtool.lmtp.hold_ups import TICK, HoldUps
 from lmtool.lmtp.messages import (
     BufferRequest,
     Cancel,
@@ -32,45 +31,11 @@ from lmtool.subprocesses.offload import is_long, run_in_subprocess
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from lmtool.interfaces import Catalogue, ModelControl, ProgressSource, StreamHandle, TokenModel, Unsubscribe
+    from lmtool.interfaces import StreamHandle, Unsubscribe
+    from lmtool.lmtp.plugs import Plugs
     from lmtool.types import LoadProgress, StreamId, TokenOutput
 
     _Question = ModelInfoRequest | ModelsRequest | BufferRequest
-
-
-class Tap(Protocol):
-    """Observes connections, such as to record them; no method may raise."""
-
-    def opened(self, connection: int, agent: str) -> None:
-        """A client has connected; agent: its `User-Agent`, empty where it sends none."""
-
-    def frame(self, connection: int, direction: Literal[">", "<"], frame: str | bytes) -> None:
-        """A frame was received (`>`) or is about to be sent (`<`)."""
-
-    def ended(self, connection: int, by: Literal["client", "server"], code: int | None) -> None:
-        """A connection has ended; code: the WebSocket close code, None where there was none."""
-
-
-def _ignore(_entry: RequestLog) -> None:
-    """Log nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plugs:
-    """What a server and all its connections are plugged into."""
-
-    model: TokenModel
-    config: ServerConfig = field(default_factory=ServerConfig)
-    progress: ProgressSource | None = None
-    """Reports loads to clients that request it."""
-    catalogue: Catalogue | None = None
-    """Lists what is served; without one a list is answered by the description of the one model."""
-    log: Callable[[RequestLog], None] = _ignore
-    """Called with each request that ends."""
-    tap: Tap | None = None
-    """Observes every frame."""
-    control: ModelControl | None = None
-    """Loads and unloads models on request; None: not here."""
 
 
 class Connection:
@@ -89,6 +54,8 @@ class Connection:
         self._buffered = BufferedModel(plugs.model, plugs.config)
         self._handles: dict[StreamId, StreamHandle] = {}
         self._deadlines = Deadlines()
+        self._hold_ups = HoldUps()
+        self._next_look: asyncio.TimerHandle | None = None
         self._records: dict[StreamId, StreamRecord] = {}
         self._progress_subscriptions: dict[StreamId, Unsubscribe] = {}
         self._answers: set[asyncio.Future[None] | asyncio.Future[int]] = set()
@@ -143,6 +110,7 @@ class Connection:
             self._deliver([failure(stream_id, self._refusal)])
             return
         if message.progress:
+            self._watch(stream_id)
             self._subscribe(str(stream_id), message.request.model)
         handle = self._handles[stream_id] = self._buffered.submit(message.request, self._sink)
         self._deadlines.start(message.request, handle)
@@ -245,6 +213,7 @@ class Connection:
 
         def listener(progress: LoadProgress) -> None:
             nonlocal started
+            self._hold_ups.load(stream_id, ended=progress.phase in {"ready", "failed"})
             if started or progress.phase != "ready":
                 started = True
                 self._session.report_progress(stream_id, progress)
@@ -257,6 +226,25 @@ class Connection:
         if unsubscribe is not None:
             unsubscribe()
 
+    # What holds streams up.
+
+    def _watch(self, stream_id: StreamId) -> None:
+        """Say what holds this stream up, from now on."""
+        self._hold_ups.watch(stream_id, time.perf_counter())
+        if self._next_look is None:
+            self._next_look = asyncio.get_running_loop().call_later(TICK, self._look)
+
+    def _look(self) -> None:
+        """Say what is new, unless the client is behind with its reading; and look again later."""
+        now = time.perf_counter()
+        self._next_look = asyncio.get_running_loop().call_later(TICK, self._look) if self._hold_ups else None
+        if self._paused or self._session.waiting_bytes:
+            self._hold_ups.excuse(now)
+            return
+        for stream_id, message in self._hold_ups.news(self._handles, now):
+            self._session.say(stream_id, message)
+        self._update_flow()
+
     # Outputs of the model.
 
     def _deliver(self, outputs: Sequence[TokenOutput]) -> None:
@@ -266,6 +254,7 @@ class Connection:
         outputs, now = self._deadlines.apply(outputs), time.perf_counter()
         for output in outputs:
             record = self._records.get(output.stream_id)
+            self._hold_ups.note_entry(output.stream_id, now)
             if record is not None:
                 record.add(output, now)
                 if output.last:
@@ -278,6 +267,7 @@ class Connection:
     def _end(self, stream_id: StreamId) -> None:
         self._records.pop(stream_id, None)
         self._deadlines.forget(stream_id)
+        self._hold_ups.forget(stream_id)
         self._unsubscribe(stream_id)
         handle = self._handles.pop(stream_id, None)
         if handle is not None:
@@ -358,9 +348,13 @@ class Connection:
         self._log(RequestLog(self.number, "null", "?", error=error.message))
         self._update_flow()
 
-    def refuse_new(self, error: LmtoolError) -> None:
-        """End every stream that is requested from now on with this error."""
+    def refuse_new(self, error: LmtoolError, seconds: float = 0.0) -> None:
+        """End every stream that is requested from now on with this error; those that run will be in `seconds`."""
         self._refusal = error
+        if seconds > 0:
+            for stream_id, message in self._hold_ups.draining(seconds):
+                self._session.say(stream_id, message)
+            self._update_flow()
 
     def fail(self, error: LmtoolError) -> None:
         """End all streams with an error, which is sent like any other; none are left once it is closed."""
@@ -382,6 +376,8 @@ class Connection:
             self._log(record.log(now, end="left"))
         self._records.clear()
         self._deadlines.close()
+        if self._next_look is not None:
+            self._next_look.cancel()
         for handle in list(self._handles.values()):
             handle.cancel()
         self._handles.clear()

@@ -7,7 +7,7 @@ unchanged, and can be a key.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,6 +42,7 @@ EXTENSIONS = (
     "error_details",
     "ignored",
     "progress",
+    "system",
     "list",
     "limits",
     "models",
@@ -49,6 +50,21 @@ EXTENSIONS = (
     "buffers",
 )
 """Names of what this implementation knows beyond the LMTP document, as MODEL_INFO lists them (EXT-6)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SystemMessage:
+    """What a server says of a stream beside its tokens: why they do not come, or will end."""
+
+    kind: Literal["queued", "slow", "draining"]
+    """It waits for its turn; it is computed, and brings nothing; the server is shutting down."""
+    message: str
+    """A sentence for people."""
+    place: int | None = None
+    """`queued`: in the order in which waiting streams begin, from 1."""
+    seconds: float | None = None
+    """`queued`: until it begins, estimated, None where nothing was measured; `slow`: since it last brought something;
+    `draining`: until all that still runs is ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +207,14 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class System:
+    """MSG with `system`: what holds a stream up."""
+
+    stream_id: str
+    system: SystemMessage
+
+
+@dataclass(frozen=True, slots=True)
 class FieldsIgnored:
     """MSG with `ignored`: fields of a request that had no effect."""
 
@@ -207,7 +231,15 @@ class UnknownMessage:
 
 
 ServerMessage: TypeAlias = (
-    Tokens | ModelInfoAnswer | ModelsAnswer | BufferAnswer | RequestFailed | Progress | FieldsIgnored | UnknownMessage
+    Tokens
+    | ModelInfoAnswer
+    | ModelsAnswer
+    | BufferAnswer
+    | RequestFailed
+    | Progress
+    | System
+    | FieldsIgnored
+    | UnknownMessage
 )
 
 

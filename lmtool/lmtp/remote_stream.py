@@ -1,15 +1,29 @@
-"""The client's handle on one stream of a server, which buffers the outputs of a paused one."""
+"""The client's handle on one stream of a server: cancelled there, paused here."""
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
+
+from lmtool.streams import failure
+from lmtool.types import TokenOutput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import asyncio
 
-    from lmtool.interfaces import Sink
-    from lmtool.types import GenerateRequest, ScoreRequest, TokenOutput
+    from lmtool.errors import LmtoolError
+    from lmtool.interfaces import QueuePlace, Sink
+    from lmtool.types import GenerateRequest, ScoreRequest
+
+
+class Link(Protocol):
+    """The connection that a stream is on."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that it belongs to."""
+
+    def cancel(self, stream: RemoteStream) -> None:
+        """End the stream at the server."""
 
 
 class RemoteStream:
@@ -19,20 +33,17 @@ class RemoteStream:
     as the request allows tokens. Its neighbours go on.
     """
 
-    __slots__ = ("_buffer", "_loop", "_on_cancel", "_paused", "ended", "key", "request", "sink")
+    __slots__ = ("_buffer", "_link", "_paused", "ended", "key", "place", "request", "sink")
 
-    def __init__(
-        self, key: str, request: GenerateRequest | ScoreRequest, sink: Sink, on_cancel: Callable[[RemoteStream], None]
-    ) -> None:
-        """on_cancel: called once when the stream is cancelled before its end."""
-        self._loop = asyncio.get_running_loop()
-        self._on_cancel = on_cancel
+    def __init__(self, link: Link, key: str, request: GenerateRequest | ScoreRequest, sink: Sink) -> None:
+        self._link = link
         self.key = key
         """The stream's id on the wire."""
         self.request = request
         self.sink = sink
         self.ended = False
         """Whether the last output was handed over, or is about to be."""
+        self.place: QueuePlace | None = None
         self._paused = False
         self._buffer: list[TokenOutput] = []
 
@@ -41,7 +52,12 @@ class RemoteStream:
         if not self.ended:
             self.ended = True
             self._buffer.clear()
-            self._on_cancel(self)
+            self._link.cancel(self)
+
+    def ending(self, error: LmtoolError | None) -> TokenOutput:
+        """The last output of a stream that this client ends. error: why, where that is not its submitter's wish."""
+        stream_id = self.request.stream_id
+        return TokenOutput(stream_id, finish_reason="cancelled") if error is None else failure(stream_id, error)
 
     def pause(self) -> None:
         """Buffer outputs until `resume`."""
@@ -51,7 +67,7 @@ class RemoteStream:
         """Hand over buffered outputs, in the loop's next turn, and go on."""
         self._paused = False
         if self._buffer:
-            self._loop.call_soon(self._release)
+            self._link.loop.call_soon(self._release)
 
     def _release(self) -> None:
         if self._buffer and not self._paused:
@@ -59,8 +75,13 @@ class RemoteStream:
             self.ended = outputs[-1].last
             self.sink(outputs)
 
+    def queue_place(self) -> QueuePlace | None:
+        """Where it waits, by the server's last word, see `interfaces.Queued`."""
+        return self.place
+
     def buffers(self, output: TokenOutput) -> bool:
         """Buffer an output while paused, and until earlier ones were handed over; return whether it was buffered."""
+        self.place = None
         if self._paused or self._buffer:
             self._buffer.append(output)
             return True

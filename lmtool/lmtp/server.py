@@ -12,7 +12,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from lmtool.errors import ConnectError, RequestError
 from lmtool.interfaces import MetricFamily
-from lmtool.lmtp.connection import Connection, Plugs
+from lmtool.lmtp.connection import Connection
 from lmtool.lmtp.keepalive import expect_pongs
 from lmtool.lmtp.messages import PROTOCOL_VERSION, SUBPROTOCOL
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+    from lmtool.lmtp.plugs import Plugs
     from lmtool.lmtp.stdio import LineReader, LineWriter
 
 _FLUSH_SECONDS = 2.0
@@ -66,7 +67,7 @@ class LmtpServer:
         """
         self._draining = ConnectError("the server is shutting down", "connect again when it is back")
         for connection in self._connections:
-            connection.refuse_new(self._draining)
+            connection.refuse_new(self._draining, seconds)
         await self._within(seconds, [connection.idle() for connection in self._connections])
         finished = not any(connection.busy for connection in self._connections)
         for connection in self._connections:

@@ -26,6 +26,7 @@ from lmtool.lmtp.messages import (
     Progress,
     RequestFailed,
     Score,
+    System,
 )
 from lmtool.lmtp.request_fields import LIMITS
 from lmtool.streams import failure
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lmtool.errors import LmtoolError
-    from lmtool.lmtp.messages import ClientMessage
+    from lmtool.lmtp.messages import ClientMessage, SystemMessage
     from lmtool.model_entry import ModelEntry
     from lmtool.prompt_limits import LimitsByModel
     from lmtool.types import LoadProgress, ModelInfo, StreamId, TokenOutput
@@ -185,6 +186,10 @@ class ServerSession:
     def report_progress(self, stream_id: str, progress: LoadProgress) -> None:
         """Send the progress of the load that a request waits for."""
         self._outbox.put("MSG", answer_payloads.write_message(Progress(stream_id, progress)))
+
+    def say(self, stream_id: str, system: SystemMessage) -> None:
+        """Send what holds a stream up."""
+        self._outbox.put("MSG", answer_payloads.write_message(System(stream_id, system)))
 
     def next_frame(self) -> str | None:
         """The next frame to send, None when there is none."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from lmtool.errors import LmtoolError, ResourceError, ServerError
 from lmtool.fingerprint import fingerprint
-from lmtool.interfaces import LoadedModel, current_limits
+from lmtool.interfaces import LoadedModel, current_limits, place_of
 from lmtool.prompt_limits import limits_of
 from lmtool.streams import DeferredHandle, failure, refuse
 from lmtool.text.prepared_request import PreparedRequest
@@ -22,7 +22,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
-    from lmtool.interfaces import AnswerCheck, Detokenizer, Sink, StreamHandle, Tokenizer, TokenModel, Verdict
+    from lmtool.interfaces import (
+        AnswerCheck,
+        Detokenizer,
+        QueuePlace,
+        Sink,
+        StreamHandle,
+        Tokenizer,
+        TokenModel,
+        Verdict,
+    )
     from lmtool.prompt_limits import LimitsByModel
     from lmtool.types import ModelInfo, ScoreRequest, StreamId
 
@@ -257,6 +266,10 @@ class _Stream:
     def resume(self) -> None:
         if not self.ended:
             self.handle.resume()
+
+    def queue_place(self) -> QueuePlace | None:
+        """See `interfaces.Queued`."""
+        return None if self.ended else place_of(self.handle)
 
     def show(self, output: TokenOutput) -> TokenOutput:
         """Return the submitter's view of the inner stream's next output; may end the stream.

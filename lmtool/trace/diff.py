@@ -265,7 +265,7 @@ def _compare_numbers(
 
 def _answers(exchange: LmtpExchange) -> list[Entry]:
     """The MSG entries that answer: not how a load proceeds, nor which fields were ignored."""
-    return [entry for entry in _entries(exchange, "MSG") if not {"progress", "ignored"} & entry.keys()]
+    return [entry for entry in _entries(exchange, "MSG") if not {"progress", "system", "ignored"} & entry.keys()]
 
 
 def _apart(one: object, other: object, tolerance: float) -> bool:

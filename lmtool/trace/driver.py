@@ -52,7 +52,7 @@ class AnswerCounts:
         if isinstance(event, Frame) and event.direction == "<":
             command, entries = event.answer()
             for entry in entries:
-                if not {"progress", "ignored"} & entry.keys():  # what a request may get besides its answer
+                if not {"progress", "system", "ignored"} & entry.keys():  # what a request may get besides its answer
                     name = f"{command} {frames.stream_name(frames.stream_key(entry.get('stream_id')))}"
                     self._count((event.connection, name), ended=frames.ends(command, entry))
         elif isinstance(event, Message) and event.direction == "<":

@@ -14,6 +14,7 @@ from lmtool.trace.scanning import TokenLine
 from lmtool.trace.stream_events import OutputEvent, RequestStarted
 from lmtool.tui.columns import IN, OTHER, OUT, FrameLog, TokenLog
 from lmtool.tui.request_summary import Digest, digest, stream_of
+from lmtool.tui.streams import hold_up_of
 from lmtool.tui.texts import Texts
 
 if TYPE_CHECKING:
@@ -212,6 +213,10 @@ class State:
     def _add_message(self, event: Frame) -> None:
         """Learn what a server says of its model."""
         command, entries = event.answer()
+        for one in entries if command == "MSG" else ():
+            holder = self._answers.lmtp[event.connection].holders.get(frames.stream_key(one.get("stream_id")))
+            if holder is not None and (hold_up := hold_up_of(one, event.time)) is not None:
+                holder.hold_ups.append(hold_up)
         for one in entries if command in ("MSG", "MODEL_INFO") else ():
             info = one.get("model_info", one)
             self._learn(info if isinstance(info, dict) else {})

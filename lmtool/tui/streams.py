@@ -25,6 +25,33 @@ WINDOW = 500
 """Arrivals that the figures of time are taken from, the last ones before the moment."""
 
 
+@dataclass(frozen=True, slots=True)
+class HoldUp:
+    """What a server said of a stream beside its tokens (LMTP, LOAD and SYS)."""
+
+    time: float
+    text: str
+    """In a word or two; empty where nothing holds it up any more."""
+    lasting: bool = False
+    """Whether it holds although tokens come."""
+
+
+def hold_up_of(entry: Mapping[str, object], time: float) -> HoldUp | None:
+    """What an entry of a MSG says of a stream; None for one that says nothing of the kind."""
+    system, progress = entry.get("system"), entry.get("progress")
+    if isinstance(system, dict):
+        kind, seconds = str(system.get("kind", "")), system.get("seconds")
+        about = f" {seconds:.0f}s" if isinstance(seconds, int | float) else ""
+        word = f"place {system.get('place')}" if kind == "queued" else kind
+        return HoldUp(time, f"{word}{about}", lasting=kind == "draining")
+    if isinstance(progress, dict):
+        phase, total, done = progress.get("phase"), progress.get("total_bytes"), progress.get("done_bytes")
+        known = isinstance(total, int | float) and isinstance(done, int | float) and total > 0
+        share = f" {100 * done / total:.0f}%" if known and phase == "loading" else ""  # type: ignore[operator] # as just seen
+        return HoldUp(time, "" if phase in ("ready", "failed", "waiting") else f"{phase}{share}")
+    return None
+
+
 @dataclass(slots=True, eq=False)
 class Stream(stream_events.Stream):
     """A stream with all that the inspector shows of it; `index` also says its colour."""
@@ -55,6 +82,8 @@ class Stream(stream_events.Stream):
     """Its tokens: rows of the token log."""
     logprobs: array[float] = field(default_factory=lambda: array("d"))
     """The column of the token log."""
+    hold_ups: list[HoldUp] = field(default_factory=list)
+    """What the server said of why nothing comes, in order."""
     _sums: array[float] = field(default_factory=lambda: array("d", (0.0,)))
     """Sums of the logprobs of its first 0, 1, 2, ... tokens, as far as needed yet; tokens without one left out."""
     _counts: array[int] = field(default_factory=lambda: array("i", (0,)))
@@ -63,6 +92,11 @@ class Stream(stream_events.Stream):
     def count(self, tokens: int) -> int:
         """This stream's tokens among the first `tokens` rows of the log."""
         return bisect_left(self.rows, tokens)
+
+    def held_up(self, moment: float, last_token: float) -> str:
+        """What holds it up at a moment, in a word or two; empty for nothing. last_token: its time, or -1."""
+        said = next((one for one in reversed(self.hold_ups) if one.time <= moment), None)
+        return said.text if said is not None and (said.lasting or said.time > last_token) else ""
 
     def phase(self, moment: float, tokens: int) -> Phase:
         """What it does at a moment, `tokens` rows being in the log by then."""

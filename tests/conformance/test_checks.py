@@ -12,6 +12,7 @@ from tests.conformance.conftest import msg, said, token
 
 LAST = token(finish_reason="length")
 GOOD = said(token(), LAST)
+QUEUED = {"kind": "queued", "message": "place 1", "place": 1, "seconds": 2}
 RETRY = said(token(error="e", retryable=True, retry_after=2, hints=["wait"]))
 
 
@@ -53,6 +54,10 @@ TABLE: list[tuple[str, dict[str, Any], Transcript, Transcript, str]] = [
         "retry_aft",
     ),
     ("failure", {"of": 1, "retryable": True}, RETRY, said(token(error="e", retryable=True, hints="wait")), "hints is"),
+    ("system_messages", {"of": 1, "may": True}, said(msg(system=QUEUED)), said(msg(system=5)), "system is 5"),
+    ("system_messages", {"of": 1, "may": True}, GOOD, said(msg(system={**QUEUED, "place": 0})), "a place from 1"),
+    ("system_messages", {"of": 1, "may": True}, GOOD, said(msg(system={**QUEUED, "seconds": "a"})), "seconds"),
+    ("system_messages", {"of": 1, "may": False}, GOOD, said(msg(system=QUEUED)), "told unasked"),
     ("refusal", {"of": None}, said(msg(None, error="no")), said(msg(1, error="no")), "got 0"),
     ("refusal", {"of": 1}, said(msg(error="no")), said(msg(error="no"), msg(error="no")), "got 2"),
     ("silence", {"of": 1}, said(token(of=2)), GOOD, "expected nothing for 1"),

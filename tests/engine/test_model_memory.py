@@ -162,6 +162,19 @@ class TestBeside:
         shelf.gate.set()
         await host.close()
 
+    async def test_who_waits_for_room_is_told_who_makes_it(self) -> None:
+        """The progress of a load says that another model is unloaded for it."""
+        shelf, sink, phases = Shelf(), Collector(), []
+        host = ModelManager(shelf.load, named("a", "b"), budget=ModelBudget(max_loaded=1))
+        await host.load("a")
+        host.submit(ask(1, "b"), sink)
+        host.subscribe("b", lambda progress: phases.append((progress.phase, progress.message)))
+        await until(lambda: "b" in shelf.models)
+        await turn()
+        assert phases[0] == ("unloading", "a is unloaded to make room")
+        assert [phase for phase, _ in phases[-2:]] == ["loading", "ready"]
+        await host.close()
+
 
 class TestMemory:
     """A budget in bytes."""

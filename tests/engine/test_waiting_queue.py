@@ -309,3 +309,12 @@ def test_waiting_is_bounded(events):
             serve()
     while len(line):
         serve()
+
+
+def test_places():
+    """The place of each in order of service; None for what does not wait."""
+    line = line_of(waiting(0), waiting(1), waiting(2, client="b"), waiting(3, priority=-1))
+    sequences = {sequence.number: sequence for sequence in line}
+    assert [line.place(sequences[number]) for number in (3, 0, 2, 1)] == [1, 2, 3, 4]
+    line.serve(sequences[3])
+    assert [line.place(sequences[number]) for number in (3, 0)] == [None, 1]

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 import socket
 import sys
@@ -10,8 +11,11 @@ import pytest
 from websockets.asyncio.server import serve
 
 from lmtool.errors import ConnectError, RemoteProtocolError, TimeLimitError, UsageError
+from lmtool.interfaces import QueuePlace, place_of
 from lmtool.lmtp.client import LmtpClient
+from lmtool.lmtp.messages import SystemMessage
 from lmtool.model_entry import ModelEntry
+from lmtool.resuming import ResumeOptions, Resuming
 from lmtool.streams import stream
 from lmtool.types import (
     ChatMessage,
@@ -250,6 +254,24 @@ class TestInfo:
             await outputs(client, GenerateRequest(0, (1,)))
         assert [progress.phase for progress in told] == ["loading", "ready", "loading", "ready"]
 
+    async def test_what_holds_a_stream_up(self):
+        """Whoever wants to know is told; the handle has the place, for who serves others with it."""
+
+        def answer(frame):
+            own = {"stream_id": json.loads(frame.partition(" ")[2])["stream_id"]}
+            if frame.startswith("MODEL_INFO"):
+                return [f"MSG {json.dumps([{**own, 'model_info': {'lmtp': 1}}])}"]
+            said = [{"kind": "queued", "message": "place 2", "place": 2, "seconds": 1.5}, {"kind": "unheard of"}, 5]
+            return [f"MSG {json.dumps([{**own, 'system': one} for one in said])}"]
+
+        told = []
+        async with peer(answer) as (url, received), LmtpClient(url, on_system=told.append, extended=True) as client:
+            handle = client.submit(GenerateRequest(0, (1,)), lambda _outputs: None)
+            await until(lambda: told)
+            assert told == [SystemMessage("queued", "place 2", 2, 1.5)]
+            assert place_of(handle) == QueuePlace(2, 1.5)
+            assert json.loads(received[0].partition(" ")[2])["progress"] is True
+
 
 class TestFrames:
     async def test_on_frame(self):
@@ -469,6 +491,27 @@ class TestPlainServers:
             (refused,) = await outputs(client, GenerateRequest(0, (1,)))
             assert "needs the name of a model" in refused.error
 
+    async def test_an_offer_is_left_out_in_time(self, monkeypatch):
+        """A request that only offers to be resumable does not wait long for a server that says nothing of itself."""
+        monkeypatch.setattr("lmtool.lmtp.client_connection.OFFER_SECONDS", 0.02)
+        monkeypatch.setattr("lmtool.lmtp.client_connection.SILENCE", 2 * PATIENCE)
+        silent = peer(lambda frame: [] if "INFO" in frame else [self.TOKEN])
+        async with silent as (url, received), LmtpClient(url) as client:
+            (output,) = await outputs(client, GenerateRequest(0, (1,), model="m", resumable=True))
+            assert output.token == 7
+        assert set(json.loads(received[-1].partition(" ")[2])) == {"model", "stream_id", "prompt"}
+
+    async def test_its_loss_is_an_error_at_once(self):
+        """Nothing goes on with its streams, begun or not, and it is not asked again: as without `Resuming`."""
+        for brings in ([], [self.TOKEN.replace('"finish_reason": "length"', '"finish_reason": null')]):
+            repeated = []
+            cut = peer(lambda frame, brings=brings: self.lmql(frame) if "INFO" in frame else [*brings, None])
+            async with cut as (url, received), LmtpClient(url) as client:
+                model = Resuming(client, ResumeOptions(4), repeated.append, lambda client=client: client.extended)
+                *_, last = await outputs(model, GenerateRequest(0, (1,), model="m"))
+                assert last.error_code == "connection"
+            assert (repeated, sum("GENERATE" in frame for frame in received)) == ([], 1)
+
     @pytest.mark.parametrize("answers", [[], ['MSG [{"stream_id": 1, "model_info": "<unavailable>"}]']])
     async def test_one_that_tells_nothing(self, answers, monkeypatch):
         """LMQL's `random` says `<unavailable>` for ever, others nothing at all: a name and a tokenizer are enough."""
@@ -539,3 +582,57 @@ class TestModels:
             answer = f'MSG [{{"stream_id": 1, "model_info": {told}}}]'
             async with peer(lambda _frame, answer=answer: [answer]) as (url, _), LmtpClient(url) as client:
                 assert await client.models("m") == [ModelEntry("m", phase=phase)]
+
+
+class TestGoingOn:
+    """`Resuming` over a client."""
+
+    @staticmethod
+    def resuming(client, repeated):
+        return Resuming(client, ResumeOptions(2, backoff=0.01), repeated.append, lambda: client.extended)
+
+    async def test_a_server_that_was_never_reached(self):
+        """Is an error at once, and no reason to try again."""
+        repeated, client = [], LmtpClient("ws://127.0.0.1:9/")
+        (last,) = await outputs(self.resuming(client, repeated), GenerateRequest(0, "Hi", text=True))
+        assert (last.error_code, repeated) == ("connection", [])
+        await client.close()
+
+    async def test_a_server_that_comes_back_silent(self):
+        """Is not taken for LMQL's: what it spoke is known from before, and the stream goes on without a question."""
+        generates = itertools.count(1)
+
+        def ours(frame):
+            own = {"stream_id": json.loads(frame.partition(" ")[2])["stream_id"]}
+            if frame.startswith("MODEL_INFO"):
+                return [f"MSG {json.dumps([{**own, 'model_info': {'model': 'm', 'lmtp': 1}}])}"]
+            last = next(generates) == 2
+            token = {**own, "token": 7, "logprob": -1.0, "finish_reason": "stop" if last else None, "seed": 5}
+            return [f"TOKEN {json.dumps([token])}", *([] if last else [None])]
+
+        repeated = []
+        async with peer(ours) as (url, received), LmtpClient(url) as client:
+            found = await outputs(self.resuming(client, repeated), GenerateRequest(0, (1,), model="m"))
+        assert (tokens(found), len(repeated)) == ([7, 7], 1)
+        assert [frame.partition(" ")[0] for frame in received] == ["MODEL_INFO", "GENERATE", "GENERATE"]
+        again = json.loads(received[2].partition(" ")[2])
+        assert (again["generated"], again["seed"]) == ([7], 5)
+
+    async def test_no_worker_is_up(self):
+        """What a balancer says before a stream's first token is tried again like a loss."""
+        busy = [True]
+
+        def balancer(frame):
+            own = {"stream_id": json.loads(frame.partition(" ")[2])["stream_id"]}
+            if frame.startswith("MODEL_INFO"):
+                return [f"MSG {json.dumps([{**own, 'model_info': {'model': 'm', 'lmtp': 1}}])}"]
+            if busy:
+                busy.pop()
+                error = {**own, "error": "every worker rests", "error_code": "overloaded", "retryable": True}
+                return [f"TOKEN {json.dumps([error])}"]
+            return [f"TOKEN {json.dumps([{**own, 'token': 7, 'logprob': -1.0, 'finish_reason': 'stop'}])}"]
+
+        repeated = []
+        async with peer(balancer) as (url, _), LmtpClient(url) as client:
+            (found,) = await outputs(self.resuming(client, repeated), GenerateRequest(0, (1,), model="m"))
+        assert (found.token, [reason.code for reason in repeated]) == (7, ["overloaded"])

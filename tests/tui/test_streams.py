@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmtool.providers.answer_reader import api_of
+from lmtool.trace.content import JsonText
+from lmtool.trace.events import Frame
 from lmtool.trace.stream_events import RequestStarted
 from lmtool.tui.columns import IN, FrameLog, TokenLog
 from lmtool.tui.request_summary import PROMPT_CHARACTERS, PROMPT_TOKENS, Digest, digest, parameters, stream_of
@@ -42,6 +44,33 @@ class TestStreams:
         stream = state.streams[0]
         told = [stream.phase(moment, state.tokens_at(moment)) for moment in (0.2, 0.5, 0.9, 1.0, 5.0)]
         assert told == ["waiting", "running", "running", phase, phase]
+
+    def test_what_holds_it_up(self) -> None:
+        """What the server said last, until a token comes; that it shuts down holds on."""
+
+        def said(time: float, **entry: object) -> Frame:
+            return Frame(time, "<", 1, JsonText("MSG", [{"stream_id": 1, **entry}], "py"))
+
+        load = {"model": "m", "total_bytes": 200, "done_bytes": 50, "message": ""}
+        state = fed(
+            generate(0.1),
+            said(0.2, progress={**load, "phase": "unloading"}),
+            said(0.3, progress={**load, "phase": "loading"}),
+            said(0.4, progress={**load, "phase": "ready"}),
+            said(0.5, system={"kind": "queued", "message": "", "place": 3}),
+            said(0.6, system={"kind": "queued", "message": "", "place": 1, "seconds": 4.2}),
+            tokens(0.7, token(1)),
+            said(0.8, system={"kind": "slow", "message": "", "seconds": 2.0}),
+            said(0.9, system=5),
+            said(1.0, stream_id=[7], system={"kind": "slow"}),
+            said(1.1, system={"kind": "draining", "message": "", "seconds": 30}),
+            tokens(1.2, token(2)),
+        )
+        stream = state.streams[0]
+        moments = [(0.15, -1.0), (0.25, -1.0), (0.35, -1.0), (0.45, -1.0), (0.55, -1.0), (0.65, -1.0)]
+        shown = [stream.held_up(moment, came) for moment, came in [*moments, (0.75, 0.7), (0.95, 0.7), (1.3, 1.2)]]
+        words = ["", "unloading", "loading 25%", "", "place 3", "place 1 4s", "", "slow 2s", "draining 30s"]
+        assert shown == words
 
     def test_only_the_first_ending_counts(self) -> None:
         """What comes after the first ending is not believed."""

@@ -90,7 +90,7 @@ class StreamsDocument(ViewDocument):
                 Run(lead, f"accent {row}", stream.index),
                 Run(f"{glyphs.dot} ", f"{color} {row}", stream.index),
                 Run(cells, row, stream.index),
-                Run(self._phase(stream, phase), f"{_STATE_STYLES.get(phase, '')} {row}", stream.index),
+                Run(self._phase(stream, phase, count), f"{_STATE_STYLES.get(phase, '')} {row}", stream.index),
             ],
             columns,
         )
@@ -105,8 +105,12 @@ class StreamsDocument(ViewDocument):
             self._timings[stream.index] = view.time, timing
         return timing
 
-    def _phase(self, stream: Stream, phase: Phase) -> str:
-        glyphs = self._glyphs
+    def _phase(self, stream: Stream, phase: Phase, count: int) -> str:
+        glyphs, state = self._glyphs, self._view.state
+        if phase in ("running", "waiting"):
+            came = state.frames.times[state.tokens.frames[stream.rows[count - 1]]] if count else -1.0
+            if held := stream.held_up(self._view.time, came):
+                return f"{glyphs.waiting} {visible(held)}"
         sign = {"running": glyphs.running, "waiting": glyphs.waiting, "error": glyphs.error, "unfinished": glyphs.cut}
         word = visible(stream.error) if phase == "error" and stream.error else {"running": "run"}.get(phase, phase)
         return f"{sign.get(phase, glyphs.stop)} {word}"
