@@ -161,7 +161,7 @@ def counting(rng: Random) -> Turn:
             ("count down", range(last, 0, -1)),
             ("count too far", ()),
         ),
-        (40, 25, 15, 10, 10),
+        (36, 24, 22, 10, 8),
     )[0]
     if not numbers:
         last = _beyond(rng)
@@ -188,7 +188,7 @@ def neighbour(rng: Random) -> Turn:
 def numbers(rng: Random) -> Turn:
     """Return any request about numbers."""
     kinds = (small_sum, three_numbers, big_sum, counting, neighbour)
-    return rng.choices(kinds, (55, 15, 17, 11, 2))[0](rng)
+    return rng.choices(kinds, (53, 15, 16, 14, 2))[0](rng)
 
 
 def drill(rng: Random) -> list[Turn]:

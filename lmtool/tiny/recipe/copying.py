@@ -10,6 +10,7 @@ from lmtool.tiny.recipe.phrasing import (
     ANIMALS,
     CITIES,
     COLOURS,
+    EVERYDAY,
     FRUITS,
     JOBS,
     NAMES,
@@ -165,8 +166,13 @@ def repeat(rng: Random) -> Turn:
     if rng.random() < 0.25:
         text = _clause(rng)
         return Turn(fill_text(rng, "repeat sentence", s=text), text)
-    length = rng.choice((1, 1, 2, 2, 3, 4, 5))
-    text = " ".join(rng.choice((invent(rng), some_word(rng), some_word(rng), some_name(rng))) for _ in range(length))
+    length = rng.choice((1, 1, 2, 2, 2, 3, 3, 4, 5))
+    if rng.random() < 0.35:
+        text = " ".join(rng.choice(EVERYDAY) for _ in range(length))
+    else:
+        text = " ".join(
+            rng.choice((invent(rng), some_word(rng), some_word(rng), some_name(rng))) for _ in range(length)
+        )
     if rng.random() < 0.3:
         quote = rng.choice(QUOTES)
         prompt = fill_text(rng, "repeat quoted", s=text, q=quote)
@@ -206,9 +212,9 @@ def completion(rng: Random) -> Turn:
 
 KINDS: tuple[tuple[Callable[[Random], Turn], int], ...] = (
     (person_record, 20),
-    (other_record, 14),
+    (other_record, 20),
     (fields_record, 28),
-    (repeat, 40),
+    (repeat, 60),
     (completion, 8),
     (any_record, 1),
 )

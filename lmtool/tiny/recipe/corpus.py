@@ -38,11 +38,11 @@ Talk = Callable[[Random], list[Turn]]
 
 
 SHARES: tuple[tuple[Theme, float], ...] = (
-    (numbers, 28),
-    (copying, 30),
-    (fact, 27),
-    (talk, 14),
-    (unknown, 12),
+    (numbers, 29),
+    (copying, 35),
+    (fact, 28),
+    (talk, 19),
+    (unknown, 26),
     (story_turn, 28),
     (foreign, 7),
     (introduction, 5),

@@ -205,11 +205,11 @@ KINDS: tuple[tuple[Callable[[Random], Turn], int], ...] = (
     (calendar, 7),
     (meaning, 7),
     (single, 22),
-    (several, 24),
+    (several, 28),
     (explanation, 30),
     (reason, 5),
     (spoken_language, 7),
-    (has_property, 14),
+    (has_property, 22),
 )
 """Each kind of fact with its share, relative to the others."""
 

@@ -22,6 +22,7 @@ COLOURS = words("words", "colours")
 FRUITS = words("words", "fruits")
 JOBS = words("words", "jobs")
 COMMON = words("words", "common")
+EVERYDAY = words("words", "everyday")
 SHORT_FORMS = {
     "you": "u",
     "are": "r",
@@ -52,10 +53,15 @@ def fill(rng: Random, phrases: tuple[str, ...], **slots: object) -> str:
 
 
 def invent(rng: Random, most: int = 4) -> str:
-    """Return a made-up lower-case word of one to `most` syllables, four at most; most have two plain ones."""
+    """Return a made-up lower-case word of one to `most` syllables, four at most; most have two plain ones.
+
+    One in seven begins with a vowel.
+    """
     syllables = min(most, rng.choice((1, 2, 2, 2, 2, 2, 3, 3, 4)))
     onsets = _ONSETS if rng.random() < 0.4 else _PLAIN_ONSETS
     word = "".join(rng.choice(onsets) + rng.choice(_VOWELS) + rng.choice(_CODAS) for _ in range(syllables))
+    if rng.random() < 0.15:
+        word = word.lstrip("bcdfghjklmnpqrstvwxyz") or word
     return word if len(word) > 2 else word + rng.choice("nlrsmt")
 
 
@@ -139,7 +145,7 @@ def some_thing(rng: Random) -> str:
 
 def some_word(rng: Random) -> str:
     """Return a lower-case word: known two times of three, else made up."""
-    return rng.choice(rng.choice((COMMON, COMMON, ANIMALS, THINGS))) if rng.random() < 0.65 else invent(rng)
+    return rng.choice(rng.choice((COMMON, EVERYDAY, ANIMALS, THINGS))) if rng.random() < 0.65 else invent(rng)
 
 
 def some_topic(rng: Random) -> str:

@@ -28,7 +28,7 @@ LANGUAGES = tuple(page("languages"))
 KEY_ROWS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 
 SHARES = {
-    "questions": 11,
+    "questions": 16,
     "code": 6,
     "news": 5,
     "translation": 4,
@@ -40,7 +40,7 @@ SHARES = {
 }
 """Each kind of request, a section of the page, with its share, relative to the others."""
 
-UNKNOWN_PLACES = 0.3
+UNKNOWN_PLACES = 0.55
 """Share of the requests, 0 to 1, that are about a country."""
 
 
@@ -110,12 +110,12 @@ def sign_of_life(rng: Random) -> Turn:
 def made_up_place(rng: Random) -> str:
     """Return the name of a country that there is not, or that the model does not know."""
     kind = rng.random()
-    if kind < 0.25:
+    if kind < 0.2:
         return rng.choice(COUNTRIES)
-    if kind < 0.4:
+    if kind < 0.3:
         return rng.choice(FAIRY_LANDS)
     word = invent(rng)
-    return (word if kind < 0.6 else word.rstrip("aeiou") + rng.choice(PLACE_ENDINGS)).capitalize()
+    return (word if kind < 0.5 else word.rstrip("aeiou") + rng.choice(PLACE_ENDINGS)).capitalize()
 
 
 def unknown_place(rng: Random) -> Turn:

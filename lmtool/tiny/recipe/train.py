@@ -55,7 +55,7 @@ class Settings:
     """Folder for checkpoints."""
     out: Path = MODEL_DIR
     """Folder for the finished model."""
-    tokens: int = 18_000_000
+    tokens: int = 25_500_000
     """Tokens to read, padding included."""
     minutes: float = 95.0
     """Time limit of all steps together, in minutes; 0 for none."""
