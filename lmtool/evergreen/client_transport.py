@@ -134,8 +134,8 @@ class _SocketTransport:
 async def dial_grpc(address: str, authorization: str | None = None, *, tls: bool = False) -> ClientTransport:
     """Connect to `HOST:PORT` by gRPC. Raises `ResourceError` without the package, or `ConnectError`.
 
-    tls: the server's certificate is checked against those in the file that SSL_CERT_FILE or gRPC's own variable,
-    GRPC_DEFAULT_SSL_ROOTS_FILE_PATH, names, or else against the roots that come with gRPC.
+    tls: the server's certificate is checked against those in the file that gRPC's own variable,
+    GRPC_DEFAULT_SSL_ROOTS_FILE_PATH, or else SSL_CERT_FILE names, or against the roots that come with gRPC.
     """
     try:
         import grpc
@@ -153,9 +153,12 @@ async def dial_grpc(address: str, authorization: str | None = None, *, tls: bool
 
 
 def _roots() -> bytes | None:
-    """The certificates that SSL_CERT_FILE names; None for those that gRPC finds itself. Raises `FileError`."""
+    """The certificates that SSL_CERT_FILE names; None for those that gRPC finds itself. Raises `FileError`.
+
+    gRPC's own variable is the narrower one, so it comes first.
+    """
     path = os.environ.get("SSL_CERT_FILE")
-    if not path:
+    if not path or os.environ.get("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"):
         return None
     try:
         return Path(path).read_bytes()
