@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from lmtool.seam import Seam
 
 StreamId: TypeAlias = Hashable
 """Names a stream within its sink. Chosen by whoever submits the request; opaque to everyone else."""
@@ -311,6 +314,8 @@ class TokenOutput:
     """`LmtoolError.retry_after` of `error`, in seconds."""
     attempts: str = ""
     """On the last event of a pool's stream: every member called for it, as `main timeout 1200ms, backup ok 86ms`."""
+    seam: Seam | None = None
+    """On the first event behind a seam, of a pool's stream."""
 
     @property
     def last(self) -> bool:

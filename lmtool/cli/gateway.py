@@ -90,7 +90,7 @@ async def gateway(
     pools = GatewayConfig((LOCAL_POOL,)) if config is None else load(config)
     if check:
         for pool in pools.pools:
-            common.output().line(f"{pool.id}  {pool.strategy}  {', '.join(member.id for member in pool.members)}")
+            common.output().line(pool.summary)
         return
     http.check()
     listen = ListenConfig(host or pools.host or "127.0.0.1", _first(port, pools.port, DEFAULT_PORT), unix)

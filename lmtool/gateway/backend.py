@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from lmtool.gateway.pool_request import PoolRequest
+    from lmtool.gateway.token_stream import TokenStream
     from lmtool.providers.answer_events import AnswerEvent
     from lmtool.routing.outcomes import Outcome
 
@@ -32,6 +33,10 @@ class Reply:
     """What it calls the answer, by the unified API's names."""
     model: str | None = None
     """The model that answered, as it names it."""
+    stream: TokenStream | None = None
+    """Of one of our models, for a member with the same fingerprint to go on with; to be closed."""
+    must_resume: bool = False
+    """Whether part of the answer was given out, so that it cannot begin anew."""
 
 
 class Backend(Protocol):
@@ -40,11 +45,16 @@ class Backend(Protocol):
     def lacks(self, request: PoolRequest) -> Sequence[str]:
         """What of the request it cannot do, by name; empty where it can do all of it."""
 
+    resumes: bool
+    """Whether it can go on with the stream of another member, token for token."""
+
     def answer(self, request: PoolRequest, reply: Reply) -> AsyncGenerator[list[AnswerEvent], None]:
         """The events of the answer, those that arrive together as one list; never an `AnswerFailed`.
 
-        Closing the generator ends the call at the provider. Fills `reply`. Raises `CallFailedError`, also for an
-        answer that is empty or does not end, and `RequestError` for what it cannot express.
+        With `request.prefill` those of the rest of an answer, which may be empty. With `reply.stream` those of the rest
+        of that stream, where this member can bring it. Closing the generator ends the call at the provider. Fills
+        `reply`. Raises `CallFailedError`, also for an answer that is empty or does not end, and `RequestError` for
+        what it cannot express.
         """
 
     async def close(self) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.websockets import WebSocketDisconnect
 
 from lmtool.errors import LmtoolError
+from lmtool.gateway.pool_answer import begin_answer
 from lmtool.gateway.unified_replies import Reply, error_body
 from lmtool.gateway.unified_requests import read
 from lmtool.http_api.decoding import refuse
@@ -81,7 +82,7 @@ class ChatSocket:
                 refuse("message", f"the message has more than {MAX_BYTES} bytes")
             request, asked = read(data, pool.config)
             number = self._free_id(request.id)
-            reply = Reply(pool.answer(replace(asked, chat=replace(asked.chat, stream=True))), number)
+            reply = Reply(begin_answer(pool, replace(asked, chat=replace(asked.chat, stream=True))), number)
         except (ApiError, LmtoolError) as error:
             await self._send(request or _head(data), {"error": error_body(error) | {"finish_reason": "error"}})
             return
@@ -102,12 +103,12 @@ class ChatSocket:
 
     async def _stream(self, request: UnifiedRequest, reply: Reply) -> None:
         try:
+            reply.attempts_told = -1  # here is no header for them
             async with aclosing(reply.answer.events()) as events:
                 async for some in events:
                     for piece in reply.pieces(some):
                         await self._send(request, {"chunk": _chunk(piece)})
-            attempts = [asdict(attempt) for attempt in reply.answer.attempts]  # in HTTP a header has them
-            await self._send(request, {"chunk": _chunk(reply.end()) | {"attempts": attempts}})
+            await self._send(request, {"chunk": _chunk(reply.end())})
         except (ApiError, LmtoolError) as error:
             await self._send(request, {"error": error_body(error) | {"finish_reason": "error"}})
 

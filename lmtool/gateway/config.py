@@ -104,6 +104,12 @@ class MemberConfig:
     """Parameters by unified name, where a request has none."""
 
 
+def takes_prefill(member: MemberConfig) -> bool:
+    """Whether a member goes on with an answer that has begun, as far as its configuration tells."""
+    target = member.target
+    return not isinstance(target, HttpTarget) or target.provider.prefill_style(target.settings) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
     """A cache of whole answers to equal requests."""
@@ -129,6 +135,15 @@ class PoolConfig:
     overridable: frozenset[str] = frozenset()
     """Parameters, by unified name, that requests to the unified API may set."""
     cache: CacheConfig | None = None
+    continue_by: Literal["prefill"] | None = None
+    """How a member goes on with an answer of another one that broke off; None: it does not."""
+
+    @property
+    def summary(self) -> str:
+        """The pool in a line."""
+        line = f"{self.id}  {self.strategy}  {', '.join(member.id for member in self.members)}"
+        able = ", ".join(member.id for member in self.members if takes_prefill(member))
+        return line if self.continue_by is None else f"{line}  continue: {self.continue_by} by {able}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,12 @@ from lmtool.gateway.config import (
     LmtpTarget,
     LocalTarget,
     PoolConfig,
+    takes_prefill,
 )
 from lmtool.gateway.member_reader import GLIDE_MODELS, read_id, read_member
 from lmtool.gateway.yaml_reader import Faults, Section, compose
 from lmtool.providers.chat_request import UNIFIED_PARAMETERS, unified_name
+from lmtool.providers.prefill import PREFILL_STYLES
 from lmtool.routing.passes import RetryPolicy
 from lmtool.routing.strategies import STRATEGIES
 
@@ -112,6 +114,7 @@ def _pool(section: Section, default_models: Mapping[str, str]) -> tuple[PoolConf
     strategy = section.choice("strategy", STRATEGIES, "priority")
     retry, cache = section.section("retry"), section.section("cache")
     overridable = _overridable(section)
+    continue_by = section.choice("continue", ("prefill",), "")
     models = section.sections("models") or []
     members = [member for model in models if (member := read_member(model, default_models)) is not None]
     section.close()
@@ -129,6 +132,12 @@ def _pool(section: Section, default_models: Mapping[str, str]) -> tuple[PoolConf
         section.fault(
             "strategy least_loaded counts streams of models of one's own; expected models lmtp and local", "strategy"
         )
+    if continue_by and active and not any(map(takes_prefill, active)):
+        section.fault(
+            "continue: prefill needs a model that takes the beginning of its answer: anthropic, ollama, lmtp, local, "
+            f"litellm, or openai with a base_url and prefill: {', '.join(PREFILL_STYLES)}",
+            "continue",
+        )
     config = PoolConfig(
         name,
         active,
@@ -136,6 +145,7 @@ def _pool(section: Section, default_models: Mapping[str, str]) -> tuple[PoolConf
         RetryPolicy() if retry is None else _retry(retry),
         overridable,
         None if cache is None else _cache(cache),
+        "prefill" if continue_by else None,
     )
     return (config, enabled)
 

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lmtool.errors import ContextOverflowError, LmtoolError, OverloadedError, RequestError, ServerError
+from lmtool.http_api import errors
+from lmtool.http_api.errors import ApiError
+from lmtool.providers.outcomes import CONTEXT_TOO_LONG, NO_CONNECTION, TIMEOUT
+from lmtool.routing.outcomes import OVERLOADED, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,6 +18,14 @@ if TYPE_CHECKING:
     from lmtool.routing.passes import GiveUp
 
 
+_OUTCOMES = {
+    "context_length_exceeded": CONTEXT_TOO_LONG,
+    "overloaded": OVERLOADED,
+    "access_denied": Outcome("key_refused", "key refused"),
+    "connection": NO_CONNECTION,
+    "timeout": TIMEOUT,
+}
+"""Of calls of our own models by the code of the error; others by the status."""
 MAX_OUTCOMES = 8
 """Members whose outcome an error's sentence has; its attempts have all."""
 
@@ -64,10 +76,14 @@ class PoolBrokenError(PoolFailedError, ServerError):
     name, status = "answer_broken", 502
 
 
-def broken(model: str, reason: str, pieces: int) -> PoolBrokenError:
-    """The error of an answer that broke off. pieces: of text or of calls that were sent before."""
+def broken(model: str, reason: str, pieces: int, why: str = "") -> PoolBrokenError:
+    """The error of an answer that broke off.
+
+    pieces: of text or of calls that were sent before. why: nobody goes on with it, where somebody might have.
+    """
+    rest = f", and nobody goes on with it: {why}" if why else ""
     return PoolBrokenError(
-        f"the answer of {model} broke off ({reason}) after {pieces} piece{'s' * (pieces != 1)}",
+        f"the answer of {model} broke off ({reason}) after {pieces} piece{'s' * (pieces != 1)}{rest}",
         "what was sent stays incomplete; send the request again",
     )
 
@@ -77,6 +93,18 @@ def gave_up(pool: str, step: GiveUp, attempts: Sequence[Attempt], *, context: bo
     error = _gave_up(pool, step, _outcomes(attempts), context=context)
     error.attempts = attempts
     return error
+
+
+def outcome_of_error(error: ApiError | LmtoolError) -> Outcome:
+    """How a call of one of our own models failed, in our words."""
+    found = error if isinstance(error, ApiError) else errors.from_error(error)
+    code = error.code if isinstance(error, LmtoolError) else found.code
+    known = _OUTCOMES.get(found.code or "") or _OUTCOMES.get(code or "")
+    if known is not None:
+        return known
+    if found.status < 500:
+        return Outcome("refused", f"refused ({found.code or found.status})")
+    return Outcome("fault", f"status {found.status}")
 
 
 def _outcomes(attempts: Sequence[Attempt]) -> str:

@@ -16,6 +16,7 @@ from lmtool.gateway.pool_request import response_format
 from lmtool.providers.answer_events import AnswerFailed, TextDelta, ToolCallDelta
 from lmtool.providers.chat_answer import ChatAnswer
 from lmtool.providers.outcomes import (
+    EMPTY,
     FIRST_TOKEN_TIMEOUT,
     INCOMPLETE,
     MALFORMED,
@@ -27,7 +28,9 @@ from lmtool.providers.outcomes import (
     outcome_of_failure,
     outcome_of_status,
 )
+from lmtool.providers.prefill import RestOfAnswer
 from lmtool.providers.provider import Provider
+from lmtool.routing.outcomes import OK
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -88,6 +91,8 @@ async def _open_session() -> aiohttp.ClientSession:
 class HttpBackend:
     """A member behind one of `providers`."""
 
+    resumes = False
+
     def __init__(self, config: MemberConfig, target: HttpTarget, client: HttpClient) -> None:
         self._config = config
         self._target = target
@@ -101,6 +106,8 @@ class HttpBackend:
         lacking += self._provider.missing_features(chat)
         if request.constraint is not None and chat.response_format is None:
             lacking.append(f"constraints of kind {request.constraint.kind}")
+        if chat.prefill and self._provider.prefill_style(self._target.settings) is None:
+            lacking.append("prefill")
         return lacking
 
     def _chat(self, request: PoolRequest) -> ChatRequest:
@@ -116,9 +123,13 @@ class HttpBackend:
         """See `Backend.answer`."""
         chat = self._chat(request)
         call = _Call(self._config, self._target, chat.stream, reply, self._client.tap)
+        call.is_rest = bool(chat.prefill)
+        repeats = self._provider.prefill_style(self._target.settings) == "prefix"
+        rest = RestOfAnswer(chat.prefill, trimmed=self._provider.trims_prefill, repeats=repeats)
         async with self._response(partial(Provider.request, chat=chat), call) as response:
             async for events in call.read(response):
-                yield events
+                if some := rest.events(events) if chat.prefill else events:
+                    yield some
 
     @property
     def provider(self) -> Provider:
@@ -204,6 +215,8 @@ class _Call:
         self._filter = SecretFilter(())
         self.complete = False
         """Whether the answer has come to its end."""
+        self.is_rest = False
+        """Whether the rest of an answer is requested, which may be nothing."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -270,6 +283,8 @@ class _Call:
         self.complete = True
         collected += self._check(reader, reader.end())
         outcome = outcome_of_answer(reader, self._answer)
+        if outcome is EMPTY and self.is_rest and self._answer.finished:
+            outcome = OK
         if outcome.kind != "ok":
             raise CallFailedError(outcome)
         if collected:

@@ -7,6 +7,7 @@ import importlib
 import os
 import time
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lmtool.access.secret import Secret
@@ -16,6 +17,8 @@ from lmtool.providers import openai_completions
 from lmtool.providers.chat_answer import ChatAnswer
 from lmtool.providers.chat_request import UNIFIED_PARAMETERS
 from lmtool.providers.outcomes import EMPTY, FIRST_TOKEN_TIMEOUT, INCOMPLETE, RESET, TIMEOUT, outcome_of_status
+from lmtool.providers.prefill import RestOfAnswer, mark_prefill, with_prefill
+from lmtool.routing.outcomes import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -23,7 +26,6 @@ if TYPE_CHECKING:
     from lmtool.gateway.config import LitellmTarget, MemberConfig
     from lmtool.gateway.pool_request import PoolRequest
     from lmtool.providers.answer_events import AnswerEvent
-    from lmtool.routing.outcomes import Outcome
 
 
 _ENVIRONMENT = {
@@ -37,6 +39,8 @@ _ENVIRONMENT = {
 
 class LitellmBackend:
     """A member behind litellm, which is imported by the first call; retries and fallbacks of its own are off."""
+
+    resumes = False
 
     def __init__(self, config: MemberConfig, target: LitellmTarget) -> None:
         self._config = config
@@ -54,14 +58,19 @@ class LitellmBackend:
     async def answer(self, request: PoolRequest, reply: Reply) -> AsyncGenerator[list[AnswerEvent], None]:
         """See `Backend.answer`."""
         litellm, answer = await asyncio.to_thread(import_litellm), ChatAnswer()
+        prefill = "" if request.prefill is None else request.prefill.text
+        if prefill and not self._takes_prefill(litellm):
+            raise CallFailedError(Outcome("refused", "has no prefill"))
+        rest = RestOfAnswer(prefill, trimmed=True, repeats=True)
         async with aclosing(self._parts(litellm, request)) as parts:
             async for value in parts:
                 events = list(openai_completions.read(value))
                 answer.add(events)
                 reply.ids = reply.ids or {"id": str(value.get("id"))}  # some of its streams have one for each part
                 reply.model = value.get("model")
-                yield events
-        if not answer.finished or answer.empty:
+                if some := rest.events(events) if prefill else events:
+                    yield some
+        if not answer.finished or (answer.empty and not prefill):
             raise CallFailedError(EMPTY if answer.empty else INCOMPLETE)
 
     async def _parts(self, litellm: Any, request: PoolRequest) -> AsyncGenerator[dict[str, Any], None]:  # noqa: ANN401 # as `import_litellm`
@@ -92,10 +101,20 @@ class LitellmBackend:
             if stream and got is not None:
                 await got.aclose()
 
+    def _takes_prefill(self, litellm: Any) -> bool:  # noqa: ANN401  # as `import_litellm`
+        """Whether it knows that the model goes on with an answer that has begun."""
+        try:
+            return litellm.get_model_info(self._config.model).get("supports_assistant_prefill") is True
+        except Exception:  # noqa: BLE001  # what it raises for a model that its price list lacks, has no class of its own
+            return False
+
     def _arguments(self, request: PoolRequest) -> dict[str, Any]:
         chat = request.of(self._config)
+        chat = replace(chat, messages=with_prefill(chat.messages, chat.prefill, trimmed=True))
         parameters = {UNIFIED_PARAMETERS.get(name, name): value for name, value in chat.parameters.items()}
         body = openai_completions.write_chat(chat, self._config.model or "", parameters)
+        if chat.prefill:
+            body = mark_prefill(body, "prefix")
         if request.constraint is not None:
             body["response_format"] = response_format(request.constraint)
         own = self._target.arguments

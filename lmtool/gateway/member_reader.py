@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 import yaml
@@ -24,6 +24,7 @@ from lmtool.gateway.config import (
 from lmtool.gateway.yaml_reader import Section, nearest, rate_of
 from lmtool.providers.chat_request import UNIFIED_PARAMETERS, unified_name
 from lmtool.providers.http_request import Settings
+from lmtool.providers.prefill import PREFILL_STYLES
 from lmtool.providers.registry import PROVIDERS, provider_for
 from lmtool.routing.health import ErrorBudget
 from lmtool.routing.strategies import LatencyPolicy
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lmtool.gateway.config import Target
+    from lmtool.providers.prefill import PrefillStyle
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _OWN_KINDS = ("local", "lmtp", "litellm", "bedrock")
@@ -219,6 +221,7 @@ def _http(kind: str, own: Section, default_model: str | None) -> _Model | None:
         api_version=own.text("api_version"),
         headers=headers,
         extra_body=own.value("extra_body") or {},
+        prefill=_prefill(own, kind),
     )
     model, values = own.text("model") or default_model, own.value("default_params") or {}
     own.close()
@@ -239,6 +242,15 @@ def _http(kind: str, own: Section, default_model: str | None) -> _Model | None:
         except LmtoolError as error:
             own.fault(f"{own.place('default_params')}: {error.sentence}", "default_params")
     return _Model(HttpTarget(provider, settings, key), model, defaults)
+
+
+def _prefill(own: Section, kind: str) -> PrefillStyle | Literal["none"] | None:
+    """How the API goes on with an answer that has begun, where the configuration says so."""
+    if kind == "cohere" and "prefill" in own:
+        own.fault(f"{own.path}: cohere has no prefill; leave it out", "prefill")
+    styles = PREFILL_STYLES if kind in ("openai", "azureopenai") else ("last_message",)
+    chosen = own.choice("prefill", ("none", *styles), "")
+    return None if not chosen else next((style for style in PREFILL_STYLES if style == chosen), "none")
 
 
 def _base_url(own: Section) -> str | None:

@@ -3,47 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lmtool.errors import LmtoolError
 from lmtool.gateway.backend import CallFailedError, Reply
-from lmtool.http_api import errors
+from lmtool.gateway.failures import outcome_of_error
+from lmtool.gateway.token_stream import MemberLostError, TokenStream
 from lmtool.http_api.errors import ApiError
-from lmtool.http_api.generation import Generation
 from lmtool.http_api.models import ApiConfig, Models
 from lmtool.http_api.openai import requests
 from lmtool.http_api.openai.replies import chat_logprobs
 from lmtool.providers.answer_events import ChoiceFinished, ChunkToken, TextDelta, TokenUsage, ToolCallDelta, piece_of
 from lmtool.providers.chat_request import UNIFIED_PARAMETERS
 from lmtool.providers.openai_completions import write_chat
-from lmtool.providers.outcomes import CONTEXT_TOO_LONG, NO_CONNECTION, TIMEOUT
-from lmtool.routing.outcomes import OVERLOADED, Outcome
+from lmtool.providers.outcomes import TIMEOUT
+from lmtool.routing.outcomes import Outcome
+from lmtool.types import ChatPrompt
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from lmtool.gateway.config import MemberConfig
     from lmtool.gateway.pool_request import PoolRequest
+    from lmtool.http_api.generation import Generation
     from lmtool.http_api.requests import Call
     from lmtool.interfaces import TokenModel
     from lmtool.lmtp.client import LmtpClient
     from lmtool.providers.answer_events import AnswerEvent
     from lmtool.types import TokenOutput
 
-_OUTCOMES = {
-    "context_length_exceeded": CONTEXT_TOO_LONG,
-    "overloaded": OVERLOADED,
-    "access_denied": Outcome("key_refused", "key refused"),
-    "connection": NO_CONNECTION,
-    "timeout": TIMEOUT,
-}
-"""By the code of the error; others by the status."""
+OTHER_FINGERPRINT = Outcome("refused", "has another fingerprint")
 
 
 class ModelBackend:
     """A member that is a `TokenModel`."""
+
+    resumes = True
 
     def __init__(self, config: MemberConfig, model: TokenModel, client: LmtpClient | None = None) -> None:
         """client: closed with this, where the model is a connection of its own."""
@@ -63,44 +59,64 @@ class ModelBackend:
 
     async def answer(self, request: PoolRequest, reply: Reply) -> AsyncGenerator[list[AnswerEvent], None]:
         """See `Backend.answer`."""
-        timeouts, loop = self._config.timeouts, asyncio.get_running_loop()
-        stream, began = request.chat.stream, loop.time()
-        first = timeouts.first_token if stream and timeouts.first_token is not None else timeouts.total
-        deadline, collected = began + min(first, timeouts.total), []
+        timeouts, began = self._config.timeouts, asyncio.get_running_loop().time()
+        whole = not request.chat.stream
+        first = timeouts.total if whole or timeouts.first_token is None else timeouts.first_token
+        deadline = began + min(first, timeouts.total)
+        lost = False
         try:
             async with asyncio.timeout_at(deadline):
-                generation = await self._started(request)
-            reply.model = generation.served.info.model
-            async with contextlib.aclosing(generation.steps()) as steps:
-                while True:
-                    async with asyncio.timeout_at(deadline):
-                        outputs = await anext(steps, None)
-                    if outputs is None:
-                        break
-                    deadline = began + timeouts.total
-                    events = [event for output in outputs for event in _events(generation, output)]
-                    if stream and events:
-                        yield events
-                    else:
-                        collected += events
-            yield [*collected, *_usage(generation)]
+                stream = await self._stream(request, reply)
+            while (outputs := await stream.take(deadline)) is not None:
+                deadline = began + timeouts.total
+                events = [event for output in outputs for event in _events(stream.generation, output)]
+                if events and not whole:
+                    yield events
+                else:
+                    stream.collected += events
+            yield [*stream.collected, *_usage(stream.generation)]
+        except MemberLostError as error:
+            lost = True
+            raise CallFailedError(error.outcome) from None
         except TimeoutError:
+            lost = True
+            if reply.stream is not None:
+                reply.stream.leave()
             raise CallFailedError(TIMEOUT) from None
         except (ApiError, LmtoolError) as error:
-            raise CallFailedError(_outcome(error)) from None
+            raise CallFailedError(outcome_of_error(error)) from None
+        finally:
+            if reply.stream is not None and not (lost and reply.stream.resumable):
+                await reply.stream.close()
+                reply.stream = None
 
-    async def _started(self, request: PoolRequest) -> Generation:
-        """The streams of the request, which nothing has been sent of yet."""
+    async def _stream(self, request: PoolRequest, reply: Reply) -> TokenStream:
+        """The stream of the answer: that of another member, where this one has the same fingerprint, or a new one.
+
+        Raises `CallFailedError` where it would have to be that one and cannot.
+        """
         served = await self._models.served(self._config.model)
-        generation = Generation(served, self._call(request))
-        await generation.start()
-        return generation
+        reply.model = served.info.model
+        stream = reply.stream
+        if stream is not None and stream.fingerprint == served.info.fingerprint:
+            stream.go_on(served, self._config.model)
+            return stream
+        if stream is not None:
+            if reply.must_resume:
+                raise CallFailedError(OTHER_FINGERPRINT)
+            await stream.close()
+        reply.stream = TokenStream(served, self._call(request))
+        await reply.stream.generation.start()
+        return reply.stream
 
     def _call(self, request: PoolRequest) -> Call:
         """The request as OpenAI's route would have it."""
         chat = replace(request.of(self._config), stream=False)
         spelled = {UNIFIED_PARAMETERS.get(name, name): value for name, value in chat.parameters.items()}
         call = requests.chat(write_chat(chat, self._config.model or "", spelled))
+        [prompt] = call.prompts
+        assert isinstance(prompt, ChatPrompt)
+        call = replace(call, prompts=(replace(prompt, prefill=chat.prefill),))
         if call.tools is not None and call.tools.forced:
             return replace(call, model=self._config.model)
         return replace(call, model=self._config.model, constraint=request.constraint)
@@ -140,15 +156,3 @@ def _tokens(generation: Generation, output: TokenOutput) -> tuple[ChunkToken, ..
 def _usage(generation: Generation) -> list[AnswerEvent]:
     usage = generation.usage()
     return [TokenUsage(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)]
-
-
-def _outcome(error: ApiError | LmtoolError) -> Outcome:
-    """How the call failed, in our words."""
-    found = error if isinstance(error, ApiError) else errors.from_error(error)
-    code = error.code if isinstance(error, LmtoolError) else found.code
-    known = _OUTCOMES.get(found.code or "") or _OUTCOMES.get(code or "")
-    if known is not None:
-        return known
-    if found.status < 500:
-        return Outcome("refused", f"refused ({found.code or found.status})")
-    return Outcome("fault", f"status {found.status}")

@@ -10,6 +10,7 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from lmtool.errors import RequestError
+from lmtool.gateway.pool_answer import begin_answer
 from lmtool.gateway.pool_fetch import Exchange, begin
 from lmtool.gateway.pool_request import PoolRequest
 from lmtool.gateway.recordings import read_recording
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from lmtool.gateway.pool import Pool, PoolAnswer
+    from lmtool.gateway.pool import Pool
+    from lmtool.gateway.pool_answer import PoolAnswer
     from lmtool.gateway.pool_fetch import PoolFetch
 
 MAX_TEXTS = 2048
@@ -165,7 +167,7 @@ async def multimodal(request: Request, pool: Pool) -> tuple[Response, PoolAnswer
     turns = [one.turn(f"message_history[{at}]") for at, one in enumerate(history)]
     chat = ChatRequest((*turns, asked.message.turn("message")))
     try:
-        answer = pool.answer(PoolRequest(chat))
+        answer = begin_answer(pool, PoolRequest(chat))
     except RequestError as error:
         raise ApiError(501, error.sentence, code="not_implemented") from None
     reply = Reply(answer)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from lmtool.gateway.backend import CallFailedError
 from lmtool.gateway.http_backend import HttpBackend
-from lmtool.gateway.pool import PoolAnswer
+from lmtool.gateway.pool_answer import PoolAnswer
 from lmtool.gateway.pool_request import PoolRequest
 from lmtool.http_api.errors import ApiError
 from lmtool.providers.answer_events import TokenUsage
@@ -64,7 +64,7 @@ class PoolFetch(PoolAnswer, Generic[T]):
         self.results.append(answer)
         yield [TokenUsage(self.exchange.prompt_tokens(answer), 0)]
 
-    def _record_latency(self, number: int, began: float) -> None:
+    def _record_latency(self, number: int, began: float, tokens: int | None) -> None:
         """Nothing: how long a chat takes for a token is another question."""
 
 

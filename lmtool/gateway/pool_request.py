@@ -22,6 +22,15 @@ _NEEDS_IDS = ("stop_token_ids", "min_tokens", "ignore_eos")
 
 
 @dataclass(frozen=True, slots=True)
+class Prefill:
+    """What a caller has got of an answer that broke off."""
+
+    text: str
+    tokens: int
+    """As far as they are known; no more than there were."""
+
+
+@dataclass(frozen=True, slots=True)
 class PoolRequest:
     """A conversation to continue, for whichever member is chosen."""
 
@@ -31,11 +40,19 @@ class PoolRequest:
     """What the text must match; passed on to members whose API has constraints."""
     overrides: Mapping[str, tuple[ChatMessage, ...]] = field(default_factory=dict)
     """Messages in place of the conversation's, by the id or the model of a member."""
+    prefill: Prefill | None = None
+    """The beginning of the answer, where a member is to go on with it."""
 
     def of(self, member: MemberConfig) -> ChatRequest:
         """The chat as this member gets it: its own messages, and its own values of parameters that are not set."""
         messages = self.overrides.get(member.id) or self.overrides.get(member.model or "") or self.chat.messages
-        return replace(self.chat, messages=messages, parameters={**member.defaults, **self.chat.parameters})
+        parameters = {**member.defaults, **self.chat.parameters}
+        if self.prefill is None:
+            return replace(self.chat, messages=messages, parameters=parameters)
+        limit = parameters.get("maxTokens")
+        if isinstance(limit, int):
+            parameters["maxTokens"] = max(1, limit - self.prefill.tokens)
+        return replace(self.chat, messages=messages, parameters=parameters, prefill=self.prefill.text)
 
 
 def from_stream(request: GenerateRequest | ScoreRequest) -> PoolRequest:

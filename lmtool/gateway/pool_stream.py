@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast, get_args
 
 from lmtool.errors import LmtoolError, ServerError
 from lmtool.gateway.failures import PoolFailedError
+from lmtool.gateway.pool_answer import begin_answer
 from lmtool.gateway.pool_request import from_stream
 from lmtool.gateway.unified_replies import attempts_header
 from lmtool.providers.answer_events import ChoiceFinished, TextDelta, ToolCallDelta
@@ -20,9 +21,11 @@ from lmtool.types import FinishReason, NamedToken, TokenOutput, ToolCallPart, Us
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lmtool.gateway.pool import Pool, PoolAnswer
+    from lmtool.gateway.pool import Pool
+    from lmtool.gateway.pool_answer import PoolAnswer
     from lmtool.interfaces import Sink
     from lmtool.providers.answer_events import AnswerEvent, ChunkToken, Piece
+    from lmtool.seam import Seam
     from lmtool.types import GenerateRequest, ScoreRequest, StreamId
 
 current_answers: ContextVar[list[PoolAnswer] | None] = ContextVar("current_answers", default=None)
@@ -73,24 +76,27 @@ class PoolStream:
 
     async def _stream(self, pool: Pool, request: GenerateRequest | ScoreRequest) -> TokenOutput:
         """Pass the outputs on; return the last one. Raises `LmtoolError`."""
-        answer = pool.answer(from_stream(request))
+        answer = begin_answer(pool, from_stream(request))
         noted = current_answers.get()
         if noted is not None:
             noted.append(answer)
-        outputs = Outputs(self._stream_id)
+        outputs = Outputs(self._stream_id, answer)
         async with aclosing(answer.events()) as events:
             async for some in events:
                 await self._running.wait()
                 if made := outputs.of(some):
                     self._sink(made)
-        return outputs.last(answer)
+        return outputs.last()
 
 
 class Outputs:
     """The outputs of one answer's first choice."""
 
-    def __init__(self, stream_id: StreamId) -> None:
+    def __init__(self, stream_id: StreamId, answer: PoolAnswer) -> None:
         self._stream_id = stream_id
+        self._answer = answer
+        self._seams = 0
+        """How many of the answer's were told."""
         self._calls: dict[int, int] = {}
         """Numbers of calls from 0 on, by those of the provider, which may number other parts among them."""
         self._finished = ChoiceFinished(0, "stop")
@@ -108,10 +114,16 @@ class Outputs:
                 outputs.append(TokenOutput(self._stream_id, text="", tool_calls=(part,)))
             elif isinstance(event, ChoiceFinished):
                 self._finished = event
-        return outputs
+        return [replace(outputs[0], seam=self._seam()), *outputs[1:]] if outputs else []
 
-    def last(self, answer: PoolAnswer) -> TokenOutput:
+    def _seam(self) -> Seam | None:
+        """Where another member went on, for the first output behind it."""
+        told, self._seams = self._seams, len(self._answer.seams)
+        return self._answer.seams[-1] if self._seams > told else None
+
+    def last(self) -> TokenOutput:
         """The output that ends the stream."""
+        answer = self._answer
         reason = "stop" if self._finished.reason == "tool_calls" else self._finished.reason
         usage = answer.usage
         counts = Usage(usage.prompt_tokens or 0, usage.completion_tokens or 0, usage.cached_tokens or 0)
@@ -122,6 +134,7 @@ class Outputs:
             usage=counts,
             stopped_by=self._finished.stop,
             attempts=attempts_header(answer.attempts),
+            seam=self._seam(),
         )
 
 

@@ -17,6 +17,7 @@ from lmtool.errors import LmtoolError
 from lmtool.gateway import other_apis
 from lmtool.gateway.chat_socket import ChatSocket
 from lmtool.gateway.failures import PoolFailedError
+from lmtool.gateway.pool_answer import begin_answer
 from lmtool.gateway.pool_stream import current_answers
 from lmtool.gateway.unified_replies import Reply, attempts_header, error_body
 from lmtool.gateway.unified_requests import read
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
     from starlette.websockets import WebSocket
 
     from lmtool.access.policy import Refusal
-    from lmtool.gateway.pool import Pool, PoolAnswer
+    from lmtool.gateway.pool import Pool
+    from lmtool.gateway.pool_answer import PoolAnswer
     from lmtool.gateway.pools import Pools
     from lmtool.http_api.http import Event
     from lmtool.interfaces import MetricFamily
@@ -120,7 +122,7 @@ class GatewayServer:
     async def _chat(self, request: Request) -> Response:
         pool = self._pools.need_pool(request.path_params["pool"])
         _, asked = read(await read_body(request), pool.config)
-        answer = pool.answer(asked)
+        answer = begin_answer(pool, asked)
         reply = Reply(answer)
         if asked.chat.stream:
             stream = await EventStream(_events(answer, reply), failed=error_body).start(request.receive)
@@ -161,6 +163,7 @@ async def _events(answer: PoolAnswer, reply: Reply) -> AsyncGenerator[list[Event
         async with aclosing(answer.events()) as events:
             async for some in events:
                 if pieces := list(reply.pieces(some)):
+                    reply.attempts_told = reply.attempts_told or len(answer.attempts)  # the head goes with the first
                     yield pieces
     except PoolFailedError as error:
         if answer.member is None:

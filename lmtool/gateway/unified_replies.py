@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from lmtool.errors import LmtoolError
     from lmtool.gateway.failures import Attempt
-    from lmtool.gateway.pool import PoolAnswer
+    from lmtool.gateway.pool_answer import PoolAnswer
     from lmtool.providers.answer_events import AnswerEvent
 
 _NAMES = {400: "invalid_request", 404: "not_found", 413: "payload_too_large", 501: "not_implemented", 503: "overloaded"}
@@ -37,6 +37,10 @@ class Reply:
     id: str = field(default_factory=lambda: f"chat_{uuid.uuid4().hex}")
     created_at: int = field(default_factory=lambda: int(time.time()))
     chat: ChatAnswer = field(default_factory=ChatAnswer)
+    attempts_told: int = 0
+    """How many calls a header has named; where there were more, the last piece names all."""
+    _seams: int = 0
+    """How many of the answer's were told."""
 
     def add(self, events: Sequence[AnswerEvent]) -> None:
         """Take more of the answer."""
@@ -78,6 +82,8 @@ class Reply:
         reason = next((one.finish_reason for one in self.chat.choices.values()), None)
         piece = self._piece(0, "", reason)
         piece["provider_response"]["token_count"] = self._token_count
+        if len(self.answer.attempts) > self.attempts_told:
+            piece["attempts"] = [asdict(attempt) for attempt in self.answer.attempts]
         return piece | self._cost
 
     def head(self) -> dict[str, Any]:
@@ -119,7 +125,13 @@ class Reply:
         return self.head() | {
             "provider_response": {"response_id": self._ids, "message": message, **place},
             "finish_reason": reason,
+            **self._seam(),
         }
+
+    def _seam(self) -> dict[str, Any]:
+        """Where another member went on, in the first piece behind it."""
+        told, self._seams = self._seams, len(self.answer.seams)
+        return {"seam": asdict(self.answer.seams[-1])} if self._seams > told else {}
 
 
 def error_body(error: ApiError | LmtoolError) -> dict[str, Any]:

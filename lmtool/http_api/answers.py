@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from lmtool.http_api.tools.deltas import Delta, Plain, Reader
 from lmtool.types import ToolCall, Usage
@@ -12,6 +12,7 @@ from lmtool.types import ToolCall, Usage
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from lmtool.seam import Seam
     from lmtool.types import TokenOutput
 
 
@@ -54,6 +55,13 @@ class Answer:
     usage: Usage | None = None
     warnings: tuple[str, ...] = ()
     stopped_by: str | int | None = None
+    new_seam: Seam | None = None
+    """Where another model of a pool went on, if the last output was the first one behind that."""
+
+    @property
+    def seam_field(self) -> dict[str, Any]:
+        """What the first piece behind a seam has beside its text; otherwise nothing."""
+        return {} if self.new_seam is None else {"seam": asdict(self.new_seam)}
 
     @property
     def finish_reason(self) -> str | None:
@@ -62,6 +70,7 @@ class Answer:
 
     def add(self, output: TokenOutput) -> list[Delta]:
         """Take one more output; return what it adds, which may have been held back before."""
+        self.new_seam = output.seam
         mark = "" if output.token is None else self.marks.get(output.token, "")
         text = mark + (output.text or "")
         deltas = [*self.reader.push(text)]

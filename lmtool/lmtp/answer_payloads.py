@@ -24,6 +24,7 @@ from lmtool.lmtp.messages import (
     SystemMessage,
     UnknownMessage,
 )
+from lmtool.seam import Seam  # noqa: TC001  # msgspec reads the annotation
 from lmtool.types import FinishReason, LoadProgress, NamedToken, TokenOutput, ToolCallPart, Usage
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def write_output(output: TokenOutput, *, extended: bool) -> bytes:
             output.warnings if extended and output.warnings else UNSET,
             UNSET if output.seed is None else output.seed,
             output.attempts or UNSET,
+            output.seam or UNSET,
         )
     )
 
@@ -80,6 +82,7 @@ class _WrittenEntry(msgspec.Struct, gc=False):
     warnings: tuple[str, ...] | UnsetType
     seed: int | UnsetType
     attempts: str | UnsetType
+    seam: Seam | UnsetType
 
 
 def _text_entry(stream_id: msgspec.Raw, output: TokenOutput) -> dict[str, object]:
@@ -102,6 +105,8 @@ def _text_entry(stream_id: msgspec.Raw, output: TokenOutput) -> dict[str, object
         ]
     if output.tool_calls:
         entry["tool_calls"] = output.tool_calls
+    if output.seam is not None:
+        entry["seam"] = output.seam
     return entry
 
 
@@ -201,6 +206,7 @@ class _Fields(_ErrorDetails, kw_only=True):
     tool_calls: tuple[ToolCallPart, ...] | None = None
     seed: int | None = None
     attempts: str = ""
+    seam: Seam | None = None
 
 
 class _Entry(_Fields, kw_only=True):
@@ -259,6 +265,7 @@ def _output(stream_id: str, entry: _Fields) -> TokenOutput:
         retryable=entry.retryable,
         retry_after=entry.seconds,
         attempts=entry.attempts,
+        seam=entry.seam,
     )
 
 

@@ -305,6 +305,7 @@ def _renamed(output: TokenOutput, stream_id: StreamId) -> TokenOutput:
         output.retryable,
         output.retry_after,
         output.attempts,
+        output.seam,
     )
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from lmtool.lmtp import json_text
 from lmtool.lmtp.json_text import JsonTextError
+from lmtool.seam import Seam  # noqa: TC001  # msgspec reads the annotation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,6 +54,8 @@ class TokenEntry(msgspec.Struct, gc=False):
     text: str | None = None
     attempts: str = ""
     """On the last entry of a pool's stream: the members that were called for it."""
+    seam: Seam | None = None
+    """On the first entry behind the place where another member of a pool went on."""
 
     @property
     def has_token(self) -> bool:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from lmtool.providers.answer_events import AnswerEvent, Api
     from lmtool.providers.body_parts import Form
+    from lmtool.seam import Seam
 
 LARGEST_PART = 2**26
 """Bytes of one event, one line or a whole answer; what is longer is not read."""
@@ -93,6 +94,10 @@ class AnswerReader:
         """What the provider calls this answer, as far as it has said; by the unified API's names."""
         self.model: str | None = None
         """The model that answers, as the provider names it; None where it does not."""
+        self.attempts = ""
+        """Every call of a pool's member for it, where the answer names them, in the form of the header."""
+        self.seams: tuple[Seam, ...] = ()
+        """Where members of a pool went on with it."""
         self.malformed = False
         """Whether a part was no JSON object, or too long to be read."""
 
@@ -123,6 +128,10 @@ class AnswerReader:
             return []
         if not self.ids or "response" in value:
             self._identify(value)
+        if (seam := unified.read_seam(value)) is not None:
+            self.seams += (seam,)
+        if "attempts" in value:
+            self.attempts = unified.attempts_line(value["attempts"])
         failed = AnswerFailed.of(value)
         return [*([] if failed is None else [failed]), *self._read(value)]
 

@@ -112,6 +112,8 @@ class ChatRequest:
     """Alternatives beside each token; None: none requested."""
     stream: bool = False
     """Whether the answer is requested piece by piece."""
+    prefill: str = ""
+    """The beginning of the answer, which another model has given: the rest is requested, see `providers.prefill`."""
 
     @property
     def media(self) -> tuple[Media, ...]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lmtool.access.secret import Secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from lmtool.providers.prefill import PrefillStyle
 
 Headers: TypeAlias = "Mapping[str, str | Secret]"
 
@@ -28,6 +30,8 @@ class Settings:
     """Further headers, such as an organisation's."""
     extra_body: Mapping[str, object] = field(default_factory=dict)
     """Further members of each request's body, sent as they are."""
+    prefill: PrefillStyle | Literal["none"] | None = None
+    """How the API goes on with an answer that has begun; None: as its provider does."""
 
 
 @dataclass(frozen=True, slots=True)

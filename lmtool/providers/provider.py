@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import msgspec
@@ -12,6 +12,7 @@ from lmtool.providers.answer_reader import AnswerReader
 from lmtool.providers.body_parts import form_of
 from lmtool.providers.chat_request import UNIFIED_PARAMETERS, Media, checked_parameter, unified_name
 from lmtool.providers.http_request import HttpRequest, bearer, join_url
+from lmtool.providers.prefill import STYLES_BY_URL, mark_prefill, with_prefill
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from lmtool.providers.answer_events import Api
     from lmtool.providers.chat_request import ChatRequest
     from lmtool.providers.http_request import Headers, Settings
+    from lmtool.providers.prefill import PrefillStyle
 
 Feature: TypeAlias = Literal["tools", "tool_choice", "response_format", "logprobs", "top_logprobs"] | Media
 """What a request may need beside parameters."""
@@ -48,6 +50,10 @@ class Provider:
     features: frozenset[Feature] = frozenset()
     ranges: Literal["openai", "anthropic"] = "openai"
     """Whose ranges numbers must be in."""
+    prefill: PrefillStyle | None = None
+    """How it goes on with an answer that has begun; None: it does not, or only servers at other base URLs do."""
+    trims_prefill: bool = False
+    """Whether that must not end with blanks."""
     key_required: bool = True
     """Whether it answers nobody without a key."""
     authorize: Callable[[Settings], Headers] = bearer
@@ -66,7 +72,13 @@ class Provider:
             raise RequestError(f"{self.name} has no {', '.join(missing)}")
         names = self.parameter_names(settings)
         parameters = {names.get(name, name): value for name, value in chat.parameters.items() if value != []}
-        body = self.write_chat(chat, model, parameters)
+        style = self.prefill_style(settings)
+        if chat.prefill and style is None:
+            raise RequestError(f"{self.name} has no prefill")
+        messages = with_prefill(chat.messages, chat.prefill, trimmed=self.trims_prefill)
+        body = self.write_chat(replace(chat, messages=messages), model, parameters)
+        if chat.prefill and style is not None:
+            body = mark_prefill(body, style)
         return self.json_request(settings.chat_endpoint or self.chat_path, model, body, settings)
 
     def json_request(self, path: str, model: str, body: Mapping[str, object], settings: Settings) -> HttpRequest:
@@ -93,6 +105,13 @@ class Provider:
         """The unified parameters that a member with these settings takes, with the API's names for them."""
         elsewhere = settings.base_url is not None and not settings.base_url.startswith(self.base_url or "\0")
         return {**self.parameters, **self.compatible_parameters} if elsewhere else self.parameters
+
+    def prefill_style(self, settings: Settings) -> PrefillStyle | None:
+        """How a member with these settings goes on with an answer that has begun; None: it does not."""
+        if settings.prefill is not None:
+            return None if settings.prefill == "none" else settings.prefill
+        url = settings.base_url or ""
+        return next((style for base, style in STYLES_BY_URL.items() if url.startswith(base)), self.prefill)
 
     def default_parameters(self, values: Mapping[str, object], settings: Settings) -> dict[str, object]:
         """Parameters of a configuration, in unified or the API's own spelling, by the names of `ChatRequest`.

@@ -69,6 +69,8 @@ ANTHROPIC = Provider(
     },
     own_parameters=frozenset({"system", "metadata", "service_tier", "thinking", "output_config"}),
     features=frozenset({"tools", "tool_choice", "response_format", "images", "image_urls"}),
+    prefill="last_message",
+    trims_prefill=True,
     ranges="anthropic",
     authorize=anthropic_messages.write_headers,
 )
@@ -118,6 +120,7 @@ OLLAMA = Provider(
         | {"low_vram", "keep_alive", "think"}
     ),
     features=frozenset({"tools", "response_format", "logprobs", "top_logprobs", "images"}),
+    prefill="last_message",
     key_required=False,
 )
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from lmtool.providers.answer_events import AnswerFailed, ChoiceFinished, TextDelta, TokenUsage
 from lmtool.providers.json_values import count_of, list_of, object_of, text_of
+from lmtool.seam import Seam
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -16,6 +17,17 @@ ATTEMPTS = "x-lmtool-attempts"
 """The header in which a gateway names every call of a member for a request: `main timeout 1200ms, backup ok 86ms`."""
 MEMBER = "member"
 """What the identity of an answer calls the member of the pool that gave it."""
+
+
+def attempts_line(attempts: object) -> str:
+    """A list of attempts in the form of the header `ATTEMPTS`."""
+    calls = map(object_of, list_of(attempts))
+    return ", ".join(f"{each.get('model')} {each.get('outcome')} {each.get('ms')}ms" for each in calls)
+
+
+def read_seam(value: Mapping[str, object]) -> Seam | None:
+    """Where another member of the pool went on, in the first event behind that, in any of the gateway's APIs."""
+    return Seam.read(value.get("seam"))
 
 
 def read(value: Mapping[str, object]) -> Iterator[AnswerEvent]:

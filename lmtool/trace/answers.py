@@ -169,6 +169,8 @@ class Answers(Generic[S]):
                 self.start_unannounced(time, connection, entry.stream_id)
             stream = table.holders[entry.stream_id]
             streams.append(stream)
+            if entry.seam is not None:
+                stream.seams += (entry.seam,)
             if entry.last:
                 self.end(connection, stream, time, entry)
         return streams
@@ -234,7 +236,9 @@ class Answers(Generic[S]):
     def _outputs(self, time: float, request: _HttpRequest[S], events: Iterable[AnswerEvent]) -> list[StreamEvent]:
         outputs: list[StreamEvent] = []
         if request.reader is not None and request.choices:
-            request.choices[0].member = request.reader.ids.get(MEMBER, "")
+            reader, first = request.reader, request.choices[0]
+            first.member, first.seams = reader.ids.get(MEMBER, ""), reader.seams
+            first.attempts = reader.attempts or first.attempts
         for event in events:
             if isinstance(event, AnswerFailed):
                 outputs += _end_all(request.choices.values(), time, event.message)

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from lmtool.providers.unified import attempts_line
 from lmtool.trace.stream_events import RequestStarted
 
 if TYPE_CHECKING:
@@ -37,9 +38,7 @@ def error_of(message: Mapping[str, object]) -> str | None:
 def attempts_of(message: Mapping[str, object]) -> str:
     """What was called for a stream, as the last message says it, in the form of `x-lmtool-attempts`; else nothing."""
     content = message.get("error" if "error" in message else "chunk")
-    attempts = content.get("attempts") if isinstance(content, dict) else None
-    calls = [each for each in attempts if isinstance(each, dict)] if isinstance(attempts, list) else []
-    return ", ".join(f"{each.get('model')} {each.get('outcome')} {each.get('ms')}ms" for each in calls)
+    return attempts_line(content.get("attempts")) if isinstance(content, dict) else ""
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from lmtool.providers.answer_events import Api
     from lmtool.providers.body_parts import Form
+    from lmtool.seam import Seam
     from lmtool.trace.node_tree import ActionNodes
 
 Kind: TypeAlias = Literal["GEN", "SCORE", "CHAT", "TEXT", "ACT", ""]
@@ -117,7 +118,9 @@ class Stream:
     attempts: str = ""
     """Of an answer of a gateway: what it called for it, as `main timeout 1200ms, backup ok 86ms`."""
     member: str = ""
-    """Of an answer of the unified API: the member of the pool that gave it."""
+    """Of an answer of the unified API: the member of the pool that gave it, or its beginning."""
+    seams: tuple[Seam, ...] = ()
+    """Where other members of the pool went on with it."""
     ended: float | None = None
     finish_reason: str | None = None
     """The server's own word."""

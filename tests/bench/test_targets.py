@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import socket
@@ -177,6 +178,17 @@ def test_cpu_time_counts_children() -> None:
     assert total is not None
     assert before is not None
     assert own > 0
-    assert total - before > own - 0.005  # ticks of a hundredth, as floats
+    assert total - before > own
     child.communicate(b"")
     assert process_cpu_seconds(child.pid) is None
+
+
+@LINUX
+def test_cpu_time_is_finer_than_the_systems_ticks() -> None:
+    """Work of far less than a tick of 10 ms is seen each time, so that a short load's figures are not 0 or double."""
+    seen = [process_cpu_seconds(os.getpid()) or 0.0]
+    for _ in range(20):
+        sum(range(1000))
+        seen.append(process_cpu_seconds(os.getpid()) or 0.0)
+    assert all(later > earlier for earlier, later in itertools.pairwise(seen))
+    assert min(later - earlier for earlier, later in itertools.pairwise(seen)) < 1 / os.sysconf("SC_CLK_TCK")

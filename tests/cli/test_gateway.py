@@ -61,6 +61,12 @@ def test_a_file_with_faults_stops_the_start(tmp_path: Path) -> None:
     file.write_text("pools:\n  - id: p\n    models: [{id: a, local: {}}, {id: b, local: {}}]\n")
     result = run("gateway", "--config", str(file), "--check")
     assert (result.returncode, result.stdout) == (0, "p  priority  a, b\n")
+    text = file.read_text().replace(
+        "{id: b, local: {}}", '{id: c, openai: {model: m, base_url: "http://localhost/v1"}}'
+    )
+    file.write_text(f"{text}    continue: prefill\n")
+    result = run("gateway", "--config", str(file), "--check")
+    assert (result.returncode, result.stdout) == (0, "p  priority  a, c  continue: prefill by a\n")
 
 
 def test_help_says_what_the_endpoint_is_here() -> None:

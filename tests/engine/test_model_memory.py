@@ -145,7 +145,7 @@ class TestBeside:
         await until(lambda: len(shelf.loads) == 2)
         shelf.gate.set()
         assert (await host.info("b")).model == "b"
-        await turn()
+        await until(lambda: sink.of(1))  # either thread may be first
         assert [output.error for output in sink.of(1)] == ["cut off"]
         assert shelf.models["b"].requests == [ask(2)]
         await host.close()

@@ -183,6 +183,20 @@ def model(text: str) -> str:
         (model("{id: a, anthropic: {model: m, api_key: k, default_params: {temperature: 7}}}"), "temperature is 7"),
         (model("{id: a, octoml: {model: m}}"), "OctoAI has closed; write openai"),
         (model("{id: a, bedrock: {model: m}}"), "needs the package litellm; install it:  pip install"),
+        (
+            "pools:\n  - id: p\n    continue: prefil\n    models: [{id: a, local: {}}]",
+            "3: pools[0].continue is 'prefil'; expected prefill; did you mean prefill?",
+        ),
+        (
+            "pools:\n  - id: p\n    continue: prefill\n    models: [{id: a, cohere: {model: m, api_key: k}}]",
+            "3: continue: prefill needs a model that takes the beginning of its answer: anthropic, ollama",
+        ),
+        (
+            model("{id: a, openai: {model: m, api_key: k, prefill: true}}"),
+            "prefill is 'true'; expected none, last_message, prefix, continue_final_message",
+        ),
+        (model("{id: a, ollama: {model: m, prefill: prefix}}"), "prefill is 'prefix'; expected none, last_message"),
+        (model("{id: a, cohere: {model: m, api_key: k, prefill: prefix}}"), "cohere has no prefill; leave it out"),
         (model("{id: a, local: {}, weight: 0}"), "weight is '0'; expected a whole number from 1"),
         (model("{id: a, local: {}, error_budget: 10}"), "error_budget is '10'; expected a rate such as 10/m"),
         (model("{id: a, local: {}, timeouts: {total: soon}}"), "expected a duration such as 200ms"),
@@ -192,6 +206,24 @@ def model(text: str) -> str:
 def test_faults_name_their_line(text: str, expected: str) -> None:
     """And what may stand there."""
     assert any(expected in fault for fault in faults(text)), faults(text)
+
+
+def test_who_goes_on_with_an_answer() -> None:
+    """Models that take a prefill by their provider, their address or their own word."""
+    members = (
+        "{id: a, openai: {model: m, api_key: k}}",
+        '{id: b, openai: {model: m, api_key: k, base_url: "https://api.mistral.ai/v1"}}',
+        '{id: c, openai: {model: m, base_url: "http://gpu:8000/v1", prefill: continue_final_message}}',
+        "{id: d, anthropic: {model: m, api_key: k, prefill: none}}",
+        "{id: e, anthropic: {model: m, api_key: k}}",
+        "{id: f, cohere: {model: m, api_key: k}}",
+        '{id: g, lmtp: {endpoint: "localhost:8080"}}',
+    )
+    listed = "".join(f"\n      - {one}" for one in members)
+    [pool] = parse(f"pools:\n  - id: p\n    continue: prefill\n    models:{listed}\n").pools
+    assert pool.summary == "p  priority  a, b, c, d, e, f, g  continue: prefill by b, c, e, g"
+    [pool] = parse(f"pools:\n  - id: p\n    models:{listed}\n").pools
+    assert pool.continue_by is None
 
 
 def test_all_faults_are_reported_at_once() -> None:

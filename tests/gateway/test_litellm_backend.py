@@ -11,6 +11,7 @@ import pytest
 from lmtool.gateway.litellm_backend import _ENVIRONMENT
 from tests.gateway.running import CHAT, KEY, MESSAGE, gateway, pool
 from tests.gateway.test_faults import shown
+from tests.gateway.wires import openai
 
 PACKAGE = """
 import os
@@ -33,9 +34,19 @@ async def acompletion(**given):
     if "short" in given["model"]: raise ContextWindowExceededError("too long")
     if not given.get("stream"): return part("message", "Hello", "stop")
     async def parts():
+        if "cut" in given["model"]:
+            yield part("delta", "Once upon ", None)
+            raise ConnectionError("gone")
         yield part("delta", "Hel", None)
         yield part("delta", "lo", "stop")
     return parts()
+"""
+
+
+PACKAGE += """
+def get_model_info(model):
+    if "unknown" in model: raise Exception("not mapped")
+    return {"supports_assistant_prefill": "able" in model}
 """
 
 
@@ -80,3 +91,18 @@ async def test_it_stays_at_home() -> None:
     assert _ENVIRONMENT.items() <= litellm.environment.items()
     assert litellm.suppress_debug_info is True
     assert litellm.calls[-1]["_skip_mcp_handler"] is True
+
+
+@pytest.mark.usefixtures("package")
+async def test_it_goes_on_with_an_answer_where_the_package_says_so() -> None:
+    """The text is a message with `prefix`; a model that cannot, or that the package does not know, is passed over."""
+    names = ("cut", "dull", "unknown", "able")
+    text = pool(*map(member, names), **{"continue": "prefill"})
+    async with gateway(text) as served:
+        found = await openai(served)
+        assert (found.text, found.error) == ("Once upon Hello", None)
+        assert found.seams == [(10, {"at": 10, "before": "cut", "after": "able"})]
+        assert found.tokens == (2, 3)
+    calls = sys.modules["litellm"].calls
+    assert [call["model"] for call in calls] == ["cut", "able"]
+    assert calls[-1]["messages"][-1] == {"role": "assistant", "content": "Once upon", "prefix": True}

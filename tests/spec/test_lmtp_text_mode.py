@@ -67,6 +67,24 @@ async def test_models_without_ids():
         assert read.attempts == called
 
 
+async def test_seams():
+    """TXT-6: the first entry behind the place where another member went on tells it, whatever else the entry has."""
+    from dataclasses import replace
+
+    from lmtool.lmtp import answer_payloads
+    from lmtool.seam import Seam
+    from lmtool.types import NamedToken, TokenOutput, Usage
+
+    seam = {"at": 10, "before": "main", "after": "backup"}
+    plain = TokenOutput("1", text="time", seam=Seam(10, "main", "backup"))
+    last = replace(plain, text="", finish_reason="stop", usage=Usage(1, 2), attempts="backup ok 1ms")
+    for sent in (plain, replace(plain, named_tokens=(NamedToken(b"time", -0.5),)), last):
+        written = answer_payloads.write_output(sent, extended=True)
+        assert json.loads(written)["seam"] == seam
+        assert answer_payloads.read_tokens(f"[{written.decode()}]") == (sent,)
+    assert "seam" not in json.loads(answer_payloads.write_output(replace(plain, seam=None), extended=True))
+
+
 async def test_whole_characters(real):
     """TXT-3: the texts joined are the stream's text, and none is half a character."""
     entries = await ask(real, prompt=ONCE, max_tokens=100)

@@ -193,6 +193,24 @@ def test_who_answered_for_a_gateway() -> None:
     assert "the answer of backup broke off" in shown
 
 
+def test_who_went_on_for_a_gateway() -> None:
+    """Behind a seam another member; the calls that a header could not name yet stand in the last piece."""
+    head = Response(0.05, 1, 200, "OK", {"x-lmtool-attempts": "main ok 86ms", "content-type": "text/event-stream"})
+    seam = {"seam": {"at": 2, "before": "main", "after": "backup"}}
+    for path, first in (
+        ("/v1/chat/completions", chunk("Hi")),
+        ("/v1/language/default/chat", {"model_id": "main", "provider_response": {"message": {"content": "Hi"}}}),
+    ):
+        calls = [
+            {"model": "main", "outcome": "broke off: timeout", "ms": 86},
+            {"model": "backup", "outcome": "ok", "ms": 3},
+        ]
+        last = first | seam | ({} if "chunk" in str(first) else {"attempts": calls})
+        shown = shown_of(asked(0.0, path), head, sse(0.1, first), sse(0.2, last), Done(0.3, 1), columns=120)
+        assert "answered by main  from character 2 on by backup" in shown
+        assert ("main broke off: timeout 86ms  backup ok 3ms" in shown) == ("attempts" in last)
+
+
 def test_nodes_of_an_action():
     """An Evergreen action is a stream; below its text stand its inputs and outputs as trees of nodes."""
     asked = action(targetSpec={"id": "tiny"})

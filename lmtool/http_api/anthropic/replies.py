@@ -43,6 +43,10 @@ class Message:
 
     def add(self, added: Sequence[Delta]) -> Iterator[Event]:
         """The events for what one more output added."""
+        for at, event in enumerate(self._added(added)):
+            yield event if at else event | self.answer.seam_field
+
+    def _added(self, added: Sequence[Delta]) -> Iterator[Event]:
         for delta in added:
             kind = -1 if delta.call is None else delta.call
             if self._open != kind:
@@ -58,7 +62,13 @@ class Message:
         """The events at the end."""
         yield from self._close()
         ending = {"stop_reason": self.stop_reason, "stop_sequence": self._stop_sequence}
-        yield {"type": "message_delta", "delta": ending, "usage": usage_object(usage), **self._warned()}
+        yield {
+            "type": "message_delta",
+            "delta": ending,
+            "usage": usage_object(usage),
+            **self._warned(),
+            **self.answer.seam_field,
+        }
         yield {"type": "message_stop"}
 
     def whole(self, usage: Usage) -> dict[str, Any]:

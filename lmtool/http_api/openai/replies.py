@@ -54,10 +54,11 @@ class Reply:
         """
         contents = [self._content(answer, delta) for delta in deltas]
         reason = answer.finish_reason
-        if not contents and (logprobs or reason):
+        if not contents and (logprobs or reason or answer.new_seam):
             contents = [{"text": ""} if self.route == "text" else {"delta": {"content": ""} if not reason else {}}]
         chunks = [self._chunk(answer.index, content, None, None) for content in contents]
         if chunks:
+            chunks[0] |= answer.seam_field
             choice = chunks[-1]["choices"][0]
             choice["logprobs"], choice["finish_reason"] = logprobs, reason
             if reason and answer.stopped_by is not None:

@@ -52,6 +52,10 @@ class Response:
 
     def add(self, output: TokenOutput, added: Sequence[Delta]) -> Iterator[Event]:
         """The events for one more output and what it added."""
+        for at, event in enumerate(self._added(output, added)):
+            yield event if at else event | self.answer.seam_field
+
+    def _added(self, output: TokenOutput, added: Sequence[Delta]) -> Iterator[Event]:
         logprobs = self._spelt(output)
         for delta in added:
             if delta.call is None:
@@ -69,7 +73,7 @@ class Response:
         cut = self.answer.ended in _CUT
         yield from self._close("incomplete" if cut else "completed")
         status = "incomplete" if cut else "completed"
-        yield self._event(f"response.{status}", response=self._whole(status, usage))
+        yield self._event(f"response.{status}", response=self._whole(status, usage), **self.answer.seam_field)
 
     def failed(self, error: ApiError) -> Event:
         """The event at the end of an answer that broke off."""

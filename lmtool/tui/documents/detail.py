@@ -214,10 +214,17 @@ class DetailDocument(ViewDocument):
 def _members(stream: Stream, columns: int) -> list[Line]:
     """Which member of a gateway's pool answered, and every call that the gateway made."""
     attempts = [visible(attempt) for attempt in stream.attempts.split(", ") if attempt]
-    answered = [attempt.partition(" ")[0] for attempt in attempts if _succeeded(attempt)]
-    member = visible(stream.member) or next(iter(answered), "")
+    answered = [attempt.partition(" ")[0] for attempt in attempts if _began(attempt)]
+    first = stream.seams[0].before if stream.seams else stream.member
+    member = visible(first) or next(iter(answered), "")
     phrases = [Run(f"answered by {member}", "accent")] if member else []
+    phrases += [Run(f"from character {seam.at} on by {visible(seam.after)}", "accent") for seam in stream.seams]
     return flow([*phrases, *(Run(one, "dim" if _succeeded(one) else "error") for one in attempts)], columns)
+
+
+def _began(attempt: str) -> bool:
+    """Whether it brought the answer, or its beginning."""
+    return _succeeded(attempt) or " broke off" in attempt
 
 
 def _succeeded(attempt: str) -> bool:

@@ -1,0 +1,372 @@
+"""One request on its way over the members of a pool: until one answers, and on to others where an answer breaks off."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from lmtool.errors import RequestError
+from lmtool.gateway.backend import CallFailedError, Reply
+from lmtool.gateway.cache import StoredAnswer
+from lmtool.gateway.failures import Attempt, broken, gave_up
+from lmtool.gateway.partial_answer import PartialAnswer, is_piece, is_reasoning, obstacle_to_prefill
+from lmtool.providers.answer_events import ChoiceFinished, TokenUsage
+from lmtool.providers.chat_answer import ChatAnswer, newer_usage
+from lmtool.providers.outcomes import CONTEXT_TOO_LONG
+from lmtool.routing.outcomes import OK, Outcome
+from lmtool.routing.passes import GiveUp, Passes, Wait
+from lmtool.seam import Seam
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from lmtool.gateway.member import Member
+    from lmtool.gateway.pool import Pool
+    from lmtool.gateway.pool_request import PoolRequest
+    from lmtool.providers.answer_events import AnswerEvent
+
+_Way: TypeAlias = Literal["anew", "tokens", "prefill"]
+"""How members are called: for a whole answer; to go on with a stream of the same fingerprint; to go on with a text."""
+MAX_SEAMS = 8
+"""Of one answer: what breaks off more often is given up."""
+REASONS_ANEW = Outcome("refused", "reasons before it goes on")
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """An answer that broke off after its first words, until a member goes on with it."""
+
+    member: Member
+    reason: str
+    obstacle: str
+    """Why it cannot go on by prefill, where that is wanted."""
+
+
+@dataclass(eq=False)
+class PoolAnswer:
+    """The answer to one request; take its `events` once."""
+
+    pool: Pool
+    request: PoolRequest
+    able: Sequence[int]
+    """Members that can do what is asked."""
+    attempts: list[Attempt] = field(default_factory=list)
+    member: Member | None = None
+    """Which one answers, or did so last, once one has begun."""
+    reply: Reply = field(default_factory=Reply)
+    usage: TokenUsage = field(default_factory=TokenUsage)
+    """Of the whole answer, each token counted once."""
+    cached: bool = False
+    cost: float | None = None
+    """Of a finished answer, where its members have prices."""
+    seams: list[Seam] = field(default_factory=list)
+    """Each is there before the first event behind it is given out."""
+    partial: PartialAnswer = field(default_factory=PartialAnswer)
+    """What the caller has got."""
+    _way: _Way = "anew"
+    _further_ways: list[_Way] = field(default_factory=list)
+    """To go on where this one fails."""
+    _cut: _Cut | None = None
+    _begun: bool = False
+    """Whether the present call has brought something."""
+    _done: bool = False
+    _prefilled: int = 0
+    """Tokens that stood in the prefill of the present call."""
+    _charged: int = 0
+    """Generated tokens that members were charged for whose calls broke off."""
+    _skipped: set[int] = field(default_factory=set)
+    """Members that the attempts name as those that cannot go on."""
+
+    async def events(self) -> AsyncGenerator[list[AnswerEvent], None]:
+        """The events of the answer of the first member that begins one, those that arrive together as one list.
+
+        Raises `PoolFailedError`. Closing it ends the call under way.
+        """
+        cache = self.pool.cache
+        key = None if cache is None else cache.key(self.request)
+        if cache is None or key is None:
+            async with aclosing(self._from_members()) as events:
+                async for some in events:
+                    yield some
+            return
+        stored = await cache.get(key)
+        if stored is not None:
+            yield self._recall(stored)
+            return
+        answer = ChatAnswer()
+        async with aclosing(self._from_members()) as events:
+            async for some in events:
+                answer.add(some)
+                yield some
+        assert self.member is not None
+        if not self.seams:
+            await cache.put(key, StoredAnswer.of(self.member.id, answer, self.reply.ids, self.reply.model))
+
+    def _recall(self, stored: StoredAnswer) -> list[AnswerEvent]:
+        """The events of an answer that was kept."""
+        self.pool.cached += 1
+        self.cached = True
+        self.member = next((one for one in self.pool.members if one.id == stored.member), None)
+        self.reply = Reply(stored.ids, stored.model)
+        return self._counted(list(stored.events()))
+
+    async def _from_members(self) -> AsyncGenerator[list[AnswerEvent], None]:
+        """The events of the answer of the first member that begins one, and of those that go on with it."""
+        passes = self._passes(self.able)
+        try:
+            while not self._done:
+                step = passes.step(self.pool.clock())
+                if isinstance(step, Wait):
+                    await asyncio.sleep(step.seconds)
+                    continue
+                if isinstance(step, GiveUp):
+                    passes = await self._next_way(step)
+                    continue
+                async with aclosing(self._attempt(step.member, passes)) as events:
+                    async for some in events:
+                        yield some
+                if self._begun and not self._done:
+                    if (ending := self._break_off()) is not None:
+                        yield ending
+                        return
+                    passes = await self._next_way()
+        finally:
+            await self._release()
+
+    async def _release(self) -> None:
+        """Give up the stream of a member that nobody goes on with."""
+        stream, self.reply.stream = self.reply.stream, None
+        if stream is not None:
+            await stream.close()
+
+    # One call.
+
+    async def _attempt(self, number: int, passes: Passes) -> AsyncGenerator[list[AnswerEvent], None]:
+        """The events of one member, held back until it has begun to answer; none where it fails before."""
+        member, began = self.pool.members[number], self.pool.clock()
+        probe, outcome = member.health.begin(), None
+        waiting: list[AnswerEvent] = []
+        if not member.backend.resumes:
+            await self._release()
+        self.reply = Reply(stream=self.reply.stream, must_resume=self._cut is not None)
+        self.usage, self._begun = TokenUsage(), False
+        member.running += 1
+        try:
+            async with aclosing(self._called(member)) as answered:
+                async for events in answered:
+                    waiting += self._counted(events)
+                    if not self._begun:
+                        if not any(map(is_piece, events)):
+                            continue
+                        self._begin(number, began, probe=probe)
+                    some, waiting = waiting, []
+                    self.partial.add(some)
+                    yield some
+            if not self._begun:  # an answer without a word is one
+                self._begin(number, began, probe=probe)
+            self.partial.add(waiting)
+            if waiting:
+                yield waiting
+            outcome = OK
+        except (CallFailedError, RequestError) as error:
+            outcome = _outcome(error)
+            self._fail(number, outcome, began, passes, probe=probe)
+        finally:
+            member.running -= 1
+            member.count(outcome)
+            if outcome is None and not self._begun:
+                member.health.release(probe=probe)
+        if outcome is OK:
+            self._finish(number, began)
+
+    def _called(self, member: Member) -> AsyncGenerator[list[AnswerEvent], None]:
+        """The events of the member's answer, see `Backend.answer`."""
+        return member.backend.answer(self._request, self.reply)
+
+    @property
+    def _request(self) -> PoolRequest:
+        """What members are asked now."""
+        return replace(self.request, prefill=self.partial.as_prefill) if self._way == "prefill" else self.request
+
+    def _counted(self, events: Sequence[AnswerEvent]) -> list[AnswerEvent]:
+        """The events, once their usage is taken. What was a prefill counts as generated, and not as prompt.
+
+        Raises `CallFailedError` for one that reasons where it should go on.
+        """
+        if self._way == "prefill" and any(map(is_reasoning, events)):
+            raise CallFailedError(REASONS_ANEW)
+        found: list[AnswerEvent] = []
+        for event in events:
+            if isinstance(event, TokenUsage):
+                counted = _moved(event, self._prefilled)
+                self.usage = newer_usage(self.usage, counted)
+                found.append(counted)
+            else:
+                found.append(event)
+        return found
+
+    def _begin(self, number: int, began: float, *, probe: bool) -> None:
+        """From here on the answer is this member's."""
+        now, before = self.pool.clock(), self.member
+        self._begun, self.member = True, self.pool.members[number]
+        self.member.health.record(OK, now, probe=probe)
+        self.attempts.append(Attempt(self.member.id, "ok", _ms(now - began)))
+        if self._cut is None or before is None:
+            self.pool.seconds.append(now - began)
+            return
+        self._charge(before, TokenUsage(None, self.partial.tokens - self._charged))
+        self._charged, self._cut = self.partial.tokens, None
+        if self._way == "prefill":
+            self.seams.append(Seam(len(self.partial.text), before.id, self.member.id))
+
+    def _fail(self, number: int, outcome: Outcome, began: float, passes: Passes, *, probe: bool) -> None:
+        """Record a failure: of the answer, if it had begun, else of the call alone."""
+        member, now = self.pool.members[number], self.pool.clock()
+        member.health.record(outcome, now, probe=probe and not self._begun)
+        if self._begun:
+            self.attempts[-1] = Attempt(member.id, f"broke off: {outcome.words}", self.attempts[-1].ms)
+            obstacle = obstacle_to_prefill(self.request, self.partial, member.config)
+            self._cut = _Cut(member, outcome.words, obstacle)
+            return
+        self.attempts.append(Attempt(member.id, outcome.words, _ms(now - began)))
+        if outcome.about_request:
+            passes.exclude(number)
+
+    def _finish(self, number: int, began: float) -> None:
+        assert self.member is not None
+        self._done = True
+        completion = self.usage.completion_tokens
+        own = None if completion is None else completion - self._charged
+        self._charge(self.member, replace(self.usage, completion_tokens=own))
+        self._record_latency(number, began, own)
+
+    def _charge(self, member: Member, usage: TokenUsage) -> None:
+        cost = member.charge(usage)
+        if cost is not None:
+            self.cost = cost + (self.cost or 0.0)
+
+    def _record_latency(self, number: int, began: float, tokens: int | None) -> None:
+        if tokens := tokens or self.partial.pieces:
+            seconds = (self.pool.clock() - began) / tokens
+            self.pool.record_latency(number, seconds, stream=self.request.chat.stream)
+
+    # Going on.
+
+    def _break_off(self) -> list[AnswerEvent] | None:
+        """Look for ways to go on with an answer that broke off; its last events where nothing of it is missing."""
+        stream = self.reply.stream
+        if stream is not None:
+            self.partial.tokens = self._prefilled + stream.tokens
+        self._further_ways = [] if stream is None else ["tokens"]
+        if not self._may_prefill:
+            return None
+        limit = self.request.chat.parameters.get("maxTokens")
+        if self.partial.finish_reasons or (isinstance(limit, int) and self.partial.tokens >= limit):
+            return self._complete()
+        self._further_ways.append("prefill")
+        return None
+
+    @property
+    def _may_prefill(self) -> bool:
+        wanted = self.pool.config.continue_by == "prefill" and len(self.seams) < MAX_SEAMS
+        return wanted and self._cut is not None and not self._cut.obstacle
+
+    def _complete(self) -> list[AnswerEvent]:
+        """End an answer whose end alone was lost."""
+        assert self._cut is not None
+        self.usage = replace(self.usage, completion_tokens=self.partial.tokens)
+        self._charge(self._cut.member, replace(self.usage, completion_tokens=self.partial.tokens - self._charged))
+        return [] if self.partial.finish_reasons else [ChoiceFinished(0, "length")]
+
+    async def _next_way(self, step: GiveUp | None = None) -> Passes:
+        """The members that may go on, as there is no other one in the way before.
+
+        Raises `PoolFailedError`.
+        """
+        if self._cut is None:
+            assert step is not None
+            context = any(attempt.outcome == CONTEXT_TOO_LONG.words for attempt in self.attempts)
+            raise gave_up(self.pool.id, step, self.attempts, context=context)
+        while self._further_ways:
+            self._way = self._further_ways.pop(0)
+            members = self._resuming() if self._way == "tokens" else await self._prefilling()
+            if members:
+                return self._passes(members)
+        raise self._broken()
+
+    def _broken(self) -> Exception:
+        assert self._cut is not None
+        wanted = self.pool.config.continue_by is not None
+        why = (self._cut.obstacle or "no other model did so") if wanted else ""
+        error = broken(self._cut.member.id, self._cut.reason, self.partial.pieces, why)
+        error.attempts = self.attempts
+        return error
+
+    def _resuming(self) -> list[int]:
+        """Members that may have what the stream runs on."""
+        return [at for at in self.able if self.pool.members[at].backend.resumes]
+
+    async def _prefilling(self) -> list[int]:
+        """Members that go on with a text; the others are named in the attempts."""
+        await self._release()
+        self._prefilled, found = self.partial.tokens, []
+        for at in self.able:
+            member = self.pool.members[at]
+            lacking = member.backend.lacks(self._request)
+            if not lacking:
+                found.append(at)
+            elif at not in self._skipped:
+                self._skipped.add(at)
+                self.attempts.append(Attempt(member.id, f"skipped: no {' and no '.join(lacking)}", 0))
+        return found
+
+    def _passes(self, members: Sequence[int]) -> Passes:
+        """The way over these members; where there is another way it is only one pass."""
+        retry = self.pool.config.retry
+        retry = replace(retry, max_retries=0) if self._further_ways else retry
+        health = {at: self.pool.members[at].health for at in members}
+        return Passes(retry, self.pool.clock(), health, self._order)
+
+    def _order(self, members: Sequence[int], now: float) -> list[int]:
+        """Members in the order in which to try them; whoever broke off is last."""
+        ordered = self.pool.order(self.request, members, now)
+        cut = None if self._cut is None else self._cut.member
+        return sorted(ordered, key=lambda at: self.pool.members[at] is cut)
+
+
+def begin_answer(pool: Pool, request: PoolRequest) -> PoolAnswer:
+    """The answer to a request, which nothing has been called for yet.
+
+    Raises `RequestError` where no member can do what is asked.
+    """
+    lacking = [
+        member.backend.lacks(request) if request.of(member.config).messages else ("messages of its own",)
+        for member in pool.members
+    ]
+    able = [at for at, one in enumerate(lacking) if not one]
+    if not able:
+        parts = [f"{member.id} has no {', '.join(one)}" for member, one in zip(pool.members, lacking, strict=True)]
+        raise RequestError(f"no model of the pool {pool.id} can do this: {'; '.join(parts)}")
+    pool.requests += 1
+    return PoolAnswer(pool, request, able)
+
+
+def _moved(usage: TokenUsage, tokens: int) -> TokenUsage:
+    """The counts of an answer whose first tokens were counted as part of its prompt."""
+    prompt, completion = usage.prompt_tokens, usage.completion_tokens
+    return replace(
+        usage,
+        prompt_tokens=None if prompt is None else max(0, prompt - tokens),
+        completion_tokens=None if completion is None else completion + tokens,
+    )
+
+
+def _outcome(error: CallFailedError | RequestError) -> Outcome:
+    """What became of a call; a request that its API cannot express is refused in our own words."""
+    return error.outcome if isinstance(error, CallFailedError) else Outcome("refused", error.message)
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
