@@ -169,10 +169,7 @@ class SamplingParams:
     ignore_eos: bool = False
     """Go on to `max_tokens` even when the model picks an eos id."""
     top_logprobs: int = 1
-    """How many alternatives each token carries, best first, plus the chosen one if it is not among them.
-
-    Clamped to the server's limit, and to the vocabulary.
-    """
+    """Alternatives of each token, best first, plus the chosen one if not among them; clamped to the server's limit."""
     logprobs_mode: LogprobsMode = "biased"
     """The distribution that `logprob` and `top_logprobs` are taken from."""
 
@@ -204,14 +201,10 @@ class GenerateRequest:
     """Ids that count as generated already: the stream goes on behind them as the one that sampled them would have.
 
     They count towards `max_tokens` and `min_tokens`, penalties, stop conditions, the constraint and the number of a
-    draw; they are neither sent again nor counted in `Usage`. Models that are not computed by lmtool's own engine refuse
-    it.
+    draw; they are neither sent again nor counted in `Usage`. Models outside lmtool's own engine refuse it.
     """
     resumable: bool = False
-    """The first output tells the stream's `seed`: with it and `generated` another request can continue the stream.
-
-    A model that does not take `generated` tells none.
-    """
+    """The first output tells the `seed`, which a continuation by `generated` needs; not of models that refuse that."""
     into: str | None = None
     """The buffer that the stream's ids are appended to at its end; the matter of an LMTP connection, not of models."""
     chat: ChatOptions | None = None
