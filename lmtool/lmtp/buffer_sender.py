@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class BufferSender:
-    """The sending half of one connection's buffers; `sent` is told the answers."""
+    """The sending half of one connection's buffers; the answers go to `sent`."""
 
     def __init__(self, session: ClientSession, contents: ClientBuffers, send: Callable[[str], None]) -> None:
         """contents: of all connections of the client. send: takes frames in order."""
