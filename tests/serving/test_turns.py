@@ -68,15 +68,20 @@ class Server:
 
     # A connection of each kind.
 
-    def lmtp(self, *prompts: Any) -> Send:
-        """One that sends these prompts in turn, texts with text, for a conversation to the pool."""
+    def lmtp(self, *prompts: Any, into: str | None = None) -> Send:
+        """One that sends these prompts in turn, texts with text, for a conversation to the pool.
+
+        into: a buffer that each second stream is appended to.
+        """
         client = LmtpClient(self.url)
         self.closing.push_async_callback(client.close)
 
         async def send(number: int) -> None:
             prompt = prompts[number % len(prompts)]
             model, text = ("pool" if isinstance(prompt, ChatPrompt) else MODEL), not isinstance(prompt, tuple)
-            client.submit(GenerateRequest(number, prompt, SamplingParams(max_tokens=number), model, text=text), _ignore)
+            buffer = into if number % 2 else None
+            sampling = SamplingParams(max_tokens=number)
+            client.submit(GenerateRequest(number, prompt, sampling, model, text=text, into=buffer), _ignore)
 
         return send
 
@@ -154,6 +159,12 @@ ALTERNATING = [number for pair in zip(ASKED, OTHERS, strict=True) for number in 
 async def test_texts_and_ids(server):
     """A connection that sends texts and ids has no more turns than one that sends ids."""
     mixed, plain = server.lmtp("Hello", (5, 6)), server.lmtp((5, 6))
+    assert await queued(server, [(mixed, ASKED), (plain, OTHERS)]) == ALTERNATING
+
+
+async def test_buffers(server):
+    """Nor has one whose streams are appended to a buffer."""
+    mixed, plain = server.lmtp((5, 6), into="story"), server.lmtp((5, 6))
     assert await queued(server, [(mixed, ASKED), (plain, OTHERS)]) == ALTERNATING
 
 
