@@ -71,7 +71,7 @@ class Server:
     def lmtp(self, *prompts: Any, into: str | None = None) -> Send:
         """One that sends these prompts in turn, texts with text, for a conversation to the pool.
 
-        into: a buffer that each second stream is appended to.
+        into: what buffers are called that each second stream is appended to.
         """
         client = LmtpClient(self.url)
         self.closing.push_async_callback(client.close)
@@ -79,7 +79,7 @@ class Server:
         async def send(number: int) -> None:
             prompt = prompts[number % len(prompts)]
             model, text = ("pool" if isinstance(prompt, ChatPrompt) else MODEL), not isinstance(prompt, tuple)
-            buffer = into if number % 2 else None
+            buffer = f"{into}{number}" if into is not None and number % 2 else None
             sampling = SamplingParams(max_tokens=number)
             client.submit(GenerateRequest(number, prompt, sampling, model, text=text, into=buffer), _ignore)
 
