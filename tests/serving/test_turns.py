@@ -13,15 +13,15 @@ import pytest
 
 from lmtool.api import session
 from lmtool.engine.config import EngineConfig
+from lmtool.engine.plan import Plan
 from lmtool.engine.sequence import Sequence
 from lmtool.evergreen.client import Session
 from lmtool.evergreen.messages import ChunkMetadata
 from lmtool.gateway.config_reader import parse
-from lmtool.interfaces import StreamHandle
 from lmtool.lmtp.client import LmtpClient
 from lmtool.serving.config import PoolsConfig, ServiceConfig
 from lmtool.serving.service import Service
-from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest, SamplingParams, TokenOutput
+from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest, SamplingParams
 from tests.lmtp.harness import until
 from tests.serving.running import running
 
@@ -39,7 +39,7 @@ Send = Callable[[int], Awaitable[None]]
 
 @dataclass
 class Server:
-    """A service over one stream at a time, all others of which wait behind one that is paused."""
+    """A service, all of whose streams wait."""
 
     service: Service
     url: str
@@ -48,8 +48,13 @@ class Server:
     @property
     def waiting(self) -> list[Sequence]:
         """What waits, in order of service."""
+        return list(self.engine._scheduler._waiting)
+
+    @property
+    def engine(self) -> Any:
+        """The one model's."""
         models: Any = self.service._models
-        return list(models._slots[0].model._inner._scheduler._waiting)
+        return models._slots[0].model._inner
 
     @property
     def numbers(self) -> list[int]:
@@ -121,24 +126,15 @@ def _ignore(_outputs: object) -> None:
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[Server]:
-    """The embedded model and a pool of it, with one place, which is taken."""
-    begun: list[TokenOutput] = []
-    config = ServiceConfig(
-        engine=EngineConfig(device="cpu", threads=1, max_streams=1), pools=PoolsConfig(parse(POOL)), pools_only=False
-    )
+async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Server]:
+    """The embedded model and a pool of it, whose scheduler begins nothing: all that comes waits."""
+    config = ServiceConfig(engine=EngineConfig(device="cpu", threads=1), pools=PoolsConfig(parse(POOL)))
     async with running(config) as (service, url):
         one = Server(service, url)
-        assert service._models is not None
-        request = GenerateRequest("first", (5, 6), SamplingParams(max_tokens=200, ignore_eos=True), MODEL)
-        handle: StreamHandle = service._models.submit(request, begun.extend)
-        await until(lambda: begun)
-        handle.pause()
-        yield one
-        handle.cancel()
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
-            if task.get_name().startswith("client"):
-                task.cancel()
+        with monkeypatch.context() as held:
+            held.setattr(one.engine._scheduler, "plan", Plan)
+            yield one
+        one.engine._thread.post(lambda: None)  # else it sleeps on
         await one.closing.aclose()
 
 
@@ -207,11 +203,13 @@ async def test_http(server, path, body):
 async def test_prompts_that_are_computed_ahead(server):
     """Beginnings that a session has computed before their prompts are whole are its own, like its answers."""
     opened: Session = await server.closing.enter_async_context(_unless_broken(session(server.url)))
-    for _ in range(2):
-        prompt = opened.output()
+    prompts = [opened.output() for _ in range(2)]
+    for prompt in prompts:
         await prompt.write("a b c d e " * 60, metadata=ChunkMetadata("text/plain"))
         await opened.call("GENERATE", {"prompt": opened.node(prompt.id)}, ["tokens"], target=MODEL, max_tokens=9)
     await opened.call("GENERATE", {"prompt": "Once upon"}, ["response"], target=MODEL, max_tokens=ASKED[0])
     await until(lambda: len(server.waiting) == 3)
     assert [sequence.prefill_only for sequence in server.waiting] == [False, True, True]
     assert len({sequence.client for sequence in server.waiting}) == 1
+    for prompt in prompts:
+        prompt.close()
