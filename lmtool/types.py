@@ -210,6 +210,11 @@ class GenerateRequest:
 
     Kept by who takes the request in, see `lmtool.streams.Deadlines`; models know nothing of it.
     """
+    cache_salt: str = ""
+    """Compartment of the prefix cache: keys and values are reused among requests of the same one only.
+
+    So nobody learns by the time that an answer takes what others have sent. Empty: the one that all others share.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +231,8 @@ class ScoreRequest:
     text: bool = False
     """Each output also carries the text it completes."""
     deadline: float | None = None
+    """As of a `GenerateRequest`."""
+    cache_salt: str = ""
     """As of a `GenerateRequest`."""
 
 

@@ -69,6 +69,7 @@ class StreamFactory:
             stop_ids=eos.union(sampling.stop_token_ids) if eos_ends else frozenset(sampling.stop_token_ids),
             recompute_to=len(prompt) + len(generated) - 1 if generated else 0,
             priority=request.priority,
+            cache_salt=request.cache_salt,
             client=sink,
             awaiting_constraint=request.constraint is not None,
         )
@@ -87,7 +88,7 @@ class StreamFactory:
             pending_guide=self._compile(request),
             processors=processors,
             eos=eos,
-            jump_forward=self._config.jump_forward,
+            jump_forward=self._config.jump_forward and not (processors is not None and processors.bars_ids),
         )
         stream.drafter = Drafter() if self._config.speculation and stream.draftable else None
         return stream
@@ -109,6 +110,7 @@ class StreamFactory:
             max_length=len(prompt) + 1,
             prefill_only=True,
             priority=request.priority,
+            cache_salt=request.cache_salt,
             client=sink,
         )
         return Stream(request.stream_id, sink, loop, sequence, SamplingParams(), None, seed=0)
@@ -121,6 +123,7 @@ class StreamFactory:
             prompt_length=len(prompt),
             max_length=len(prompt) + len(scored),
             scoring=True,
+            cache_salt=request.cache_salt,
             client=sink,
         )
         top = request.top_logprobs

@@ -33,6 +33,7 @@ EXTENSIONS = (
     "prefill_only",
     "generated",
     "deadline",
+    "cache_salt",
     "score_alternatives",
     "constraint",
     "priority",

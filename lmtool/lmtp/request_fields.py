@@ -21,6 +21,7 @@ MAX_STREAM_ID_BYTES = 1024
 """A stream_id is echoed with every token, so a long one would multiply."""
 MAX_STOP_ENTRIES = 64
 MAX_NAME_CHARACTERS = 4096
+MAX_SALT_CHARACTERS = 256
 MAX_MESSAGES = 10_000
 MAX_TOOLS = 128
 """Messages and tools: as many as the HTTP APIs take."""
@@ -119,6 +120,10 @@ GENERATED: Field[tuple[int, ...]] = Field(tuple[_TokenId, ...], "an array of tok
 CONSTRAINT: Field[dict[str, object]] = Field(dict[str, object], "an object with one constraint")
 PRIORITY: Field[int] = Field(Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)], "an integer of at most 32 bits")
 DEADLINE_SECONDS: Field[float] = _number(DEADLINE)
+CACHE_SALT: Field[str] = Field(
+    Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_SALT_CHARACTERS)],
+    f"a text of 1 to {MAX_SALT_CHARACTERS} characters",
+)
 LMTP: Field[int] = Field(Annotated[int, msgspec.Meta(ge=1)], "an integer, 1 or more")
 
 SAMPLING: Mapping[str, Field[Any]] = {
@@ -131,7 +136,10 @@ SAMPLING: Mapping[str, Field[Any]] = {
 """Fields of GENERATE that bear the names of `SamplingParams`, but for `stop`."""
 
 _REQUEST = frozenset({"stream_id", "model", "lmtp"})
-_PROMPT = frozenset({"prompt", "messages", "tools", "chat_template_kwargs", "prefill", "text", "progress", "deadline"})
+_PROMPT = frozenset({"prompt", "messages", "tools", "chat_template_kwargs", "prefill", "text", "progress"}) | {
+    "deadline",
+    "cache_salt",
+}
 _GENERATE = frozenset({"stop", "constraint", "priority", "logits_processors", "prefill_only", "generated", "resumable"})
 KNOWN: Mapping[str, frozenset[str]] = {
     "GENERATE": _REQUEST | _PROMPT | _GENERATE | SAMPLING.keys(),

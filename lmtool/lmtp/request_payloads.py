@@ -87,6 +87,7 @@ def _read_generate(stream: str, members: Mapping[str, bytes]) -> Generate:
         generated=_optional(members, "generated", request_fields.GENERATED) or (),
         resumable=_switch(members, "resumable"),
         deadline=_optional(members, "deadline", request_fields.DEADLINE_SECONDS),
+        cache_salt=_optional(members, "cache_salt", request_fields.CACHE_SALT) or "",
     )
     return Generate(request, **_extras("GENERATE", members))
 
@@ -104,6 +105,7 @@ def _read_score(stream: str, members: Mapping[str, bytes]) -> Score:
         top_logprobs=_optional(members, "top_logprobs", request_fields.TOP_LOGPROBS),
         text=_switch(members, "text", default=_is_text(prompt) or isinstance(scored, str)),
         deadline=_optional(members, "deadline", request_fields.DEADLINE_SECONDS),
+        cache_salt=_optional(members, "cache_salt", request_fields.CACHE_SALT) or "",
     )
     return Score(request, **_extras("SCORE", members))
 
@@ -286,7 +288,7 @@ def _generate_payload(request: GenerateRequest) -> dict[str, object]:
         payload["text"] = request.text
     if request.priority:
         payload["priority"] = request.priority
-    return payload | _deadline_payload(request)
+    return payload | _common_payload(request)
 
 
 _PREFILL: Mapping[str, object] = {"prefill_only": True, "max_tokens": 0}
@@ -318,11 +320,12 @@ def _score_payload(request: ScoreRequest) -> dict[str, object]:
         payload["top_logprobs"] = request.top_logprobs
     if request.text != (_is_text(request.prompt) or isinstance(request.scored, str)):
         payload["text"] = request.text
-    return payload | _deadline_payload(request)
+    return payload | _common_payload(request)
 
 
-def _deadline_payload(request: GenerateRequest | ScoreRequest) -> dict[str, object]:
-    return {} if request.deadline is None else {"deadline": _json_value("deadline", request.deadline)}
+def _common_payload(request: GenerateRequest | ScoreRequest) -> dict[str, object]:
+    payload = {} if request.deadline is None else {"deadline": _json_value("deadline", request.deadline)}
+    return payload | ({"cache_salt": request.cache_salt} if request.cache_salt else {})
 
 
 def _models_payload(message: ModelsRequest) -> dict[str, object]:

@@ -58,7 +58,17 @@ CONSTRAINTS = st.sampled_from(
 ) | st.builds(Constraint, st.sampled_from(["regex", "grammar"]), TEXTS.filter(lambda text: "{" not in text))
 GENERATES = st.builds(
     Generate,
-    st.builds(GenerateRequest, KEYS, PROMPTS, SAMPLINGS, NAMES, st.booleans(), CONSTRAINTS, st.integers(-9, 9)),
+    st.builds(
+        GenerateRequest,
+        KEYS,
+        PROMPTS,
+        SAMPLINGS,
+        NAMES,
+        st.booleans(),
+        CONSTRAINTS,
+        st.integers(-9, 9),
+        cache_salt=st.text(max_size=20),
+    ),
     st.booleans(),
     st.booleans(),
 )
@@ -72,6 +82,7 @@ SCORES = st.builds(
         NAMES,
         st.none() | st.integers(0, 256),
         st.booleans(),
+        cache_salt=st.text(max_size=20),
     ),
     st.booleans(),
     st.booleans(),
