@@ -198,7 +198,7 @@ def test_the_models_own_numbers(body: dict[str, object], mode: str) -> None:
 
 @pytest.mark.parametrize("read", [chat, completion, responses])
 def test_fields_of_every_route(read: Callable[..., object]) -> None:
-    """vLLM's fields mean the same on each."""
+    """Those of vLLM mean the same on each."""
     body = {"messages": HELLO} if read is chat else {"prompt": "a"} if read is completion else {"input": "a"}
     found: Any = read(
         {
