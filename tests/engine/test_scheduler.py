@@ -234,8 +234,11 @@ class TestKeptPrefixes:
         other.cache_salt = "mine"
         for sequence in (first, other, same):
             scheduler.add(sequence)
-        assert step(scheduler)[0] == {1: (0, 17), 2: (0, 17)}
-        assert step(scheduler)[0][3] == (16, 1)
+        starts: dict[int, int] = {}
+        while len(starts) < 3:
+            for number, (start, _) in step(scheduler)[0].items():
+                starts.setdefault(number, start)
+        assert starts == {1: 0, 2: 0, 3: 16}
         assert (other.cached_tokens, same.cached_tokens) == (0, 16)
         assert not {*first.blocks[:4]} & {*other.blocks}
 
