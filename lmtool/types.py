@@ -13,8 +13,7 @@ StreamId: TypeAlias = Hashable
 """Names a stream within its sink. Chosen by whoever submits the request; opaque to everyone else."""
 
 FinishReason: TypeAlias = Literal["stop", "length", "cancelled", "prefill", "content_filter"]
-"""Why a stream ended: an eos id or stop condition, the token limit, its own client's CANCEL, `prefill_only`, or the
-filter of a provider."""
+"""Why a stream ended: eos or a stop condition, the token limit, its client's CANCEL, `prefill_only`, a filter."""
 
 LogprobsMode: TypeAlias = Literal["raw", "biased", "processed"]
 """Which normalised distribution a logprob is taken from.
@@ -229,9 +228,8 @@ class ScoreRequest:
     text: bool = False
     """Each output also carries the text it completes."""
     deadline: float | None = None
-    """As of a `GenerateRequest`."""
     cache_salt: str = ""
-    """As of a `GenerateRequest`."""
+    """Both as of a `GenerateRequest`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,7 +152,7 @@ _Truncation = Annotated[
 
 
 class SamplingFields(Body):
-    """How tokens are picked, and what is told of them: OpenAI's parameters, and those that vLLM has beside them."""
+    """How tokens are picked and reported: OpenAI's parameters, and those that vLLM has beside them."""
 
     temperature: Annotated[float, _RANGES["temperature"]] | None = None
     top_k: Annotated[int, _RANGES["top_k"]] | None = None
