@@ -85,7 +85,7 @@ _OWN: Mapping[str, Callable[..., LogitsProcessor]] = {ALLOWED_TOKEN_IDS: Allowed
 
 
 def _are_ids(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and set(map(type, value)) <= {int} and min(value) >= 0
+    return isinstance(value, list) and bool(value) and all(type(one) is int and one >= 0 for one in value)
 
 
 class Processors:

@@ -134,7 +134,8 @@ def _refusal(kind: type, body: Any, problem: str, inside: str) -> ApiError:  # n
     param = ".".join(filter(None, (place, name)))
     if problem.startswith("Object contains unknown"):
         known = [field.encode_name for field in _fields(expected, value)]
-        known += kind.unsupported if issubclass(kind, Body) and not place else ()
+        if issubclass(kind, Body) and not place:
+            known += kind.unsupported
         near = [word for word in _OTHER_NAMES.get(name, ()) if word in known][:1]
         near = near or difflib.get_close_matches(name, known, n=1)
         advice = f"; did you mean {near[0]}?" if near else ""
