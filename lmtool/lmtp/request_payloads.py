@@ -259,7 +259,7 @@ def _generate_payload(request: GenerateRequest) -> dict[str, object]:
         payload["priority"] = request.priority
     if request.into is not None:
         payload["into"] = request.into
-    return payload | _common_payload(request)
+    return payload | _deadline_and_salt(request)
 
 
 _PREFILL: Mapping[str, object] = {"prefill_only": True, "max_tokens": 0}
@@ -291,10 +291,10 @@ def _score_payload(request: ScoreRequest) -> dict[str, object]:
         payload["top_logprobs"] = request.top_logprobs
     if request.text != (is_text(request.prompt) or isinstance(request.scored, str)):
         payload["text"] = request.text
-    return payload | _common_payload(request)
+    return payload | _deadline_and_salt(request)
 
 
-def _common_payload(request: GenerateRequest | ScoreRequest) -> dict[str, object]:
+def _deadline_and_salt(request: GenerateRequest | ScoreRequest) -> dict[str, object]:
     payload = {} if request.deadline is None else {"deadline": _json_value("deadline", request.deadline)}
     return payload | ({"cache_salt": request.cache_salt} if request.cache_salt else {})
 
