@@ -193,19 +193,19 @@ class GenerateRequest:
     prefill_only: bool = False
     """Compute the prompt's keys and values and sample nothing, so that later prompts that begin with it start faster.
 
-    Ends with `prefill`, without a token; `sampling`, `constraint` and `logits_processors` are ignored. It runs behind
-    all other requests, whatever its `priority`. Models that are not computed by lmtool's own engine refuse it.
+    Ends with `prefill` and without a token, behind all other requests. Models outside lmtool's own engine refuse it.
     """
     generated: tuple[int, ...] = ()
     """Ids that count as generated already: the stream goes on behind them as the one that sampled them would have.
 
-    They count towards `max_tokens` and `min_tokens`, penalties, stop conditions, the constraint and the number of a
-    draw; they are neither sent again nor counted in `Usage`. Models outside lmtool's own engine refuse it.
+    They count for limits, penalties, stops, the constraint and draws, not in `Usage`. Other engines refuse it.
     """
     resumable: bool = False
     """The first output tells the `seed`, which a continuation by `generated` needs; not of models that refuse that."""
     into: str | None = None
     """The buffer that the stream's ids are appended to at its end; the matter of an LMTP connection, not of models."""
+    logprob_token_ids: tuple[int, ...] = ()
+    """`top_logprobs` of each token has these ids, in place of the most likely ones; empty: the most likely ones."""
     chat: ChatOptions | None = None
     """For models that give text and no ids, see `ModelInfo.text_only`; None: all of `sampling` counts."""
     deadline: float | None = None

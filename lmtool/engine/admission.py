@@ -86,6 +86,7 @@ class StreamFactory:
             tells_seed=request.resumable,
             counts=Counter(generated),
             pending_guide=self._compile(request),
+            logprob_ids=request.logprob_token_ids,
             processors=processors,
             eos=eos,
             jump_forward=self._config.jump_forward and not (processors is not None and processors.bars_ids),
@@ -159,6 +160,7 @@ def validate_generate(request: GenerateRequest, info: ModelInfo) -> list[int]:
         prompt = [info.bos_token_id]
     _validate_sampling(request.sampling, info)
     _validate_generated(request, info)
+    _validate_ids(request.logprob_token_ids, "logprob_token_ids", info)
     return prompt
 
 

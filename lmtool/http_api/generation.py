@@ -188,6 +188,7 @@ class Generation:
             chat=call.chat_options() if self.served.info.text_only else None,
             deadline=call.deadline,
             cache_salt=call.cache_salt,
+            logprob_token_ids=call.logprob_token_ids,
         )
 
     @property

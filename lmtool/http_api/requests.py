@@ -29,6 +29,7 @@ CacheSalt = Annotated[str, Meta(min_length=1, max_length=256, description="a tex
 """Compartment of the prefix cache, a field of every route that generates."""
 MAX_MESSAGES = 10_000
 MAX_BAD_WORDS = 128
+MAX_LOGPROB_IDS = 128
 MAX_ALLOWED = 8192
 """Entries of `allowed_token_ids`."""
 MAX_LOGPROBS = 20
@@ -91,6 +92,8 @@ class Call:
     """Texts whose tokens are not generated in a row."""
     allowed_token_ids: tuple[int, ...] = ()
     """No other ids are generated; empty: all may be."""
+    logprob_token_ids: tuple[int, ...] = ()
+    """The alternatives beside each token, in place of the most likely ones."""
 
     @property
     def width(self) -> int:
@@ -118,6 +121,7 @@ class Call:
             "include_stop_str_in_output": self.include_stop,
             "bad_words": bool(self.bad_words),
             "allowed_token_ids": bool(self.allowed_token_ids),
+            "logprob_token_ids": bool(self.logprob_token_ids),
         }
         return next((name for name, value in asked.items() if value), None)
 
@@ -169,6 +173,7 @@ class SamplingFields(Body):
     ignore_eos: bool | None = None
     bad_words: Annotated[list[_StopText], Meta(max_length=MAX_BAD_WORDS)] | None = None
     allowed_token_ids: Annotated[list[Count], Meta(min_length=1, max_length=MAX_ALLOWED)] | None = None
+    logprob_token_ids: Annotated[list[Count], Meta(min_length=1, max_length=MAX_LOGPROB_IDS)] | None = None
     include_stop_str_in_output: bool | None = None
     truncate_prompt_tokens: _Truncation | None = None
     return_token_ids: bool | None = None
@@ -179,6 +184,17 @@ class SamplingFields(Body):
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31)] | None = None
     deadline: Deadline | None = None
     cache_salt: CacheSalt | None = None
+
+    def alternatives(self, most_likely: int | None) -> int | None:
+        """How many alternatives each token has where the most likely ones would be that many; None: no logprobs.
+
+        Raises `ApiError` for ids whose logprobs nothing asks for.
+        """
+        if self.logprob_token_ids is None:
+            return most_likely
+        if most_likely is None:
+            refuse("logprob_token_ids", "logprob_token_ids needs logprobs")
+        return len(self.logprob_token_ids) + 1  # the chosen one stands behind them where it is none of them
 
     def options(self) -> dict[str, Any]:
         """The fields of `Call` that are these, by name. Raises `ApiError`."""
@@ -195,6 +211,7 @@ class SamplingFields(Body):
             "include_stop": self.include_stop_str_in_output or False,
             "bad_words": tuple(self.bad_words or ()),
             "allowed_token_ids": tuple(self.allowed_token_ids or ()),
+            "logprob_token_ids": tuple(self.logprob_token_ids or ()),
         }
 
     def sampling(self, max_tokens: int, logprobs: int | None) -> SamplingParams:

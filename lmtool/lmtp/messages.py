@@ -34,6 +34,7 @@ EXTENSIONS = (
     "generated",
     "deadline",
     "cache_salt",
+    "logprob_token_ids",
     "score_alternatives",
     "constraint",
     "priority",

@@ -87,6 +87,7 @@ def _read_generate(stream: str, members: Mapping[str, bytes]) -> Generate:
         generated=request_fields.GENERATED.read_optional("generated", members) or (),
         resumable=_switch(members, "resumable"),
         into=request_fields.BUFFER_NAME.read_optional("into", members),
+        logprob_token_ids=request_fields.LOGPROB_TOKEN_IDS.read_optional("logprob_token_ids", members) or (),
         deadline=request_fields.DEADLINE_SECONDS.read_optional("deadline", members),
         cache_salt=request_fields.CACHE_SALT.read_optional("cache_salt", members) or "",
     )
@@ -280,6 +281,8 @@ def _sampling_payload(request: GenerateRequest) -> dict[str, object]:
         payload["generated"] = request.generated
     if request.resumable:
         payload["resumable"] = True
+    if request.logprob_token_ids:
+        payload["logprob_token_ids"] = request.logprob_token_ids
     return payload
 
 

@@ -205,12 +205,14 @@ def test_fields_of_every_route(read: Callable[..., object]) -> None:
             **body,
             "cache_salt": "s", "request_id": "r", "priority": -3, "truncate_prompt_tokens": 7, "return_token_ids": True,
             "return_tokens_as_token_ids": True, "include_stop_str_in_output": True, "bad_words": ["x"],
-            "allowed_token_ids": [1, 2], "deadline": 5,
+            "allowed_token_ids": [1, 2], "deadline": 5, "logprob_token_ids": [4],
+            **({"logprobs": True} if read is chat else {"logprobs": 0} if read is completion else {"top_logprobs": 0}),
         }
     )  # fmt: skip
     call: Call = found.call if read is responses else found
     assert (call.cache_salt, call.request_id, call.priority, call.truncate, call.deadline) == ("s", "r", -3, 7, 5)
     assert (call.return_token_ids, call.tokens_as_ids, call.include_stop) == (True, True, True)
     assert (call.bad_words, call.allowed_token_ids) == (("x",), (1, 2))
+    assert (call.logprob_token_ids, call.logprobs) == ((4,), 2)
     assert call.without_ids() == "truncate_prompt_tokens"
     assert completion({"prompt": "a"}).without_ids() is None

@@ -208,6 +208,26 @@ class TestTokens:
         assert problem["message"]
         assert chat(http, structured_outputs=form, bad_words=["Rome"])["choices"][0]["message"]["content"] == "Paris"
 
+    def test_logprobs_of_ids(self, http: httpx2.Client) -> None:
+        """The alternatives are these, with the logprobs that they have among the most likely ones; no token differs."""
+        ids = [*tokens(http, "The"), *tokens(http, " Paris"), 5]
+        ask: dict[str, Any] = {"logprobs": True, "return_token_ids": True, "return_tokens_as_token_ids": True}
+        named, likely = (
+            chat(http, **ask, **more)["choices"][0] for more in ({"logprob_token_ids": ids}, {"top_logprobs": 20})
+        )
+        assert named["token_ids"] == likely["token_ids"]
+        for token, one, other in zip(
+            named["token_ids"], named["logprobs"]["content"], likely["logprobs"]["content"], strict=True
+        ):
+            found = {entry["token"]: entry["logprob"] for entry in one["top_logprobs"]}
+            assert set(found) == {f"token_id:{name}" for name in {*ids, token}}
+            known = {entry["token"]: entry["logprob"] for entry in other["top_logprobs"]}
+            assert all(abs(known[name] - value) < 1e-5 for name, value in found.items() if name in known)
+        whole = post(http, "/v1/completions", prompt="The capital", max_tokens=2, logprobs=0, logprob_token_ids=[5, 6])
+        assert all(2 <= len(top) <= 3 for top in whole["choices"][0]["logprobs"]["top_logprobs"])
+        for path, body in (("/v1/completions", {"prompt": "a"}), ("/v1/chat/completions", {"messages": FRANCE})):
+            assert refused(http, path, logprob_token_ids=[5], **body)["param"] == "logprob_token_ids"
+
     @pytest.mark.parametrize("route", ["chat", "text"])
     def test_the_stop_string(self, http: httpx2.Client, route: str) -> None:
         """It is part of the text where that is asked for, whole or streamed."""

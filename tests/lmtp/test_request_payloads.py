@@ -85,6 +85,7 @@ GENERATES = st.builds(
         st.booleans(),
         CONSTRAINTS,
         st.integers(-9, 9),
+        logprob_token_ids=st.lists(IDS, max_size=3).map(tuple),
         cache_salt=st.text(max_size=20),
     ),
     st.booleans(),

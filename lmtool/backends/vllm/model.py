@@ -106,6 +106,8 @@ class VllmModel:
             raise RequestError("vLLM cannot compute a prompt alone", "send a request with max_tokens 1")
         if request.generated:
             raise RequestError("vLLM cannot go on with a stream, so it cannot have generated", "begin the stream again")
+        if request.logprob_token_ids:
+            raise RequestError("this backend has logprobs of the most likely ids only", "ask for top_logprobs")
         prompt = validate_generate(request, self._info)
         if request.sampling.max_tokens == 0:
             stream.put(TokenOutput(request.stream_id, finish_reason="length", usage=Usage(len(prompt), 0)))

@@ -179,7 +179,7 @@ def chat(body: Mapping[str, Any], max_logprobs: int = MAX_LOGPROBS) -> Call:
     for name in ("tools", "chat_template_kwargs", "documents"):
         check_size(name, body.get(name))
     limit = request.max_completion_tokens or request.max_tokens or MAX_TOKENS
-    alternatives = (request.top_logprobs or 0) if request.logprobs else None
+    alternatives = request.alternatives((request.top_logprobs or 0) if request.logprobs else None)
     call = request.call((request.prompt(),), request.sampling(limit, alternatives), alternatives)
     tools = [tool.tool() for tool in request.tools or ()]
     return with_tools(call, choose_tools(tools, request.tool_choice, parallel=request.parallel_tool_calls))
@@ -208,8 +208,9 @@ def completion(body: Mapping[str, Any], max_logprobs: int = MAX_LOGPROBS) -> Cal
     if request.suffix:
         refuse("suffix", "suffix is for models that fill gaps, which none here does")
     limit = 16 if request.max_tokens is None else request.max_tokens
-    sampling = request.sampling(limit, request.logprobs)
-    call = request.call(_prompts(request.prompt), sampling, request.logprobs, echo=request.echo or False)
+    logprobs = request.alternatives(request.logprobs)
+    sampling, echo = request.sampling(limit, logprobs), request.echo or False
+    call = request.call(_prompts(request.prompt), sampling, logprobs, echo=echo)
     return replace(call, add_special_tokens=request.add_special_tokens is not False)
 
 

@@ -140,7 +140,7 @@ def read(body: Mapping[str, Any], max_logprobs: int = requests.MAX_LOGPROBS) -> 
     tools = [tool.tool() for tool in request.tools or ()]
     use = choose_tools(tools, request.tool_choice, parallel=request.parallel_tool_calls)
     wanted = _LOGPROBS in (request.include or ()) or request.top_logprobs
-    logprobs = (request.top_logprobs or 0) if wanted else None
+    logprobs = request.alternatives((request.top_logprobs or 0) if wanted else None)
     sampling = request.sampling(request.max_output_tokens or MAX_TOKENS, logprobs)
     call = requests.Call(
         request.model,
