@@ -198,10 +198,10 @@ class GenerateRequest:
     generated: tuple[int, ...] = ()
     """Ids that count as generated already: the stream goes on behind them as the one that sampled them would have.
 
-    They count for limits, penalties, stops, the constraint and draws, not in `Usage`. Other engines refuse it.
+    They count for limits, penalties, stops, constraint, draws. Other engines, and processors without `resume`, refuse.
     """
     resumable: bool = False
-    """The first output tells the `seed`, which a continuation by `generated` needs; not of models that refuse that."""
+    """The first output tells the `seed`, which a continuation by `generated` needs; not where that is refused."""
     into: str | None = None
     """The buffer that the stream's ids are appended to at its end; the matter of an LMTP connection, not of models."""
     logprob_token_ids: tuple[int, ...] = ()
