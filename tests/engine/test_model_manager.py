@@ -18,6 +18,7 @@ from lmtool.errors import (
     OverloadedError,
     UnknownModelError,
 )
+from lmtool.interfaces import client_of
 from lmtool.prompt_limits import PromptLimits
 from lmtool.types import LoadProgress, TokenOutput
 from tests.engine.shelf import Clock, Collector, Shelf, anything, ask, named, turn, until
@@ -472,3 +473,10 @@ def test_counting_sink() -> None:
     sink([TokenOutput(1, error="broken")])
     assert len(passed) == 2
     assert empty == [True]
+
+
+def test_counting_sink_is_its_clients() -> None:
+    """A client whose streams have all ended keeps its turn: another sink, of the same client, counts its next ones."""
+    sink = Collector()
+    first, second = (CountingSink(sink, lambda: None) for _ in range(2))
+    assert client_of(first) == client_of(second) == client_of(sink) == sink
