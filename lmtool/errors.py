@@ -169,6 +169,12 @@ class OverloadedError(RequestError):
     retry_after = 1
 
 
+class RateLimitError(OverloadedError):
+    """A limit of the client's key or address is reached: on what runs at once, or on what a minute brings."""
+
+    code = "rate_limit_exceeded"
+
+
 def deadline_error(seconds: float) -> TimeLimitError:
     """The error of a stream that has not ended within its request's `deadline`; its time is over, also elsewhere."""
     error = TimeLimitError(f"the deadline of {seconds:g} s is over", "send the request again with a longer one")

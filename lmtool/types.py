@@ -210,6 +210,8 @@ class GenerateRequest:
 
     Kept by who takes the request in, see `lmtool.streams.Deadlines`; models know nothing of it.
     """
+    max_prompt_tokens: int | None = None
+    """Most tokens that this prompt may have, where that is fewer than the model takes; None: as the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +229,8 @@ class ScoreRequest:
     """Each output also carries the text it completes."""
     deadline: float | None = None
     """As of a `GenerateRequest`."""
+    max_prompt_tokens: int | None = None
+    """As of a `GenerateRequest`, of prompt and scored text together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,6 +387,8 @@ class ModelInfo:
     text_only: bool = False
     """Whether it takes conversations and gives text, without ids: a pool of providers. It tells tool calls from text
     itself, and passes constraints on."""
+    key_limits: Mapping[str, int] = field(default_factory=dict)
+    """Limits of the key of whoever asks, by their names, see `lmtool.access.keys.Limits`; `priority`: the lowest."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,11 @@ async def balance(
     listen.check(common.typed)
     policy = access.policy(listen, common.api_key)
     service = ServiceConfig(
-        server=server, access=policy, workers=tuple(urls), balances=True, certificate=tls.load(listen)
+        server=server,
+        access=policy,
+        workers=tuple(urls),
+        balances=True,
+        certificate=tls.load(listen),
+        api_keys=access.api_keys,
     )
     await run(ServingConfig(listen, service, life, verbose=bool(common.verbose), debug=common.debug), common.output())

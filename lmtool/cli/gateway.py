@@ -103,6 +103,7 @@ async def gateway(
         pools=PoolsConfig(pools, config, common.address, None if common.endpoint is None else common.api_key),
         pools_only=True,
         certificate=tls.load(listen),
+        api_keys=access.api_keys,
     )
     serving = ServingConfig(listen, service, replace(life), record, verbose=bool(common.verbose), debug=common.debug)
     await run(serving, common.output())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from starlette.websockets import WebSocketDisconnect
 
+from lmtool.access.caller import may_use
 from lmtool.errors import LmtoolError
 from lmtool.gateway.pool_answer import begin_answer
 from lmtool.gateway.unified_replies import Reply, error_body
@@ -54,11 +55,12 @@ class ChatSocket:
 
     async def serve(self) -> None:
         """Answer until the client leaves."""
-        pool = self._pools.pool(self._websocket.path_params["pool"])
+        name = self._websocket.path_params["pool"]
+        pool = self._pools.pool(name) if may_use(name) else None
         await self._websocket.accept()
         if pool is None:
             error = ApiError(
-                404, f"there is no pool {self._websocket.path_params['pool']!r:.100}", code="unknown_model"
+                404, f"there is no pool {name!r:.100}", code="unknown_model"
             )
             await self._send(None, {"error": error_body(error) | {"finish_reason": "error"}})
             await self._websocket.close(1008)

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from lmtool.access.caller import counted_stream
 from lmtool.errors import RequestError
 from lmtool.gateway.backend import CallFailedError, Reply
 from lmtool.gateway.cache import StoredAnswer
@@ -65,6 +66,8 @@ class PoolAnswer:
     """Each is there before the first event behind it is given out."""
     partial: PartialAnswer = field(default_factory=PartialAnswer)
     """What the caller has got."""
+    counted: bool = False
+    """Whether the stream counts already against the limits of its key."""
     _way: _Way = "anew"
     _further_ways: list[_Way] = field(default_factory=list)
     """To go on where this one fails."""
@@ -82,8 +85,25 @@ class PoolAnswer:
     async def events(self) -> AsyncGenerator[list[AnswerEvent], None]:
         """The events of the answer of the first member that begins one, those that arrive together as one list.
 
-        Raises `PoolFailedError`. Closing it ends the call under way.
+        Raises `PoolFailedError`, and `RateLimitError` before anything is called. Closing it ends the call under way.
         """
+        if self.counted:
+            async with aclosing(self._events()) as events:
+                async for some in events:
+                    yield some
+            return
+        with counted_stream() as use:
+            try:
+                async with aclosing(self._events()) as events:
+                    async for some in events:
+                        if use is not None:
+                            use.begin()
+                        yield some
+            finally:
+                if use is not None:
+                    use.count(self.usage.prompt_tokens or 0, self.usage.completion_tokens or 0)
+
+    async def _events(self) -> AsyncGenerator[list[AnswerEvent], None]:
         cache = self.pool.cache
         key = None if cache is None else cache.key(self.request)
         if cache is None or key is None:
@@ -336,10 +356,11 @@ class PoolAnswer:
         return sorted(ordered, key=lambda at: self.pool.members[at] is cut)
 
 
-def begin_answer(pool: Pool, request: PoolRequest) -> PoolAnswer:
+def begin_answer(pool: Pool, request: PoolRequest, *, counted: bool = False) -> PoolAnswer:
     """The answer to a request, which nothing has been called for yet.
 
-    Raises `RequestError` where no member can do what is asked.
+    counted: whether it is a stream of a model interface that counts streams. Raises `RequestError` where no member can
+    do what is asked.
     """
     lacking = [
         member.backend.lacks(request) if request.of(member.config).messages else ("messages of its own",)
@@ -350,7 +371,7 @@ def begin_answer(pool: Pool, request: PoolRequest) -> PoolAnswer:
         parts = [f"{member.id} has no {', '.join(one)}" for member, one in zip(pool.members, lacking, strict=True)]
         raise RequestError(f"no model of the pool {pool.id} can do this: {'; '.join(parts)}")
     pool.requests += 1
-    return PoolAnswer(pool, request, able)
+    return PoolAnswer(pool, request, able, counted=counted)
 
 
 def _moved(usage: TokenUsage, tokens: int) -> TokenUsage:

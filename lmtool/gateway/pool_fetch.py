@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from lmtool.access.caller import counted_stream
 from lmtool.gateway.backend import CallFailedError
 from lmtool.gateway.http_backend import HttpBackend
 from lmtool.gateway.pool_answer import PoolAnswer
@@ -51,9 +52,12 @@ class PoolFetch(PoolAnswer, Generic[T]):
     results: list[T] = field(default_factory=list)
 
     async def result(self) -> T:
-        """The answer. Raises `PoolFailedError`."""
-        async for _ in self._from_members():
-            pass
+        """The answer. Raises `PoolFailedError`, and `RateLimitError` before anything is called."""
+        with counted_stream() as use:
+            async for _ in self._from_members():
+                pass
+            if use is not None:
+                use.count(self.usage.prompt_tokens or 0, 0)
         return self.results[-1]
 
     async def _called(self, member: Member) -> AsyncGenerator[list[AnswerEvent], None]:

@@ -76,7 +76,7 @@ class PoolStream:
 
     async def _stream(self, pool: Pool, request: GenerateRequest | ScoreRequest) -> TokenOutput:
         """Pass the outputs on; return the last one. Raises `LmtoolError`."""
-        answer = begin_answer(pool, from_stream(request))
+        answer = begin_answer(pool, from_stream(request), counted=True)
         noted = current_answers.get()
         if noted is not None:
             noted.append(answer)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import tokenizers
 
     from lmtool.access.asgi import Write
+    from lmtool.access.keyed_models import KeyedModels
     from lmtool.engine.config import EngineConfig
     from lmtool.engine.model_manager import ModelManager
     from lmtool.evergreen.action_tasks import ActionLog
@@ -246,10 +247,20 @@ def lmtp_server(
     from lmtool.lmtp.connection import Plugs
     from lmtool.lmtp.server import LmtpServer
 
-    control = models if isinstance(models, ModelControl) else None
+    served = visible_models(models, config)
+    control = served if isinstance(served, ModelControl) else None
     return LmtpServer(
-        Plugs(models, config.server, progress=models, catalogue=models, control=control, log=log, tap=tap)
+        Plugs(served, config.server, progress=served, catalogue=served, control=control, log=log, tap=tap)
     )
+
+
+def visible_models(models: Models | Pools, config: ServiceConfig) -> Models | Pools | KeyedModels:
+    """What clients see of the models: with the keys of a file, what theirs allows."""
+    if config.access.callers is None:
+        return models
+    from lmtool.access.keyed_models import keyed
+
+    return keyed(models)
 
 
 def faces(
@@ -264,7 +275,8 @@ def faces(
     from lmtool.http_api.server import OpenAIServer
 
     api = ApiConfig(config.models.tool_call_parser, health.count_answer, config.engine.max_logprobs)
-    mounted: list[Face] = [lmtp_server(models, config, log, tap), OpenAIServer(models, api, catalogue=models)]
+    served = visible_models(models, config)
+    mounted: list[Face] = [lmtp_server(models, config, log, tap), OpenAIServer(served, api, catalogue=served)]
     if not config.pools_only:
         mounted.append(evergreen_server(models, config, log, tap))
     if config.pools is not None:
@@ -299,9 +311,10 @@ def evergreen_server(
         from lmtool.evergreen.references import allowed_references
 
         references = allowed_references(config.evergreen.allow_ref)
-    registry: Callable[[], Registry] | Registry = partial(_menu, models)
+    served = visible_models(models, config)
+    registry: Callable[[], Registry] | Registry = partial(_menu, served)
     if entry_points(group=GROUP):  # what is wrong with an installed action is found at the start
-        registry = _menu(models)
+        registry = _menu(served)
 
     def log_action(entry: ActionLog) -> None:
         log(_request_log(entry))
@@ -316,7 +329,7 @@ def evergreen_server(
     return EvergreenServer(plugs)
 
 
-def _menu(models: Models | Pools) -> Registry:
+def _menu(models: Models | Pools | KeyedModels) -> Registry:
     from lmtool.evergreen.menu import menu
 
     return menu(models, models)

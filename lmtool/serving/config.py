@@ -8,7 +8,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lmtool.access.caller import Callers
 from lmtool.access.credentials import checked_key
+from lmtool.access.forwarding import parse_proxies
+from lmtool.access.key_file import read_keys
 from lmtool.access.names import host_name, is_loopback, machine_names, normal_origin
 from lmtool.access.policy import AccessPolicy
 from lmtool.backends.registry import BackendConfig
@@ -23,6 +26,7 @@ from lmtool.serving.model_names import AUTO, served, weight_bytes, with_aliases,
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
+    from lmtool.access.forwarding import TrustedProxies
     from lmtool.engine.model_slot import ServedModel
     from lmtool.gateway.config import GatewayConfig
     from lmtool.serving.certificate import Certificate
@@ -236,26 +240,53 @@ class AccessConfig:
     )
     """Beside loopback names, IP addresses, this machine's names and the one it listens on."""
     no_auth: bool = option(False, "Listen beyond loopback without an API key.", CONNECTIONS)
+    api_keys: str | None = option(
+        None, "Accept the keys of this TOML file, each with its limits; SIGHUP reads it again.", CONNECTIONS, metavar="FILE"
+    )
+    """In place of one `--api-key`."""
+    trusted_proxy: tuple[str, ...] = option(
+        (),
+        "Believe this reverse proxy where requests come from: address, network or unix (repeatable).",
+        CONNECTIONS,
+        metavar="ADDRESS",
+    )
+    """Only from there a forwarded address counts as the client's."""
 
     def policy(self, listen: ListenConfig, api_key: str | None = None) -> AccessPolicy:
         """The policy of a server that listens there. Raises `UsageError` for one open to everybody by oversight.
 
-        api_key: the key that clients must send; None: no key.
+        api_key: the key that clients must send; None: no key. Raises `FileError` for a file of keys with faults.
         """
+        self._check_contradictions(api_key)
+        keyed, proxies = api_key is not None or self.api_keys is not None, parse_proxies(self.trusted_proxy)
+        if not keyed and not self.no_auth:
+            _check_closed(listen, proxies)
+        key = None if api_key is None else checked_key(api_key)
+        callers = None if self.api_keys is None else Callers(read_keys(self.api_keys))
+        names = dict.fromkeys((*machine_names(socket.gethostname()), listen.host.lower(), *self._hosts()))
+        return AccessPolicy(
+            key,
+            tuple(self._origins()),
+            tuple(names),
+            callers,
+            loopback_only=not keyed and not self.no_auth,
+            proxies=proxies,
+        )
+
+    def _check_contradictions(self, api_key: str | None) -> None:
         if self.no_auth and api_key is not None:
             raise UsageError(
                 "--no-auth and a key (--api-key, LMTOOL_API_KEY) contradict each other", "give one of them"
             )
-        if listen.public and api_key is None and not self.no_auth:
+        if self.api_keys is None:
+            return
+        if api_key is not None:
             raise UsageError(
-                f"other machines can connect to {listen.host}, and no key is asked for",
-                "ask for one:        --api-key KEY, or better LMTOOL_API_KEY in the environment",
-                "let anyone in:      --no-auth",
-                "this machine only:  --host 127.0.0.1",
+                "--api-keys and a key (--api-key, LMTOOL_API_KEY) contradict each other",
+                "put that key into the file, or leave one of them out",
             )
-        key = None if api_key is None else checked_key(api_key)
-        names = dict.fromkeys((*machine_names(socket.gethostname()), listen.host.lower(), *self._hosts()))
-        return AccessPolicy(key, tuple(self._origins()), tuple(names))
+        if self.no_auth:
+            raise UsageError("--api-keys and --no-auth contradict each other", "give one of them")
 
     def _origins(self) -> Iterator[str]:
         for text in self.allow_origin:
@@ -270,6 +301,21 @@ class AccessConfig:
             if name is None:
                 raise UsageError(f"--allow-host {text!r} is no name of a host", "such as models.example.org, or *")
             yield name
+
+
+def _check_closed(listen: ListenConfig, proxies: TrustedProxies) -> None:
+    """Raise `UsageError` for a server that others can reach and that asks for no key."""
+    ways = (
+        "ask for one:        --api-key KEY, or better LMTOOL_API_KEY in the environment",
+        "ask for many:       --api-keys FILE",
+        "let anyone in:      --no-auth",
+    )
+    if listen.public:
+        problem = f"other machines can connect to {listen.host}, and no key is asked for"
+        raise UsageError(problem, *ways, "this machine only:  --host 127.0.0.1")
+    if proxies:
+        problem = "--trusted-proxy is for requests of other machines, and no key is asked for"
+        raise UsageError(problem, *ways, "this machine only:  leave it out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,6 +396,8 @@ class ServiceConfig:
     backend: BackendConfig = field(default_factory=BackendConfig)
     access: AccessPolicy = field(default_factory=AccessPolicy)
     """Which requests are accepted."""
+    api_keys: str | None = None
+    """The file with the keys of `access`, which is read again at SIGHUP; None: there is none."""
     workers: tuple[str, ...] = field(default=(), repr=False)
     """Endpoints of servers that do the work, in place of models in this process; they are sent the same API key."""
     balances: bool = False

@@ -73,10 +73,11 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """The file of pools was read again, and is in use."""
+    """A file was read again, and is in use."""
 
     event: ClassVar[str] = "reloaded"
-    pools: tuple[str, ...]
+    what: str
+    """Such as `pools default, cheap`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,7 @@ def as_lines(event: Event, clock: str, columns: int) -> list[str]:
         case Finished():
             return [f"{clock}  {request_line(event.request)}"]
         case Reloaded():
-            return [f"reloaded: pools {', '.join(event.pools)}"]
+            return [f"reloaded: {event.what}"]
         case LoggedWarning():
             return [f"warning: {event.message}"]
         case Draining():

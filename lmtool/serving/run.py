@@ -131,9 +131,9 @@ class _Run:
         self.console.emit(Started(__version__, transport))
         try:
             where = await self._open(service, sockets)
+            self._watch_reloads(service)
             info = await self._load(service)
             gc.freeze()  # what was imported and loaded stays; looking through it again would only cost latency
-            self._watch_reloads(service)
             self.ready_file.write(where)
             further = tuple(one for one in service.loaded if one is not info) or None
             self.console.emit(Ready(info, time.perf_counter() - self.began, further))
@@ -197,16 +197,16 @@ class _Run:
             self._leave(self.interrupts.exit_status)
 
     def _watch_reloads(self, service: Service) -> None:
-        """Read the file of pools again at each SIGHUP; a bad one changes nothing, and the log says so."""
-        pools = self.config.service.pools
-        if pools is None or pools.file is None or not hasattr(signal, "SIGHUP"):
+        """Read pools, keys and the certificate again at each SIGHUP; a bad file changes nothing, and the log says so."""
+        if not service.reloads or not hasattr(signal, "SIGHUP"):
             return
 
         def reload() -> None:
-            try:
-                self.console.emit(Reloaded(tuple(service.reload_pools())))
-            except LmtoolError as error:
-                self.console.emit(LoggedWarning(f"the pools stay as they were: {error.sentence}"))
+            for read_again in service.reloads:
+                try:
+                    self.console.emit(Reloaded(read_again()))
+                except LmtoolError as error:
+                    self.console.emit(LoggedWarning(f"nothing changes: {error.sentence}"))
 
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
 

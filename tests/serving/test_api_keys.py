@@ -1,0 +1,148 @@
+"""`--api-keys`: what a key may do and how much, on every wire of a server at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lmtool.lmtp.client import LmtpClient
+from lmtool.streams import stream
+from lmtool.types import GenerateRequest, SamplingParams
+from tests.lmtp.harness import until
+from tests.serving.keyed_wires import MODEL, OTHER, POOL, WIRES, KeyedServer, http, keyed_server, lmtp
+
+KEY = "canary-key"
+LONG = SamplingParams(max_tokens=2000, ignore_eos=True)
+
+
+def key(name: str, more: str = "") -> str:
+    """The table of a key."""
+    return f'[[keys]]\nname = "{name}"\nkey = "{KEY}-{name}"\n{more}\n'
+
+
+async def statuses(server: KeyedServer, secret: str, model: str = MODEL) -> dict[str, int]:
+    """What every wire tells."""
+    found = {}
+    for name, wire in WIRES.items():
+        told = await wire(server, secret, model)
+        assert KEY not in told.text, name
+        found[name] = told.status
+    return found
+
+
+async def listed(server: KeyedServer, secret: str) -> list[set[str]]:
+    """The names that each list of models shows."""
+    async with LmtpClient(server.url, api_key=secret) as client:
+        over_lmtp = {entry.name for entry in await client.models()}
+    over_http = json.loads((await http(server, secret, "/v1/models")).text)
+    pools = json.loads((await http(server, secret, "/v1/language")).text)
+    health = json.loads((await http(server, secret, "/v1/health")).text)
+    return [
+        over_lmtp,
+        {card["id"] for card in over_http["data"]},
+        {pool["id"] for pool in pools["pools"]},
+        set(health["ready_models"]),
+    ]
+
+
+async def test_keys_and_models_on_every_wire(tmp_path: Path) -> None:
+    """A key opens every wire; a wrong one, or none, none of them; models that it may not use are not there for it."""
+    keys = key("all") + key("one", f'models = ["{MODEL}", "{POOL}"]') + key("none", 'models = ["nothing"]')
+    async with keyed_server(keys, tmp_path) as server:
+        assert set((await statuses(server, f"{KEY}-all")).values()) == {200}
+        for wrong in ("", "wrong"):
+            assert set((await statuses(server, wrong)).values()) == {401}
+            assert (await http(server, wrong, "/metrics")).status == 401
+        assert set((await statuses(server, f"{KEY}-one")).values()) == {200}
+        assert set((await statuses(server, f"{KEY}-one", OTHER)).values()) == {404}
+        assert set((await statuses(server, f"{KEY}-none")).values()) == {404}
+        assert await listed(server, f"{KEY}-all") == [{MODEL, OTHER, POOL}, {MODEL, OTHER, POOL}, {POOL}, {POOL}]
+        assert await listed(server, f"{KEY}-one") == [{MODEL, POOL}, {MODEL, POOL}, {POOL}, {POOL}]
+        assert await listed(server, f"{KEY}-none") == [set()] * 4
+        told = await lmtp(server.url, f"{KEY}-one", OTHER)
+        assert told.text == f"model '{OTHER}' is not served here; served here: {POOL}, {MODEL}"
+        metrics = (await http(server, f"{KEY}-all", "/metrics")).text
+        assert 'lmtool_key_streams{key="one"} 0' in metrics
+        assert KEY not in metrics
+
+
+async def test_requests_of_all_wires_together(tmp_path: Path) -> None:
+    """A minute's requests may come over any wire; the next one is refused on each, with the time to wait."""
+    keys = key("seldom", f"requests_per_minute = {len(WIRES)}") + key("other")
+    async with keyed_server(keys, tmp_path) as server:
+        now = 1000.0
+        server.callers.clock = lambda: now
+        assert set((await statuses(server, f"{KEY}-seldom")).values()) == {200}
+        for name, wire in WIRES.items():
+            told = await wire(server, f"{KEY}-seldom", MODEL)
+            assert told.status == 429, name
+            assert 0 < told.retry_after <= 6 or "Evergreen" in name, name
+        assert (await lmtp(server.url, f"{KEY}-other", MODEL)).status == 200
+        now += 6.1
+        assert (await http(server, f"{KEY}-seldom", "/v1/models")).status == 200
+        assert (await http(server, f"{KEY}-seldom", "/v1/models")).status == 429
+        assert (await http(server, "", "/health")).status == 200
+
+
+async def test_streams_of_all_wires_together(tmp_path: Path) -> None:
+    """A stream over one wire takes the place of those over others, until it has ended; so do those of an address."""
+    limits = '[address]\nstreams = 2\n'
+    async with keyed_server(limits + key("narrow", "streams = 1") + key("wide"), tmp_path) as server:
+        async with (
+            LmtpClient(server.url, api_key=f"{KEY}-narrow") as client,
+            LmtpClient(server.url, api_key=f"{KEY}-wide") as other,
+        ):
+            running = stream(client, GenerateRequest("long", (1, 40), LONG, MODEL))
+            await anext(running)
+            assert set((await statuses(server, f"{KEY}-narrow")).values()) == {429}
+            second = stream(other, GenerateRequest("long", (1, 40), LONG, MODEL))
+            await anext(second)
+            over_tcp = {name: status for name, status in (await statuses(server, f"{KEY}-wide")).items()}
+            assert {status for name, status in over_tcp.items() if "Unix" not in name} == {429}
+            assert over_tcp["LMTP over a Unix socket"] == 200
+        await until(lambda: all(one.idle for one in server.callers._by_key.values()))
+        assert set((await statuses(server, f"{KEY}-narrow")).values()) == {200}
+
+
+async def test_tokens_of_all_wires_together(tmp_path: Path) -> None:
+    """Whoever has used up the tokens of a minute waits, on each wire."""
+    async with keyed_server(key("short", "tokens_per_minute = 5"), tmp_path) as server:
+        now = 1000.0
+        server.callers.clock = lambda: now
+        assert (await lmtp(server.url, f"{KEY}-short", MODEL)).status == 200  # three of the prompt, two of the answer
+        assert set((await statuses(server, f"{KEY}-short")).values()) == {429}
+        now += 13
+        assert (await http(server, f"{KEY}-short", "/v1/models")).status == 200
+
+
+async def test_connections_and_keys_that_are_withdrawn(tmp_path: Path) -> None:
+    """One more connection is refused at its handshake; a key that is gone begins nothing new, also where it is open."""
+    async with keyed_server(key("few", "connections = 1"), tmp_path) as server:
+        async with LmtpClient(server.url, api_key=f"{KEY}-few") as client:
+            for name, status in (await statuses(server, f"{KEY}-few")).items():
+                assert status == 429, name
+            assert (await client.info(MODEL)).key_limits == {"connections": 1}
+            server.callers.replace(type(server.callers.ring)())
+            outputs = [output async for output in stream(client, GenerateRequest("a", (1, 40), model=MODEL))]
+            assert outputs[-1].error_code == "access_denied"
+            assert set((await statuses(server, f"{KEY}-few")).values()) == {401}
+
+
+@pytest.mark.parametrize("header", ["x-forwarded-for", "forwarded"])
+async def test_what_a_proxy_passes_on(tmp_path: Path, header: str) -> None:
+    """Without trust the peer counts; a trusted proxy's clients are told apart."""
+    from lmtool.access.forwarding import parse_proxies
+
+    limits = "[address]\nrequests_per_minute = 1\n"
+    for proxies, expected in (((), [200, 429, 429]), (("127.0.0.1",), [200, 200, 429])):
+        folder = tmp_path / str(len(proxies))
+        folder.mkdir()
+        async with keyed_server(limits + key("all"), folder, proxies=parse_proxies(proxies)) as server:
+            found = []
+            for client in ("192.0.2.1", "192.0.2.2", "192.0.2.1"):
+                value = client if header.startswith("x") else f"for={client}"
+                told = await http(server, f"{KEY}-all", "/v1/models", headers={header: value})
+                found.append(told.status)
+        assert found == expected
