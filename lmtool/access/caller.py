@@ -63,15 +63,19 @@ class Callers:
             self._by_address[group] = Allowance(f"the address {group}", self.ring.address)
         return self._by_address[group]
 
-    def salt(self, name: str) -> str:
-        """What separates a key's entries in a cache from those of others; nobody else can know it."""
-        return hashlib.blake2b(name.encode(), key=self._secret, digest_size=16).hexdigest()
+    def salted(self, name: str, salt: str) -> str:
+        """A text for this key and this salt alone, which nobody else can know."""
+        data = f"{name}\0{salt}".encode(errors="surrogatepass")
+        return hashlib.blake2b(data, key=self._secret, digest_size=16).hexdigest()
 
     def metrics(self) -> Iterable[MetricFamily]:
         """What each key uses now, and how often it was refused."""
         keys = [(f'{{key="{name}"}}', one) for name, one in sorted(self._by_key.items())]
         yield MetricFamily(
-            "key_connections", "gauge", "Connections and HTTP requests by key.", [(k, one.connections) for k, one in keys]
+            "key_connections",
+            "gauge",
+            "Connections and HTTP requests by key.",
+            [(k, one.connections) for k, one in keys],
         )
         yield MetricFamily("key_streams", "gauge", "Streams by key.", [(k, one.streams) for k, one in keys])
         yield MetricFamily(
@@ -102,10 +106,9 @@ class Caller:
         """Of the key."""
         return self._key.name
 
-    @property
-    def salt(self) -> str:
-        """Separates what is cached for the key from what is cached for others."""
-        return self._callers.salt(self._key.name)
+    def salted(self, salt: str) -> str:
+        """What separates what is cached for the key, under a salt of its own choice, from what is cached for others."""
+        return self._callers.salted(self._key.name, salt)
 
     @contextlib.contextmanager
     def connected(self, *, as_request: bool = False) -> Iterator[None]:
@@ -204,6 +207,18 @@ class StreamUse:
 
 current_caller: ContextVar[Caller | None] = ContextVar("current_caller", default=None)
 """Who sends the request that is being answered; set by the door of each protocol. None: there are no keys of a file."""
+
+
+def caller_name() -> str:
+    """Whose key the current request has; empty where there are no keys of a file."""
+    caller = current_caller.get()
+    return "" if caller is None else caller.name
+
+
+def salted(salt: str) -> str:
+    """A client's salt of a cache as it is used: with that of its key, where there are keys of a file."""
+    caller = current_caller.get()
+    return salt if caller is None else caller.salted(salt)
 
 
 def may_use(name: str) -> bool:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lmtool.access.credentials import checked_key
 from lmtool.access.keys import Key, KeyRing, Limits, digest_of
 from lmtool.errors import FileError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 MAX_BYTES = 4 << 20
 """Of the file."""

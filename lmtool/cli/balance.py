@@ -8,7 +8,8 @@ import typer
 
 from lmtool.cli.common_options import Common
 from lmtool.lmtp.config import ServerConfig
-from lmtool.serving.config import AccessConfig, LifeConfig, ListenConfig, ServiceConfig, ServingConfig
+from lmtool.serving.access_config import AccessConfig
+from lmtool.serving.config import LifeConfig, ListenConfig, ServiceConfig, ServingConfig
 from lmtool.serving.tls_config import TlsConfig
 
 

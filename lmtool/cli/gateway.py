@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from lmtool.cli.common_options import DEFAULT_ENDPOINT, PANEL, Common
 from lmtool.lmtp.config import ServerConfig
 from lmtool.option import option
+from lmtool.serving.access_config import AccessConfig
 from lmtool.serving.config import (
     CONNECTIONS,
     MODELS,
     OUTPUT,
-    AccessConfig,
     HttpConfig,
     LifeConfig,
     ListenConfig,

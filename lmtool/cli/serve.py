@@ -13,12 +13,12 @@ from lmtool.engine.config import EngineConfig
 from lmtool.errors import UsageError
 from lmtool.lmtp.config import ServerConfig
 from lmtool.option import option
+from lmtool.serving.access_config import AccessConfig
 from lmtool.serving.config import (
     CONNECTIONS,
     ENGINE,
     MODELS,
     OUTPUT,
-    AccessConfig,
     EvergreenOptions,
     HttpConfig,
     LifeConfig,

@@ -59,9 +59,7 @@ class ChatSocket:
         pool = self._pools.pool(name) if may_use(name) else None
         await self._websocket.accept()
         if pool is None:
-            error = ApiError(
-                404, f"there is no pool {name!r:.100}", code="unknown_model"
-            )
+            error = ApiError(404, f"there is no pool {name!r:.100}", code="unknown_model")
             await self._send(None, {"error": error_body(error) | {"finish_reason": "error"}})
             await self._websocket.close(1008)
             return

@@ -26,7 +26,6 @@ from lmtool.serving.events import (
     Loading,
     LoggedWarning,
     Ready,
-    Reloaded,
     Started,
     Stopped,
 )
@@ -197,16 +196,16 @@ class _Run:
             self._leave(self.interrupts.exit_status)
 
     def _watch_reloads(self, service: Service) -> None:
-        """Read pools, keys and the certificate again at each SIGHUP; a bad file changes nothing, and the log says so."""
+        """Read pools, keys and the certificate again at each SIGHUP; a bad file is logged, and changes nothing."""
         if not service.reloads or not hasattr(signal, "SIGHUP"):
             return
 
         def reload() -> None:
-            for read_again in service.reloads:
+            for unchanged, read_again in service.reloads.items():
                 try:
-                    self.console.emit(Reloaded(read_again()))
+                    self.console.emit(read_again())
                 except LmtoolError as error:
-                    self.console.emit(LoggedWarning(f"nothing changes: {error.sentence}"))
+                    self.console.emit(LoggedWarning(f"{unchanged}: {error.sentence}"))
 
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
 

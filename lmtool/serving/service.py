@@ -14,12 +14,13 @@ from lmtool.errors import LmtoolError
 from lmtool.http_api import errors
 from lmtool.serving.composition import Loader, faces, lmtp_server, model_metrics, models_of, pools_of, refused_of
 from lmtool.serving.config import HttpConfig, ServiceConfig
+from lmtool.serving.events import Reloaded
 from lmtool.serving.health import Health, routes
 from lmtool.serving.initial_load import load_together
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import TextIO
 
     import uvicorn
@@ -81,29 +82,29 @@ class Service:
         return served
 
     @property
-    def reloads(self) -> Sequence[Callable[[], str]]:
-        """What is read again at SIGHUP, each on its own: pools, keys, the certificate.
+    def reloads(self) -> Mapping[str, Callable[[], Reloaded]]:
+        """What is read again at SIGHUP, each on its own, by what a fault leaves as it is.
 
-        Each says what is in use from now on. Raises `FileError` for a file with faults, which changes nothing.
+        Raises `FileError` for a file with faults, which changes nothing.
         """
         config = self._config
-        found: list[Callable[[], str]] = []
+        found: dict[str, Callable[[], Reloaded]] = {}
         if config.pools is not None and config.pools.file is not None:
-            found.append(self._reload_pools)
+            found["the pools stay as they were"] = self._reload_pools
         if config.access.callers is not None and config.api_keys is not None:
-            found.append(partial(_reload_keys, config.access.callers, config.api_keys))
+            found["the keys stay as they were"] = partial(_reload_keys, config.access.callers, config.api_keys)
         if config.certificate is not None:
-            found.append(partial(_reload_certificate, config.certificate))
+            found["the certificate stays as it was"] = partial(_reload_certificate, config.certificate)
         return found
 
-    def _reload_pools(self) -> str:
+    def _reload_pools(self) -> Reloaded:
         from lmtool.gateway.config_reader import load
 
         assert self._pools is not None
         assert self._config.pools is not None
         assert self._config.pools.file is not None
         self._pools.configure(load(self._config.pools.file))
-        return f"pools {', '.join(pool.id for pool in self._pools.pools)}"
+        return Reloaded(pools=tuple(pool.id for pool in self._pools.pools))
 
     @property
     def streams(self) -> int:
@@ -244,14 +245,14 @@ class Service:
         await server.run_stdio(reader, writer)
 
 
-def _reload_keys(callers: Callers, file: str) -> str:
+def _reload_keys(callers: Callers, file: str) -> Reloaded:
     callers.replace(read_keys(file))
-    return f"keys {', '.join(key.name for key in callers.ring.keys)}"
+    return Reloaded(keys=tuple(key.name for key in callers.ring.keys))
 
 
-def _reload_certificate(certificate: Certificate) -> str:
+def _reload_certificate(certificate: Certificate) -> Reloaded:
     certificate.renew()
-    return f"certificate {certificate.certfile}"
+    return Reloaded(certificate=certificate.certfile)
 
 
 def _wire() -> TextIO:

@@ -86,9 +86,9 @@ async def test_models_of_a_key() -> None:
                 await models.info(name)
             with pytest.raises(UnknownModelError):
                 models.entry(name)
-            phases: list[str] = []
-            models.subscribe(name, lambda progress: phases.append(progress.phase))
-            assert phases == ["failed"]
+            progress: list[LoadProgress] = []
+            models.subscribe(name, progress.append)
+            assert [one.phase for one in progress] == ["failed"]
         assert [entry.name for entry in models.models()] == ["small", "hub/large"]
     with asking(replace(KEY, models=("large",))):
         assert (await ending(models, request())).error is None
@@ -131,9 +131,7 @@ async def test_priority() -> None:
         assert (await models.info("small")).key_limits == {"priority": 3}
 
 
-@pytest.mark.parametrize(
-    "prompt", [(1,) * 5, "x" * 17, "ä" * 9], ids=["ids", "text", "more bytes than characters"]
-)
+@pytest.mark.parametrize("prompt", [(1,) * 5, "x" * 17, "ä" * 9], ids=["ids", "text", "more bytes than characters"])
 async def test_long_prompts(prompt: tuple[int, ...] | str) -> None:
     """They are refused before the model sees them; what only tokenizing tells is left to it."""
     model = Models()

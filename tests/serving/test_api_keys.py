@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from lmtool.access.forwarding import parse_proxies
+from lmtool.access.keys import KeyRing
 from lmtool.lmtp.client import LmtpClient
 from lmtool.streams import stream
 from lmtool.types import GenerateRequest, SamplingParams
@@ -88,22 +90,27 @@ async def test_requests_of_all_wires_together(tmp_path: Path) -> None:
 
 async def test_streams_of_all_wires_together(tmp_path: Path) -> None:
     """A stream over one wire takes the place of those over others, until it has ended; so do those of an address."""
-    limits = '[address]\nstreams = 2\n'
-    async with keyed_server(limits + key("narrow", "streams = 1") + key("wide"), tmp_path) as server:
-        async with (
-            LmtpClient(server.url, api_key=f"{KEY}-narrow") as client,
-            LmtpClient(server.url, api_key=f"{KEY}-wide") as other,
-        ):
-            running = stream(client, GenerateRequest("long", (1, 40), LONG, MODEL))
-            await anext(running)
-            assert set((await statuses(server, f"{KEY}-narrow")).values()) == {429}
-            second = stream(other, GenerateRequest("long", (1, 40), LONG, MODEL))
-            await anext(second)
-            over_tcp = {name: status for name, status in (await statuses(server, f"{KEY}-wide")).items()}
-            assert {status for name, status in over_tcp.items() if "Unix" not in name} == {429}
-            assert over_tcp["LMTP over a Unix socket"] == 200
+    limits = "[address]\nstreams = 2\n"
+    keys = limits + key("narrow", "streams = 1") + key("wide")
+    async with keyed_server(keys, tmp_path) as server:
+        await _while_streams_run(server)
         await until(lambda: all(one.idle for one in server.callers._by_key.values()))
         assert set((await statuses(server, f"{KEY}-narrow")).values()) == {200}
+
+
+async def _while_streams_run(server: KeyedServer) -> None:
+    async with (
+        LmtpClient(server.url, api_key=f"{KEY}-narrow") as client,
+        LmtpClient(server.url, api_key=f"{KEY}-wide") as other,
+    ):
+        first = stream(client, GenerateRequest("long", (1, 40), LONG, MODEL))
+        await anext(first)
+        assert set((await statuses(server, f"{KEY}-narrow")).values()) == {429}
+        second = stream(other, GenerateRequest("long", (1, 40), LONG, MODEL))
+        await anext(second)
+        over_tcp = await statuses(server, f"{KEY}-wide")
+        assert {status for name, status in over_tcp.items() if "Unix" not in name} == {429}
+        assert over_tcp["LMTP over a Unix socket"] == 200
 
 
 async def test_tokens_of_all_wires_together(tmp_path: Path) -> None:
@@ -119,22 +126,21 @@ async def test_tokens_of_all_wires_together(tmp_path: Path) -> None:
 
 async def test_connections_and_keys_that_are_withdrawn(tmp_path: Path) -> None:
     """One more connection is refused at its handshake; a key that is gone begins nothing new, also where it is open."""
-    async with keyed_server(key("few", "connections = 1"), tmp_path) as server:
-        async with LmtpClient(server.url, api_key=f"{KEY}-few") as client:
-            for name, status in (await statuses(server, f"{KEY}-few")).items():
-                assert status == 429, name
-            assert (await client.info(MODEL)).key_limits == {"connections": 1}
-            server.callers.replace(type(server.callers.ring)())
-            outputs = [output async for output in stream(client, GenerateRequest("a", (1, 40), model=MODEL))]
-            assert outputs[-1].error_code == "access_denied"
-            assert set((await statuses(server, f"{KEY}-few")).values()) == {401}
+    async with (
+        keyed_server(key("few", "connections = 1"), tmp_path) as server,
+        LmtpClient(server.url, api_key=f"{KEY}-few") as client,
+    ):
+        assert set((await statuses(server, f"{KEY}-few")).values()) == {429}
+        assert (await client.info(MODEL)).key_limits == {"connections": 1}
+        server.callers.replace(KeyRing())
+        outputs = [output async for output in stream(client, GenerateRequest("a", (1, 40), model=MODEL))]
+        assert outputs[-1].error_code == "access_denied"
+        assert set((await statuses(server, f"{KEY}-few")).values()) == {401}
 
 
 @pytest.mark.parametrize("header", ["x-forwarded-for", "forwarded"])
 async def test_what_a_proxy_passes_on(tmp_path: Path, header: str) -> None:
     """Without trust the peer counts; a trusted proxy's clients are told apart."""
-    from lmtool.access.forwarding import parse_proxies
-
     limits = "[address]\nrequests_per_minute = 1\n"
     for proxies, expected in (((), [200, 429, 429]), (("127.0.0.1",), [200, 200, 429])):
         folder = tmp_path / str(len(proxies))
