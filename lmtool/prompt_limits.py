@@ -152,9 +152,9 @@ def check_allowed_text(request: GenerateRequest | ScoreRequest, limits: PromptLi
     most = request.max_prompt_tokens
     if most is None:
         return
-    size = sum(map(_bytes, _texts(request)))
-    known = limits is not None and limits.text_bytes is not None
-    allowed = most * limits.text_bytes // limits.context_length if known else most * _USUAL_BYTES
+    size, allowed = sum(map(_bytes, _texts(request))), most * _USUAL_BYTES
+    if limits is not None and limits.text_bytes is not None:
+        allowed = most * limits.text_bytes // limits.context_length
     if size > allowed:
         raise _longer_than_allowed(f"{size} bytes", most)
 

@@ -36,7 +36,7 @@ def read_keys(path: str) -> KeyRing:
             data = file.read(MAX_BYTES + 1)
         text = data.decode()
     except (OSError, UnicodeDecodeError) as error:
-        reason = (getattr(error, "strerror", None) or "it is no UTF-8").lower()
+        reason = "it is no UTF-8" if isinstance(error, UnicodeDecodeError) else (error.strerror or str(error)).lower()
         raise FileError(f"cannot read the keys in {path}: {reason}", "check --api-keys") from None
     if len(data) > MAX_BYTES:
         raise FileError(f"{path} has more than {MAX_BYTES} bytes", "check --api-keys")

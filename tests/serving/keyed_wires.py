@@ -96,6 +96,7 @@ async def lmtp(place: str, key: str, model: str) -> Told:
     """GENERATE over LMTP."""
     try:
         async with LmtpClient(place, api_key=key or None) as client:
+            await client.models()  # from then on it is told the kinds of errors (EXT-2)
             request = GenerateRequest("a", (1, 40, 41), SHORT, model)
             outputs = [output async for output in stream(client, request)]
     except LmtoolError as error:
@@ -170,7 +171,7 @@ WIRES: dict[str, Wire] = {
         server,
         key,
         f"/v1/language/{POOL if model == MODEL else model}/chat",
-        {"message": {"role": "user", "content": "Hello"}, "params": {"maxTokens": 2}},
+        {"message": {"role": "user", "content": "Hello"}},
     ),
     "unified over WebSocket": chat_socket,
     "Evergreen": lambda server, key, model: evergreen(server.url, key, model),
