@@ -91,6 +91,8 @@ class CuttingProxy:
     cuts: int = 0
     """Connections that were cut."""
     _pipes: set[asyncio.Task[None]] = field(default_factory=set)
+    _writers: set[asyncio.StreamWriter] = field(default_factory=set)
+    """Of the connections that are open, to clients."""
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[CuttingProxy]:
@@ -105,6 +107,11 @@ class CuttingProxy:
                 task.cancel()
             await asyncio.gather(*self._pipes, return_exceptions=True)
 
+    def cut_now(self) -> None:
+        """Cut every connection that is open."""
+        for writer in self._writers:
+            writer.transport.abort()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -112,6 +119,7 @@ class CuttingProxy:
         task.add_done_callback(self._pipes.discard)
         up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self.target)
         writers = (writer, up_writer)
+        self._writers.add(writer)
         cut = next(self.planned, None)
         asked, answered = (None, cut) if cut is None or cut.answers else (cut, None)
         try:
@@ -119,6 +127,7 @@ class CuttingProxy:
                 both.create_task(self._pass(reader, up_writer, asked, writers))
                 both.create_task(self._pass(up_reader, writer, answered, writers))
         finally:
+            self._writers.discard(writer)
             for one in writers:
                 one.transport.abort()
 

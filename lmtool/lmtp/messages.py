@@ -50,6 +50,7 @@ EXTENSIONS = (
     "models",
     "fingerprint",
     "key_limits",
+    "buffers",
 )
 """Names of what this implementation knows beyond the LMTP document, as MODEL_INFO lists them (EXT-6)."""
 
@@ -123,6 +124,23 @@ class ModelsRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class BufferRequest:
+    """BUFFER: append to a named segment of the connection, limit its life, or drop it."""
+
+    stream_id: str
+    name: str
+    append: tuple[str | tuple[int, ...], ...] | None = None
+    """Texts and token ids in a row; `()` only makes the buffer."""
+    drop: bool = False
+    ttl: float | None = None
+    """Seconds without use after which its ids are given back."""
+    model: str | None = None
+    """Whose tokenizer reads the texts; None: the only one."""
+    extended: bool = False
+    ignored: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Cancel:
     """CANCEL: end a stream within one step."""
 
@@ -132,7 +150,7 @@ class Cancel:
     extended: bool = False
 
 
-ClientMessage: TypeAlias = Generate | Score | ModelInfoRequest | ModelsRequest | Cancel
+ClientMessage: TypeAlias = Generate | Score | ModelInfoRequest | ModelsRequest | BufferRequest | Cancel
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +174,16 @@ class ModelsAnswer:
 
     stream_id: str
     models: Sequence[object]
+
+
+@dataclass(frozen=True, slots=True)
+class BufferAnswer:
+    """MSG with `buffer`: a buffer was changed."""
+
+    stream_id: str
+    name: str
+    length: int
+    """Ids that it has now; 0 after a drop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,5 +239,25 @@ class UnknownMessage:
 
 
 ServerMessage: TypeAlias = (
-    Tokens | ModelInfoAnswer | ModelsAnswer | RequestFailed | Progress | System | FieldsIgnored | UnknownMessage
+    Tokens
+    | ModelInfoAnswer
+    | ModelsAnswer
+    | BufferAnswer
+    | RequestFailed
+    | Progress
+    | System
+    | FieldsIgnored
+    | UnknownMessage
 )
+
+
+def lists_only(request: ModelInfoRequest | ModelsRequest) -> bool:
+    """Whether a request only asks what is served."""
+    if isinstance(request, ModelsRequest):
+        return request.load is None and request.unload is None
+    return request.listing
+
+
+def subject_of(request: ModelInfoRequest | ModelsRequest | BufferRequest) -> str | None:
+    """The model that a request is about."""
+    return (request.load or request.unload) if isinstance(request, ModelsRequest) else request.model

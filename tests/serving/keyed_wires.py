@@ -141,7 +141,7 @@ async def chat_socket(server: KeyedServer, key: str, model: str) -> Told:
             while True:
                 event = await socket.receive_json()
                 if error := event.get("error"):
-                    statuses = {"rate_limit_exceeded": 429, "unknown_model": 404}
+                    statuses = {"rate_limit_exceeded": 429, "pool_not_found": 404}
                     return Told(statuses.get(error["name"], 400), 1, json.dumps(error))
                 if event["chunk"].get("finish_reason"):
                     return Told(200)
