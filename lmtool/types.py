@@ -13,15 +13,11 @@ StreamId: TypeAlias = Hashable
 """Names a stream within its sink. Chosen by whoever submits the request; opaque to everyone else."""
 
 FinishReason: TypeAlias = Literal["stop", "length", "cancelled", "prefill", "content_filter"]
-"""Why a stream ended: an eos id or stop condition, the token limit, its own client's CANCEL, `prefill_only`, or the
-filter of a provider."""
+"""Why a stream ended: eos or a stop condition, the token limit, CANCEL, `prefill_only`, or the filter of a provider."""
 
 LogprobsMode: TypeAlias = Literal["raw", "biased", "processed"]
-"""Which normalised distribution a logprob is taken from.
-
-`raw`: log-softmax of the model's own logits. `biased`: after `logit_bias` (a forced token has logprob 0).
-`processed`: after everything, the distribution that was sampled from.
-"""
+"""Which normalised distribution a logprob is taken from. `raw`: log-softmax of the model's own logits. `biased`: after
+`logit_bias` (a forced token has logprob 0). `processed`: after everything, the distribution that was sampled from."""
 
 
 @dataclass(frozen=True, slots=True)
