@@ -78,6 +78,7 @@ def test_a_server_with_keys(lmtool: Run, start_server: StartServer, tmp_path: Pa
         assert lmtool(*ask, LMTOOL_API_KEY=f"{CANARY}-alice").returncode == 4
         told = lmtool("info", "-e", server.url, "--json", LMTOOL_API_KEY=f"{CANARY}-bob")
         assert '"streams": 4' in told.stdout, told.stderr
+        assert "your key" in lmtool("info", "-e", server.url, LMTOOL_API_KEY=f"{CANARY}-bob").stdout
         for done_before in (done, refused, told):
             assert CANARY not in done_before.stdout + done_before.stderr
         server.interrupt()
