@@ -46,6 +46,7 @@ _MEMBERS = {"id", "rules", "title", "needs", "script", "expect", "exit", "info"}
 NEEDS = ("lmtp", "eos", "context", "running", "cancel", "stop", "sampling", "seed", "logprobs_mode", "text", "chat",
           "prefill_only", "generated", "deadline", "score_alternatives", "usage", "error_code", "error_details",
           "ignored", "progress", "system", "list", "limits", "models", "buffers", "fingerprint",
+          "key_limits",
           "key")  # fmt: skip
 """What a case may need of a server: knowledge of it, a key that it asks for, or an extension that it announces."""
 
