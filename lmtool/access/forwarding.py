@@ -36,7 +36,7 @@ class TrustedProxies:
 
     networks: tuple[Network, ...] = ()
     unix: bool = False
-    """Whether whoever connects to the server's Unix socket is one."""
+    """Whether peers on the server's Unix socket are trusted."""
 
     def __bool__(self) -> bool:
         """Whether there are any."""

@@ -1,4 +1,4 @@
-"""The file of `--api-keys`: TOML with one table for each key; every fault is told with its line."""
+"""The file of `--api-keys`: TOML with one table for each key; each fault is reported with its line."""
 
 from __future__ import annotations
 
