@@ -10,7 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from lmtool.errors import ConnectError, OverloadedError, TimeLimitError
-from lmtool.interfaces import place_of
+from lmtool.interfaces import client_of, place_of
 from lmtool.streams import Deadlines, error_of, failure
 from lmtool.types import GenerateRequest, TokenOutput
 
@@ -104,7 +104,7 @@ class _Channel:
         self.options = options
         self.sink = sink
         self.on_repeat = on_repeat
-        self.inner_sink = self._take
+        self.client = client_of(sink)
         self._on_empty = on_empty
         self._numbers = count()
         self._attempts: dict[StreamId, _Stream] = {}
@@ -138,7 +138,8 @@ class _Channel:
         if not self._running:
             self._on_empty()
 
-    def _take(self, outputs: Sequence[TokenOutput]) -> None:
+    def __call__(self, outputs: Sequence[TokenOutput]) -> None:
+        """Take the inner model's outputs of one step, see `Sink`."""
         shown = []
         for output in outputs:
             stream = self._attempts.get(output.stream_id)
@@ -215,7 +216,7 @@ class _Stream:
         self._attempt = self._channel.enter(self)
         self._before = len(self._ids)
         self._repeated_outputs = 0 if isinstance(self._request, GenerateRequest) else len(self._ids)
-        self._handle = self._channel.inner.submit(self._request_now(), self._channel.inner_sink)
+        self._handle = self._channel.inner.submit(self._request_now(), self._channel)
         if self._paused:
             self._handle.pause()
         self._watch()

@@ -16,7 +16,7 @@ from lmtool.errors import AccessDeniedError
 from lmtool.interfaces import MetricFamily
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Hashable, Iterable, Iterator
 
     from lmtool.access.keys import Key, KeyRing
     from lmtool.types import TokenOutput
@@ -213,6 +213,12 @@ def caller_name() -> str:
     """Whose key the current request has; empty where there are no keys of a file."""
     caller = current_caller.get()
     return "" if caller is None else caller.name
+
+
+def caller_turns() -> Hashable:
+    """What takes turns with others for the current request, see `interfaces.client_of`: its key, or None."""
+    caller = current_caller.get()
+    return None if caller is None else ("key", caller.name)
 
 
 def salted(salt: str) -> str:

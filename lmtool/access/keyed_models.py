@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from lmtool.access.caller import current_caller
+from lmtool.access.caller import caller_turns, current_caller
 from lmtool.errors import LmtoolError, RequestError, UnknownModelError
 from lmtool.interfaces import ModelControl, current_limits, tokenizer_of
 from lmtool.prompt_limits import check_allowed_length, check_allowed_text, limits_of
@@ -13,7 +13,7 @@ from lmtool.streams import refuse
 from lmtool.types import GenerateRequest, LoadProgress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from lmtool.access.caller import Caller, StreamUse
     from lmtool.access.keys import Key
@@ -50,7 +50,7 @@ class KeyedModels:
             return refuse(request.stream_id, sink, error)
         metered = self._sinks.get(sink)
         if metered is None:
-            metered = self._sinks[sink] = _MeteredSink(sink, self._sinks, caller.name)
+            metered = self._sinks[sink] = _MeteredSink(sink, self._sinks, caller_turns())
         metered.uses[request.stream_id] = use
         return self._models.submit(request, metered)
 
@@ -153,9 +153,9 @@ class _MeteredSink:
 
     __slots__ = ("_all", "_sink", "client", "uses")
 
-    def __init__(self, sink: Sink, everyone: dict[Sink, _MeteredSink], client: str) -> None:
-        """client: the name of the key, which has its turns among others, see `interfaces.client_of`."""
-        self.client = ("key", client)
+    def __init__(self, sink: Sink, everyone: dict[Sink, _MeteredSink], client: Hashable) -> None:
+        """client: what takes turns with others, see `interfaces.client_of`."""
+        self.client = client
         self._sink = sink
         self._all = everyone
         self.uses: dict[StreamId, StreamUse] = {}
