@@ -53,6 +53,12 @@ class KeyedServer:
     grpc: str
 
     @property
+    def scheduler(self) -> Any:
+        """The first model's, whose queue shows the order of service."""
+        models: Any = self.service._models
+        return next(slot for slot in models._slots if slot.name == MODEL).model._inner._scheduler
+
+    @property
     def http(self) -> str:
         """The port over HTTP."""
         return "http" + self.url.removeprefix("ws").rstrip("/")

@@ -9,14 +9,14 @@ import pytest
 
 from lmtool.access.forwarding import parse_proxies
 from lmtool.access.keys import KeyRing
+from lmtool.engine.plan import Plan
 from lmtool.lmtp.client import LmtpClient
 from lmtool.streams import stream
-from lmtool.types import GenerateRequest, SamplingParams
+from lmtool.types import GenerateRequest
 from tests.lmtp.harness import until
 from tests.serving.keyed_wires import MODEL, OTHER, POOL, WIRES, KeyedServer, http, keyed_server, lmtp
 
 KEY = "canary-key"
-LONG = SamplingParams(max_tokens=2000, ignore_eos=True)
 
 
 def key(name: str, more: str = "") -> str:
@@ -88,29 +88,30 @@ async def test_requests_of_all_wires_together(tmp_path: Path) -> None:
         assert (await http(server, "", "/health")).status == 200
 
 
-async def test_streams_of_all_wires_together(tmp_path: Path) -> None:
+async def test_streams_of_all_wires_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream over one wire takes the place of those over others, until it has ended; so do those of an address."""
-    limits = "[address]\nstreams = 2\n"
-    keys = limits + key("narrow", "streams = 1") + key("wide")
+    keys = "[address]\nstreams = 2\n" + key("narrow", "streams = 1") + key("wide")
     async with keyed_server(keys, tmp_path) as server:
-        await _while_streams_run(server)
+        with monkeypatch.context() as nothing_begins:
+            nothing_begins.setattr(server.scheduler, "plan", Plan)
+            await _while_streams_wait(server)
         await until(lambda: all(one.idle for one in server.callers._by_key.values()))
         assert set((await statuses(server, f"{KEY}-narrow")).values()) == {200}
 
 
-async def _while_streams_run(server: KeyedServer) -> None:
+async def _while_streams_wait(server: KeyedServer) -> None:
     async with (
         LmtpClient(server.url, api_key=f"{KEY}-narrow") as client,
         LmtpClient(server.url, api_key=f"{KEY}-wide") as other,
     ):
-        first = stream(client, GenerateRequest("long", (1, 40), LONG, MODEL))
-        await anext(first)
+        client.submit(GenerateRequest("a", (1, 40), model=MODEL), lambda _: None)
+        await until(lambda: server.callers._by_key["narrow"].streams)
         assert set((await statuses(server, f"{KEY}-narrow")).values()) == {429}
-        second = stream(other, GenerateRequest("long", (1, 40), LONG, MODEL))
-        await anext(second)
-        over_tcp = await statuses(server, f"{KEY}-wide")
-        assert {status for name, status in over_tcp.items() if "Unix" not in name} == {429}
-        assert over_tcp["LMTP over a Unix socket"] == 200
+        other.submit(GenerateRequest("a", (1, 40), model=MODEL), lambda _: None)
+        await until(lambda: server.callers._by_key["wide"].streams)
+        for name, wire in WIRES.items():
+            if "Unix" not in name:  # which has no address
+                assert (await wire(server, f"{KEY}-wide", MODEL)).status == 429, name
 
 
 async def test_tokens_of_all_wires_together(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
@@ -13,23 +12,17 @@ from lmtool.engine.plan import Plan
 from lmtool.lmtp.client import LmtpClient
 from lmtool.types import GenerateRequest, SamplingParams
 from tests.lmtp.harness import until
-from tests.serving.keyed_wires import MODEL, POOL, KeyedServer, keyed_server
+from tests.serving.keyed_wires import MODEL, POOL, keyed_server
 
 KEYS = '[[keys]]\nname = "many"\nkey = "many"\n[[keys]]\nname = "one"\nkey = "one"\n'
 COUNT = 20
 """Requests of the first key, each on a connection of its own."""
 
 
-def scheduler_of(server: KeyedServer) -> Any:
-    """That of the first model, whose queue shows the order of service."""
-    models: Any = server.service._models
-    return next(slot for slot in models._slots if slot.name == MODEL).model._inner._scheduler
-
-
 async def test_one_request_beside_a_key_with_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over whichever wires they come, another key's single request waits for one of them."""
     async with keyed_server(KEYS, tmp_path) as server:
-        scheduler = scheduler_of(server)
+        scheduler = server.scheduler
         with monkeypatch.context() as nothing_begins:
             nothing_begins.setattr(scheduler, "plan", Plan)
             clients = [LmtpClient(server.url, api_key="many") for _ in range(COUNT)]
