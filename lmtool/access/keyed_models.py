@@ -57,8 +57,12 @@ class KeyedModels:
     def _permitted(self, caller: Caller, request: GenerateRequest | ScoreRequest) -> GenerateRequest | ScoreRequest:
         """The request as it is passed on. Raises `LmtoolError` for one that its key does not allow."""
         key = caller.key
-        most = key.limits.prompt_tokens
-        request = replace(request, model=self._name(key, request.model), max_prompt_tokens=most)
+        request = replace(
+            request,
+            model=self._name(key, request.model),
+            max_prompt_tokens=key.limits.prompt_tokens,
+            cache_salt=caller.salted(request.cache_salt),
+        )
         if isinstance(request, GenerateRequest):
             request = replace(request, priority=_priority(key, request.priority))
         check_allowed_length(request)

@@ -145,6 +145,20 @@ async def test_long_prompts(prompt: tuple[int, ...] | str) -> None:
         assert model.requests[-1].max_prompt_tokens == 4
 
 
+async def test_salts() -> None:
+    """A key's requests have its salt, whatever salt they have themselves; those of another key have another."""
+    model = Models()
+    models = keyed(model)
+    for key in (KEY, replace(KEY, name="bob")):
+        with asking(key) as callers:
+            for salt in ("", "own"):
+                await ending(models, request(cache_salt=salt))
+                assert model.requests[-1].cache_salt == callers.salted(key.name, salt) != salt
+    await ending(models, request(cache_salt="own"))
+    assert model.requests[-1].cache_salt == "own"
+    assert len({one.cache_salt for one in model.requests}) == 5
+
+
 async def test_queue() -> None:
     """Streams without a token are limited by themselves; with the first token another one may come."""
     model = Models(manual=True)

@@ -10,9 +10,10 @@ import pytest
 from lmtool.access.forwarding import parse_proxies
 from lmtool.access.keys import KeyRing
 from lmtool.engine.plan import Plan
+from lmtool.http_api.server import OpenAIServer
 from lmtool.lmtp.client import LmtpClient
 from lmtool.streams import stream
-from lmtool.types import GenerateRequest
+from lmtool.types import GenerateRequest, SamplingParams
 from tests.lmtp.harness import until
 from tests.serving.keyed_wires import MODEL, OTHER, POOL, WIRES, KeyedServer, http, keyed_server, lmtp
 
@@ -137,6 +138,47 @@ async def test_connections_and_keys_that_are_withdrawn(tmp_path: Path) -> None:
         outputs = [output async for output in stream(client, GenerateRequest("a", (1, 40), model=MODEL))]
         assert outputs[-1].error_code == "access_denied"
         assert set((await statuses(server, f"{KEY}-few")).values()) == {401}
+
+
+async def test_what_is_cached_of_a_prompt(tmp_path: Path) -> None:
+    """A key finds what it has sent before, over any wire; another key, or another salt of its own, finds nothing."""
+    prompt = tuple(range(40, 340))
+    async with keyed_server(key("a") + key("b"), tmp_path) as server:
+
+        async def cached(secret: str, salt: str = "") -> int:
+            async with LmtpClient(server.url, api_key=secret) as client:
+                await client.models()
+                asked = GenerateRequest("a", prompt, SamplingParams(max_tokens=1), MODEL, cache_salt=salt)
+                last = [output async for output in stream(client, asked)][-1]
+            assert last.usage is not None, last.error
+            return last.usage.cached_tokens
+
+        assert await cached(f"{KEY}-a") == 0
+        known = await cached(f"{KEY}-a")
+        assert known > 0
+        assert await cached(f"{KEY}-b") == 0
+        assert await cached(f"{KEY}-a", "own") == 0
+        assert await cached(f"{KEY}-a", "own") == known
+        body = {"model": MODEL, "prompt": prompt, "max_tokens": 1}
+        for secret, expected in (("a", known), ("b", known), ("c", None)):
+            told = await http(server, f"{KEY}-{secret}", "/v1/completions", body)
+            found = json.loads(told.text).get("usage", {}).get("prompt_tokens_details", {}).get("cached_tokens")
+            assert found == expected, told.text
+
+
+async def test_scored_prompts_and_stored_responses(tmp_path: Path) -> None:
+    """What is kept of one key's requests is not there for another: neither scores of prompts nor responses."""
+    async with keyed_server(key("a") + key("b"), tmp_path) as server:
+        stored = json.loads((await http(server, f"{KEY}-a", "/v1/responses", {"model": MODEL, "input": "Hi"})).text)
+        assert (await http(server, f"{KEY}-a", f"/v1/responses/{stored['id']}")).status == 200
+        assert (await http(server, f"{KEY}-b", f"/v1/responses/{stored['id']}")).status == 404
+        again = {"model": MODEL, "input": "Hi", "previous_response_id": stored["id"]}
+        assert (await http(server, f"{KEY}-b", "/v1/responses", again)).status == 404
+        body = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 0, "echo": True, "logprobs": 1}
+        scored = next(face for face in server.service.faces if isinstance(face, OpenAIServer))._models._scored
+        for name, count in (("a", 1), ("a", 1), ("b", 2)):
+            assert (await http(server, f"{KEY}-{name}", "/v1/completions", body)).status == 200
+            assert len(scored._kept) == count
 
 
 @pytest.mark.parametrize("header", ["x-forwarded-for", "forwarded"])
