@@ -86,11 +86,15 @@ class CuttingProxy:
 
     target: int
     """The server's port."""
-    planned: Iterator[Cut]
+    planned: Iterator[Cut | None]
     port: int = 0
     cuts: int = 0
     """Connections that were cut."""
+    refuses: bool = False
+    """Whether a new connection is closed at once."""
     _pipes: set[asyncio.Task[None]] = field(default_factory=set)
+    _open: set[asyncio.StreamWriter] = field(default_factory=set)
+    """Both ends of each connection."""
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[CuttingProxy]:
@@ -105,13 +109,23 @@ class CuttingProxy:
                 task.cancel()
             await asyncio.gather(*self._pipes, return_exceptions=True)
 
+    def cut(self) -> None:
+        """Cut all connections now."""
+        self.cuts += len(self._open) // 2
+        for writer in self._open:
+            writer.transport.abort()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.refuses:
+            writer.transport.abort()
+            return
         task = asyncio.current_task()
         assert task is not None
         self._pipes.add(task)
         task.add_done_callback(self._pipes.discard)
         up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self.target)
         writers = (writer, up_writer)
+        self._open.update(writers)
         cut = next(self.planned, None)
         asked, answered = (None, cut) if cut is None or cut.answers else (cut, None)
         try:
@@ -119,6 +133,7 @@ class CuttingProxy:
                 both.create_task(self._pass(reader, up_writer, asked, writers))
                 both.create_task(self._pass(up_reader, writer, answered, writers))
         finally:
+            self._open.difference_update(writers)
             for one in writers:
                 one.transport.abort()
 

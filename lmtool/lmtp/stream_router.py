@@ -150,7 +150,7 @@ class StreamRouter:
     @property
     def waiting(self) -> int:
         """Streams that wait for a worker."""
-        return len(self._waiting)
+        return sum(not attempt.ended for attempt in self._waiting)
 
     # Streams.
 
@@ -158,7 +158,7 @@ class StreamRouter:
         """Start a stream on one of the workers; see `TokenModel.submit`."""
         attempt = Attempt(request, sink, self._now() + self.wait_seconds)
         if not self._place(attempt):
-            if len(self._waiting) >= MAX_WAITING:
+            if self.waiting >= MAX_WAITING:
                 return refuse(request.stream_id, sink, OverloadedError("no worker is up, and too many streams wait"))
             self._wait(attempt)
         return attempt

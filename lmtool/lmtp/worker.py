@@ -70,7 +70,7 @@ class Worker:
         check_seconds: float = CHECK_SECONDS,
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
-        """on_change: called whenever `checked`, `up`, `error` or a description changes; on_described: with the latter."""
+        """on_change: called whenever `checked`, `up`, `error` or a description changes; on_described: with that."""
         self.number = number
         self.owned = isinstance(endpoint, CommandEndpoint)
         """Whether its process is ours."""
