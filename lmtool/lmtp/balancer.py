@@ -100,6 +100,11 @@ class Balancer:
         """Streams on all workers, of which some may wait there, and those that wait for a worker."""
         return sum(worker.running for worker in self._workers), self._router.waiting
 
+    @property
+    def resumed(self) -> int:
+        """How often a stream has gone on elsewhere, or again, since the start."""
+        return self._router.resumed
+
     def start(self) -> None:
         """Connect to all workers; `info` does so too."""
         if not self._started:

@@ -114,6 +114,8 @@ class StreamRouter:
         self._lists: list[Sequence[ModelEntry]] = []
         self._models: list[ModelEntry] = []
         self._waiting: list[Attempt] = []
+        self.resumed = 0
+        """How often a stream was submitted again."""
         self._timer: asyncio.Handle | None = None
         self._closed = False
 
@@ -190,6 +192,7 @@ class StreamRouter:
         attempt = Attempt(request, sink, self._now() + self.wait_seconds)
         attempt.begun = begun
         attempt.follow(handle)
+        self.resumed += 1
         if not self._place(attempt):
             self._wait(attempt)
         return attempt

@@ -167,6 +167,8 @@ def model_metrics(models: Models | None, loader: Loader) -> list[MetricFamily]:
         if isinstance(models, Balancer):
             running, waiting = models.streams()
             families.append(gauge("workers_up", "Workers that answer.", len(models.up)))
+            sentence = "How often a stream has gone on at another worker, or again."
+            families.append(MetricFamily.counter("streams_resumed_total", sentence, models.resumed))
     return [
         gauge("streams_running", "Streams being computed.", running),
         gauge("streams_waiting", "Streams not yet started.", waiting),

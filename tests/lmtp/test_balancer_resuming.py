@@ -67,7 +67,7 @@ async def test_another_worker_goes_on_at_once() -> None:
         assert isinstance(again, GenerateRequest)
         assert again.generated == tuple(tokens_of(PROMPT, 2))
         assert again.sampling.seed == 7, "the one that the first worker told"
-        assert balancer.streams() == (0, 0)
+        assert (balancer.streams(), balancer.resumed) == ((0, 0), 1)
 
 
 async def test_the_same_worker_goes_on_when_it_is_back() -> None:
