@@ -48,13 +48,13 @@ class ResumeOptions:
 class Rerouting(Protocol):
     """A `TokenModel` over several servers, which decides whether and where a stream goes on."""
 
-    def may_go_on(self, handle: StreamHandle, error: LmtoolError, *, begun: bool) -> bool:
+    def may_go_on(self, handle: StreamHandle, error: LmtoolError, *, has_output: bool) -> bool:
         """Whether a stream may be submitted again. handle: of the attempt that ended so.
 
-        begun: whether it has brought anything, so that another server must give it the same bits.
+        has_output: whether it has brought anything, so that another server must give it the same bits.
         """
 
-    def go_on(self, request: Request, sink: Sink, handle: StreamHandle, *, begun: bool) -> StreamHandle:
+    def go_on(self, request: Request, sink: Sink, handle: StreamHandle, *, has_output: bool) -> StreamHandle:
         """Submit what is missing of a stream, as `submit`; the two others as in `may_go_on`."""
 
 
@@ -245,7 +245,7 @@ class _Stream:
         last, self._last_handle = self._last_handle, None
         if last is None or self._channel.rerouting is None:
             return self._channel.inner.submit(request, sink)
-        return self._channel.rerouting.go_on(request, sink, last, begun=self._begun)
+        return self._channel.rerouting.go_on(request, sink, last, has_output=self._begun)
 
     def _request_now(self) -> Request:
         """The request for what is missing."""
@@ -313,7 +313,7 @@ class _Stream:
         if self._repetitions >= options.retries or not self._can_go_on or not self._channel.may_repeat():
             return False
         if rerouting is not None and self._handle is not None:
-            return rerouting.may_go_on(self._handle, error, begun=self._begun)
+            return rerouting.may_go_on(self._handle, error, has_output=self._begun)
         lost = isinstance(error, ConnectError | TimeLimitError | OverloadedError)
         return lost and error.retryable and error.retry_after <= options.longest_pause
 

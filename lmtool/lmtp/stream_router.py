@@ -53,10 +53,10 @@ class Attempt(DeferredHandle):
     """One attempt at a stream, on a worker or waiting for one; the handle on it."""
 
     __slots__ = (
-        "begun",
         "description",
         "expires",
         "given_up",
+        "has_output",
         "model",
         "request",
         "sink",
@@ -73,7 +73,7 @@ class Attempt(DeferredHandle):
         self.model = request.model
         """The name of its model, once a worker for that was found."""
         self.expires = expires
-        self.begun = False
+        self.has_output = False
         """Whether an earlier attempt has brought anything: only what computes the same bits may go on."""
         self.tried: set[int] = set()
         """Numbers of the workers that failed it since it last brought a token."""
@@ -165,20 +165,20 @@ class StreamRouter:
             self._wait(attempt)
         return attempt
 
-    def may_go_on(self, handle: StreamHandle, error: LmtoolError, *, begun: bool) -> bool:
+    def may_go_on(self, handle: StreamHandle, error: LmtoolError, *, has_output: bool) -> bool:
         """See `resuming.Rerouting`: after a loss, and where another worker can do at once what one could not."""
         assert isinstance(handle, Attempt)
         if self._closed or handle.given_up or handle.worker is None:
             return False
-        handle.begun = begun
+        handle.has_output = has_output
         handle.tried.add(handle.worker.number)
         if isinstance(error, ConnectError):
             return error.retryable
         if isinstance(error, OverloadedError):
-            return begun or self._has_other(handle)
+            return has_output or self._has_other(handle)
         if isinstance(error, UnknownModelError):  # another one may load it on demand
             handle.unserved = True
-            return not begun and (self._has_other(handle) or not self._all_serve_the_same)
+            return not has_output and (self._has_other(handle) or not self._all_serve_the_same)
         failed = isinstance(error, ServerError | OutOfMemoryError)
         return failed and error.retryable and self._has_other(handle)
 
@@ -186,11 +186,11 @@ class StreamRouter:
     def _all_serve_the_same(self) -> bool:
         return len({tuple(entry.name for entry in worker.models) for worker in self._workers if worker.up}) < 2
 
-    def go_on(self, request: Request, sink: Sink, handle: StreamHandle, *, begun: bool) -> StreamHandle:
+    def go_on(self, request: Request, sink: Sink, handle: StreamHandle, *, has_output: bool) -> StreamHandle:
         """See `resuming.Rerouting`: on a worker with the same fingerprint, as soon as there is one."""
         assert isinstance(handle, Attempt)
         attempt = Attempt(request, sink, self._now() + self.wait_seconds)
-        attempt.begun = begun
+        attempt.has_output = has_output
         attempt.follow(handle)
         self.resumed += 1
         if not self._place(attempt):
@@ -242,7 +242,7 @@ class StreamRouter:
 
     def _choose(self, attempt: Attempt, route: Route) -> Worker | None:
         """The best worker that can take it now; one that has failed it only where no other can."""
-        if not attempt.begun:
+        if not attempt.has_output:
             for worker in route.workers:
                 entry = worker.entry(route.model)
                 if worker.up and entry is not None and entry.phase == "ready":
@@ -259,7 +259,7 @@ class StreamRouter:
     def _able(self, attempt: Attempt, route: Route) -> list[Worker]:
         """The workers that can take it now."""
         available = [worker for worker in route.workers if worker.available]
-        if not attempt.begun:
+        if not attempt.has_output:
             return available
         same = [worker for worker in available if _computes_the_same(worker, attempt, route.model)]
         for worker in () if same else available:
@@ -277,13 +277,13 @@ class StreamRouter:
     def _check_worth(self, attempt: Attempt, route: Route) -> None:
         """Raise why an attempt that no worker can take now does not wait for one.
 
-        One that has begun has waited for too long. A new one also does not wait where all that are up rest, which says
+        One that has begun has waited for too long. A new one does not wait either where all that are up rest, which says
         more to its client than silence, and where none was ever up.
         """
         if attempt.unserved:
             raise self.unknown(attempt.model)
         late = self._now() >= attempt.expires
-        if attempt.begun:
+        if attempt.has_output:
             if late:
                 raise self._lost(attempt)
             return

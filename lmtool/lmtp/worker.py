@@ -171,7 +171,7 @@ class Worker:
     async def _learn(self, model: str | None) -> None:
         try:
             await self.describe(model)
-        except LmtoolError as error:  # whoever needs the model will be told the same
+        except LmtoolError as error:  # a request for the model gets the same error
             _log.debug("%s does not describe %s: %s", self.name, model, error.message)
 
     async def describe(self, model: str | None) -> ModelInfo:
