@@ -78,7 +78,7 @@ class Attempt(DeferredHandle):
         self.tried: set[int] = set()
         """Numbers of the workers that failed it since it last brought a token."""
         self.unserved = False
-        """Whether one of them does not serve the model."""
+        """Whether the last of them does not serve the model."""
         self.worker: Worker | None = None
         """That it is on, or was on last."""
         self.description: Description | None = None
@@ -172,13 +172,13 @@ class StreamRouter:
             return False
         handle.has_output = has_output
         handle.tried.add(handle.worker.number)
+        handle.unserved = not has_output and isinstance(error, UnknownModelError)
         if isinstance(error, ConnectError):
             return error.retryable
         if isinstance(error, OverloadedError):
             return has_output or self._has_other(handle)
-        if isinstance(error, UnknownModelError):  # another one may load it on demand
-            handle.unserved = True
-            return not has_output and (self._has_other(handle) or not self._all_serve_the_same)
+        if handle.unserved:  # another one may load it on demand
+            return self._has_other(handle) or not self._all_serve_the_same
         failed = isinstance(error, ServerError | OutOfMemoryError)
         return failed and error.retryable and self._has_other(handle)
 
@@ -277,8 +277,8 @@ class StreamRouter:
     def _check_worth(self, attempt: Attempt, route: Route) -> None:
         """Raise why an attempt that no worker can take now does not wait for one.
 
-        One that has begun has waited for too long. A new one does not wait either where all that are up rest, which says
-        more to its client than silence, and where none was ever up.
+        One that has begun has waited for too long. A new one does not wait either where all that are up rest, which
+        says more to its client than silence, and where none was ever up.
         """
         if attempt.unserved:
             raise self.unknown(attempt.model)
