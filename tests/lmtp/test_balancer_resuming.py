@@ -147,6 +147,22 @@ async def test_a_score_is_repeated() -> None:
         assert reader.tokens == list(scored)
 
 
+async def test_a_score_of_a_server_that_tells_nothing() -> None:
+    """Without a fingerprint only its own server repeats it, as for a client that knows one server."""
+    scored = tuple(range(10, 14))
+    async with mortals(scripted(None), scripted(None)) as workers, over(*workers) as balancer:
+        reader = await on_first(balancer, workers, ScoreRequest("a", PROMPT, scored))
+        workers[0].die()
+        await until(lambda: balancer.streams()[1] == 1)
+        workers[0].revive()
+        await until(lambda: bool(workers[0].model.running))
+        for _ in scored:
+            workers[0].model.step()
+        await reader.end()
+        assert reader.tokens == list(scored)
+        assert workers[1].model.requests == []
+
+
 class TestBetweenWorkers:
     """The hold on a stream that is on none."""
 
@@ -175,6 +191,7 @@ class TestBetweenWorkers:
             await asyncio.sleep(0.05)
             assert len(reader.outputs) == 2
             reader.handle.resume()
+            await until(lambda: len(reader.outputs) == 3)
             await reader.take(worker.model, 1)
             assert reader.tokens == tokens_of(PROMPT, 4)
 
