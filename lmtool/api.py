@@ -5,96 +5,68 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Unpack, cast
 
+from lmtool.api_arguments import (
+    ConstraintLike,
+    EngineOptions,
+    PromptLike,
+    Sampling,
+    as_prompt,
+    as_sampling,
+    wants_text,
+)
+from lmtool.buffer import Buffer
 from lmtool.constraint import constraint_from
 from lmtool.errors import UsageError
 from lmtool.evergreen.actions import action as action  # noqa: PLC0414  # for `lmtool.action`
 from lmtool.sampling_parameters import check_deadline
 from lmtool.streams import error_of, stream
-from lmtool.types import (
-    ChatMessage,
-    ChatPrompt,
-    GenerateRequest,
-    MixedPrompt,
-    SamplingParams,
-    ScoreRequest,
-    TokenOutput,
-)
+from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest, ScoreRequest, TokenOutput
 
 if TYPE_CHECKING:
+    from lmtool.buffer import BufferKeeper
     from lmtool.errors import LmtoolError
     from lmtool.evergreen.actions import ActionType
     from lmtool.evergreen.client import Session
     from lmtool.evergreen.client_transport import ClientTransport
     from lmtool.interfaces import TokenModel
     from lmtool.serving.service import Service
-    from lmtool.types import Constraint, LoadProgress, LogprobsMode, ModelInfo, Prompt
-
-PromptLike: TypeAlias = "str | Sequence[int | str] | Sequence[ChatMessage | Mapping[str, str]] | ChatPrompt"
-"""A text (never templated), token ids, texts and ids in a row, or messages (always templated), as objects or as
-`{"role", "content"}`; with tools, or the beginning of the answer: a `ChatPrompt`."""
-
-ConstraintLike: TypeAlias = "Constraint | Mapping[str, object]"
-"""A constraint as `lmtool.constraint` makes it, or as it stands in a GENERATE (GEN-13)."""
+    from lmtool.types import LoadProgress, ModelInfo
 
 CHAT_TOKENS = 512
 """Default `max_tokens` of `Model.chat`."""
 
 
-class Sampling(TypedDict, total=False):
-    """Keyword arguments of `generate` and `chat`: `deadline`, and the fields of `SamplingParams`, which says more."""
-
-    max_tokens: int
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    repetition_penalty: float
-    presence_penalty: float
-    frequency_penalty: float
-    seed: int | None
-    logit_bias: Mapping[int, float]
-    stop: str | Sequence[str]
-    stop_token_ids: Sequence[int]
-    min_tokens: int
-    ignore_eos: bool
-    top_logprobs: int
-    logprobs_mode: LogprobsMode
-    deadline: float | None
-
-
-class EngineOptions(TypedDict, total=False):
-    """Keyword arguments of `load` and `serve`: the fields of `EngineConfig`, which describes them."""
-
-    device: str
-    dtype: str
-    kernels: str
-    quantize: str | None
-    max_streams: int
-    max_batch_tokens: int | None
-    max_context: int | None
-    kv_cache_bytes: int | None
-    prefix_cache: bool
-    speculation: bool
-    jump_forward: bool
-    step_ahead: bool
-    max_logprobs: int | None
-    threads: int | None
-    deterministic: bool
-    trust_remote_code: bool
-    revision: str | None
-
-
 class Model:
     """One model, wherever it runs, by `connect` or `load`: any number of calls at once, in the loop it came from."""
 
-    def __init__(self, model: TokenModel, name: str | None = None) -> None:
-        """Wrap a token model. name: which of several served ones."""
+    def __init__(self, model: TokenModel, name: str | None = None, buffers: BufferKeeper | None = None) -> None:
+        """Wrap a token model. name: which of several served ones. buffers: keeps those that its prompts name."""
         self._model = model
         self._name = name
+        self._buffers = buffers
         self._stream_ids = itertools.count(1)
+        self._buffer_numbers = itertools.count(1)
+
+    def buffer(self, name: str | None = None) -> Buffer:
+        """A buffer for the beginnings of prompts, empty unless there is one of this name; nothing is sent yet.
+
+        Raises `UsageError` where the model keeps none.
+        """
+        if self._buffers is None:
+            raise UsageError("this model keeps no buffers", "lmtool.connect and lmtool.load give one that does")
+        return Buffer(self._buffers, name or f"buffer-{next(self._buffer_numbers)}", self._name)
+
+    async def prefill(self, prompt: PromptLike) -> None:
+        """Have a prompt computed, behind all other requests, so that prompts that begin with it start sooner.
+
+        Raises what `generate` raises, and `RequestError` for a model that cannot do it.
+        """
+        request = GenerateRequest(next(self._stream_ids), as_prompt(prompt), model=self._name, prefill_only=True)
+        async for _ in self._stream(request):
+            pass
 
     def generate(
         self,
@@ -103,15 +75,17 @@ class Model:
         text: bool | None = None,
         constraint: ConstraintLike | None = None,
         priority: int = 0,
+        into: Buffer | None = None,
         **sampling: Unpack[Sampling],
     ) -> AsyncIterator[TokenOutput]:
         """Stream the tokens that continue a prompt; leaving the iterator early cancels them.
 
         prompt: text, token ids, or messages. text: whether outputs carry the text they complete; by default where the
         prompt is not token ids. constraint: what the whole text must match, such as `{"regex": "[a-z]+"}` (GEN-13).
-        priority: lower begins first while streams wait. deadline: seconds from now to the stream's end. Raises at once
-        `TypeError` for an unknown parameter, `ConstraintError` and `RequestError`, and while streaming the error that
-        ends the stream: `RequestError` or a subclass, `ConnectError`, `ServerError`, `TimeLimitError`.
+        priority: lower begins first while streams wait. into: takes the ids when the stream ends by itself (BUF-4).
+        deadline: seconds from now to the stream's end. Raises at once `TypeError` for an unknown parameter,
+        `ConstraintError` and `RequestError`, and while streaming the error that ends the stream: `RequestError` or a
+        subclass, `ConnectError`, `ServerError`, `TimeLimitError`.
         """
         deadline = check_deadline(sampling.pop("deadline", None))
         request = GenerateRequest(
@@ -119,9 +93,10 @@ class Model:
             prompt=as_prompt(prompt),
             sampling=as_sampling(sampling),
             model=self._name,
-            text=_wants_text(prompt) if text is None else text,
+            text=wants_text(prompt) if text is None else text,
             constraint=constraint_from(constraint) if isinstance(constraint, Mapping) else constraint,
             priority=priority,
+            into=None if into is None else into.name,
             deadline=deadline,
         )
         return self._stream(request)
@@ -163,7 +138,7 @@ class Model:
             scored=scored if isinstance(scored, str) else tuple(scored),
             model=self._name,
             top_logprobs=top_logprobs,
-            text=_wants_text(scored) if text is None else text,
+            text=wants_text(scored) if text is None else text,
             deadline=check_deadline(deadline),
         )
         return [output async for output in self._stream(request) if output.token is not None]
@@ -216,7 +191,7 @@ async def connect(
 
     async with LmtpClient(url, api_key=api_key, open_timeout=open_timeout, on_progress=on_progress) as client:
         options = ResumeOptions(retries, token_timeout)
-        yield Model(Resuming(client, options, may_repeat=lambda: client.extended), model)
+        yield Model(Resuming(client, options, may_repeat=lambda: client.extended), model, client)
 
 
 @asynccontextmanager
@@ -279,6 +254,8 @@ async def load(
     Raises `ModelLoadError`, `ResourceError`, `OutOfMemoryError`; leaving ends what still runs and frees the memory.
     """
     from lmtool.engine.config import EngineConfig
+    from lmtool.lmtp.buffered_model import BufferedModel
+    from lmtool.lmtp.config import ServerConfig
     from lmtool.serving.composition import need_serve_packages
     from lmtool.serving.config import ModelsConfig, ServiceConfig
     from lmtool.serving.service import Service
@@ -287,7 +264,8 @@ async def load(
     service = Service(ServiceConfig(ModelsConfig(model), EngineConfig(**engine)))
     try:
         await service.ready(on_progress or _ignore)
-        yield Model(service.model)
+        buffered = BufferedModel(service.model, ServerConfig())
+        yield Model(buffered, buffers=buffered)
     finally:
         await service.close()
 
@@ -347,47 +325,6 @@ async def serve(
         yield Server(url(listen, sockets), await service.ready(on_progress or _ignore), service)
     finally:
         await service.close()
-
-
-def as_prompt(prompt: PromptLike) -> Prompt:
-    """The prompt in the form of requests. Raises `TypeError` for anything else."""
-    if isinstance(prompt, str | ChatPrompt):
-        return prompt
-    parts = list(prompt)
-    if all(isinstance(part, int) for part in parts):
-        return tuple(part for part in parts if isinstance(part, int))
-    if all(isinstance(part, int | str) for part in parts):
-        return MixedPrompt(tuple((part,) if isinstance(part, int) else part for part in parts))  # type: ignore[misc] # as just seen
-    return ChatPrompt(tuple(map(_message, parts)))
-
-
-def _message(part: object) -> ChatMessage:
-    if isinstance(part, ChatMessage):
-        return part
-    if isinstance(part, Mapping) and set(part) == {"role", "content"}:
-        return ChatMessage(str(part["role"]), str(part["content"]))
-    raise TypeError(
-        f"a prompt is a text, token ids, or messages with role and content; found {type(part).__name__}: {part!r:.60}"
-    )
-
-
-def _wants_text(prompt: PromptLike) -> bool:
-    return isinstance(prompt, str | ChatPrompt) or any(not isinstance(part, int) for part in prompt)
-
-
-def as_sampling(keywords: Mapping[str, Any]) -> SamplingParams:
-    """Sampling parameters from keyword arguments. Raises `TypeError` for an unknown name, with the nearest known."""
-    names = [field.name for field in fields(SamplingParams)]
-    for name in keywords:
-        if name not in names:
-            import difflib
-
-            near = difflib.get_close_matches(name, names, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
-            raise TypeError(f"{name!r} is no sampling parameter; {hint}")
-    stop, ids = keywords.get("stop", ()), tuple(keywords.get("stop_token_ids", ()))
-    stops = (stop,) if isinstance(stop, str) else tuple(stop)
-    return SamplingParams(**{**keywords, "stop": stops, "stop_token_ids": ids})
 
 
 def as_error(output: TokenOutput) -> LmtoolError:

@@ -161,6 +161,12 @@ class UnknownModelError(RequestError):
     code = "unknown_model"
 
 
+class UnknownBufferError(RequestError):
+    """A buffer that the connection does not have, or has no more."""
+
+    code = "unknown_buffer"
+
+
 class OverloadedError(RequestError):
     """A limit on streams, connections or queue length is reached; try again later."""
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from lmtool.errors import ContextOverflowError
+from lmtool.errors import ContextOverflowError, UnknownTokenError
 from lmtool.types import ChatPrompt, MixedPrompt, ScoreRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from lmtool.types import ChatMessage, GenerateRequest, ModelInfo, Prompt
 
@@ -28,11 +28,15 @@ class PromptLimits:
     """Most tokens of prompt and output together."""
     text_bytes: int | None = None
     """Most bytes of a text, in UTF-8, that can fit; None where the tokens are not known."""
+    vocab_size: int | None = None
+    """Ids are smaller; None where that is not known."""
 
     @staticmethod
     def of(info: ModelInfo) -> PromptLimits | None:
         """The limits of a model; None where its context is not known."""
-        return None if info.context_length is None else PromptLimits(info.model, info.context_length)
+        if info.context_length is None:
+            return None
+        return PromptLimits(info.model, info.context_length, vocab_size=info.vocab_size)
 
     def with_text_limit(self, longest_token_bytes: int) -> PromptLimits:
         """The same, with limits of texts. longest_token_bytes: bytes of the model's longest token.
@@ -62,7 +66,7 @@ class PromptLimits:
         elif isinstance(prompt, ChatPrompt):
             self.check_messages(prompt)
         elif isinstance(prompt, MixedPrompt):
-            self.check_count(sum(len(part) for part in prompt.parts if not isinstance(part, str)), room=room)
+            self.check_count(sum(len(part) for part in prompt.parts if isinstance(part, tuple)), room=room)
             self.check_text("".join(part for part in prompt.parts if isinstance(part, str)))
         else:
             self.check_count(len(prompt), room=room)
@@ -92,6 +96,16 @@ class PromptLimits:
                 f"prompt of {prompt} and scored text of {scored} tokens do not fit: the context of {self.model} is "
                 f"{self.context_length} tokens",
                 "shorten one of them",
+            )
+
+    def check_ids(self, ids: Iterable[int], field: str) -> None:
+        """Check that ids are in the vocabulary, where that is known. Raises `UnknownTokenError`."""
+        size = self.vocab_size
+        unknown = None if size is None else next((token for token in ids if not 0 <= token < size), None)
+        if size is not None and unknown is not None:
+            raise UnknownTokenError(
+                f"token id {unknown} in {field} is not in the vocabulary of {self.model} (0 to {size - 1})",
+                "check that the client uses this model's tokenizer: lmtool info",
             )
 
     def check_generated(self, request: GenerateRequest) -> None:
@@ -143,8 +157,17 @@ def limits_of(name: str | None, limits: LimitsByModel) -> PromptLimits | None:
 def widest(limits: Iterable[PromptLimits]) -> PromptLimits:
     """What is refused by it is refused by all of these, of which there is one at least."""
     known = sorted(limits, key=lambda one: one.context_length)
-    texts = [one.text_bytes for one in known if one.text_bytes is not None]
-    return replace(known[-1], text_bytes=max(texts) if len(texts) == len(known) else None)
+    return replace(
+        known[-1],
+        text_bytes=_most([one.text_bytes for one in known]),
+        vocab_size=_most([one.vocab_size for one in known]),
+    )
+
+
+def _most(values: Sequence[int | None]) -> int | None:
+    """The largest of these; None where one is not known."""
+    known = [value for value in values if value is not None]
+    return max(known) if len(known) == len(values) else None
 
 
 def _message_bytes(message: ChatMessage) -> int:

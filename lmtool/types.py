@@ -116,10 +116,19 @@ class ChatOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class MixedPrompt:
-    """Texts and token ids in a row."""
+class BufferSlice:
+    """The beginning of a buffer, in place of which an LMTP connection puts its ids (SPEC.md, BUF)."""
 
-    parts: tuple[str | tuple[int, ...], ...]
+    buffer: str
+    length: int | None = None
+    """How many ids; None: all."""
+
+
+@dataclass(frozen=True, slots=True)
+class MixedPrompt:
+    """Texts, token ids and buffers in a row."""
+
+    parts: tuple[str | tuple[int, ...] | BufferSlice, ...]
     """Each text is tokenized by itself: the first part as a text's start, any other as a continuation."""
 
 
@@ -160,10 +169,7 @@ class SamplingParams:
     ignore_eos: bool = False
     """Go on to `max_tokens` even when the model picks an eos id."""
     top_logprobs: int = 1
-    """How many alternatives each token carries, best first, plus the chosen one if it is not among them.
-
-    Clamped to the server's limit, and to the vocabulary.
-    """
+    """Alternatives of each token, best first, plus the chosen one if not among them; clamped to the server's limit."""
     logprobs_mode: LogprobsMode = "biased"
     """The distribution that `logprob` and `top_logprobs` are taken from."""
 
@@ -195,21 +201,16 @@ class GenerateRequest:
     """Ids that count as generated already: the stream goes on behind them as the one that sampled them would have.
 
     They count towards `max_tokens` and `min_tokens`, penalties, stop conditions, the constraint and the number of a
-    draw; they are neither sent again nor counted in `Usage`. Models that are not computed by lmtool's own engine refuse
-    it.
+    draw; they are neither sent again nor counted in `Usage`. Models outside lmtool's own engine refuse it.
     """
     resumable: bool = False
-    """The first output tells the stream's `seed`: with it and `generated` another request can continue the stream.
-
-    A model that does not take `generated` tells none.
-    """
+    """The first output tells the `seed`, which a continuation by `generated` needs; not of models that refuse that."""
+    into: str | None = None
+    """The buffer that the stream's ids are appended to at its end; the matter of an LMTP connection, not of models."""
     chat: ChatOptions | None = None
     """For models that give text and no ids, see `ModelInfo.text_only`; None: all of `sampling` counts."""
     deadline: float | None = None
-    """Seconds from the request's arrival after which the stream ends with the error `timeout`; None: never.
-
-    Kept by who takes the request in, see `lmtool.streams.Deadlines`; models know nothing of it.
-    """
+    """Seconds from its arrival after which the stream ends with `timeout` (by `streams.Deadlines`); None: never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,15 +375,13 @@ class ModelInfo:
     waiting: int | None = None
     """Streams not yet started."""
     kernels: str | None = None
-    """What multiplies the weights on a CPU: `C kernels (AVX512-BF16)`, `oneDNN`, `torch`; on a GPU what computes
-    attention: `Triton`, `flash-attn 3`, `torch`."""
+    """What multiplies the weights on a CPU (`C kernels (AVX512-BF16)`), or computes attention on a GPU (`Triton`)."""
     max_top_logprobs: int | None = None
     """Most alternatives that a token carries; None where it is not known."""
     fingerprint: str | None = None
     """A hash of all that decides a stream's ids and logprobs, see `lmtool.fingerprint`; None where it is not known."""
     text_only: bool = False
-    """Whether it takes conversations and gives text, without ids: a pool of providers. It tells tool calls from text
-    itself, and passes constraints on."""
+    """Whether it takes conversations and gives text without ids, telling tool calls from text: a pool of providers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,8 +93,8 @@ class CuttingProxy:
     refuses: bool = False
     """Whether a new connection is closed at once."""
     _pipes: set[asyncio.Task[None]] = field(default_factory=set)
-    _open: set[asyncio.StreamWriter] = field(default_factory=set)
-    """Both ends of each connection."""
+    _writers: set[asyncio.StreamWriter] = field(default_factory=set)
+    """Of the connections that are open, to clients."""
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[CuttingProxy]:
@@ -109,10 +109,9 @@ class CuttingProxy:
                 task.cancel()
             await asyncio.gather(*self._pipes, return_exceptions=True)
 
-    def cut(self) -> None:
-        """Cut all connections now."""
-        self.cuts += len(self._open) // 2
-        for writer in self._open:
+    def cut_now(self) -> None:
+        """Cut every connection that is open."""
+        for writer in self._writers:
             writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -125,7 +124,7 @@ class CuttingProxy:
         task.add_done_callback(self._pipes.discard)
         up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self.target)
         writers = (writer, up_writer)
-        self._open.update(writers)
+        self._writers.add(writer)
         cut = next(self.planned, None)
         asked, answered = (None, cut) if cut is None or cut.answers else (cut, None)
         try:
@@ -133,7 +132,7 @@ class CuttingProxy:
                 both.create_task(self._pass(reader, up_writer, asked, writers))
                 both.create_task(self._pass(up_reader, writer, answered, writers))
         finally:
-            self._open.difference_update(writers)
+            self._writers.discard(writer)
             for one in writers:
                 one.transport.abort()
 

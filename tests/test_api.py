@@ -6,14 +6,15 @@ import asyncio
 import re
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 import lmtool
-from lmtool.api import EngineOptions, Sampling, as_error, as_prompt, as_sampling
+from lmtool.api import as_error
+from lmtool.api_arguments import EngineOptions, Sampling
 from lmtool.constraint import choice
 from lmtool.engine.config import EngineConfig
 from lmtool.errors import (
@@ -25,13 +26,18 @@ from lmtool.errors import (
     RequestError,
     ServerError,
     TimeLimitError,
+    UnknownBufferError,
     UnknownTokenError,
     UsageError,
 )
 from lmtool.evergreen.status import Abort
 from lmtool.gateway.failures import PoolRefusedError
 from lmtool.lmtp.client import LmtpClient
-from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest, MixedPrompt, SamplingParams, TokenOutput
+from lmtool.types import (
+    GenerateRequest,
+    SamplingParams,
+    TokenOutput,
+)
 from tests.scripted_model import ScriptedModel
 
 if TYPE_CHECKING:
@@ -154,32 +160,39 @@ async def test_nobody_there() -> None:
             pass
 
 
-def test_every_kind_of_prompt() -> None:
-    """Text stays text, ids become a tuple, both in a row a `MixedPrompt`, messages a `ChatPrompt`."""
-    hello = ChatMessage("user", "hello")
-    assert as_prompt("hello") == "hello"
-    assert as_prompt([1, 2]) == (1, 2)
-    assert as_prompt([]) == ()
-    assert as_prompt([{"role": "user", "content": "hello"}, hello]) == ChatPrompt((hello, hello))
-    assert as_prompt(["one", 2]) == MixedPrompt(("one", (2,)))
-    chat = ChatPrompt((hello,), prefill="Well,")
-    assert as_prompt(chat) is chat
-    with pytest.raises(TypeError, match="role and content"):
-        as_prompt([1, None])  # type: ignore[list-item]
+async def buffered(model: lmtool.Model) -> None:
+    """What every model with buffers does."""
+    async with model.buffer() as story:
+        assert await story.append("Once upon") == 3
+        assert await story.append([261, " time"]) == story.length == 5
+        await model.prefill(story)
+        row: list[int | str] = ["Once upon", 261, " time", ", there"]
+        whole = [replace(output, stream_id=0) async for output in model.generate(row, max_tokens=4)]
+        branch_of_all = model.generate([story, ", there"], max_tokens=4)
+        assert [replace(output, stream_id=0) async for output in branch_of_all] == whole
+        branch = model.buffer("branch")
+        ids = [output.token async for output in model.generate([story.first(3), 378], max_tokens=2, into=branch)]
+        assert branch.length == len(ids) == 2
+        (scored,) = await model.score([story.first(3), 378, branch], [426])
+        (by_ids,) = await model.score([1, 403, 407, 378, *filter(None, ids)], [426])
+        assert replace(scored, stream_id=0) == replace(by_ids, stream_id=0)
+        assert [output.text async for output in model.generate(branch, max_tokens=1)] == [None]
+        await branch.drop()
+        with pytest.raises(UnknownBufferError, match="buffer 'branch' is not known"):
+            await model.score([branch.first(1)], [426])
+        with pytest.raises(UnknownTokenError, match="token id 512 in append"):
+            await story.append([512])
+    assert story.length == 0
 
 
-def test_an_unknown_parameter_names_the_nearest() -> None:
-    """A typo is not silently ignored."""
-    with pytest.raises(TypeError, match="'max_token' is no sampling parameter; did you mean 'max_tokens'"):
-        as_sampling({"max_token": 3})
-
-
-def test_one_stop_text_need_not_be_a_list() -> None:
-    """`stop="x"` means the text, not its characters."""
-    assert as_sampling({"stop": "end"}).stop == ("end",)
-    assert as_sampling({"stop": ["a", "b"], "stop_token_ids": [3]}) == SamplingParams(
-        stop=("a", "b"), stop_token_ids=(3,)
-    )
+async def test_buffers() -> None:
+    """The same over a connection and in this process; a model that keeps none says so."""
+    async with lmtool.serve(STORIES) as server, lmtool.connect(server.url) as model:
+        await buffered(model)
+    async with lmtool.load(STORIES) as model:
+        await buffered(model)
+    with pytest.raises(UsageError, match="keeps no buffers"):
+        lmtool.Model(LmtpClient("127.0.0.1:1")).buffer()
 
 
 async def test_a_server_that_asks_for_a_key() -> None:

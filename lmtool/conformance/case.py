@@ -27,14 +27,26 @@ Weight: TypeAlias = Literal["fail", "non-strict", "info"]
 """What it means when an expectation does not hold."""
 
 _FILES: Mapping[Role, tuple[str, ...]] = {
-    "server": ("transport", "framing", "streams", "generate", "logprobs", "score", "extensions", "text", "models"),
+    "server": (
+        "transport",
+        "framing",
+        "streams",
+        "generate",
+        "logprobs",
+        "score",
+        "extensions",
+        "text",
+        "buffers",
+        "models",
+    ),
     "client": ("requests", "answers", "endings"),
 }
 """In the order in which cases are run. Those of unknown models come last: LMQL's server loads again after them."""
 _MEMBERS = {"id", "rules", "title", "needs", "script", "expect", "exit", "info"}
 NEEDS = ("lmtp", "eos", "context", "running", "cancel", "stop", "sampling", "seed", "logprobs_mode", "text", "chat",
           "prefill_only", "generated", "deadline", "score_alternatives", "usage", "error_code", "error_details",
-          "ignored", "progress", "system", "list", "limits", "models", "fingerprint", "key")  # fmt: skip
+          "ignored", "progress", "system", "list", "limits", "models", "buffers", "fingerprint",
+          "key")  # fmt: skip
 """What a case may need of a server: knowledge of it, a key that it asks for, or an extension that it announces."""
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING
 
+from lmtool.conformance.logprob_checks import alternatives, best_first, certain, finite, is_number, normalised
 from lmtool.conformance.model_checks import fingerprints, listed, model_info
 from lmtool.conformance.transcript import ends, msg_refusal, short
 
@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lmtool.conformance.transcript import Transcript
-
-_ROUNDING = 1e-3
-"""By how much a logprob that should be 0, or a sum that should be 1, may be off."""
 
 
 def ending(
@@ -143,7 +140,7 @@ def same_logprobs(log: Transcript, *, of: object, as_: object, within: float) ->
     pairs = zip(log.tokens(of), log.tokens(as_), strict=False)
     for i, (one, other) in enumerate(pairs):
         a, b = one.get("logprob"), other.get("logprob")
-        if not (_is_number(a) and _is_number(b) and abs(a - b) <= within):
+        if not (is_number(a) and is_number(b) and abs(a - b) <= within):
             yield f"token {i} of streams {of} and {as_}: logprobs {a} and {b}; expected the same within {within:g}"
 
 
@@ -161,61 +158,8 @@ def fields(log: Transcript, *, of: object, has: Sequence[str] = (), lacks: Seque
 def integers(log: Transcript, *, of: object) -> _Problems:
     """Token ids are integers and logprobs are numbers."""
     for i, entry in enumerate(log.tokens(of)):
-        if type(entry["token"]) is not int or not _is_number(entry.get("logprob")):
+        if type(entry["token"]) is not int or not is_number(entry.get("logprob")):
             yield f"token {i} of stream {of}: {short(entry)}; expected an integer and a finite logprob"
-            return
-
-
-def alternatives(log: Transcript, *, of: object, least: int, most: int) -> _Problems:
-    """Each token has that number of `top_logprobs`, ids as strings, the chosen one among them."""
-    for i, entry in enumerate(log.tokens(of)):
-        top = entry.get("top_logprobs")
-        if not isinstance(top, dict) or not least <= len(top) <= most:
-            actual = len(top) if isinstance(top, dict) else short(top)
-            yield f"token {i} of stream {of}: {actual} alternatives; expected {least} to {most}"
-            return
-        if str(entry["token"]) not in top:
-            yield f"token {i} of stream {of}: the chosen {entry['token']} is not in top_logprobs {short(top)}"
-            return
-
-
-def best_first(log: Transcript, *, of: object) -> _Problems:
-    """`top_logprobs` are ordered from the most likely on."""
-    for i, entry in enumerate(log.tokens(of)):
-        values = [value for _, value in _top(entry)]
-        if values != sorted(values, reverse=True):
-            yield f"token {i} of stream {of}: top_logprobs are not in order: {short(values)}"
-            return
-
-
-def normalised(log: Transcript, *, of: object) -> _Problems:
-    """Logprobs are at most 0, and the alternatives' probabilities sum to at most 1."""
-    for i, entry in enumerate(log.tokens(of)):
-        logprob, mass = entry.get("logprob"), sum(math.exp(min(value, 700.0)) for _, value in _top(entry))
-        if not _is_number(logprob) or logprob > _ROUNDING:
-            yield f"token {i} of stream {of}: logprob {logprob} is no logarithm of a probability"
-            return
-        if mass > 1 + _ROUNDING:
-            yield f"token {i} of stream {of}: the probabilities of {len(_top(entry))} alternatives sum to {mass:.3f}"
-            return
-
-
-def certain(log: Transcript, *, of: object) -> _Problems:
-    """Every token has logprob 0."""
-    for i, entry in enumerate(log.tokens(of)):
-        logprob = entry.get("logprob")
-        if not _is_number(logprob) or abs(logprob) > _ROUNDING:
-            yield f"token {i} of stream {of}: logprob {logprob}; expected 0, it was the only one allowed"
-            return
-
-
-def finite(log: Transcript, *, of: object) -> _Problems:
-    """Logprobs and alternatives are finite numbers."""
-    for i, entry in enumerate(log.tokens(of)):
-        top = entry.get("top_logprobs", {})
-        values = [entry.get("logprob"), *(top.values() if isinstance(top, dict) else ())]
-        if not all(_is_number(value) for value in values):
-            yield f"token {i} of stream {of}: not every logprob is a finite number: {short(values)}"
             return
 
 
@@ -234,6 +178,16 @@ def lists(log: Transcript) -> _Problems:
         if message.command not in ("TOKEN", "MSG") or not well:
             yield f"neither a TOKEN list nor a MSG list: {short(message.content)}"
             return
+
+
+def buffered(log: Transcript, *, of: object, name: str, ids: Sequence[int] | None = None) -> _Problems:
+    """The request is answered once with `buffer`, which has this name, and as its length the number of these ids."""
+    answers = [entry["buffer"] for entry in log.replies(of) if "buffer" in entry]
+    answer = answers[0] if len(answers) == 1 and isinstance(answers[0], dict) else {}
+    length = answer.get("length")
+    if answer.get("name") != name or type(length) is not int or (ids is not None and length != len(ids)):
+        expected = f"buffer {name!r}" if ids is None else f"buffer {name!r} of {len(ids)} ids"
+        yield f"request {of}: expected one MSG entry about {expected}, got {short(answers)}{msg_refusal(log, of, 'a')}"
 
 
 def closed(log: Transcript, *, at: str = "a", code: int) -> _Problems:
@@ -343,7 +297,7 @@ def system_messages(log: Transcript, *, of: object, may: bool) -> _Problems:
         place, seconds = object_.get("place", 1), object_.get("seconds", 0)
         texts_ = isinstance(object_.get("kind"), str) and isinstance(object_.get("message"), str)
         whole = isinstance(place, int) and not isinstance(place, bool) and place >= 1
-        if not (texts_ and whole and _is_number(seconds) and seconds >= 0):
+        if not (texts_ and whole and is_number(seconds) and seconds >= 0):
             yield f"stream {of}: system is {short(one)}; expected kind and message, a place from 1, a number of seconds"
 
 
@@ -373,15 +327,6 @@ def _failure_of(log: Transcript, of: object, at: str) -> str:
     return f" (it failed: {short(errors[0])})" if errors else msg_refusal(log, of, at)
 
 
-def _top(entry: Mapping[str, object]) -> list[tuple[str, float]]:
-    top = entry.get("top_logprobs")
-    return [(k, float(v)) for k, v in top.items() if _is_number(v)] if isinstance(top, dict) else []
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
 if TYPE_CHECKING:
     _Problems = Iterator[str]
 
@@ -390,8 +335,8 @@ CHECKS: Mapping[str, Callable[..., Iterator[str]]] = {
     for one in (
         ending, failure, refusal, silence, no_message, tokens, token_ids, without, same_tokens, continued,
         same_logprobs, fields, integers, alternatives, best_first, normalised, certain, finite, strict_json, lists,
-        model_info, listed, fingerprints, closed, still_open, handshake, http, ends_before, scored, texts, no_text,
-        usage, ignored, system_messages,
+        model_info, listed, fingerprints, buffered, closed, still_open, handshake, http, ends_before, scored, texts,
+        no_text, usage, ignored, system_messages,
         some_refused, sampled_apart,
     )
 }  # fmt: skip

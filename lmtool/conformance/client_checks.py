@@ -73,6 +73,17 @@ def prompts(run: ClientRun) -> _Problems:
             yield f"expected a prompt of token ids or a text, or messages: {short(message.content)}"
 
 
+def buffers(run: ClientRun) -> _Problems:
+    """It sends no BUFFER and names no buffer: the suite's server has not announced that it knows them."""
+    for message in run.requests("BUFFER"):
+        yield f"BUFFER to a server that does not announce it: {short(message.content)}"
+    for message in run.requests("GENERATE", "SCORE"):
+        payload = message.payload if isinstance(message.payload, dict) else {}
+        entries = payload.get("prompt")
+        if "into" in payload or any(isinstance(one, dict) for one in (entries if isinstance(entries, list) else ())):
+            yield f"a buffer, for a server that does not announce them: {short(message.content)}"
+
+
 def cancels(run: ClientRun) -> _Problems:
     """A CANCEL names the model too, because LMQL's server closes a connection on a frame without."""
     for message in run.requests("CANCEL"):
@@ -99,6 +110,18 @@ def answers_pings(run: ClientRun) -> _Problems:
 
 CLIENT_CHECKS: Mapping[str, Callable[..., Iterator[str]]] = {
     one.__name__: one
-    for one in (asks, dials, well_formed, one_space, stream_ids, prompts, cancels, usual_output, tells, answers_pings)
+    for one in (
+        asks,
+        dials,
+        well_formed,
+        one_space,
+        stream_ids,
+        prompts,
+        buffers,
+        cancels,
+        usual_output,
+        tells,
+        answers_pings,
+    )
 }
 """By name. Each is called with a run and an expectation's arguments."""

@@ -132,7 +132,9 @@ class Transcript:
 
     def is_answered(self, of: object, at: str = "a") -> bool:
         """Whether a request has its MSG."""
-        return any({"model_info", "models"} & e.keys() or e.get("error") is not None for e in self.replies(of, at))
+        return any(
+            {"model_info", "models", "buffer"} & e.keys() or e.get("error") is not None for e in self.replies(of, at)
+        )
 
 
 @dataclass(slots=True)

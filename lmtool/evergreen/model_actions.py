@@ -15,7 +15,7 @@ from lmtool.evergreen.generate import JSON, LOGPROBS, JsonList, logprob_entry
 from lmtool.evergreen.generate_options import read_options
 from lmtool.evergreen.prompts import TOKENS, PromptBuilder, read_prompt
 from lmtool.evergreen.status import invalid
-from lmtool.types import MixedPrompt, ScoreRequest
+from lmtool.types import BufferSlice, MixedPrompt, ScoreRequest
 
 if TYPE_CHECKING:
     from lmtool.evergreen.actions import ActionCall
@@ -68,7 +68,7 @@ def _scored(prompt: Prompt) -> str | tuple[int, ...]:
     """What is to be scored: one text, or ids."""
     if isinstance(prompt, str):
         return prompt
-    if isinstance(prompt, MixedPrompt) and len(prompt.parts) == 1:
+    if isinstance(prompt, MixedPrompt) and len(prompt.parts) == 1 and not isinstance(prompt.parts[0], BufferSlice):
         return prompt.parts[0]
     raise invalid("scored has turns, or texts and token ids in a row", "send one text without roles, or token ids")
 

@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 from lmtool.lmtp import json_text
 from lmtool.lmtp.json_text import JsonTextError
 from lmtool.lmtp.messages import (
+    BufferAnswer,
     FieldsIgnored,
     ModelInfoAnswer,
     ModelsAnswer,
@@ -110,7 +111,7 @@ def _text_entry(stream_id: msgspec.Raw, output: TokenOutput) -> dict[str, object
 
 
 def write_message(
-    message: ModelInfoAnswer | ModelsAnswer | RequestFailed | Progress | System | FieldsIgnored,
+    message: ModelInfoAnswer | ModelsAnswer | BufferAnswer | RequestFailed | Progress | System | FieldsIgnored,
 ) -> bytes:
     """One entry of a MSG list."""
     stream_id = msgspec.Raw((message.stream_id or "null").encode())
@@ -122,6 +123,9 @@ def write_message(
             return json_text.dump({"stream_id": stream_id, "model_info": message.model_info})
         case ModelsAnswer():
             return json_text.dump({"stream_id": stream_id, "models": message.models})
+        case BufferAnswer():
+            buffer = {"name": message.name, "length": message.length}
+            return json_text.dump({"stream_id": stream_id, "buffer": buffer})
         case Progress():
             return json_text.dump({"stream_id": stream_id, "progress": message.progress})
         case System():
@@ -330,6 +334,8 @@ def _information(stream_id: str, entry: Mapping[str, object]) -> ServerMessage |
             return ModelInfoAnswer(stream_id, value if json_text.is_object(value) else str(value))
         case {"models": value}:
             return ModelsAnswer(stream_id, value if isinstance(value, list) else ())
+        case {"buffer": {"name": str(name), "length": int(length)}}:
+            return BufferAnswer(stream_id, name, length)
         case {"progress": value}:
             with contextlib.suppress(msgspec.ValidationError):
                 return Progress(stream_id, msgspec.convert(value, LoadProgress))

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 from lmtool.errors import ConnectError, LmtoolError, LocalProtocolError, RequestError, TimeLimitError
 from lmtool.lmtp import endpoint as endpoints
 from lmtool.lmtp import model_info
+from lmtool.lmtp.client_buffers import ClientBuffers
 from lmtool.lmtp.client_connection import SILENCE, ClientConnection
 from lmtool.lmtp.keepalive import PING_SECONDS, PingLimits
+from lmtool.lmtp.messages import BufferRequest
 from lmtool.model_entry import ModelEntry
 from lmtool.streams import refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -68,6 +70,7 @@ class LmtpClient:
         self._extended = extended
         self._pings = PingLimits(ping_interval)
         self._link: ClientConnection | None = None
+        self._buffers = ClientBuffers()
         self._closed = False
 
     @property
@@ -172,6 +175,30 @@ class LmtpClient:
                 raise
             raise RequestError("the server does not load and unload models on request", "lmtool serve does") from None
 
+    async def change_buffer(
+        self,
+        name: str,
+        append: Sequence[str | tuple[int, ...]] | None = None,
+        *,
+        drop: bool = False,
+        ttl: float | None = None,
+        model: str | None = None,
+    ) -> int:
+        """Append texts and ids to a buffer of the connection, or drop it (BUFFER); its length in ids then.
+
+        ttl: seconds without use after which the server forgets it. model: whose tokenizer reads the texts. Where the
+        connection was lost, a request that names the buffer sends its content to the next one before. Raises
+        `RequestError` (then nothing was changed; also for a server without buffers), `ConnectError`, `ServerError`.
+        """
+        parts = None if append is None else tuple(append)
+        request = BufferRequest("", name, parts, drop, ttl, model)
+        async with self._limited(model, None, "answer to BUFFER"):
+            return await self._live_link().change_buffer(request)
+
+    def buffer_length(self, name: str) -> int:
+        """Ids of a buffer that `change_buffer` or `GenerateRequest.into` has made, 0 of any other."""
+        return self._buffers.length(name)
+
     async def load(self, name: str) -> list[ModelEntry]:
         """Have the server load a model, as `manage`."""
         return await self.manage(load=name)
@@ -220,6 +247,7 @@ class LmtpClient:
                 on_system=self._on_system,
                 extended=self.extended,  # a server that comes back silent is not taken for LMQL's
                 after=self._link if self._owned else None,  # two would not have room in memory
+                buffers=self._buffers,
                 pings=self._pings,
             )
         return self._link

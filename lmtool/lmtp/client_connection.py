@@ -6,24 +6,26 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from lmtool.errors import (
-    AccessDeniedError,
-    ConnectError,
-    LmtoolError,
-    RemoteProtocolError,
-    RequestError,
-    ServerError,
-    kind_of,
-    rebuilt,
-)
+from lmtool.errors import ConnectError, LmtoolError, RemoteProtocolError, ServerError
 from lmtool.interfaces import QueuePlace
-from lmtool.lmtp.client_session import BrokenFrame, ClientSession, StreamsAdvanced
+from lmtool.lmtp.buffer_sender import BufferSender
+from lmtool.lmtp.buffers import names_of
+from lmtool.lmtp.client_buffers import ClientBuffers
+from lmtool.lmtp.client_session import BrokenFrame, ClientSession, StreamsAdvanced, error_of
 from lmtool.lmtp.endpoint import CommandEndpoint
-from lmtool.lmtp.messages import FieldsIgnored, ModelInfoAnswer, ModelsAnswer, Progress, RequestFailed, System
+from lmtool.lmtp.messages import (
+    BufferAnswer,
+    FieldsIgnored,
+    ModelInfoAnswer,
+    ModelsAnswer,
+    Progress,
+    RequestFailed,
+    System,
+)
 from lmtool.lmtp.remote_stream import RemoteStream
 from lmtool.lmtp.transport import open_transport
 from lmtool.streams import DeferredHandle, refuse
-from lmtool.types import TokenOutput
+from lmtool.types import GenerateRequest, TokenOutput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -32,9 +34,9 @@ if TYPE_CHECKING:
     from lmtool.lmtp.client_session import ClientEvent
     from lmtool.lmtp.endpoint import Endpoint
     from lmtool.lmtp.keepalive import PingLimits
-    from lmtool.lmtp.messages import SystemMessage
+    from lmtool.lmtp.messages import BufferRequest, SystemMessage
     from lmtool.lmtp.transport import Transport
-    from lmtool.types import GenerateRequest, LoadProgress, ScoreRequest
+    from lmtool.types import LoadProgress, ScoreRequest
 
     Request: TypeAlias = GenerateRequest | ScoreRequest
 
@@ -63,9 +65,10 @@ class ClientConnection:
         on_system: Callable[[SystemMessage], None] | None = None,
         extended: bool = False,
         after: ClientConnection | None = None,
+        buffers: ClientBuffers | None = None,
         pings: PingLimits | None = None,
     ) -> None:
-        """after: a lost connection whose process must have ended before this one opens."""
+        """after: a lost connection whose process must have ended first. buffers: of all connections of the client."""
         self._endpoint = endpoint
         self._after = after
         self._pings = pings
@@ -80,6 +83,7 @@ class ClientConnection:
         self._streams: dict[str, RemoteStream] = {}
         self._answers: dict[str, asyncio.Future[object]] = {}
         self._outgoing: asyncio.Queue[str] = asyncio.Queue()
+        self._buffers = BufferSender(self._session, buffers or ClientBuffers(), self._outgoing.put_nowait)
         self._opened: asyncio.Future[None] = self.loop.create_future()
         self.lost = False
         """Whether the connection is gone or never opened; a new one is needed then."""
@@ -161,10 +165,14 @@ class ClientConnection:
             handle = DeferredHandle(request.stream_id, sink)
             handle.end(TokenOutput(request.stream_id, finish_reason=ending))
             return handle
+        if isinstance(request, GenerateRequest) and self._buffers.sent.may_change(request.into):
+            return self._buffers.begin_settled(request, sink, self._begin)
         try:
+            self._buffers.prepare(request)
             key, frame = self._session.open(request, progress=self._asks_progress)
         except LmtoolError as error:
             return refuse(request.stream_id, sink, error)
+        self._buffers.sent.begin_stream(key, request)
         stream = RemoteStream(self, key, request, sink)
         self._streams[key] = stream
         self._outgoing.put_nowait(frame)
@@ -178,7 +186,8 @@ class ClientConnection:
         """
         failure: LmtoolError | None = None
         try:
-            await self.ask_for(SILENCE, model, until=self._probed)
+            # A server whose dialect is known is asked for the names of its extensions.
+            await self.ask_for(SILENCE, model, until=None if self._session.extended else self._probed)
         except ServerError:
             pass  # about the model: the streams will be told the same
         except LmtoolError as error:
@@ -228,6 +237,20 @@ class ClientConnection:
         progress = self._on_progress is not None and load is not None
         return await self._answer_to(*self._session.manage(load, unload, progress=progress))
 
+    async def change_buffer(self, request: BufferRequest) -> int:
+        """A buffer's length once it was changed, also where the wait is cancelled. Raises as `ask`."""
+        if request.drop and self._buffers.sent.drop_unsent(request.name):
+            return 0
+        if self._session.asks_for_extensions:
+            await self.ask_for(SILENCE, request.model)
+        self._session.require_buffers()
+        await self._buffers.settled(request.name)
+        if self.reason is not None:
+            raise self.reason
+        answer: asyncio.Future[object] = self.loop.create_future()
+        self._answers[self._buffers.change(request)] = answer
+        return int(str(await answer))
+
     async def _answer_to(self, key: str, frame: str) -> Any:  # noqa: ANN401  # JSON
         answer: asyncio.Future[object] = self.loop.create_future()
         self._answers[key] = answer
@@ -238,14 +261,15 @@ class ClientConnection:
             self._session.forget(key)
             self._answers.pop(key, None)
 
-    def cancel(self, stream: RemoteStream) -> None:
-        """End a stream on both sides."""
-        frame = self._session.cancel(stream.key, stream.request.model)
+    def cancel(self, stream: RemoteStream, error: LmtoolError | None = None) -> None:
+        """End a stream on both sides. error: why, where that is not its submitter's wish."""
+        follow = self._buffers.sent.cancel_stream(stream.key)  # whether its ids are appended is known at its end
+        frame = self._session.cancel(stream.key, stream.request.model, follow=follow)
         self._streams.pop(stream.key, None)
         if frame is not None and not self.lost:
             self._outgoing.put_nowait(frame)
         # In the loop's next turn: no sink is called inside a call of its owner's.
-        self.loop.call_soon(stream.sink, [TokenOutput(stream.request.stream_id, finish_reason="cancelled")])
+        self.loop.call_soon(stream.sink, [stream.ending(error)])
 
     # From open to loss.
 
@@ -305,12 +329,14 @@ class ClientConnection:
             match event:
                 case StreamsAdvanced():
                     self._advance(event)
-                case ModelInfoAnswer():
-                    self._settle(event.stream_id, event.model_info)
-                case ModelsAnswer():
-                    self._settle(event.stream_id, event.models)
+                case ModelInfoAnswer(key, answer) | ModelsAnswer(key, answer):
+                    self._settle(key, answer)
+                case BufferAnswer():
+                    self._buffers.sent.end_change(event.stream_id, event.length)
+                    self._settle(event.stream_id, event.length)
                 case RequestFailed():
-                    self._settle(event.stream_id, _error(event))
+                    self._refuse_buffer(event)
+                    self._settle(event.stream_id, error_of(event))
                 case Progress() if self._on_progress is not None:
                     self._on_progress(event.progress)
                 case System():
@@ -331,6 +357,7 @@ class ClientConnection:
         """Hand a frame's outputs over, each sink called once."""
         by_sink: dict[Sink, list[TokenOutput]] = {}
         for key, output in zip(event.keys, event.outputs, strict=True):
+            self._buffers.add_output(key, output)
             # A callback of the same frame may have cancelled it meanwhile.
             stream = self._streams.get(key)
             if stream is None:
@@ -341,6 +368,13 @@ class ClientConnection:
                 by_sink.setdefault(stream.sink, []).append(output)
         for sink, outputs in by_sink.items():
             sink(outputs)
+
+    def _refuse_buffer(self, event: RequestFailed) -> None:
+        """End the streams that name a buffer which the server refuses to make again."""
+        name = self._buffers.sent.refuse_change(event.stream_id)
+        for stream in [one for one in self._streams.values() if name in names_of(one.request)]:
+            stream.ended = True
+            self.cancel(stream, error_of(event))
 
     def _settle(self, key: str | None, answer: object) -> None:
         future = self._answers.get(key) if key is not None else None
@@ -358,15 +392,8 @@ class ClientConnection:
             self._opened.exception()  # each request gets the error by itself, whether or not the opening is awaited
         self._handle(self._session.lost(error))
         self._decide(error)
+        self._buffers.lose(error)
 
 
 def _closed() -> ConnectError:
     return ConnectError("the connection was closed by this client")
-
-
-def _error(event: RequestFailed) -> LmtoolError:
-    """The error of a request; a `RequestError` keeps its kind, another failure is the server's."""
-    kind = kind_of(event.error_code)
-    kept = issubclass(kind, RequestError | ConnectError | AccessDeniedError)
-    kind, again, seconds = kind if kept else ServerError, event.retryable, event.retry_after
-    return rebuilt(kind, event.error, event.hints, retryable=again, retry_after=seconds)

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from lmtool.errors import LocalProtocolError, RequestError
+from lmtool.errors import (
+    AccessDeniedError,
+    ConnectError,
+    LocalProtocolError,
+    RequestError,
+    ServerError,
+    kind_of,
+    rebuilt,
+)
 from lmtool.lmtp import codec, request_payloads
+from lmtool.lmtp.buffers import names_of
+from lmtool.lmtp.client_buffers import unsupported
 from lmtool.lmtp.codec import BrokenFrameError
 from lmtool.lmtp.messages import (
+    BufferAnswer,
+    BufferRequest,
     Cancel,
     FieldsIgnored,
     Generate,
@@ -50,7 +63,8 @@ class BrokenFrame:
 
 
 ClientEvent: TypeAlias = (
-    "StreamsAdvanced | ModelInfoAnswer | ModelsAnswer | RequestFailed | Progress | System | FieldsIgnored"
+    "StreamsAdvanced | ModelInfoAnswer | ModelsAnswer | BufferAnswer | RequestFailed | Progress | System"
+    " | FieldsIgnored"
     " | UnknownMessage | BrokenFrame"
 )
 
@@ -69,6 +83,9 @@ class ClientSession:
         self._requests: set[str] = set()
         self.extended = extended
         """Whether the server is known to speak the extensions."""
+        self._trusted = extended
+        self.extensions: frozenset[str] | None = None
+        """Their names, once the server has announced them (EXT-6)."""
         self.plain = False
         """Whether the server is known not to speak them: it is LMQL's, or one like it."""
 
@@ -78,8 +95,23 @@ class ClientSession:
         Raises `LocalProtocolError` for a request that cannot be written at all.
         """
         if self.extended or self.plain:
-            return False
+            return self.asks_for_extensions and bool(names_of(request))
         return _without_tokens(request) is not None or bool(request_payloads.extensions(request))
+
+    @property
+    def asks_for_extensions(self) -> bool:
+        """Whether it is not known whether the server knows buffers: MODEL_INFO tells it (BUF-8)."""
+        return self.extensions is None and not self._trusted and not self.plain
+
+    def check_buffers(self, request: GenerateRequest | ScoreRequest) -> None:
+        """Raise `RequestError` for a request that names buffers, which the server does not know."""
+        if not self.plain and names_of(request):
+            self.require_buffers()
+
+    def require_buffers(self) -> None:
+        """Raise `RequestError` where the server does not know buffers, as far as it has told what it knows."""
+        if self.plain or (self.extensions is not None and "buffers" not in self.extensions):
+            raise unsupported()
 
     def only_offers(self, request: GenerateRequest | ScoreRequest) -> bool:
         """Whether `resumable`, which can be left out, is all that LMQL's server does not know of a request."""
@@ -135,10 +167,24 @@ class ClientSession:
         self._requests.add(key)
         return key, codec.encode_request(ModelsRequest(key, load, unload, extended=True, progress=progress))
 
-    def cancel(self, key: str, model: str | None) -> str | None:
-        """End a stream: late outputs of it are dropped. Returns the frame to send, None where the server needs none."""
-        if self._streams.pop(key, None) is None or self.plain:
+    def change_buffer(self, request: BufferRequest) -> tuple[str, str]:
+        """Ask BUFFER. Returns the request's key and the frame to send. Raises `LocalProtocolError`."""
+        key = str(self._last_key + 1)
+        frame = codec.encode_request(replace(request, stream_id=key, extended=True))
+        self._last_key += 1
+        self._requests.add(key)
+        return key, frame
+
+    def cancel(self, key: str, model: str | None, *, follow: bool = False) -> str | None:
+        """End a stream: late outputs of it are dropped. Returns the frame to send, None where the server needs none.
+
+        follow: its outputs still come, up to its end.
+        """
+        if key not in self._streams or self.plain:
+            self._streams.pop(key, None)
             return None
+        if not follow:
+            del self._streams[key]
         return codec.encode_request(Cancel(key, model))
 
     def forget(self, key: str) -> None:
@@ -160,9 +206,9 @@ class ClientSession:
             case RequestFailed():
                 return self._fail(message)
             case ModelInfoAnswer():
-                self._learn(speaks=not isinstance(message.model_info, str) and "lmtp" in message.model_info)
+                self._learn_from(message.model_info)
                 return self._answered(message)
-            case ModelsAnswer():
+            case ModelsAnswer() | BufferAnswer():
                 self._learn(speaks=True)
                 return self._answered(message)
             case FieldsIgnored() if "generated" in message.fields:
@@ -178,7 +224,7 @@ class ClientSession:
         problem = RequestError("the server does not know generated: it cannot go on with a stream", "begin it again")
         return self._advance((failure(key, problem),))
 
-    def _answered(self, message: ModelInfoAnswer | ModelsAnswer) -> ClientEvent | None:
+    def _answered(self, message: ModelInfoAnswer | ModelsAnswer | BufferAnswer) -> ClientEvent | None:
         answered = message.stream_id in self._requests
         self._requests.discard(message.stream_id)
         return message if answered else None
@@ -220,6 +266,11 @@ class ClientSession:
             )
         )
 
+    def _learn_from(self, info: Mapping[str, object] | str) -> None:
+        self._learn(speaks=not isinstance(info, str) and "lmtp" in info)
+        if isinstance(info, Mapping) and isinstance(names := info.get("extensions"), list):
+            self.extensions = frozenset(name for name in names if isinstance(name, str))
+
     def _learn(self, *, speaks: bool) -> None:
         self.extended = self.extended or speaks
         self.plain = not self.extended
@@ -254,3 +305,11 @@ def _check_plain(request: GenerateRequest | ScoreRequest, needed: Sequence[str])
             "send token ids" if ids else "leave that out",
             "or serve the model with lmtool, which knows it",
         )
+
+
+def error_of(event: RequestFailed) -> LmtoolError:
+    """The error of a request; a `RequestError` keeps its kind, another failure is the server's."""
+    kind = kind_of(event.error_code)
+    kept = issubclass(kind, RequestError | ConnectError | AccessDeniedError)
+    kind, again, seconds = kind if kept else ServerError, event.retryable, event.retry_after
+    return rebuilt(kind, event.error, event.hints, retryable=again, retry_after=seconds)

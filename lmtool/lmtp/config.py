@@ -21,6 +21,10 @@ class ServerConfig:
     """One more is refused with status 503."""
     max_streams: int = 1024
     """Streams of one connection at once, and likewise its unanswered MODEL_INFO requests."""
+    max_buffers: int = 256
+    """Buffers of one connection, those that have expired too."""
+    max_buffer_bytes: int = 4 * 1024 * 1024
+    """Bytes of all buffers of one connection together, at `buffers.ID_BYTES` an id."""
     high_water_bytes: int = 256 * 1024
     """Unsent answers above this pause their client's streams and the reading of its requests."""
     max_sent_frame_bytes: int = 1024 * 1024

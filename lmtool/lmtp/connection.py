@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING
 
 from lmtool.errors import LmtoolError, OverloadedError, RequestError, ServerError
 from lmtool.interfaces import current_limits
+from lmtool.lmtp.buffered_model import BufferedModel
 from lmtool.lmtp.codec import RefusedFrameError
-from lmtool.lmtp.config import ServerConfig
 from lmtool.lmtp.hold_ups import TICK, HoldUps
-from lmtool.lmtp.messages import Cancel, Generate, ModelInfoRequest, ModelsRequest, Score
+from lmtool.lmtp.messages import (
+    BufferRequest,
+    Cancel,
+    Generate,
+    ModelInfoRequest,
+    ModelsRequest,
+    Score,
+    lists_only,
+    subject_of,
+)
 from lmtool.lmtp.request_log import RequestLog, StreamRecord
 from lmtool.lmtp.server_session import ServerSession, parse
 from lmtool.prompt_limits import limits_of
@@ -23,43 +31,11 @@ from lmtool.subprocesses.offload import is_long, run_in_subprocess
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from lmtool.interfaces import Catalogue, ModelControl, ProgressSource, StreamHandle, TokenModel, Unsubscribe
+    from lmtool.interfaces import StreamHandle, Unsubscribe
+    from lmtool.lmtp.plugs import Plugs
     from lmtool.types import LoadProgress, StreamId, TokenOutput
 
-
-class Tap(Protocol):
-    """Observes connections, such as to record them; no method may raise."""
-
-    def opened(self, connection: int, agent: str) -> None:
-        """A client has connected; agent: its `User-Agent`, empty where it sends none."""
-
-    def frame(self, connection: int, direction: Literal[">", "<"], frame: str | bytes) -> None:
-        """A frame was received (`>`) or is about to be sent (`<`)."""
-
-    def ended(self, connection: int, by: Literal["client", "server"], code: int | None) -> None:
-        """A connection has ended; code: the WebSocket close code, None where there was none."""
-
-
-def _ignore(_entry: RequestLog) -> None:
-    """Log nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plugs:
-    """What a server and all its connections are plugged into."""
-
-    model: TokenModel
-    config: ServerConfig = field(default_factory=ServerConfig)
-    progress: ProgressSource | None = None
-    """Reports loads to clients that request it."""
-    catalogue: Catalogue | None = None
-    """Lists what is served; without one a list is answered by the description of the one model."""
-    log: Callable[[RequestLog], None] = _ignore
-    """Called with each request that ends."""
-    tap: Tap | None = None
-    """Observes every frame."""
-    control: ModelControl | None = None
-    """Loads and unloads models on request; None: not here."""
+    _Question = ModelInfoRequest | ModelsRequest | BufferRequest
 
 
 class Connection:
@@ -75,13 +51,14 @@ class Connection:
         self._model, self._config, self._progress = plugs.model, plugs.config, plugs.progress
         self._catalogue, self._control, self._log, self._tap = plugs.catalogue, plugs.control, plugs.log, plugs.tap
         self._session = ServerSession(plugs.config)
+        self._buffered = BufferedModel(plugs.model, plugs.config)
         self._handles: dict[StreamId, StreamHandle] = {}
         self._deadlines = Deadlines()
         self._hold_ups = HoldUps()
         self._next_look: asyncio.TimerHandle | None = None
         self._records: dict[StreamId, StreamRecord] = {}
         self._progress_subscriptions: dict[StreamId, Unsubscribe] = {}
-        self._answers: set[asyncio.Task[None]] = set()
+        self._answers: set[asyncio.Future[None] | asyncio.Future[int]] = set()
         self._paused = False
         self._closed = False
         self._refusal: LmtoolError | None = None
@@ -119,6 +96,8 @@ class Connection:
                     handle.cancel()
             case ModelInfoRequest() | ModelsRequest():
                 self._describe(event)
+            case BufferRequest():
+                self._change_buffer(event)
             case RefusedFrameError():
                 self._log(RequestLog(self.number, event.stream_id or "null", event.command, error=event.message))
         self._update_flow()
@@ -133,29 +112,55 @@ class Connection:
         if message.progress:
             self._watch(stream_id)
             self._subscribe(str(stream_id), message.request.model)
-        handle = self._model.submit(message.request, self._sink)
-        self._handles[stream_id] = handle
+        handle = self._handles[stream_id] = self._buffered.submit(message.request, self._sink)
         self._deadlines.start(message.request, handle)
         if self._paused:
             handle.pause()
 
     def _describe(self, request: ModelInfoRequest | ModelsRequest) -> None:
-        if _lists(request) and self._catalogue is not None:
+        if lists_only(request) and self._catalogue is not None:
             self._session.answer_list(request, self._catalogue.models())
             self._log_answer(request)
             return
-        if len(self._answers) >= self._config.max_streams:
-            overload = OverloadedError(
-                f"{len(self._answers)} MODEL_INFO requests wait on this connection, the most it may"
-            )
-            self._session.refuse(request.stream_id, overload)
+        if self._refuse_another(request.stream_id):
             return
         if request.progress:
-            self._subscribe(request.stream_id, _subject(request))
+            self._subscribe(request.stream_id, subject_of(request))
         task = asyncio.get_running_loop().create_task(self._answer(request))
         self._answers.add(task)
         self._idle.clear()
         task.add_done_callback(partial(self._answered, request))
+
+    def _refuse_another(self, stream_id: str) -> bool:
+        """Refuse a request where too many wait for their answers; whether that was so."""
+        full = len(self._answers) >= self._config.max_streams
+        if full:
+            sentence = f"{len(self._answers)} MODEL_INFO, MODELS and BUFFER requests wait here, the most that may"
+            self._session.refuse(stream_id, OverloadedError(sentence))
+        return full
+
+    def _change_buffer(self, request: BufferRequest) -> None:
+        if self._refuse_another(request.stream_id):
+            return
+        change = self._buffered.change(request)
+        self._answers.add(change)
+        self._idle.clear()
+        change.add_done_callback(partial(self._changed, request, time.perf_counter()))
+
+    def _changed(self, request: BufferRequest, started: float, change: asyncio.Future[int]) -> None:
+        self._answers.discard(change)
+        if change.cancelled():  # the client has left
+            return
+        error, failed = None, change.exception()
+        if failed is None:
+            self._session.answer_buffer(request, change.result())
+        else:
+            problem = failed if isinstance(failed, LmtoolError) else _unexpected("BUFFER", failed)
+            self._session.refuse(request.stream_id, problem)
+            error = problem.message
+        self._log_answer(request, seconds=time.perf_counter() - started, error=error)
+        self._update_flow()
+        self._note_idle()
 
     async def _answer(self, request: ModelInfoRequest | ModelsRequest) -> None:
         started, error = time.perf_counter(), None
@@ -185,22 +190,18 @@ class Connection:
             await self._control.unload(request.unload)
         self._session.answer_list(request, self._catalogue.models())
 
-    def _log_answer(
-        self, request: ModelInfoRequest | ModelsRequest, *, seconds: float = 0.0, error: str | None = None
-    ) -> None:
-        command, end = "MODEL_INFO", "stop"
+    def _log_answer(self, request: _Question, *, seconds: float = 0.0, error: str | None = None) -> None:
+        command, end = "BUFFER" if isinstance(request, BufferRequest) else "MODEL_INFO", "stop"
         if isinstance(request, ModelsRequest):
             command, end = "MODELS", "load" if request.load else "unload" if request.unload else "stop"
-        head = (self.number, request.stream_id, command, _subject(request))
-        ending = end if error is None else None
+        head, ending = (self.number, request.stream_id, command, subject_of(request)), end if error is None else None
         self._log(RequestLog(*head, seconds=seconds, end=ending, error=error, ignored=request.ignored))
 
     def _answered(self, request: ModelInfoRequest | ModelsRequest, task: asyncio.Task[None]) -> None:
         self._answers.discard(task)
         bug = None if task.cancelled() else task.exception()
         if bug is not None:
-            self._session.refuse(request.stream_id, ServerError(f"the server failed to describe its models: {bug!r}"))
-            asyncio.get_running_loop().call_exception_handler({"message": "MODEL_INFO failed", "exception": bug})
+            self._session.refuse(request.stream_id, _unexpected("MODEL_INFO", bug))
             self._update_flow()
         self._note_idle()
 
@@ -382,19 +383,14 @@ class Connection:
         self._handles.clear()
         for stream_id in list(self._progress_subscriptions):
             self._unsubscribe(stream_id)
-        for task in self._answers:
+        for task in list(self._answers):
             task.cancel()
+        self._buffered.close()
         for event in (self._sendable, self._roomy, self._idle, self._flushed):
             event.set()
 
 
-def _lists(request: ModelInfoRequest | ModelsRequest) -> bool:
-    """Whether a request only asks what is served."""
-    if isinstance(request, ModelsRequest):
-        return request.load is None and request.unload is None
-    return request.listing
-
-
-def _subject(request: ModelInfoRequest | ModelsRequest) -> str | None:
-    """The model that a request is about."""
-    return (request.load or request.unload) if isinstance(request, ModelsRequest) else request.model
+def _unexpected(command: str, bug: BaseException) -> ServerError:
+    """The error that a client gets for a bug of ours, which is reported here."""
+    asyncio.get_running_loop().call_exception_handler({"message": f"{command} failed", "exception": bug})
+    return ServerError(f"the server failed to carry out {command}: {bug!r}")

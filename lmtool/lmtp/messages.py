@@ -47,6 +47,7 @@ EXTENSIONS = (
     "limits",
     "models",
     "fingerprint",
+    "buffers",
 )
 """Names of what this implementation knows beyond the LMTP document, as MODEL_INFO lists them (EXT-6)."""
 
@@ -115,6 +116,23 @@ class ModelsRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class BufferRequest:
+    """BUFFER: append to a named segment of the connection, limit its life, or drop it."""
+
+    stream_id: str
+    name: str
+    append: tuple[str | tuple[int, ...], ...] | None = None
+    """Texts and token ids in a row; `()` only makes the buffer."""
+    drop: bool = False
+    ttl: float | None = None
+    """Seconds without use after which its ids are given back."""
+    model: str | None = None
+    """Whose tokenizer reads the texts; None: the only one."""
+    extended: bool = False
+    ignored: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Cancel:
     """CANCEL: end a stream within one step."""
 
@@ -124,7 +142,7 @@ class Cancel:
     extended: bool = False
 
 
-ClientMessage: TypeAlias = Generate | Score | ModelInfoRequest | ModelsRequest | Cancel
+ClientMessage: TypeAlias = Generate | Score | ModelInfoRequest | ModelsRequest | BufferRequest | Cancel
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +166,16 @@ class ModelsAnswer:
 
     stream_id: str
     models: Sequence[object]
+
+
+@dataclass(frozen=True, slots=True)
+class BufferAnswer:
+    """MSG with `buffer`: a buffer was changed."""
+
+    stream_id: str
+    name: str
+    length: int
+    """Ids that it has now; 0 after a drop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,5 +231,25 @@ class UnknownMessage:
 
 
 ServerMessage: TypeAlias = (
-    Tokens | ModelInfoAnswer | ModelsAnswer | RequestFailed | Progress | System | FieldsIgnored | UnknownMessage
+    Tokens
+    | ModelInfoAnswer
+    | ModelsAnswer
+    | BufferAnswer
+    | RequestFailed
+    | Progress
+    | System
+    | FieldsIgnored
+    | UnknownMessage
 )
+
+
+def lists_only(request: ModelInfoRequest | ModelsRequest) -> bool:
+    """Whether a request only asks what is served."""
+    if isinstance(request, ModelsRequest):
+        return request.load is None and request.unload is None
+    return request.listing
+
+
+def subject_of(request: ModelInfoRequest | ModelsRequest | BufferRequest) -> str | None:
+    """The model that a request is about."""
+    return (request.load or request.unload) if isinstance(request, ModelsRequest) else request.model

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from lmtool.streams import failure
+from lmtool.types import TokenOutput
+
 if TYPE_CHECKING:
     import asyncio
 
+    from lmtool.errors import LmtoolError
     from lmtool.interfaces import QueuePlace, Sink
-    from lmtool.types import GenerateRequest, ScoreRequest, TokenOutput
+    from lmtool.types import GenerateRequest, ScoreRequest
 
 
 class Link(Protocol):
@@ -49,6 +53,11 @@ class RemoteStream:
             self.ended = True
             self._buffer.clear()
             self._link.cancel(self)
+
+    def ending(self, error: LmtoolError | None) -> TokenOutput:
+        """The last output of a stream that this client ends. error: why, where that is not its submitter's wish."""
+        stream_id = self.request.stream_id
+        return TokenOutput(stream_id, finish_reason="cancelled") if error is None else failure(stream_id, error)
 
     def pause(self) -> None:
         """Buffer outputs until `resume`."""

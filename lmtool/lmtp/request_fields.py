@@ -21,6 +21,10 @@ MAX_STREAM_ID_BYTES = 1024
 """A stream_id is echoed with every token, so a long one would multiply."""
 MAX_STOP_ENTRIES = 64
 MAX_NAME_CHARACTERS = 4096
+MAX_BUFFER_NAME = 256
+"""Characters of a buffer's name."""
+MAX_TTL = 7 * 24 * 3600.0
+"""Seconds."""
 MAX_MESSAGES = 10_000
 MAX_TOOLS = 128
 """Messages and tools: as many as the HTTP APIs take."""
@@ -53,6 +57,10 @@ class Field(Generic[T]):
         except (msgspec.DecodeError, RecursionError) as error:
             raise RequestError(f"{name} {self._at_fault(text, error)}; expected {self.expected}") from None
 
+    def read_optional(self, name: str, members: Mapping[str, bytes]) -> T | None:
+        """The field's value where the request has it. Raises as `read`."""
+        return self.read(name, members[name]) if name in members else None
+
     def _at_fault(self, text: bytes, error: Exception) -> str:
         """`is -1`, or of an array `has -1 at index 5`, or of an object `has {"-1":3}`."""
         index = re.match(r".* - at `\$\[(\d+)\]", str(error))
@@ -77,6 +85,16 @@ class Field(Generic[T]):
         return None
 
 
+_BufferName = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_BUFFER_NAME)]
+
+
+class BufferEntry(msgspec.Struct, forbid_unknown_fields=True):
+    """A buffer in a prompt."""
+
+    buffer: _BufferName
+    length: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
 _TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]
 _StopText = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
 _FewTokenIds = Annotated[tuple[_TokenId, ...], msgspec.Meta(max_length=MAX_STOP_ENTRIES)]
@@ -93,8 +111,16 @@ PROMPT: Field[tuple[int, ...] | str] = Field(
     str | tuple[_TokenId, ...], "an array of token ids (integers, 0 or more) or a string"
 )
 SCORED = PROMPT
-MIXED: Field[tuple[str | int, ...]] = Field(
-    tuple[str | _TokenId, ...], "an array of token ids (integers, 0 or more) and strings"
+MIXED: Field[tuple[str | int | BufferEntry, ...]] = Field(
+    tuple[str | _TokenId | BufferEntry, ...],
+    'an array of token ids (integers, 0 or more), strings and {"buffer": name, "length": integer, 0 or more}',
+)
+BUFFER_NAME: Field[str] = Field(_BufferName, f"a string of 1 to {MAX_BUFFER_NAME} characters")
+APPEND: Field[str | tuple[str | int, ...]] = Field(
+    str | tuple[str | _TokenId, ...], "a string, or an array of token ids (integers, 0 or more) and strings"
+)
+TTL: Field[float] = Field(
+    Annotated[float, msgspec.Meta(gt=0, le=MAX_TTL)], f"a number of seconds above 0, at most {MAX_TTL:g}"
 )
 MESSAGES: Field[tuple[ChatMessage, ...]] = Field(
     Annotated[tuple[ChatMessage, ...], msgspec.Meta(min_length=1, max_length=MAX_MESSAGES)],
@@ -132,13 +158,16 @@ SAMPLING: Mapping[str, Field[Any]] = {
 
 _REQUEST = frozenset({"stream_id", "model", "lmtp"})
 _PROMPT = frozenset({"prompt", "messages", "tools", "chat_template_kwargs", "prefill", "text", "progress", "deadline"})
-_GENERATE = frozenset({"stop", "constraint", "priority", "logits_processors", "prefill_only", "generated", "resumable"})
+_GENERATE = frozenset(
+    {"stop", "constraint", "priority", "logits_processors", "prefill_only", "generated", "resumable", "into"}
+)
 KNOWN: Mapping[str, frozenset[str]] = {
     "GENERATE": _REQUEST | _PROMPT | _GENERATE | SAMPLING.keys(),
     "SCORE": _REQUEST | _PROMPT | {"scored", "top_logprobs"},
     "MODEL_INFO": _REQUEST | {"data", "progress", "list"},
     "CANCEL": _REQUEST,
     "MODELS": _REQUEST | {"load", "unload", "progress"},
+    "BUFFER": _REQUEST | {"name", "append", "drop", "ttl"},
 }
 """Every field that has a meaning, per command; the others are ignored and told to a client that asks."""
 

@@ -21,7 +21,7 @@ class RequestLog:
     stream_id: str
     """The id's JSON text; `null` where the frame has none."""
     command: str
-    """`GENERATE`, `SCORE`, `MODEL_INFO`, `MODELS`, `CANCEL`, or what the client sent in its place."""
+    """`GENERATE`, `SCORE`, `MODEL_INFO`, `MODELS`, `BUFFER`, `CANCEL`, or what the client sent in its place."""
     model: str | None = None
     """As the client named it."""
     prompt_tokens: int | None = None

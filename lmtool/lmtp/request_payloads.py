@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from heapq import nsmallest
-from itertools import groupby
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,6 +15,7 @@ from lmtool.lmtp import json_text, request_fields
 from lmtool.lmtp.json_text import JsonTextError
 from lmtool.lmtp.messages import (
     PROTOCOL_VERSION,
+    BufferRequest,
     Cancel,
     ClientMessage,
     Generate,
@@ -23,19 +23,19 @@ from lmtool.lmtp.messages import (
     ModelsRequest,
     Score,
 )
+from lmtool.lmtp.prompt_payloads import entries_of, ids_and_texts, is_text, read_prompt, write_prompt
 from lmtool.logit_bias import PackedBias, pack_bias
 from lmtool.logits_processors import processors_from
 from lmtool.logits_processors import written as written_processors
 from lmtool.prompt_limits import LimitsByModel, limits_of
 from lmtool.sampling_parameters import DEFAULTS
-from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest, MixedPrompt, SamplingParams, ScoreRequest
+from lmtool.types import BufferSlice, GenerateRequest, MixedPrompt, SamplingParams, ScoreRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lmtool.types import Constraint, NamedProcessor, Prompt
+    from lmtool.types import Constraint, NamedProcessor
 
-T = TypeVar("T")
 _NO_LIMITS: LimitsByModel = {}
 _REPORTED_FIELDS = 20
 _REPORTED_CHARACTERS = 64
@@ -73,26 +73,29 @@ def read(
 
 
 def _read_generate(stream: str, members: Mapping[str, bytes]) -> Generate:
-    prompt = _prompt(members)
+    prompt = read_prompt(members)
     request = GenerateRequest(
         stream,
         prompt,
         _sampling(members),
-        model=_optional(members, "model", request_fields.MODEL),
-        text=_switch(members, "text", default=_is_text(prompt)),
+        model=request_fields.MODEL.read_optional("model", members),
+        text=_switch(members, "text", default=is_text(prompt)),
         constraint=_constraint(members),
-        priority=_optional(members, "priority", request_fields.PRIORITY) or 0,
+        priority=request_fields.PRIORITY.read_optional("priority", members) or 0,
         logits_processors=_processors(members),
         prefill_only=_switch(members, "prefill_only"),
-        generated=_optional(members, "generated", request_fields.GENERATED) or (),
+        generated=request_fields.GENERATED.read_optional("generated", members) or (),
         resumable=_switch(members, "resumable"),
-        deadline=_optional(members, "deadline", request_fields.DEADLINE_SECONDS),
+        into=request_fields.BUFFER_NAME.read_optional("into", members),
+        deadline=request_fields.DEADLINE_SECONDS.read_optional("deadline", members),
     )
+    if request.prefill_only and request.into is not None:
+        raise RequestError("the request has both into and prefill_only, which brings no ids; expected one of them")
     return Generate(request, **_extras("GENERATE", members))
 
 
 def _read_score(stream: str, members: Mapping[str, bytes]) -> Score:
-    prompt = _prompt(members)
+    prompt = read_prompt(members)
     if "scored" not in members:
         raise RequestError(f"scored is missing; expected {request_fields.SCORED.expected}")
     scored = request_fields.SCORED.read("scored", members["scored"])
@@ -100,29 +103,45 @@ def _read_score(stream: str, members: Mapping[str, bytes]) -> Score:
         stream,
         prompt,
         scored,
-        model=_optional(members, "model", request_fields.MODEL),
-        top_logprobs=_optional(members, "top_logprobs", request_fields.TOP_LOGPROBS),
-        text=_switch(members, "text", default=_is_text(prompt) or isinstance(scored, str)),
-        deadline=_optional(members, "deadline", request_fields.DEADLINE_SECONDS),
+        model=request_fields.MODEL.read_optional("model", members),
+        top_logprobs=request_fields.TOP_LOGPROBS.read_optional("top_logprobs", members),
+        text=_switch(members, "text", default=is_text(prompt) or isinstance(scored, str)),
+        deadline=request_fields.DEADLINE_SECONDS.read_optional("deadline", members),
     )
     return Score(request, **_extras("SCORE", members))
 
 
 def _read_model_info(stream: str, members: Mapping[str, bytes]) -> ModelInfoRequest:
-    model = _optional(members, "model", request_fields.MODEL)
+    model = request_fields.MODEL.read_optional("model", members)
     return ModelInfoRequest(stream, model, listing=_switch(members, "list"), **_extras("MODEL_INFO", members))
 
 
 def _read_models(stream: str, members: Mapping[str, bytes]) -> ModelsRequest:
-    load, unload = (_optional(members, name, request_fields.MODEL) for name in ("load", "unload"))
+    load, unload = (request_fields.MODEL.read_optional(name, members) for name in ("load", "unload"))
     if None not in (load, unload):
         raise RequestError("the request has both load and unload; expected one of them")
     return ModelsRequest(stream, load, unload, **_extras("MODELS", members))
 
 
+def _read_buffer(stream: str, members: Mapping[str, bytes]) -> BufferRequest:
+    if "name" not in members:
+        raise RequestError(f"name is missing; expected {request_fields.BUFFER_NAME.expected}")
+    name = request_fields.BUFFER_NAME.read("name", members["name"])
+    drop = _switch(members, "drop")
+    if not drop and not {"append", "ttl"} & members.keys():
+        raise RequestError("BUFFER says nothing to do; expected append, ttl, or drop: true")
+    if drop and (extra := next((field for field in ("append", "ttl") if field in members), None)):
+        raise RequestError(f"the request has both drop and {extra}; expected one of them")
+    value = request_fields.APPEND.read_optional("append", members)
+    append = None if value is None else ids_and_texts((value,) if isinstance(value, str) else value)
+    ttl, model = request_fields.TTL.read_optional("ttl", members), request_fields.MODEL.read_optional("model", members)
+    extras = _extras("BUFFER", members)
+    return BufferRequest(stream, name, append, drop, ttl, model, extras["extended"], extras["ignored"])
+
+
 def _read_cancel(stream: str, members: Mapping[str, bytes]) -> Cancel:
-    model = _optional(members, "model", request_fields.MODEL)
-    return Cancel(stream, model, _optional(members, "lmtp", request_fields.LMTP) is not None)
+    model = request_fields.MODEL.read_optional("model", members)
+    return Cancel(stream, model, request_fields.LMTP.read_optional("lmtp", members) is not None)
 
 
 _READERS: Mapping[str, Callable[[str, Mapping[str, bytes]], ClientMessage]] = {
@@ -131,63 +150,8 @@ _READERS: Mapping[str, Callable[[str, Mapping[str, bytes]], ClientMessage]] = {
     "MODEL_INFO": _read_model_info,
     "CANCEL": _read_cancel,
     "MODELS": _read_models,
+    "BUFFER": _read_buffer,
 }
-
-
-def _prompt(members: Mapping[str, bytes]) -> Prompt:
-    if "prompt" in members and "messages" in members:
-        raise RequestError("the request has both prompt and messages; expected one of them")
-    if "messages" in members:
-        return ChatPrompt(
-            _turns(members["messages"]),
-            _optional(members, "tools", request_fields.TOOLS) or (),
-            _optional(members, "chat_template_kwargs", request_fields.TEMPLATE_KWARGS) or {},
-            _optional(members, "prefill", request_fields.PREFILL) or "",
-        )
-    if extra := next((name for name in _WITH_MESSAGES if name in members), None):
-        raise RequestError(f"{extra} needs messages: it is a matter of the chat template")
-    if "prompt" not in members:
-        raise RequestError(f"prompt is missing; expected {request_fields.PROMPT.expected}")
-    return _mixed(members["prompt"]) or request_fields.PROMPT.read("prompt", members["prompt"])
-
-
-def _turns(text: bytes) -> tuple[ChatMessage, ...]:
-    turns = request_fields.MESSAGES.read("messages", text)
-    for at, turn in enumerate(turns):
-        if turn.tokens is not None:
-            request_fields.PROMPT.read(f"messages[{at}].tokens", msgspec.json.encode(turn.tokens))
-    return turns
-
-
-_WITH_MESSAGES = ("tools", "chat_template_kwargs", "prefill")
-
-
-def _mixed(text: bytes) -> MixedPrompt | None:
-    """The prompt if it is an array with a text; None for ids alone, and for a text."""
-    if not text.startswith(b"[") or b'"' not in text:
-        return None
-    parts: list[str | tuple[int, ...]] = []
-    for is_text, entries in groupby(
-        request_fields.MIXED.read("prompt", text), key=lambda entry: isinstance(entry, str)
-    ):
-        if is_text:
-            parts += [entry for entry in entries if isinstance(entry, str)]
-        else:
-            parts.append(tuple(entry for entry in entries if isinstance(entry, int)))
-    return MixedPrompt(tuple(parts))
-
-
-def _is_text(prompt: Prompt) -> bool:
-    """Whether a request with this prompt is in text mode unless it says otherwise: any that is not token ids alone."""
-    return not isinstance(prompt, tuple)
-
-
-def _prompt_payload(prompt: Prompt) -> dict[str, object]:
-    if isinstance(prompt, MixedPrompt):
-        return {"prompt": [one for part in prompt.parts for one in ((part,) if isinstance(part, str) else part)]}
-    if not isinstance(prompt, ChatPrompt):
-        return {"prompt": prompt}
-    return {"messages": prompt.messages} | {name: value for name in _WITH_MESSAGES if (value := getattr(prompt, name))}
 
 
 def _sampling(members: Mapping[str, bytes]) -> SamplingParams:
@@ -206,21 +170,17 @@ def _sampling(members: Mapping[str, bytes]) -> SamplingParams:
 
 
 def _constraint(members: Mapping[str, bytes]) -> Constraint | None:
-    value = _optional(members, "constraint", request_fields.CONSTRAINT)
+    value = request_fields.CONSTRAINT.read_optional("constraint", members)
     return None if value is None else constraint_from(value)
 
 
 def _processors(members: Mapping[str, bytes]) -> tuple[NamedProcessor, ...]:
-    value = _optional(members, "logits_processors", request_fields.PROCESSORS)
+    value = request_fields.PROCESSORS.read_optional("logits_processors", members)
     return () if value is None else processors_from(value)
 
 
-def _optional(members: Mapping[str, bytes], name: str, field: request_fields.Field[T]) -> T | None:
-    return field.read(name, members[name]) if name in members else None
-
-
 def _switch(members: Mapping[str, bytes], name: str, *, default: bool = False) -> bool:
-    value = _optional(members, name, request_fields.SWITCH)
+    value = request_fields.SWITCH.read_optional(name, members)
     return default if value is None else value
 
 
@@ -228,7 +188,7 @@ def _extras(command: str, members: Mapping[str, bytes]) -> dict[str, Any]:
     """The members of a message beside its request."""
     unknown = nsmallest(_REPORTED_FIELDS, members.keys() - request_fields.KNOWN[command])
     return {
-        "extended": _optional(members, "lmtp", request_fields.LMTP) is not None,
+        "extended": request_fields.LMTP.read_optional("lmtp", members) is not None,
         "progress": _switch(members, "progress"),
         "ignored": tuple(name[:_REPORTED_CHARACTERS] for name in unknown),
     }
@@ -249,18 +209,25 @@ def write(message: ClientMessage) -> tuple[str, bytes]:
             command, payload = "MODEL_INFO", _payload(message.model, message.stream_id)
         case ModelsRequest():
             command, payload = "MODELS", _models_payload(message)
+        case BufferRequest():
+            command, payload = "BUFFER", _buffer_payload(message)
         case Cancel():
             command, payload = "CANCEL", _payload(message.model, message.stream_id)
-    if message.extended:
-        payload["lmtp"] = PROTOCOL_VERSION
-    if not isinstance(message, Cancel) and message.progress:
-        payload["progress"] = True
-    if isinstance(message, ModelInfoRequest) and message.listing:
-        payload["list"] = True
+    payload |= _common_payload(message)
     try:
         return command, msgspec.json.encode(payload)
     except UnicodeEncodeError:
         raise LocalProtocolError(f"the text of {command} holds half a surrogate pair; expected Unicode") from None
+
+
+def _common_payload(message: ClientMessage) -> dict[str, object]:
+    """What messages have in common."""
+    payload: dict[str, object] = {"lmtp": PROTOCOL_VERSION} if message.extended else {}
+    if not isinstance(message, Cancel | BufferRequest) and message.progress:
+        payload["progress"] = True
+    if isinstance(message, ModelInfoRequest) and message.listing:
+        payload["list"] = True
+    return payload
 
 
 def extensions(request: GenerateRequest | ScoreRequest) -> list[str]:
@@ -270,6 +237,8 @@ def extensions(request: GenerateRequest | ScoreRequest) -> list[str]:
     if isinstance(request, GenerateRequest) and request.constraint is not None:
         names[names.index("constraint")] = f"constraint ({request.constraint.kind})"
     names += [f"{name} as text" for name in ("prompt", "scored") if isinstance(payload.get(name), str)]
+    parts = request.prompt.parts if isinstance(request.prompt, MixedPrompt) else ()
+    names += [f"buffer {part.buffer!r}" for part in parts if isinstance(part, BufferSlice)]
     return names + (["top_logprobs 0 (1 is its least)"] if payload.get("top_logprobs") == 0 else [])
 
 
@@ -280,12 +249,14 @@ _LMQL_FIELDS = {"model", "stream_id", "prompt", "scored", "max_tokens", "tempera
 
 def _generate_payload(request: GenerateRequest) -> dict[str, object]:
     payload = _payload(request.model, str(request.stream_id))
-    payload |= _prompt_payload(request.prompt)
+    payload |= write_prompt(request.prompt)
     payload |= _PREFILL if request.prefill_only else _sampling_payload(request)
-    if request.text != _is_text(request.prompt):
+    if request.text != is_text(request.prompt):
         payload["text"] = request.text
     if request.priority:
         payload["priority"] = request.priority
+    if request.into is not None:
+        payload["into"] = request.into
     return payload | _deadline_payload(request)
 
 
@@ -312,11 +283,11 @@ def _sampling_payload(request: GenerateRequest) -> dict[str, object]:
 
 def _score_payload(request: ScoreRequest) -> dict[str, object]:
     payload = _payload(request.model, str(request.stream_id))
-    payload |= _prompt_payload(request.prompt)
+    payload |= write_prompt(request.prompt)
     payload["scored"] = request.scored
     if request.top_logprobs is not None:
         payload["top_logprobs"] = request.top_logprobs
-    if request.text != (_is_text(request.prompt) or isinstance(request.scored, str)):
+    if request.text != (is_text(request.prompt) or isinstance(request.scored, str)):
         payload["text"] = request.text
     return payload | _deadline_payload(request)
 
@@ -329,6 +300,15 @@ def _models_payload(message: ModelsRequest) -> dict[str, object]:
     """With `model` too: LMQL's server closes a connection on a frame without (MOD-4)."""
     asked = {name: value for name in ("load", "unload") if (value := getattr(message, name)) is not None}
     return {**_payload(message.load or message.unload, message.stream_id), **asked}
+
+
+def _buffer_payload(message: BufferRequest) -> dict[str, object]:
+    payload = {**_payload(message.model, message.stream_id), "name": message.name}
+    if message.append is not None:
+        payload["append"] = [entry for part in message.append for entry in entries_of(part)]
+    if message.ttl is not None:
+        payload["ttl"] = message.ttl
+    return {**payload, "drop": True} if message.drop else payload
 
 
 def _payload(model: str | None, stream: str) -> dict[str, object]:

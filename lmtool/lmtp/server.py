@@ -12,7 +12,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from lmtool.errors import ConnectError, RequestError
 from lmtool.interfaces import MetricFamily
-from lmtool.lmtp.connection import Connection, Plugs
+from lmtool.lmtp.connection import Connection
 from lmtool.lmtp.keepalive import expect_pongs
 from lmtool.lmtp.messages import PROTOCOL_VERSION, SUBPROTOCOL
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+    from lmtool.lmtp.plugs import Plugs
     from lmtool.lmtp.stdio import LineReader, LineWriter
 
 _FLUSH_SECONDS = 2.0

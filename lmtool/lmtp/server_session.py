@@ -14,6 +14,8 @@ from lmtool.lmtp import answer_payloads, codec, model_info
 from lmtool.lmtp.codec import RefusedFrameError
 from lmtool.lmtp.config import ServerConfig
 from lmtool.lmtp.messages import (
+    BufferAnswer,
+    BufferRequest,
     Cancel,
     FieldsIgnored,
     Generate,
@@ -38,7 +40,9 @@ if TYPE_CHECKING:
     from lmtool.prompt_limits import LimitsByModel
     from lmtool.types import LoadProgress, ModelInfo, StreamId, TokenOutput
 
-ServerEvent: TypeAlias = "Generate | Score | ModelInfoRequest | ModelsRequest | Cancel | RefusedFrameError"
+ServerEvent: TypeAlias = (
+    "Generate | Score | ModelInfoRequest | ModelsRequest | BufferRequest | Cancel | RefusedFrameError"
+)
 """What a client's frame requests of the server. A refused frame has been answered already."""
 
 
@@ -57,15 +61,21 @@ class ServerSession:
     """The server's end of one connection.
 
     Call `receive` with each frame, or `handle_message` with what `parse` returned for it elsewhere, and carry out the
-    event: submit a `Generate` or `Score`, cancel the stream of a `Cancel`, answer a `ModelInfoRequest` or a
-    `ModelsRequest` with `answer`, `answer_list` or `refuse`. Pass the model's outputs to `outputs`, and send what
-    `next_frame` returns.
+    event: submit a `Generate` or `Score`, cancel the stream of a `Cancel`, answer a `ModelInfoRequest`, a
+    `ModelsRequest` or a `BufferRequest` with `answer`, `answer_list`, `answer_buffer` or `refuse`. Pass the model's
+    outputs to `outputs`, and send what `next_frame` returns.
     """
 
     def __init__(self, config: ServerConfig | None = None) -> None:
         config = config or ServerConfig()
         self._max_streams = config.max_streams
-        self._limits = {"frame_bytes": config.max_frame_bytes, "streams": config.max_streams, **LIMITS}
+        self._limits = {
+            "frame_bytes": config.max_frame_bytes,
+            "streams": config.max_streams,
+            "buffers": config.max_buffers,
+            "buffer_bytes": config.max_buffer_bytes,
+            **LIMITS,
+        }
         self._streams: set[StreamId] = set()
         self._outbox = Outbox(config.max_sent_frame_bytes)
         self.extended = False
@@ -92,7 +102,7 @@ class ServerSession:
             self._answer_refused(message)
         if isinstance(message, Generate | Score):
             return self._open(message)
-        if isinstance(message, ModelInfoRequest | ModelsRequest):
+        if isinstance(message, ModelInfoRequest | ModelsRequest | BufferRequest):
             self._report_ignored(message.stream_id, message.ignored)
         return message
 
@@ -161,6 +171,11 @@ class ServerSession:
     def answer_list(self, request: ModelInfoRequest | ModelsRequest, models: Sequence[ModelEntry]) -> None:
         """Answer a MODELS, or a MODEL_INFO that asks for a list."""
         answer = ModelsAnswer(request.stream_id, [model_info.entry_to_wire(entry) for entry in models])
+        self._outbox.put("MSG", answer_payloads.write_message(answer))
+
+    def answer_buffer(self, request: BufferRequest, length: int) -> None:
+        """Answer a BUFFER. length: ids that the buffer has now."""
+        answer = BufferAnswer(request.stream_id, request.name, length)
         self._outbox.put("MSG", answer_payloads.write_message(answer))
 
     def refuse(self, stream_id: str | None, error: LmtoolError) -> None:

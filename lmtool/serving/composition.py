@@ -248,7 +248,7 @@ def lmtp_server(
     models: Models | Pools, config: ServiceConfig, log: Callable[[RequestLog], None], tap: ServerTap | None
 ) -> LmtpServer:
     """LMTP, over a port or a pipe. log: gets each request that ended; tap: is shown every frame."""
-    from lmtool.lmtp.connection import Plugs
+    from lmtool.lmtp.plugs import Plugs
     from lmtool.lmtp.server import LmtpServer
 
     control = models if isinstance(models, ModelControl) else None

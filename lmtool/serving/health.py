@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lmtool.types import LoadProgress, TokenOutput
 
 State: TypeAlias = Literal["loading", "ready", "failed", "draining"]
-COMMANDS = frozenset({"GENERATE", "SCORE", "MODEL_INFO", "MODELS", "CANCEL"})
+COMMANDS = frozenset({"GENERATE", "SCORE", "MODEL_INFO", "MODELS", "BUFFER", "CANCEL"})
 STATUS: dict[State, int] = {"ready": 200, "loading": 503, "draining": 503, "failed": 500}
 
 

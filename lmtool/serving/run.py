@@ -220,7 +220,7 @@ class _Run:
         os._exit(status)
 
     def _log(self, entry: RequestLog) -> None:
-        asks = entry.command == "MODEL_INFO" or (entry.command == "MODELS" and entry.model is None)
+        asks = entry.command in {"MODEL_INFO", "BUFFER"} or (entry.command == "MODELS" and entry.model is None)
         if not asks or entry.error is not None or self.config.verbose:
             self.console.emit(Finished(entry))
 

@@ -15,7 +15,7 @@ from lmtool.text.detokenizer import PieceDetokenizer, WindowDetokenizer
 from lmtool.text.files import locate, read_text
 from lmtool.text.pieces import pieces, spelling
 from lmtool.text.worker import LONG, prompt_size, run_in_worker
-from lmtool.types import ChatPrompt, MixedPrompt, TokenizerInfo, ToolCallFormat
+from lmtool.types import BufferSlice, ChatPrompt, MixedPrompt, TokenizerInfo, ToolCallFormat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -213,9 +213,11 @@ class TextTokenizer:
             return self._encode_parts(prompt.parts, special=special)
         return list(prompt)
 
-    def _encode_parts(self, parts: Sequence[str | tuple[int, ...]], *, special: bool) -> list[int]:
+    def _encode_parts(self, parts: Sequence[str | tuple[int, ...] | BufferSlice], *, special: bool) -> list[int]:
         ids: list[int] = []
         for at, part in enumerate(parts):
+            if isinstance(part, BufferSlice):
+                raise RequestError(f"buffer {part.buffer!r} is kept by no connection here", "send its ids")
             if isinstance(part, str):
                 ids += self.encode_continuation(part) if at else self.encode(part, special=special)
             else:

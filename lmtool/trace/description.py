@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from lmtool.logprobs.distribution import probability
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from lmtool.trace.stream_events import OutputEvent, Stream, StreamEvent
 
 _WIDE = 100
+_MOST_ENTRIES = 20
+"""Texts, buffers and runs of ids of a prompt that are shown."""
 
 
 def describe(
@@ -67,10 +70,12 @@ def line_of(step: StreamEvent, answers: Answers[Stream]) -> str:
 
 def _request(started: RequestStarted, answers: Answers[Stream]) -> str:
     parts = [started.kind, started.model or "", _prompt(started, answers)]
-    known = ("model", "prompt", "messages", "input", "message", "stream_id", "scored", "$blob")
+    known = ("model", "prompt", "messages", "input", "message", "stream_id", "scored", "append", "$blob")
     parts += [f"{name} {_short(value)}" for name, value in started.payload.items() if name not in known]
     if isinstance(scored := started.payload.get("scored"), list):
         parts.append(f"scored {len(scored)} ids")
+    if (appended := started.payload.get("append")) is not None:
+        parts.append(f"append {_ids_or_text(appended, answers)}")
     return " · ".join(filter(None, parts))
 
 
@@ -79,11 +84,35 @@ def _prompt(started: RequestStarted, answers: Answers[Stream]) -> str:
     if isinstance(prompt, str):
         return _short(prompt)
     length = started.prompt_length
-    if not isinstance(prompt, list) or not all(isinstance(token, int) for token in prompt[:40]):
+    if not isinstance(prompt, list) or length is None or any(_is_message(entry) for entry in prompt[:40]):
         return "" if length is None else f"{length} in the prompt"
-    texts = [answers.text_of_id(token) for token in prompt[:40]]
-    known = "".join(text for text in texts if text is not None)
-    return f"{length} ids" + (f" {_short(known)}" if known else "")
+    return _ids_or_text(prompt, answers)
+
+
+def _is_message(entry: object) -> bool:
+    """Whether an entry of a prompt is neither an id nor a text nor a buffer."""
+    return not isinstance(entry, int | str) and not (isinstance(entry, dict) and "buffer" in entry)
+
+
+def _ids_or_text(entries: object, answers: Answers[Stream]) -> str:
+    """Ids with what they spell, texts and buffers, of a prompt or of what is appended to a buffer."""
+    if not isinstance(entries, list):
+        return _short(entries)
+    groups = []
+    for is_ids, group in groupby(entries, key=lambda entry: isinstance(entry, int)):
+        ids = list(group)
+        if not is_ids:
+            groups += [_buffer(entry) if isinstance(entry, dict) else _short(entry) for entry in ids[:_MOST_ENTRIES]]
+            continue
+        known = "".join(text for token in ids[:40] if (text := answers.text_of_id(token)) is not None)
+        groups.append(f"{len(ids)} ids" + (f" {_short(known)}" if known else ""))
+    return " + ".join(groups[:_MOST_ENTRIES]) or "0 ids"
+
+
+def _buffer(entry: Mapping[str, object]) -> str:
+    """`buffer story[:12]`."""
+    length = entry.get("length")
+    return f"buffer {entry.get('buffer')}" + ("" if length is None else f"[:{length}]")
 
 
 def _output(output: OutputEvent, answers: Answers[Stream]) -> str:

@@ -149,11 +149,19 @@ def _is_number(value: object) -> bool:
 def _compare_messages(expected: Sequence[Entry], actual: Sequence[Entry], name: str, level: Level) -> Iterator[Finding]:
     """An error for an error, facts for facts; every fact that was recorded is there again."""
     for ours, theirs in zip(expected, actual, strict=False):
-        one, other = ("error" if entry.get("error") is not None else "model_info" for entry in (ours, theirs))
+        one, other = (_message_kind(entry) for entry in (ours, theirs))
         if one != other:
             yield Finding("fail", "shape", name, None, f"expected MSG with {one}, got {_shown(theirs)}")
         elif level != "shape" and one == "model_info":
             yield from _compare_info(ours.get("model_info"), theirs.get("model_info"), name)
+        elif level != "shape" and ours.get("buffer") != theirs.get("buffer"):
+            message = f"expected buffer {_shown(ours.get('buffer'))}, got {_shown(theirs.get('buffer'))}"
+            yield Finding("fail", "ids", name, None, message)
+
+
+def _message_kind(entry: Entry) -> str:
+    """What an entry of a MSG tells; a list of models is as good as the description of one (INF-6)."""
+    return next((name for name in ("error", "buffer") if entry.get(name) is not None), "model_info")
 
 
 def _compare_info(expected: object, actual: object, name: str) -> Iterator[Finding]:

@@ -231,7 +231,7 @@ class RequestTable(Generic[T]):
             if failed and key in self._queued:
                 return self._next(key)
             unanswered = questions is not None and key not in self._answered_ids
-            if questions is not None and (entry.get("model_info") is not None or (failed and unanswered)):
+            if questions is not None and ((failed and unanswered) or (frames.ends("MSG", entry) and not failed)):
                 return self._answer(key, questions)
         return self.holders.get(key, questions[0] if questions else None)
 

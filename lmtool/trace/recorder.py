@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MAX_WAITING = 2**28
 """Characters that may wait for the disk."""
-_ID_FIELDS = ("prompt", "scored")
+_ID_FIELDS = ("prompt", "scored", "append")
 
 TokenBytes: TypeAlias = "Callable[[int], bytes]"
 """The bytes that a token id adds to a text."""

@@ -28,7 +28,7 @@ Alternative: TypeAlias = "tuple[int | str | bytes, float]"
 
 
 PROMPT_MEMBERS = (
-    *("prompt", "scored", "messages", "input", "system", "instructions", "suffix"),
+    *("prompt", "scored", "append", "messages", "input", "system", "instructions", "suffix"),
     *("message", "chat_history", "preamble", "tool_results", "documents", "texts"),
     *("messageHistory", "message_history", "override_params"),
 )
@@ -48,7 +48,7 @@ class RequestStarted:
     label: str
     """Connection and stream id, such as `1/3`; for HTTP the number of the request on its connection."""
     kind: str
-    """`GENERATE`, `SCORE`, `MODEL_INFO`, an HTTP method and path, `chatStream`, or an action's name."""
+    """`GENERATE`, `SCORE`, `MODEL_INFO`, `BUFFER`, an HTTP method and path, `chatStream`, or an action's name."""
     payload: Mapping[str, object]
     """Fields of the request; empty where they cannot be read."""
     api: Api | None = None

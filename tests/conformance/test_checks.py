@@ -109,6 +109,14 @@ TABLE: list[tuple[str, dict[str, Any], Transcript, Transcript, str]] = [
     ("listed", {"of": 1}, said(msg(models=[{"name": "m", "phase": "ready"}])), said(msg(models={})), "got 1"),
     ("listed", {"of": 1}, said(msg(models=[])), said(msg(model_info={})), "expected one MSG entry with a list"),
     ("listed", {"of": 1}, said(msg(models=[])), said(msg(models=[{"name": "m"}])), "an object with name and phase"),
+    ("buffered", {"of": 1, "name": "a"}, said(msg(buffer={"name": "a", "length": 3})), said(msg(error="no")), "it: no"),
+    (
+        "buffered",
+        {"of": 1, "name": "a", "ids": [5, 6]},
+        said(msg(buffer={"name": "a", "length": 2})),
+        said(msg(buffer={"name": "a", "length": 3})),
+        "expected one MSG entry about buffer 'a' of 2 ids, got",
+    ),
     (
         "model_info",
         {"of": 1, "has": {"model": "text", "running": "integer"}},

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from tests.conftest import StartServer
 
 CHAT = {"model": "default", "messages": [{"role": "user", "content": "Tell me a story"}]}
+LONG = {"name": "long", "schema": {"type": "string", "minLength": 400, "maxLength": 400}, "strict": True}
+"""An answer of hundreds of tokens."""
 
 
 async def test_a_server_that_is_killed_falls_back_and_heals(start_server: StartServer, embedded: str) -> None:
@@ -50,3 +52,38 @@ async def test_a_server_that_is_killed_falls_back_and_heals(start_server: StartS
                         if headers["x-lmtool-attempts"].startswith("first ok"):
                             break
                         await asyncio.sleep(0.1)
+
+
+async def test_a_stream_outlives_the_process_that_began_it(start_server: StartServer) -> None:
+    """Its other half comes from a server with the same fingerprint, and nobody notices."""
+    asked = {**CHAT, "max_tokens": 3000, "temperature": 1.2, "seed": 5, "stream": True}
+    asked |= {
+        "response_format": {"type": "json_schema", "json_schema": LONG},
+        "stream_options": {"include_usage": True},
+    }
+    with start_server() as first, start_server() as second:
+        for server in (first, second):
+            await asyncio.to_thread(server.expect, "ready in")
+        members = (f'{{id: {name}, lmtp: {{endpoint: "{one.url}"}}}}' for name, one in (("a", first), ("b", second)))
+        async with gateway(pool(*members, overridable="[maxTokens, temperature, seed]")) as served:
+
+            async def answer(*, kill: bool) -> tuple[str, dict[str, int]]:
+                text, usage, pieces = "", {}, 0
+                async with served.session.post(f"{served.url}/v1/chat/completions", json=asked) as response:
+                    async for line in response.content:
+                        event = json.loads(line[5:]) if line.startswith(b"data: {") else {}
+                        assert "error" not in event
+                        for choice in event.get("choices", ()):
+                            text += choice["delta"].get("content") or ""
+                            pieces += 1
+                        usage = event.get("usage") or usage
+                        if kill and pieces == 3:
+                            first.process.kill()
+                return text, {name: usage[name] for name in ("prompt_tokens", "completion_tokens")}
+
+            expected = await answer(kill=False)
+            assert len(json.loads(expected[0])) == 400
+            assert await answer(kill=True) == expected
+            a, b = served.pool.members
+            assert 0 < b.totals.response_tokens < expected[1]["completion_tokens"]
+            assert a.totals.response_tokens + b.totals.response_tokens == 2 * expected[1]["completion_tokens"]

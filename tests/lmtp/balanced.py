@@ -47,7 +47,7 @@ class Mortal:
     def die(self) -> None:
         """Lose all connections, and take no new ones."""
         self.proxy.refuses = True
-        self.proxy.cut()
+        self.proxy.cut_now()
         self.model.running.clear()
 
     def revive(self) -> None:

@@ -19,7 +19,7 @@ from lmtool.access.policy import AccessPolicy
 from lmtool.http_api.errors import refused
 from lmtool.interfaces import Catalogue, Face, ModelControl, ProgressSource, TokenModel
 from lmtool.lmtp.config import ServerConfig
-from lmtool.lmtp.connection import Plugs, Tap
+from lmtool.lmtp.plugs import Plugs, Tap
 from lmtool.lmtp.request_log import RequestLog
 from lmtool.lmtp.server import LmtpServer
 from lmtool.lmtp.websocket_protocol import uvicorn_options

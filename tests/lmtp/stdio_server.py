@@ -2,7 +2,7 @@
 
 import asyncio
 
-from lmtool.lmtp.connection import Plugs
+from lmtool.lmtp.plugs import Plugs
 from lmtool.lmtp.server import LmtpServer
 from lmtool.lmtp.stdio import open_stdio
 from tests.scripted_model import ScriptedModel

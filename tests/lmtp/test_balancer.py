@@ -9,13 +9,25 @@ from dataclasses import replace
 
 import pytest
 
-from lmtool.errors import ConnectError, ResourceError, UnknownModelError, UsageError
+from lmtool.errors import ConnectError, RequestError, ResourceError, UnknownModelError, UsageError
 from lmtool.lmtp.balancer import Balancer
+from lmtool.lmtp.client import LmtpClient
 from lmtool.prompt_limits import PromptLimits
-from lmtool.types import LoadProgress, ModelInfo, TokenOutput
-from tests.lmtp.balanced import asked, balanced, outputs
+from lmtool.streams import stream
+from lmtool.text.tokenizer import load_tokenizer
+from lmtool.types import (
+    BufferSlice,
+    GenerateRequest,
+    LoadProgress,
+    MixedPrompt,
+    ModelInfo,
+    SamplingParams,
+    TokenOutput,
+)
+from tests.lmtp.balanced import asked, balanced, mortals, outputs, over
 from tests.lmtp.harness import PATIENCE, serving, until
 from tests.scripted_model import ScriptedModel, tokens_of
+from tests.spec.conftest import STORIES
 
 
 class Computing(ScriptedModel):
@@ -46,8 +58,36 @@ async def test_limits_are_those_of_the_workers() -> None:
     async with balanced(ScriptedModel(), ScriptedModel()) as balancer:
         info = await balancer.info()
         assert info.context_length is not None
-        assert balancer.limits == dict.fromkeys((None, info.model), PromptLimits(info.model, info.context_length))
+        own = PromptLimits(info.model, info.context_length, vocab_size=info.vocab_size)
+        assert balancer.limits == {None: own, info.model: own}
     assert Balancer(["ws://127.0.0.1:1/"]).limits == {}
+
+
+async def test_buffers_are_kept_by_the_balancer() -> None:
+    """Workers get ids, whichever of them a request goes to; texts need a tokenizer that is at hand."""
+    first, second = ScriptedModel(), ScriptedModel()
+    async with balanced(first, second) as balancer, serving(balancer) as served, LmtpClient(served.url) as client:
+        assert await client.change_buffer("a", [(5, 6)]) == 2
+        prompts = [MixedPrompt((BufferSlice("a", 2), (number,))) for number in range(8)]
+        requests = [GenerateRequest(1, prompt, SamplingParams(max_tokens=3)) for prompt in prompts]
+
+        async def tokens(request: GenerateRequest) -> list[int | None]:
+            async with asyncio.timeout(PATIENCE):
+                return [output.token async for output in stream(client, request)]
+
+        found = await asyncio.gather(*map(tokens, requests))
+        assert found == [tokens_of((5, 6, number), 3) for number in range(8)]
+        assert {one.prompt[:2] for one in first.requests} == {one.prompt[:2] for one in second.requests} == {(5, 6)}  # type: ignore[index]  # ids
+        ids = await tokens(GenerateRequest(1, MixedPrompt((BufferSlice("a"),)), SamplingParams(max_tokens=3), into="a"))
+        assert await tokens(replace(requests[0], prompt=MixedPrompt((BufferSlice("a", 5),)))) == tokens_of(
+            (5, 6, *ids), 3
+        )
+        with pytest.raises(RequestError, match="there is no tokenizer"):
+            await client.change_buffer("a", ["Once"])
+    own = load_tokenizer(str(STORIES))
+    async with mortals(ScriptedModel()) as workers, over(*workers, load_tokenizer=lambda *_: own) as balancer:
+        async with serving(balancer) as served, LmtpClient(served.url) as client:
+            assert await client.change_buffer("text", ["Once"]) == 2
 
 
 async def test_one_prefix_goes_to_one_worker() -> None:

@@ -17,7 +17,7 @@ from lmtool.types import GenerateRequest, LoadProgress, ModelInfo
 from tests.engine.shelf import Collector, Shelf, named
 from tests.lmtp.balanced import PRINT, asked, balanced, mortals, outputs, over
 from tests.lmtp.harness import serving, until
-from tests.scripted_model import ScriptedModel, tokens_of
+from tests.scripted_model import VOCAB_SIZE, ScriptedModel, tokens_of
 
 
 class Aliased(ScriptedModel):
@@ -150,9 +150,9 @@ async def test_limits_and_tokenizers_are_a_models_own() -> None:
         assert balancer.tokenizer("first") is balancer.tokenizer("one") is not None
         assert balancer.tokenizer("two") is None
         limits = balancer.limits
-        assert limits_of("first", limits) == PromptLimits("one", 100, 100 * 3 * 4)
-        assert limits_of("two", limits) == PromptLimits("two", 900)
-        assert limits_of("other", limits) == PromptLimits("two", 900)
+        assert limits_of("first", limits) == PromptLimits("one", 100, 100 * 3 * 4, VOCAB_SIZE)
+        two = PromptLimits("two", 900, vocab_size=VOCAB_SIZE)
+        assert limits_of("two", limits) == limits_of("other", limits) == two
 
 
 async def test_progress_of_a_model() -> None:

@@ -256,7 +256,7 @@ class TestRefusals:
         class Killed(ScriptedModel):
             def submit(self, request: GenerateRequest | ScoreRequest, sink: Sink) -> StreamHandle:
                 handle = super().submit(request, sink)
-                asyncio.get_running_loop().call_soon(worker.proxy.cut)
+                asyncio.get_running_loop().call_soon(worker.proxy.cut_now)
                 return handle
 
         killed = Killed(manual=True)

@@ -8,8 +8,9 @@ import pytest
 
 from lmtool.errors import ConnectError, ServerError
 from lmtool.lmtp.config import ServerConfig
-from lmtool.lmtp.connection import Connection, Plugs
+from lmtool.lmtp.connection import Connection
 from lmtool.lmtp.messages import Generate, Score
+from lmtool.lmtp.plugs import Plugs
 from lmtool.lmtp.request_log import RequestLog, StreamRecord
 from lmtool.logit_bias import PackedBias
 from lmtool.prompt_limits import PromptLimits

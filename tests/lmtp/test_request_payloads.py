@@ -9,9 +9,18 @@ from hypothesis import strategies as st
 
 from lmtool.errors import LocalProtocolError, RequestError
 from lmtool.lmtp import request_fields, request_payloads
-from lmtool.lmtp.messages import Cancel, Generate, ModelInfoRequest, ModelsRequest, Score
+from lmtool.lmtp.messages import BufferRequest, Cancel, Generate, ModelInfoRequest, ModelsRequest, Score
 from lmtool.lmtp.request_fields import SAMPLING
-from lmtool.types import ChatMessage, ChatPrompt, Constraint, GenerateRequest, MixedPrompt, SamplingParams, ScoreRequest
+from lmtool.types import (
+    BufferSlice,
+    ChatMessage,
+    ChatPrompt,
+    Constraint,
+    GenerateRequest,
+    MixedPrompt,
+    SamplingParams,
+    ScoreRequest,
+)
 
 IDS = st.integers(0, 2**31 - 1)
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -31,7 +40,16 @@ PROMPTS = (
         st.text(max_size=5),
     )
     | st.sampled_from([MixedPrompt(("a", (1, 2), "b", "c")), MixedPrompt(((3,), ""))])
+    | st.sampled_from(
+        [
+            MixedPrompt((BufferSlice("a"),)),
+            MixedPrompt((BufferSlice("a", 3), (1,), BufferSlice("b", 0), BufferSlice("a"), "x")),
+        ]
+    )
 )
+BUFFERS = st.text(min_size=1, max_size=256)
+APPENDS = st.sampled_from([(), ("x",), ((1, 2), "x", "", (3,))])
+TTLS = st.none() | st.floats(0, request_fields.MAX_TTL, exclude_min=True)
 SAMPLINGS = st.builds(
     SamplingParams,
     max_tokens=st.integers(0, 2**31 - 1),
@@ -82,6 +100,8 @@ MESSAGES = (
     | st.builds(ModelInfoRequest, KEYS, NAMES, st.booleans(), st.booleans())
     | st.builds(ModelsRequest, KEYS, NAMES, st.none(), st.booleans(), st.booleans())
     | st.builds(ModelsRequest, KEYS, st.none(), NAMES, st.booleans(), st.booleans())
+    | st.builds(BufferRequest, KEYS, BUFFERS, APPENDS, st.just(False), TTLS, NAMES, st.booleans())
+    | st.builds(BufferRequest, KEYS, BUFFERS, st.none(), st.just(True), st.none(), NAMES, st.booleans())
     | st.builds(Cancel, KEYS, NAMES, st.booleans())
 )
 

@@ -16,8 +16,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 
 from lmtool.lmtp.config import ServerConfig
-from lmtool.lmtp.connection import Plugs
 from lmtool.lmtp.keepalive import PingLimits
+from lmtool.lmtp.plugs import Plugs
 from lmtool.lmtp.server import LmtpServer
 from lmtool.lmtp.websocket_protocol import WebSocketProtocol, uvicorn_options
 from tests.lmtp.harness import PATIENCE, conversation, ends, serving, wire

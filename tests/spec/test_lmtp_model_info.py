@@ -190,6 +190,8 @@ async def test_limits(real):
         "tools": 128,
         "logits_processors": 8,
         "stream_id_bytes": 1024,
+        "buffers": 256,
+        "buffer_bytes": 4 * 1024 * 1024,
     }
     config = ServerConfig(max_frame_bytes=5000, max_streams=3)
     async with serving(ScriptedModel(), config=config) as served, wire(served) as client:

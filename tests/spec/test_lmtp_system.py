@@ -7,8 +7,9 @@ import pytest
 from lmtool.engine.config import EngineConfig
 from lmtool.interfaces import QueuePlace
 from lmtool.lmtp import hold_ups
-from lmtool.lmtp.connection import Connection, Plugs
+from lmtool.lmtp.connection import Connection
 from lmtool.lmtp.hold_ups import HoldUp
+from lmtool.lmtp.plugs import Plugs
 from lmtool.serving.composition import Loader
 from tests.lmtp.harness import conversation, ends, serving, split, until, wire
 from tests.scripted_model import ScriptedModel

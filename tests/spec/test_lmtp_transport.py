@@ -11,7 +11,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from lmtool.access.policy import AccessPolicy
 from lmtool.lmtp.client import LmtpClient
 from lmtool.lmtp.config import ServerConfig
-from lmtool.lmtp.connection import Plugs
+from lmtool.lmtp.plugs import Plugs
 from lmtool.lmtp.server import LmtpServer
 from tests.access.knocking import KEY, POLICY, REFUSED, Knock, http_answer, socket_status
 from tests.lmtp.harness import PATIENCE, Wire, masked, serving, silent_client, wire

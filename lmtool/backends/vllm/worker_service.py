@@ -92,7 +92,7 @@ async def _warm_up(model: VllmModel, settings: dict[str, Any], log: EngineLog) -
 async def _serve_client(engine: VllmModel, model: TokenModel, log: EngineLog) -> None:
     """Serve until the client disconnects. Raises `ConnectError` once the engine and all its streams have ended."""
     from lmtool.lmtp.config import ServerConfig
-    from lmtool.lmtp.connection import Plugs
+    from lmtool.lmtp.plugs import Plugs
     from lmtool.lmtp.server import LmtpServer
     from lmtool.lmtp.stdio import open_stdio
 

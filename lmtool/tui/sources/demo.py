@@ -91,7 +91,7 @@ async def demo_server(note: Callable[[str], None], pace: float = PACE) -> AsyncI
     from lmtool.access.policy import AccessPolicy
     from lmtool.engine.config import EngineConfig
     from lmtool.lmtp.config import ServerConfig
-    from lmtool.lmtp.connection import Plugs
+    from lmtool.lmtp.plugs import Plugs
     from lmtool.lmtp.server import LmtpServer
     from lmtool.serving.composition import need_serve_packages
     from lmtool.serving.config import ListenConfig, ModelsConfig, ServiceConfig

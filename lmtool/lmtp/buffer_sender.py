@@ -1,0 +1,87 @@
+"""Keeps one connection's server at what the client has in its buffers: makes them again there, and changes them."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from lmtool.lmtp.client_buffers import SentBuffers
+from lmtool.streams import DeferredHandle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from lmtool.errors import LmtoolError
+    from lmtool.interfaces import Sink, StreamHandle
+    from lmtool.lmtp.client_buffers import ClientBuffers
+    from lmtool.lmtp.client_session import ClientSession
+    from lmtool.lmtp.messages import BufferRequest
+    from lmtool.types import GenerateRequest, ScoreRequest, TokenOutput
+
+
+class BufferSender:
+    """The sending half of one connection's buffers; the answers go to `sent`."""
+
+    def __init__(self, session: ClientSession, contents: ClientBuffers, send: Callable[[str], None]) -> None:
+        """contents: of all connections of the client. send: takes frames in order."""
+        self._session = session
+        self._send = send
+        self.sent = SentBuffers(contents)
+        """Which buffers the server has."""
+        self._cancelled_ended = asyncio.Event()
+        self._loss: LmtoolError | None = None
+        self._blocked: set[asyncio.Task[None]] = set()
+        """Begin requests that append to a buffer which a cancelled stream may yet append to."""
+
+    def prepare(self, request: GenerateRequest | ScoreRequest) -> None:
+        """Make the buffers that a request names where the server does not have them. Raises `RequestError`."""
+        self._session.check_buffers(request)
+        self._restore(self.sent.missing(request))
+
+    def change(self, request: BufferRequest) -> str:
+        """Change a buffer, which is made before where the server does not have it; the key of the answer."""
+        if not request.drop:
+            self._restore(self.sent.restore(request.name))
+        key, frame = self._session.change_buffer(request)
+        self.sent.begin_change(key, request)
+        self._send(frame)
+        return key
+
+    def _restore(self, requests: Iterable[BufferRequest]) -> None:
+        for request in requests:
+            key, frame = self._session.change_buffer(request)
+            self.sent.begin_change(key, request, restoring=True)
+            self._send(frame)
+
+    def add_output(self, key: str, output: TokenOutput) -> None:
+        """A stream goes on."""
+        if self.sent.add_output(key, output):
+            self._cancelled_ended.set()
+
+    async def settled(self, name: str | None) -> None:
+        """Return once no cancelled stream may append to a buffer any more, or the connection is lost."""
+        while self.sent.may_change(name) and self._loss is None:
+            self._cancelled_ended.clear()
+            await self._cancelled_ended.wait()
+
+    def begin_settled(
+        self, request: GenerateRequest, sink: Sink, begin: Callable[[GenerateRequest, Sink], StreamHandle]
+    ) -> StreamHandle:
+        """Begin a stream that appends to a buffer once no cancelled one may append to it any more."""
+        handle = DeferredHandle(request.stream_id, sink)
+        task = asyncio.get_running_loop().create_task(self._begin(handle, request, partial(begin, request, sink)))
+        self._blocked.add(task)
+        task.add_done_callback(self._blocked.discard)
+        return handle
+
+    async def _begin(self, handle: DeferredHandle, request: GenerateRequest, begin: Callable[[], StreamHandle]) -> None:
+        await self.settled(request.into)
+        if self._loss is not None:
+            handle.fail(self._loss)
+        handle.start(begin)
+
+    def lose(self, error: LmtoolError) -> None:
+        """The connection is lost: what waits is not waited for any more."""
+        self._loss = error
+        self._cancelled_ended.set()

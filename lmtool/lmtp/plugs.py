@@ -1,0 +1,49 @@
+"""What an LMTP server and its connections are plugged into: model, limits, catalogue, log, tap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from lmtool.lmtp.config import ServerConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lmtool.interfaces import Catalogue, ModelControl, ProgressSource, TokenModel
+    from lmtool.lmtp.request_log import RequestLog
+
+
+class Tap(Protocol):
+    """Observes connections, such as to record them; no method may raise."""
+
+    def opened(self, connection: int, agent: str) -> None:
+        """A client has connected; agent: its `User-Agent`, empty where it sends none."""
+
+    def frame(self, connection: int, direction: Literal[">", "<"], frame: str | bytes) -> None:
+        """A frame was received (`>`) or is about to be sent (`<`)."""
+
+    def ended(self, connection: int, by: Literal["client", "server"], code: int | None) -> None:
+        """A connection has ended; code: the WebSocket close code, None where there was none."""
+
+
+def _ignore(_entry: RequestLog) -> None:
+    """Log nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plugs:
+    """What a server and all its connections are plugged into."""
+
+    model: TokenModel
+    config: ServerConfig = field(default_factory=ServerConfig)
+    progress: ProgressSource | None = None
+    """Reports loads to clients that request it."""
+    catalogue: Catalogue | None = None
+    """Lists what is served; without one a list is answered by the description of the one model."""
+    log: Callable[[RequestLog], None] = _ignore
+    """Called with each request that ends."""
+    tap: Tap | None = None
+    """Observes every frame."""
+    control: ModelControl | None = None
+    """Loads and unloads models on request; None: not here."""
