@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shlex
 import sys
 from dataclasses import replace
@@ -85,9 +86,11 @@ async def test_buffers_are_kept_by_the_balancer() -> None:
         with pytest.raises(RequestError, match="there is no tokenizer"):
             await client.change_buffer("a", ["Once"])
     own = load_tokenizer(str(STORIES))
-    async with mortals(ScriptedModel()) as workers, over(*workers, load_tokenizer=lambda *_: own) as balancer:
-        async with serving(balancer) as served, LmtpClient(served.url) as client:
-            assert await client.change_buffer("text", ["Once"]) == 2
+    async with mortals(ScriptedModel()) as workers, contextlib.AsyncExitStack() as stack:
+        balancer = await stack.enter_async_context(over(*workers, load_tokenizer=lambda *_: own))
+        served = await stack.enter_async_context(serving(balancer))
+        client = await stack.enter_async_context(LmtpClient(served.url))
+        assert await client.change_buffer("text", ["Once"]) == 2
 
 
 async def test_one_prefix_goes_to_one_worker() -> None:
