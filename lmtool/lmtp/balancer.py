@@ -209,14 +209,13 @@ class Balancer:
     @property
     def limits(self) -> LimitsByModel:
         """Limits of the prompts of models that workers have described, see `interfaces.Limited`."""
-        entries, limits = self._router.models, {}
+        entries, limits = self._router.models, dict[str | None, PromptLimits]()
         for entry in entries:
             own = self._limits(entry)
             limits |= dict.fromkeys((entry.name, *entry.aliases), own) if own is not None else {}
-        known: dict[str | None, PromptLimits] = {**limits}
         if entries and all(entry.name in limits for entry in entries):
-            known[None] = widest(limits.values())
-        return known
+            limits[None] = widest(limits.values())
+        return limits
 
     def _limits(self, entry: ModelEntry) -> PromptLimits | None:
         """The widest limits of a model on its workers."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lmtool.interfaces import Sink, StreamHandle
     from lmtool.lmtp.worker import Description, Worker
     from lmtool.model_entry import ModelEntry
-    from lmtool.types import ScoreRequest
+    from lmtool.types import ModelInfo, ScoreRequest
 
     Request = GenerateRequest | ScoreRequest
 
@@ -100,7 +100,7 @@ class Attempt(DeferredHandle):
 
 
 class StreamRouter:
-    """A `TokenModel` without `info`, and `resuming.Rerouting`, over workers that others keep. Of one event loop."""
+    """A `TokenModel` and `resuming.Rerouting` over workers that a balancer keeps. Belongs to one event loop."""
 
     def __init__(
         self, workers: Sequence[Worker], expected: Sequence[ModelEntry] = (), wait_seconds: float = WAIT_SECONDS
@@ -196,6 +196,10 @@ class StreamRouter:
         if not self._place(attempt):
             self._wait(attempt)
         return attempt
+
+    async def info(self, model: str | None = None) -> ModelInfo:
+        """See `TokenModel.info`."""
+        raise NotImplementedError  # the balancer describes what is served
 
     def wake(self) -> None:
         """See at once whether something that waits can start: a worker has changed."""
