@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from lmtool.prompt_limits import PromptLimits
 from lmtool.types import (
@@ -33,6 +33,15 @@ Sink: TypeAlias = Callable[[Sequence[TokenOutput]], None]
 """Takes all outputs of one step for one connection. Called in the loop that submitted; must not block or raise."""
 
 Unsubscribe: TypeAlias = Callable[[], None]
+
+
+def client_of(sink: Sink) -> Hashable:
+    """Whose streams a sink takes, who has turns of its own while streams wait.
+
+    A sink that stands before another one has the attribute `client`: that of the other. Any other is itself the client.
+    """
+    client: Hashable = getattr(sink, "client", sink)
+    return client
 
 
 class StreamHandle(Protocol):
@@ -351,21 +360,6 @@ class AnswerCheck(Protocol):
 
     def close(self) -> None:
         """Give everything back; what is being validated ends with an error."""
-
-
-class LogitsProcessor(Protocol):
-    """One stream's own change of its logits, brought by another package.
-
-    What an entry point of the group `lmtool.logits_processors` names is called for each stream with the request's
-    arguments by name, and gives one of these; it may raise to refuse them. What this raises ends its stream alone.
-    """
-
-    def __call__(self, tokens: Sequence[int], logits: Any, /) -> Any:  # noqa: ANN401  # torch is the engine's
-        """Return the logits to draw from: a torch tensor [V], on the same device. Called once for each step.
-
-        tokens: ids generated so far. logits: [V] float32, after `logit_bias`, -inf where the constraint forbids; may
-        be changed in place. What was -inf is so again afterwards.
-        """
 
 
 class GuideCompiler(Protocol):

@@ -6,7 +6,7 @@ import json
 import math
 from functools import lru_cache
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from lmtool.errors import RequestError, ServerError
 from lmtool.types import NamedProcessor
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lmtool.errors import LmtoolError
-    from lmtool.interfaces import LogitsProcessor
 
 GROUP = "lmtool.logits_processors"
 """Entry points of this group make processors, by their names."""
@@ -23,6 +22,34 @@ MOST = 8
 """Processors of one request."""
 MAX_BYTES = 64 * 1024
 """Most bytes of one processor's arguments, as JSON."""
+
+
+class LogitsProcessor(Protocol):
+    """One stream's own change of its logits, brought by another package.
+
+    What an entry point of the group `lmtool.logits_processors` names is called for each stream with the request's
+    arguments by name, and gives one of these; it may raise to refuse them. What this raises ends its stream alone.
+    """
+
+    def __call__(self, tokens: Sequence[int], logits: Any, /) -> Any:  # noqa: ANN401  # torch is the engine's
+        """Return the logits to draw from: a torch tensor [V], on the same device. Called once for each token drawn.
+
+        tokens: ids generated so far. logits: [V] float32, after `logit_bias`, -inf where the constraint forbids; may
+        be changed in place. What was -inf is so again afterwards. Ids that a constraint forces are not drawn.
+        """
+
+
+@runtime_checkable
+class ResumableLogitsProcessor(LogitsProcessor, Protocol):
+    """A processor whose stream can go on behind ids that count as generated, see `GenerateRequest.generated`."""
+
+    def resume(self, tokens: Sequence[int], /) -> None:
+        """Take on the state of a processor that was called with each beginning of `tokens` but the whole.
+
+        Called once, before the first call, which has all of `tokens`. Does nothing where there is no state. State that
+        does not follow from ids and arguments alone, such as what was seen of logits, cannot be had back: a processor
+        with any has no such method.
+        """
 
 
 def processors_from(value: object, *, where: str = "logits_processors") -> tuple[NamedProcessor, ...]:
@@ -53,6 +80,29 @@ class Processors:
         self.error: LmtoolError | None = None
         """Why the stream must end, if so."""
 
+    @property
+    def resumable(self) -> bool:
+        """Whether another stream could go on as this one would."""
+        return all(isinstance(one, ResumableLogitsProcessor) for _, one in self._processors)
+
+    def resume(self, tokens: Sequence[int]) -> None:
+        """Bring each to where it stands behind ids that it was not called for; call before `apply`.
+
+        Raises `RequestError` for one that has no `resume`, and `ServerError` for one whose `resume` fails.
+        """
+        for name, processor in self._processors:
+            if not isinstance(processor, ResumableLogitsProcessor):
+                raise RequestError(
+                    f"the logits processor {name} cannot go on behind generated ids: it has no method resume",
+                    "begin the stream again, or leave the processor out",
+                )
+        for name, processor in self._processors:
+            assert isinstance(processor, ResumableLogitsProcessor), "looked at above"
+            try:
+                processor.resume(tokens)
+            except Exception as problem:  # foreign code: whatever it raises ends its own stream only
+                raise ServerError(_failed(name, problem)) from problem
+
     def apply(self, tokens: Sequence[int], logits: Any) -> None:  # noqa: ANN401  # a tensor; torch is the engine's
         """Apply each in turn to the logits of one step. What is -inf stays so: a constraint forbids it.
 
@@ -78,7 +128,7 @@ class Processors:
         try:
             changed = processor(tokens, logits)
         except Exception as problem:  # noqa: BLE001  # foreign code: whatever it raises ends its own stream only
-            self.error = ServerError(f"the logits processor {name} failed: {type(problem).__name__}: {problem}"[:400])
+            self.error = ServerError(_failed(name, problem))
             return None
         if getattr(changed, "shape", None) != shape:
             self.error = ServerError(
@@ -131,6 +181,10 @@ def _factory(name: str) -> Callable[..., LogitsProcessor]:
     except Exception as problem:  # foreign code again
         raise RequestError(f"the logits processor {name} cannot be imported: {problem}") from problem
     return factory
+
+
+def _failed(name: str, problem: Exception) -> str:
+    return f"the logits processor {name} failed: {type(problem).__name__}: {problem}"[:400]
 
 
 def _shown(value: object) -> str:

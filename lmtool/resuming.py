@@ -10,7 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from lmtool.errors import ConnectError, OverloadedError, TimeLimitError
-from lmtool.interfaces import place_of
+from lmtool.interfaces import client_of, place_of
 from lmtool.streams import Deadlines, error_of, failure, renamed
 from lmtool.types import GenerateRequest, TokenOutput
 
@@ -123,7 +123,7 @@ class _Channel:
         self.options = options
         self.sink = sink
         self.on_repeat = on_repeat
-        self.inner_sink = self._take
+        self.client = client_of(sink)
         self._on_empty = on_empty
         self._numbers = count()
         self._attempts: dict[StreamId, _Stream] = {}
@@ -157,7 +157,8 @@ class _Channel:
         if not self._running:
             self._on_empty()
 
-    def _take(self, outputs: Sequence[TokenOutput]) -> None:
+    def __call__(self, outputs: Sequence[TokenOutput]) -> None:
+        """Take the inner model's outputs of one step, see `Sink`."""
         shown = []
         for output in outputs:
             stream = self._attempts.get(output.stream_id)
@@ -236,7 +237,7 @@ class _Stream:
         self._attempt = self._channel.enter(self)
         self._before = len(self._ids)
         self._repeated_outputs = 0 if isinstance(self._request, GenerateRequest) else len(self._ids)
-        self._handle = self._submit(self._request_now(), self._channel.inner_sink)
+        self._handle = self._submit(self._request_now(), self._channel)
         if self._paused:
             self._handle.pause()
         self._watch()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 from lmtool.errors import deadline_error, kind_of, rebuilt
@@ -185,6 +186,21 @@ class Deadlines:
         """Count for no stream any longer."""
         for stream_id in [*self._timers, *self._over]:
             self.forget(stream_id)
+
+
+@contextlib.asynccontextmanager
+async def within(seconds: float | None, elapsed: float = 0.0) -> AsyncIterator[None]:
+    """Raise `TimeLimitError` when the block takes longer than is left of a request's deadline; None: there is none.
+
+    elapsed: seconds since the request arrived.
+    """
+    try:
+        async with asyncio.timeout(None if seconds is None else max(0.0, seconds - elapsed)) as limit:
+            yield
+    except TimeoutError:
+        if seconds is None or not limit.expired():
+            raise
+        raise deadline_error(seconds) from None
 
 
 class DeferredHandle:

@@ -201,10 +201,11 @@ class GenerateRequest:
     """Ids that count as generated already: the stream goes on behind them as the one that sampled them would have.
 
     They count towards `max_tokens` and `min_tokens`, penalties, stop conditions, the constraint and the number of a
-    draw; they are neither sent again nor counted in `Usage`. Models outside lmtool's own engine refuse it.
+    draw; they are neither sent again nor counted in `Usage`. Models outside lmtool's own engine refuse it, and so do
+    logits processors without a `resume`.
     """
     resumable: bool = False
-    """The first output tells the `seed`, which a continuation by `generated` needs; not of models that refuse that."""
+    """The first output tells the `seed`, which a continuation by `generated` needs; not where that is refused."""
     into: str | None = None
     """The buffer that the stream's ids are appended to at its end; the matter of an LMTP connection, not of models."""
     chat: ChatOptions | None = None

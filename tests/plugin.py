@@ -10,6 +10,9 @@ only = lmtool_test_plugin:Only
 louder = lmtool_test_plugin:Louder
 broken = lmtool_test_plugin:Broken
 narrow = lmtool_test_plugin:Narrow
+walk = lmtool_test_plugin:Walk
+forget = lmtool_test_plugin:Forget
+stumble = lmtool_test_plugin:Stumble
 absent = lmtool_test_plugin:NotThere
 """
 SOURCE = '''
@@ -43,6 +46,39 @@ class Louder:
         if len(tokens) < len(self.ids):
             louder[self.ids[len(tokens)]] += 1000.0
         return louder
+
+    def resume(self, tokens):
+        pass
+
+
+class Forget:
+    """Makes an id likelier that its state names, into which it takes the last token at each step; never had back."""
+
+    def __init__(self, by=4.0):
+        self.state, self.by = 1, by
+
+    def __call__(self, tokens, logits):
+        self.take(tokens[-1:])
+        logits[self.state % len(logits)] += self.by
+        return logits
+
+    def take(self, tokens):
+        for token in tokens:
+            self.state = (self.state * 31 + token) % 1009
+
+
+class Walk(Forget):
+    """The same, which can be had back."""
+
+    def resume(self, tokens):
+        self.take(tokens[:-1])
+
+
+class Stumble(Forget):
+    """The same, which fails at that."""
+
+    def resume(self, tokens):
+        raise ValueError(f"{len(tokens)} are too many")
 
 
 class Broken:

@@ -14,6 +14,7 @@ from lmtool.engine.sequence import Sequence
 from lmtool.engine.speculation import Drafter
 from lmtool.engine.stream import Stream
 from lmtool.errors import ConstraintError, RequestError, UnknownTokenError
+from lmtool.interfaces import client_of
 from lmtool.logit_bias import PackedBias
 from lmtool.logits_processors import Processors
 from lmtool.prompt_limits import PromptLimits
@@ -58,7 +59,7 @@ class StreamFactory:
         generated = request.generated
         sampling = request.sampling
         context = self._info.context_length or len(prompt) + sampling.max_tokens
-        processors = Processors(request.logits_processors) if request.logits_processors else None
+        processors = _processors(request)
         eos_ends = request.constraint is not None or not sampling.ignore_eos  # it allows eos where its text may end
         eos = frozenset(self._info.eos_token_ids)
         sequence = Sequence(
@@ -69,7 +70,7 @@ class StreamFactory:
             stop_ids=eos.union(sampling.stop_token_ids) if eos_ends else frozenset(sampling.stop_token_ids),
             recompute_to=len(prompt) + len(generated) - 1 if generated else 0,
             priority=request.priority,
-            client=sink,
+            client=client_of(sink),
             awaiting_constraint=request.constraint is not None,
         )
         _validate_stops(generated, sequence.stop_ids)
@@ -82,7 +83,7 @@ class StreamFactory:
             clamp_logprobs(sampling.top_logprobs, self._info, self._config.max_logprobs),
             seed=secrets.randbits(_SEED_BITS) if sampling.seed is None else sampling.seed,
             bias=Bias.of(sampling.logit_bias, self._device),
-            tells_seed=request.resumable,
+            tells_seed=request.resumable and (processors is None or processors.resumable),
             counts=Counter(generated),
             pending_guide=self._compile(request),
             processors=processors,
@@ -109,7 +110,7 @@ class StreamFactory:
             max_length=len(prompt) + 1,
             prefill_only=True,
             priority=request.priority,
-            client=sink,
+            client=client_of(sink),
         )
         return Stream(request.stream_id, sink, loop, sequence, SamplingParams(), None, seed=0)
 
@@ -121,7 +122,7 @@ class StreamFactory:
             prompt_length=len(prompt),
             max_length=len(prompt) + len(scored),
             scoring=True,
-            client=sink,
+            client=client_of(sink),
         )
         top = request.top_logprobs
         top = None if top is None else clamp_logprobs(top, self._info, self._config.max_logprobs)
@@ -170,6 +171,16 @@ def _validate_generated(request: GenerateRequest, info: ModelInfo) -> None:
             "send the max_tokens of the whole stream: these ids count towards it",
         )
     _validate_ids(request.generated, "generated", info)
+
+
+def _processors(request: GenerateRequest) -> Processors | None:
+    """The request's own, behind what counts as generated. Raises `RequestError` where they cannot be, and the like."""
+    if not request.logits_processors:
+        return None
+    processors = Processors(request.logits_processors)
+    if request.generated:
+        processors.resume(request.generated)
+    return processors
 
 
 def _validate_stops(generated: tuple[int, ...], stop_ids: frozenset[int]) -> None:

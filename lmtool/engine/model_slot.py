@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+from lmtool.interfaces import client_of
 from lmtool.model_entry import ModelEntry
 from lmtool.types import LoadProgress
 
@@ -134,9 +135,10 @@ class ModelSlot:
 class CountingSink:
     """A sink that knows how many of its streams are running."""
 
-    __slots__ = ("_on_empty", "_sink", "running")
+    __slots__ = ("_on_empty", "_sink", "client", "running")
 
     def __init__(self, sink: Sink, on_empty: Callable[[], None]) -> None:
+        self.client = client_of(sink)
         self._sink = sink
         self._on_empty = on_empty
         self.running = 0

@@ -85,7 +85,7 @@ class Row:
     output: Sequence[int] = ()
     """Ids generated so far; needed with `processors`."""
     processors: Processors | None = None
-    """The stream's own, see `interfaces.LogitsProcessor`; what fails is in their `error`."""
+    """The stream's own, see `lmtool.logits_processors`; what fails is in their `error`."""
     allowed: Tensor | None = None
     """[ceil(V / 32)] int32 on CPU, the constraint's mask, see `masks`."""
 

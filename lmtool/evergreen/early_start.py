@@ -12,7 +12,7 @@ from lmtool.text.worker import prompt_size, run_in_worker
 from lmtool.types import GenerateRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
     from lmtool.evergreen.prompts import PromptBuilder
     from lmtool.interfaces import StreamHandle, Tokenizer, TokenModel
@@ -35,8 +35,9 @@ class EarlyStart:
     fails here fails nothing else: what is not computed ahead is computed later.
     """
 
-    def __init__(self, model: TokenModel, name: str | None, builder: PromptBuilder) -> None:
-        """name: of the served model."""
+    def __init__(self, model: TokenModel, name: str | None, builder: PromptBuilder, client: Hashable) -> None:
+        """name: of the served model. client: whose prompt it is, see `interfaces.client_of`."""
+        self.client = client
         self._model = model
         self._name = name
         self._builder = builder
@@ -100,9 +101,10 @@ class EarlyStart:
         """Have them computed; the end of that."""
         self._last = asyncio.get_running_loop().create_future()
         request = GenerateRequest("ahead", ids, model=self._name, prefill_only=True)
-        self._prefill = self._model.submit(request, self._take)
+        self._prefill = self._model.submit(request, self)
         return await self._last
 
-    def _take(self, outputs: Sequence[TokenOutput]) -> None:
+    def __call__(self, outputs: Sequence[TokenOutput]) -> None:
+        """Take the outputs of one step, see `Sink`."""
         if self._last is not None and not self._last.done():
             self._last.set_result(outputs[-1])

@@ -18,6 +18,7 @@ from lmtool.evergreen.generate_options import read_options
 from lmtool.evergreen.node_io import TEXT
 from lmtool.evergreen.prompts import ASSISTANT, TOKENS, PromptBuilder, read_prompt
 from lmtool.evergreen.status import invalid
+from lmtool.streams import within
 from lmtool.types import GenerateRequest
 
 if TYPE_CHECKING:
@@ -51,22 +52,19 @@ def generate_action(models: ServedModels) -> ActionType:
 
 
 async def _generate(models: ServedModels, call: ActionCall) -> None:
-    options = read_options(map(unpack_config, call.configs))
-    target = await models.target(call)
+    arrived, options = time.perf_counter(), read_options(map(unpack_config, call.configs))
+    async with within(options.deadline):
+        target = await models.target(call)
     if "response" in call.outputs and target.info.tokenizer is None:
         raise invalid(f"{target.info.model} has no tokenizer here, so it has no text", "ask for tokens")
     builder = PromptBuilder(options.chat_template_kwargs)
-    ahead = EarlyStart(target.model, target.name, builder)
+    ahead = EarlyStart(target.model, target.name, builder, target.sink)
     try:
-        try:
-            prompt = await read_prompt(call.inputs["prompt"], builder, ahead.grew)
-        finally:
-            await ahead.stop()
-        if ahead.computed:  # as ids, so that a balancer sends it to where its beginning was sent
-            prompt = tuple(await target.tokenizer.tokenize(prompt))
+        async with within(options.deadline, time.perf_counter() - arrived):
+            prompt = await _whole_prompt(call, target, builder, ahead)
         began = time.perf_counter()
         answer = _Answer(target, call.outputs)
-        async with aclosing(target.outputs(_request(target, prompt, options, answer))) as steps:
+        async with aclosing(target.outputs(_request(target, prompt, options, answer), began - arrived)) as steps:
             async for outputs in steps:
                 ahead.close()
                 if call.record.ttft is None:
@@ -76,6 +74,17 @@ async def _generate(models: ServedModels, call: ActionCall) -> None:
         await answer.finish()
     finally:
         ahead.close()
+
+
+async def _whole_prompt(call: ActionCall, target: Target, builder: PromptBuilder, ahead: EarlyStart) -> Prompt:
+    """The prompt, once all of it is there, part of which may have been computed."""
+    try:
+        prompt = await read_prompt(call.inputs["prompt"], builder, ahead.grew)
+    finally:
+        await ahead.stop()
+    if ahead.computed:  # as ids, so that a balancer sends it to where its beginning was sent
+        return tuple(await target.tokenizer.tokenize(prompt))
+    return prompt
 
 
 def _request(target: Target, prompt: Prompt, options: GenerateOptions, answer: _Answer) -> GenerateRequest:
@@ -91,6 +100,7 @@ def _request(target: Target, prompt: Prompt, options: GenerateOptions, answer: _
         constraint=options.constraint,
         priority=options.priority,
         logits_processors=options.logits_processors,
+        deadline=options.deadline,
     )
 
 

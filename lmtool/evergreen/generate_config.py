@@ -40,3 +40,5 @@ class GenerateConfig:
     response_format: Mapping[str, object] | None = wire(19, "message", message=_STRUCT)
     structured_outputs: Mapping[str, object] | None = wire(20, "message", message=_STRUCT)
     chat_template_kwargs: Mapping[str, object] | None = wire(21, "message", message=_STRUCT)
+    deadline: float | None = wire(22, "double", optional=True)
+    """Seconds."""

@@ -11,7 +11,7 @@ from lmtool.constraint import constraint_from, of_response_format
 from lmtool.errors import RequestError
 from lmtool.evergreen.status import Abort, abort_of, invalid, quoted
 from lmtool.logits_processors import processors_from
-from lmtool.sampling_parameters import NUMERIC_PARAMETERS, PROMPT_MAX_TOKENS, Range, wrong_value
+from lmtool.sampling_parameters import DEADLINE, NUMERIC_PARAMETERS, PROMPT_MAX_TOKENS, Range, wrong_value
 from lmtool.types import LogprobsMode, SamplingParams
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ class GenerateOptions:
     priority: int = 0
     logits_processors: tuple[NamedProcessor, ...] = ()
     chat_template_kwargs: Mapping[str, object] = field(default_factory=dict)
+    deadline: float | None = None
+    """Seconds from the action's arrival; None: any."""
 
 
 def read_options(configs: Iterable[Mapping[str, object]]) -> GenerateOptions:
@@ -62,13 +64,14 @@ def read_options(configs: Iterable[Mapping[str, object]]) -> GenerateOptions:
             int(_number(_PRIORITY)("priority", values.get("priority", 0))),
             processors_from(_whole(values["logits_processors"])) if "logits_processors" in values else (),
             _object("chat_template_kwargs", values.get("chat_template_kwargs", {})),
+            _number(DEADLINE)("deadline", values["deadline"]) if "deadline" in values else None,
         )
     except RequestError as error:
         raise abort_of(error) from error
 
 
 def _check_names(values: Mapping[str, object]) -> None:
-    known = {*_READERS, *_CONSTRAINTS, "priority", "logits_processors", "chat_template_kwargs", *_ALIASES}
+    known = {*_READERS, *_CONSTRAINTS, *_ALIASES, "priority", "logits_processors", "chat_template_kwargs", "deadline"}
     for name in values:
         if name in _UNSUPPORTED:
             raise invalid(f"GENERATE has no option {name!r}", _UNSUPPORTED[name])

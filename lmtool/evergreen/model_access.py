@@ -26,9 +26,9 @@ class SessionSink:
         self._inboxes: dict[StreamId, Inbox] = {}
         self._ids = count()
 
-    def submit(self, model: TokenModel, request: GenerateRequest | ScoreRequest) -> Inbox:
-        """Start a stream; where its outputs arrive."""
-        inbox, stream_id = Inbox(), next(self._ids)
+    def submit(self, model: TokenModel, request: GenerateRequest | ScoreRequest, elapsed: float) -> Inbox:
+        """Start a stream; where its outputs arrive. elapsed: see `Inbox`."""
+        inbox, stream_id = Inbox(elapsed=elapsed), next(self._ids)
         self._inboxes[stream_id] = inbox
         inbox.submit(model, replace(request, stream_id=stream_id), self)
         return inbox
@@ -60,9 +60,14 @@ class Target:
             raise invalid(f"{self.info.model} has no tokenizer here: it takes and gives token ids only")
         return tokenizer
 
-    async def outputs(self, request: GenerateRequest | ScoreRequest) -> AsyncGenerator[list[TokenOutput], None]:
-        """A stream's outputs, those that wait together. Raises the error that ends it; leaving early cancels it."""
-        inbox, ended = self.sink.submit(self.model, request), False
+    async def outputs(
+        self, request: GenerateRequest | ScoreRequest, elapsed: float
+    ) -> AsyncGenerator[list[TokenOutput], None]:
+        """A stream's outputs, those that wait together. Raises the error that ends it; leaving early cancels it.
+
+        elapsed: seconds since the action arrived, which count towards the request's deadline.
+        """
+        inbox, ended = self.sink.submit(self.model, request, elapsed), False
         try:
             while not ended:
                 outputs = await inbox.take()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from lmtool.evergreen.generate import JSON, LOGPROBS, JsonList, logprob_entry
 from lmtool.evergreen.generate_options import read_options
 from lmtool.evergreen.prompts import TOKENS, PromptBuilder, read_prompt
 from lmtool.evergreen.status import invalid
+from lmtool.streams import within
 from lmtool.types import BufferSlice, MixedPrompt, ScoreRequest
 
 if TYPE_CHECKING:
@@ -39,16 +41,18 @@ def score_action(models: ServedModels) -> ActionType:
 
 
 async def _score(models: ServedModels, call: ActionCall) -> None:
-    sampling = read_options(map(unpack_config, call.configs)).sampling
-    target = await models.target(call)
-    prompt: Prompt = ()
-    if "prompt" in call.inputs:
-        prompt = await read_prompt(call.inputs["prompt"], PromptBuilder())
-    scored = _scored(await read_prompt(call.inputs["scored"], PromptBuilder()))
-    request = ScoreRequest("score", prompt, scored, target.name, sampling.top_logprobs)
+    arrived, options = time.perf_counter(), read_options(map(unpack_config, call.configs))
+    async with within(options.deadline):
+        target = await models.target(call)
+        prompt: Prompt = ()
+        if "prompt" in call.inputs:
+            prompt = await read_prompt(call.inputs["prompt"], PromptBuilder())
+        scored = _scored(await read_prompt(call.inputs["scored"], PromptBuilder()))
+    top, deadline = options.sampling.top_logprobs, options.deadline
+    request = ScoreRequest("score", prompt, scored, target.name, top, deadline=deadline)
     entries = JsonList(call.outputs["logprobs"], LOGPROBS) if "logprobs" in call.outputs else None
     count, total = 0, 0.0
-    async with aclosing(target.outputs(request)) as steps:
+    async with aclosing(target.outputs(request, time.perf_counter() - arrived)) as steps:
         async for outputs in steps:
             tokens = [output for output in outputs if output.token is not None]
             count += len(tokens)

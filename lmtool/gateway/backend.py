@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from lmtool.gateway.caller import Caller
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import Set as AbstractSet
 
     from lmtool.gateway.pool_request import PoolRequest
     from lmtool.gateway.token_stream import TokenStream
@@ -27,7 +30,7 @@ class CallFailedError(Exception):
 
 @dataclass(slots=True)
 class Reply:
-    """What a provider says about its answer beside its events."""
+    """What a provider says about its answer beside its events, and what a call of it goes by."""
 
     ids: dict[str, str] = field(default_factory=dict)
     """What it calls the answer, by the unified API's names."""
@@ -37,6 +40,11 @@ class Reply:
     """Of one of our models, for a member with the same fingerprint to go on with; to be closed."""
     must_resume: bool = False
     """Whether part of the answer was given out, so that it cannot begin anew."""
+    caller: Caller = field(default_factory=Caller)
+    refused: AbstractSet[str] = frozenset()
+    """Fingerprints of our own models that have refused the request: others with one of these would do so as well."""
+    refused_by: str | None = None
+    """The fingerprint of our own model that refused it now."""
 
 
 class Backend(Protocol):

@@ -11,6 +11,7 @@ import msgspec
 from starlette.websockets import WebSocketDisconnect
 
 from lmtool.errors import LmtoolError
+from lmtool.gateway.caller import Caller
 from lmtool.gateway.pool_answer import begin_answer
 from lmtool.gateway.unified_replies import Reply, error_body
 from lmtool.gateway.unified_requests import read
@@ -82,7 +83,8 @@ class ChatSocket:
                 refuse("message", f"the message has more than {MAX_BYTES} bytes")
             request, asked = read(data, pool.config)
             number = self._free_id(request.id)
-            reply = Reply(begin_answer(pool, replace(asked, chat=replace(asked.chat, stream=True))), number)
+            asked = replace(asked, chat=replace(asked.chat, stream=True))
+            reply = Reply(begin_answer(pool, asked, Caller(self, request.deadline)), number)
         except (ApiError, LmtoolError) as error:
             await self._send(request or _head(data), {"error": error_body(error) | {"finish_reason": "error"}})
             return

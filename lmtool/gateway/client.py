@@ -16,7 +16,9 @@ from lmtool.errors import (
     RemoteProtocolError,
     RequestError,
     ServerError,
+    TimeLimitError,
     UsageError,
+    rebuilt,
 )
 from lmtool.lmtp.endpoint import SocketEndpoint, parse
 from lmtool.providers.json_values import list_of, load, object_of, text_of
@@ -206,4 +208,6 @@ def _error(status: int, value: object) -> LmtoolError:
     )
     if status in DENIED:
         return AccessDeniedError(message)
+    if status == 504:  # its own deadline is over
+        return rebuilt(TimeLimitError, message, outcomes, retryable=False)
     return (RequestError if status < 500 else ServerError)(message, *outcomes)

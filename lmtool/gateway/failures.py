@@ -6,7 +6,15 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lmtool.errors import ContextOverflowError, LmtoolError, OverloadedError, RequestError, ServerError
+from lmtool.errors import (
+    ContextOverflowError,
+    LmtoolError,
+    OverloadedError,
+    RequestError,
+    ServerError,
+    TimeLimitError,
+    deadline_error,
+)
 from lmtool.http_api import errors
 from lmtool.http_api.errors import ApiError
 from lmtool.providers.outcomes import CONTEXT_TOO_LONG, NO_CONNECTION, TIMEOUT
@@ -26,6 +34,8 @@ _OUTCOMES = {
     "timeout": TIMEOUT,
 }
 """Of calls of our own models by the code of the error; others by the status."""
+OVER = Outcome("fault", "deadline")
+"""Of a call of our own models: the time is over that the request has given itself, which is nobody's fault."""
 MAX_OUTCOMES = 8
 """Members whose outcome an error's sentence has; its attempts have all."""
 
@@ -76,6 +86,20 @@ class PoolBrokenError(PoolFailedError, ServerError):
     name, status = "answer_broken", 502
 
 
+class PoolDeadlineError(PoolFailedError, TimeLimitError):
+    """The request's own deadline is over."""
+
+    name, status = "timeout", 504
+
+
+def deadline_passed(seconds: float, attempts: Sequence[Attempt]) -> PoolDeadlineError:
+    """The error of a request whose deadline is over."""
+    plain = deadline_error(seconds)
+    error = PoolDeadlineError(plain.message, *plain.hints)
+    error.retryable, error.attempts = plain.retryable, attempts
+    return error
+
+
 def broken(model: str, reason: str, pieces: int, why: str = "") -> PoolBrokenError:
     """The error of an answer that broke off.
 
@@ -100,11 +124,18 @@ def outcome_of_error(error: ApiError | LmtoolError) -> Outcome:
     found = error if isinstance(error, ApiError) else errors.from_error(error)
     code = error.code if isinstance(error, LmtoolError) else found.code
     known = _OUTCOMES.get(found.code or "") or _OUTCOMES.get(code or "")
-    if known is not None:
-        return known
-    if found.status < 500:
-        return Outcome("refused", f"refused ({found.code or found.status})")
-    return Outcome("fault", f"status {found.status}")
+    if known is TIMEOUT and isinstance(error, LmtoolError) and not error.retryable:
+        return OVER
+    outcome = known or _outcome_of_status(found)
+    if error.retry_after > 0 and outcome.kind in {"rate_limit", "fault"}:  # it has said when it will be better
+        return Outcome("rate_limit", outcome.reason, float(error.retry_after))
+    return outcome
+
+
+def _outcome_of_status(error: ApiError) -> Outcome:
+    if error.status < 500:
+        return Outcome("refused", f"refused ({error.code or error.status})")
+    return Outcome("fault", f"status {error.status}")
 
 
 def _outcomes(attempts: Sequence[Attempt]) -> str:

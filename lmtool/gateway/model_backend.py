@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from lmtool.providers.answer_events import AnswerEvent
     from lmtool.types import TokenOutput
 
+SAME_MODEL = Outcome("refused", "is the same model as one that refused")
 OTHER_FINGERPRINT = Outcome("refused", "has another fingerprint")
 
 
@@ -84,7 +85,10 @@ class ModelBackend:
                 reply.stream.leave()
             raise CallFailedError(TIMEOUT) from None
         except (ApiError, LmtoolError) as error:
-            raise CallFailedError(outcome_of_error(error)) from None
+            outcome = outcome_of_error(error)
+            if outcome.kind == "refused" and reply.stream is not None:
+                reply.refused_by = reply.stream.fingerprint
+            raise CallFailedError(outcome) from None
         finally:
             if reply.stream is not None and not (lost and reply.stream.resumable):
                 await reply.stream.close()
@@ -97,6 +101,8 @@ class ModelBackend:
         """
         served = await self._models.served(self._config.model)
         reply.model = served.info.model
+        if served.info.fingerprint in reply.refused:
+            raise CallFailedError(SAME_MODEL)
         stream = reply.stream
         if stream is not None and stream.fingerprint == served.info.fingerprint:
             stream.go_on(served, self._config.model)
@@ -105,7 +111,7 @@ class ModelBackend:
             if reply.must_resume:
                 raise CallFailedError(OTHER_FINGERPRINT)
             await stream.close()
-        reply.stream = TokenStream(served, self._call(request))
+        reply.stream = TokenStream(served, self._call(request), reply.caller)
         await reply.stream.generation.start()
         return reply.stream
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -10,6 +11,7 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from lmtool.errors import RequestError
+from lmtool.gateway.caller import Caller
 from lmtool.gateway.pool_answer import begin_answer
 from lmtool.gateway.pool_fetch import Exchange, begin
 from lmtool.gateway.pool_request import PoolRequest
@@ -18,6 +20,7 @@ from lmtool.gateway.unified_replies import Reply
 from lmtool.http_api.decoding import Fields, decode, read_object, refuse, wrong
 from lmtool.http_api.errors import ApiError
 from lmtool.http_api.http import json_response, read_body, unless_gone
+from lmtool.http_api.requests import Deadline
 from lmtool.providers.chat_request import ChatRequest, MultimodalMessage
 from lmtool.providers.embeddings import embedding_request, has_embeddings, read_embeddings
 from lmtool.providers.speech import has_speech, read_transcription, speech_request, transcription_request
@@ -56,6 +59,7 @@ class EmbeddingRequest(Fields, kw_only=True):
         _Text | Annotated[list[_Text], Meta(min_length=1, max_length=MAX_TEXTS)],
         Meta(description=f"a text, or 1 to {MAX_TEXTS} of them, none empty"),
     ]
+    deadline: Deadline | None = None
 
 
 class SpeechRequest(Fields, kw_only=True):
@@ -64,6 +68,7 @@ class SpeechRequest(Fields, kw_only=True):
     text: _Text
     voice: _Text = "alloy"
     format: Literal["aac", "flac", "mp3", "opus", "pcm", "wav"] = "mp3"
+    deadline: Deadline | None = None
 
 
 class MultimodalMessageFields(Fields, kw_only=True):
@@ -108,10 +113,12 @@ class MultimodalRequest(Fields, kw_only=True):
     message: MultimodalMessageFields
     messageHistory: list[MultimodalMessageFields] | None = None  # noqa: N815  # GEP's name
     message_history: list[MultimodalMessageFields] | None = None
+    deadline: Deadline | None = None
 
 
 async def embed(request: Request, pool: Pool) -> tuple[Response, PoolFetch[Any]]:
     """One vector for each text. Raises `ApiError`, `PoolFailedError`."""
+    arrived = asyncio.get_running_loop().time()
     asked = read_object(partial(decode, EmbeddingRequest), await read_body(request))
     texts = [asked.input] if isinstance(asked.input, str) else asked.input
     call = begin(
@@ -124,6 +131,7 @@ async def embed(request: Request, pool: Pool) -> tuple[Response, PoolFetch[Any]]
             "\n".join(texts),
             lambda answer: answer.prompt_tokens,
         ),
+        Caller(deadline=asked.deadline, arrived=arrived),
     )
     answer = await unless_gone(request.receive, call.result())
     count = answer.prompt_tokens
@@ -133,21 +141,25 @@ async def embed(request: Request, pool: Pool) -> tuple[Response, PoolFetch[Any]]
 
 async def transcribe(request: Request, pool: Pool) -> tuple[Response, PoolFetch[Any]]:
     """The text of a recording, which is the body itself or a form's file. Raises `ApiError`, `PoolFailedError`."""
+    arrived = asyncio.get_running_loop().time()
     recording = await read_recording(request, pool.id)
     if not recording.audio:
         raise ApiError(400, "the recording is empty; expected its bytes", param="file")
     fields, name = recording.hints, f"audio.{recording.ending}"
     write = partial(transcription_request, audio=recording.audio, file_name=name, fields=fields)
-    call = begin(pool, Exchange("transcription", has_speech, write, lambda _, body: read_transcription(body)))
+    exchange = Exchange("transcription", has_speech, write, lambda _, body: read_transcription(body))
+    call = begin(pool, exchange, Caller(deadline=recording.deadline, arrived=arrived))
     text = await unless_gone(request.receive, call.result())
     return _reply(call, {"text": text}), call
 
 
 async def speak(request: Request, pool: Pool) -> tuple[Response, PoolFetch[Any]]:
     """A text as audio, which is the whole answer. Raises `ApiError`, `PoolFailedError`."""
+    arrived = asyncio.get_running_loop().time()
     asked = read_object(partial(decode, SpeechRequest), await read_body(request))
     write = partial(speech_request, text=asked.text, voice=asked.voice, audio_format=asked.format)
-    call = begin(pool, Exchange("speech synthesis", has_speech, write, _audio, asked.text))
+    exchange = Exchange("speech synthesis", has_speech, write, _audio, asked.text)
+    call = begin(pool, exchange, Caller(deadline=asked.deadline, arrived=arrived))
     audio = await unless_gone(request.receive, call.result())
     return Response(audio, media_type=_SPOKEN[asked.format]), call
 
@@ -160,6 +172,7 @@ def _audio(content_type: str, body: bytes) -> bytes | None:
 
 async def multimodal(request: Request, pool: Pool) -> tuple[Response, PoolAnswer]:
     """A chat with images and sounds, in one piece. Raises `ApiError`, `PoolFailedError`."""
+    arrived = asyncio.get_running_loop().time()
     asked = read_object(partial(decode, MultimodalRequest), await read_body(request))
     history = asked.messageHistory or asked.message_history or []
     if asked.messageHistory and asked.message_history:
@@ -167,7 +180,7 @@ async def multimodal(request: Request, pool: Pool) -> tuple[Response, PoolAnswer
     turns = [one.turn(f"message_history[{at}]") for at, one in enumerate(history)]
     chat = ChatRequest((*turns, asked.message.turn("message")))
     try:
-        answer = begin_answer(pool, PoolRequest(chat))
+        answer = begin_answer(pool, PoolRequest(chat), Caller(deadline=asked.deadline, arrived=arrived))
     except RequestError as error:
         raise ApiError(501, error.sentence, code="not_implemented") from None
     reply = Reply(answer)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from lmtool.errors import RequestError
 from lmtool.gateway.backend import CallFailedError, Reply
 from lmtool.gateway.cache import StoredAnswer
-from lmtool.gateway.failures import Attempt, broken, gave_up
+from lmtool.gateway.caller import Caller, in_time
+from lmtool.gateway.failures import OVER, Attempt, broken, deadline_passed, gave_up
 from lmtool.gateway.partial_answer import PartialAnswer, is_piece, is_reasoning, obstacle_to_prefill
 from lmtool.providers.answer_events import ChoiceFinished, TokenUsage
 from lmtool.providers.chat_answer import ChatAnswer, newer_usage
@@ -52,6 +53,7 @@ class PoolAnswer:
     request: PoolRequest
     able: Sequence[int]
     """Members that can do what is asked."""
+    caller: Caller = field(default_factory=Caller)
     attempts: list[Attempt] = field(default_factory=list)
     member: Member | None = None
     """Which one answers, or did so last, once one has begun."""
@@ -78,12 +80,19 @@ class PoolAnswer:
     """Generated tokens that members were charged for whose calls broke off."""
     _skipped: set[int] = field(default_factory=set)
     """Members that the attempts name as those that cannot go on."""
+    _refused: set[str] = field(default_factory=set)
+    """See `Reply.refused`."""
 
     async def events(self) -> AsyncGenerator[list[AnswerEvent], None]:
         """The events of the answer of the first member that begins one, those that arrive together as one list.
 
         Raises `PoolFailedError`. Closing it ends the call under way.
         """
+        async with aclosing(in_time(self.caller, self._events(), self.attempts)) as events:
+            async for some in events:
+                yield some
+
+    async def _events(self) -> AsyncGenerator[list[AnswerEvent], None]:
         cache = self.pool.cache
         key = None if cache is None else cache.key(self.request)
         if cache is None or key is None:
@@ -150,7 +159,9 @@ class PoolAnswer:
         waiting: list[AnswerEvent] = []
         if not member.backend.resumes:
             await self._release()
-        self.reply = Reply(stream=self.reply.stream, must_resume=self._cut is not None)
+        self.reply = Reply(
+            stream=self.reply.stream, must_resume=self._cut is not None, caller=self.caller, refused=self._refused
+        )
         self.usage, self._begun = TokenUsage(), False
         member.running += 1
         try:
@@ -171,7 +182,7 @@ class PoolAnswer:
                 yield waiting
             outcome = OK
         except (CallFailedError, RequestError) as error:
-            outcome = _outcome(error)
+            outcome = self._outcome(error)
             self._fail(number, outcome, began, passes, probe=probe)
         finally:
             member.running -= 1
@@ -180,6 +191,17 @@ class PoolAnswer:
                 member.health.release(probe=probe)
         if outcome is OK:
             self._finish(number, began)
+
+    def _outcome(self, error: CallFailedError | RequestError) -> Outcome:
+        """What became of a call; a request that its API cannot express is refused in our own words.
+
+        Raises `PoolDeadlineError` where the caller's time is over, which is no fault of the member.
+        """
+        seconds = self.caller.deadline
+        outcome = error.outcome if isinstance(error, CallFailedError) else Outcome("refused", error.message)
+        if seconds is not None and (outcome is OVER or self.caller.seconds_left == 0):
+            raise deadline_passed(seconds, self.attempts) from None
+        return outcome
 
     def _called(self, member: Member) -> AsyncGenerator[list[AnswerEvent], None]:
         """The events of the member's answer, see `Backend.answer`."""
@@ -233,6 +255,8 @@ class PoolAnswer:
         self.attempts.append(Attempt(member.id, outcome.words, _ms(now - began)))
         if outcome.about_request:
             passes.exclude(number)
+        if self.reply.refused_by is not None:
+            self._refused.add(self.reply.refused_by)
 
     def _finish(self, number: int, began: float) -> None:
         assert self.member is not None
@@ -291,6 +315,7 @@ class PoolAnswer:
             raise gave_up(self.pool.id, step, self.attempts, context=context)
         while self._further_ways:
             self._way = self._further_ways.pop(0)
+            self._refused.clear()  # it is another request now
             members = self._resuming() if self._way == "tokens" else await self._prefilling()
             if members:
                 return self._passes(members)
@@ -336,7 +361,7 @@ class PoolAnswer:
         return sorted(ordered, key=lambda at: self.pool.members[at] is cut)
 
 
-def begin_answer(pool: Pool, request: PoolRequest) -> PoolAnswer:
+def begin_answer(pool: Pool, request: PoolRequest, caller: Caller | None = None) -> PoolAnswer:
     """The answer to a request, which nothing has been called for yet.
 
     Raises `RequestError` where no member can do what is asked.
@@ -350,7 +375,7 @@ def begin_answer(pool: Pool, request: PoolRequest) -> PoolAnswer:
         parts = [f"{member.id} has no {', '.join(one)}" for member, one in zip(pool.members, lacking, strict=True)]
         raise RequestError(f"no model of the pool {pool.id} can do this: {'; '.join(parts)}")
     pool.requests += 1
-    return PoolAnswer(pool, request, able)
+    return PoolAnswer(pool, request, able, caller or Caller())
 
 
 def _moved(usage: TokenUsage, tokens: int) -> TokenUsage:
@@ -361,11 +386,6 @@ def _moved(usage: TokenUsage, tokens: int) -> TokenUsage:
         prompt_tokens=None if prompt is None else max(0, prompt - tokens),
         completion_tokens=None if completion is None else completion + tokens,
     )
-
-
-def _outcome(error: CallFailedError | RequestError) -> Outcome:
-    """What became of a call; a request that its API cannot express is refused in our own words."""
-    return error.outcome if isinstance(error, CallFailedError) else Outcome("refused", error.message)
 
 
 def _ms(seconds: float) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from lmtool.gateway.backend import CallFailedError
+from lmtool.gateway.caller import in_time
 from lmtool.gateway.http_backend import HttpBackend
 from lmtool.gateway.pool_answer import PoolAnswer
 from lmtool.gateway.pool_request import PoolRequest
@@ -18,6 +20,7 @@ from lmtool.types import ChatMessage
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
+    from lmtool.gateway.caller import Caller
     from lmtool.gateway.http_backend import Write
     from lmtool.gateway.member import Member
     from lmtool.gateway.pool import Pool
@@ -52,8 +55,9 @@ class PoolFetch(PoolAnswer, Generic[T]):
 
     async def result(self) -> T:
         """The answer. Raises `PoolFailedError`."""
-        async for _ in self._from_members():
-            pass
+        async with aclosing(in_time(self.caller, self._from_members(), self.attempts)) as events:
+            async for _ in events:
+                pass
         return self.results[-1]
 
     async def _called(self, member: Member) -> AsyncGenerator[list[AnswerEvent], None]:
@@ -68,7 +72,7 @@ class PoolFetch(PoolAnswer, Generic[T]):
         """Nothing: how long a chat takes for a token is another question."""
 
 
-def begin(pool: Pool, exchange: Exchange[T]) -> PoolFetch[T]:
+def begin(pool: Pool, exchange: Exchange[T], caller: Caller) -> PoolFetch[T]:
     """The request, which nobody has been called for yet. Raises `ApiError` where no member can do it."""
     able = [at for at, member in enumerate(pool.members) if _can(member, exchange)]
     if not able:
@@ -77,7 +81,7 @@ def begin(pool: Pool, exchange: Exchange[T]) -> PoolFetch[T]:
         raise ApiError(501, sentence, code="not_implemented")
     pool.requests += 1
     request = PoolRequest(ChatRequest((ChatMessage("user", exchange.text),)))
-    return PoolFetch(pool, request, able, exchange=exchange)
+    return PoolFetch(pool, request, able, caller, exchange=exchange)
 
 
 def _can(member: Member, exchange: Exchange[T]) -> bool:

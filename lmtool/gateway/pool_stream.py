@@ -10,10 +10,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast, get_args
 
 from lmtool.errors import LmtoolError, ServerError
+from lmtool.gateway.caller import Caller
 from lmtool.gateway.failures import PoolFailedError
 from lmtool.gateway.pool_answer import begin_answer
 from lmtool.gateway.pool_request import from_stream
 from lmtool.gateway.unified_replies import attempts_header
+from lmtool.interfaces import client_of
 from lmtool.providers.answer_events import ChoiceFinished, TextDelta, ToolCallDelta
 from lmtool.streams import failure
 from lmtool.types import FinishReason, NamedToken, TokenOutput, ToolCallPart, Usage
@@ -76,7 +78,7 @@ class PoolStream:
 
     async def _stream(self, pool: Pool, request: GenerateRequest | ScoreRequest) -> TokenOutput:
         """Pass the outputs on; return the last one. Raises `LmtoolError`."""
-        answer = begin_answer(pool, from_stream(request))
+        answer = begin_answer(pool, from_stream(request), Caller(client_of(self._sink), request.deadline))
         noted = current_answers.get()
         if noted is not None:
             noted.append(answer)

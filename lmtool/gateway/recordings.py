@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from lmtool.http_api.decoding import refuse, wrong
 from lmtool.http_api.errors import ApiError
 from lmtool.http_api.http import read_body
+from lmtool.sampling_parameters import DEADLINE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -39,6 +41,7 @@ _FIXED = {"model": "", "response_format": "json"}
 """Fields that OpenAI's API has, and the one value that they may have here; empty: the pool's id."""
 _HINTS = ("language", "prompt")
 """What may be said about a recording, in the query or the form."""
+_SAID = (*_HINTS, "deadline")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,8 @@ class Recording:
     """Of its file's name."""
     hints: dict[str, str]
     """About the recording, by the names in `_HINTS`."""
+    deadline: float | None = None
+    """Seconds from the request's arrival; None: any."""
 
 
 async def read_recording(request: Request, pool: str) -> Recording:
@@ -57,11 +62,12 @@ async def read_recording(request: Request, pool: str) -> Recording:
     content_type = request.headers.get("content-type", "")
     kind = content_type.partition(";")[0].strip().lower()
     for name in request.query_params:
-        if name not in _HINTS:
-            refuse(name, f"{name[:100]} is not known in the query; expected {' or '.join(_HINTS)}")
+        if name not in _SAID:
+            refuse(name, f"{name[:100]} is not known in the query; expected one of {', '.join(_SAID)}")
     hints = dict(request.query_params)
     if kind != FORM_DATA:
-        return Recording(await _audio_body(request, kind), _RECORDINGS[kind], hints)
+        deadline = _deadline(hints)
+        return Recording(await _audio_body(request, kind), _RECORDINGS[kind], hints, deadline)
     form = await _form(request)
     try:
         files = [(name, value) for name, value in form.multi_items() if isinstance(value, UploadFile)]
@@ -76,7 +82,22 @@ async def read_recording(request: Request, pool: str) -> Recording:
     for name, value in form.multi_items():
         if isinstance(value, str):
             hints |= _hint(name, value, pool, hints)
-    return Recording(audio, ending, hints)
+    deadline = _deadline(hints)
+    return Recording(audio, ending, hints, deadline)
+
+
+def _deadline(hints: dict[str, str]) -> float | None:
+    """Take the deadline out of what is said about a recording. Raises `ApiError`."""
+    text = hints.pop("deadline", None)
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if seconds not in DEADLINE:
+        raise wrong("deadline", text, f"{DEADLINE}, in seconds")
+    return seconds
 
 
 async def _form(request: Request) -> FormData:
@@ -115,8 +136,8 @@ def _hint(name: str, text: str, pool: str, known: Mapping[str, str]) -> dict[str
         if text != expected:
             raise wrong(name, text, expected)
         return {}
-    if name not in _HINTS:
-        refuse(name[:100], f"{name[:100]} is not known in the form; expected file, {', '.join((*_HINTS, *_FIXED))}")
+    if name not in _SAID:
+        refuse(name[:100], f"{name[:100]} is not known in the form; expected file, {', '.join((*_SAID, *_FIXED))}")
     if name in known:
         refuse(name, f"{name} is there twice; send it once")
     return {name: text}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from contextlib import aclosing
@@ -15,6 +16,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from lmtool.access.request_tracker import RequestTracker
 from lmtool.errors import LmtoolError
 from lmtool.gateway import other_apis
+from lmtool.gateway.caller import Caller
 from lmtool.gateway.chat_socket import ChatSocket
 from lmtool.gateway.failures import PoolFailedError
 from lmtool.gateway.pool_answer import begin_answer
@@ -120,9 +122,9 @@ class GatewayServer:
         return answer
 
     async def _chat(self, request: Request) -> Response:
-        pool = self._pools.need_pool(request.path_params["pool"])
-        _, asked = read(await read_body(request), pool.config)
-        answer = begin_answer(pool, asked)
+        pool, arrived = self._pools.need_pool(request.path_params["pool"]), asyncio.get_running_loop().time()
+        sent, asked = read(await read_body(request), pool.config)
+        answer = begin_answer(pool, asked, Caller(deadline=sent.deadline, arrived=arrived))
         reply = Reply(answer)
         if asked.chat.stream:
             stream = await EventStream(_events(answer, reply), failed=error_body).start(request.receive)

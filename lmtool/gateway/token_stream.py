@@ -18,6 +18,7 @@ from lmtool.types import GenerateRequest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from lmtool.gateway.caller import Caller
     from lmtool.http_api.models import Served
     from lmtool.http_api.requests import Call
     from lmtool.interfaces import Sink, StreamHandle, TokenModel
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 _OPTIONS = ResumeOptions(retries=1 << 30, backoff=0.0)
 """The pool pauses, and gives up, by itself."""
+
+
+SHORTEST = 0.001
+"""Seconds, of a deadline that a member is given."""
 
 
 class MemberLostError(Exception):
@@ -40,9 +45,9 @@ class MemberLostError(Exception):
 class TokenStream:
     """The answer of a model as a `Generation` whose stream runs on one member after another, see `Resuming`."""
 
-    def __init__(self, served: Served, call: Call) -> None:
+    def __init__(self, served: Served, call: Call, caller: Caller) -> None:
         self.fingerprint = served.info.fingerprint
-        self._members = _Members(served.model, call.model)
+        self._members = _Members(served.model, call.model, caller)
         model = Resuming(self._members, _OPTIONS, self._members.note)
         self.generation = Generation(replace(served, model=model), call)
         self.collected: list[AnswerEvent] = []
@@ -103,7 +108,9 @@ class TokenStream:
 class _Members:
     """The `TokenModel` of one stream: each submission runs on the next member, once there is one."""
 
-    def __init__(self, model: TokenModel, name: str | None) -> None:
+    def __init__(self, model: TokenModel, name: str | None, caller: Caller) -> None:
+        self.client = self if caller.client is None else caller.client
+        self._caller = caller
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done while the stream waits for a member."""
         self.outcome: Outcome = TIMEOUT
@@ -142,8 +149,14 @@ class _Members:
         assert self._next is not None
         (model, name), self._next = self._next, None
         self._attempt = request.stream_id
-        self._handle = model.submit(replace(request, model=name), self._take)
+        self._handle = model.submit(replace(request, model=name, deadline=self._seconds_left), self)
         return self._handle
+
+    @property
+    def _seconds_left(self) -> float | None:
+        """What a member may take of the caller's time; also when that is over, for a request has to have some."""
+        left = self._caller.seconds_left
+        return None if left is None else max(left, SHORTEST)
 
     async def info(self, model: str | None = None) -> ModelInfo:
         """See `TokenModel.info`."""
@@ -162,7 +175,8 @@ class _Members:
             self.outcome = TIMEOUT
             self._sink([failure(attempt, ConnectError("the member is late"))])
 
-    def _take(self, outputs: Sequence[TokenOutput]) -> None:
+    def __call__(self, outputs: Sequence[TokenOutput]) -> None:
+        """Take the member's outputs of one step, see `Sink`."""
         own = [self._seen(output) for output in outputs if output.stream_id == self._attempt]
         if own and self._sink is not None:
             self._sink(own)

@@ -13,7 +13,7 @@ from lmtool.gateway.pool_request import PoolRequest
 from lmtool.http_api import errors
 from lmtool.http_api.decoding import Fields, decode, read_object, refuse, wrong
 from lmtool.http_api.errors import ApiError
-from lmtool.http_api.requests import MAX_MESSAGES
+from lmtool.http_api.requests import MAX_MESSAGES, Deadline
 from lmtool.providers.chat_request import UNIFIED_PARAMETERS, ChatRequest, checked_parameter, unified_name
 from lmtool.types import ROLES, ChatMessage
 
@@ -66,6 +66,7 @@ class UnifiedRequest(Fields, kw_only=True):
     model: list[ModelMessages] | None = None
     """One object, or that member repeated."""
     stream: bool | None = None
+    deadline: Deadline | None = None
     id: str | None = None
     """Of a stream over WebSocket."""
     metadata: Any = None

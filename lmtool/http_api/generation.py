@@ -7,17 +7,16 @@ import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from lmtool.errors import deadline_error
 from lmtool.http_api import errors
 from lmtool.http_api.answers import Answer
 from lmtool.http_api.tools.deltas import Plain, Reader
 from lmtool.http_api.tools.parsers import CallListReader, NamedToolReader
 from lmtool.http_api.tools.tools_or_schema import tools_or_schema
-from lmtool.streams import Inbox, stream
+from lmtool.streams import Inbox, stream, within
 from lmtool.types import GenerateRequest, ScoreRequest, TokenOutput, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+    from collections.abc import AsyncGenerator, Mapping
 
     from lmtool.http_api.models import Models, Served
     from lmtool.http_api.requests import Call
@@ -233,19 +232,7 @@ async def prepare(models: Models, call: Call, *, count: bool = False) -> Generat
     Raises `TimeLimitError` where the model is not there before the call's deadline.
     """
     arrived = asyncio.get_running_loop().time()
-    async with _within(call.deadline):
+    async with within(call.deadline):
         generation = Generation(await models.served(call.model), call, arrived)
         await generation.start(count=count)
     return generation
-
-
-@contextlib.asynccontextmanager
-async def _within(seconds: float | None) -> AsyncIterator[None]:
-    """Raise `TimeLimitError` when the block takes longer than a call's deadline."""
-    try:
-        async with asyncio.timeout(seconds) as limit:
-            yield
-    except TimeoutError:
-        if seconds is None or not limit.expired():
-            raise
-        raise deadline_error(seconds) from None

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from lmtool.errors import ContextOverflowError, LmtoolError, RequestError
-from lmtool.interfaces import current_limits, tokenizer_of
+from lmtool.interfaces import client_of, current_limits, tokenizer_of
 from lmtool.lmtp.buffers import ID_BYTES, Buffers, names_of
 from lmtool.lmtp.messages import BufferRequest
 from lmtool.prompt_limits import limits_of
@@ -240,19 +240,20 @@ class _Channel:
     def __init__(
         self, sink: Sink, end: Callable[[str, Sequence[int] | None], None], on_empty: Callable[[], object]
     ) -> None:
+        self.client = client_of(sink)
         self._sink = sink
         self._end = end
         self._on_empty = on_empty
         self._streams: dict[StreamId, tuple[str, list[int]]] = {}
         """Of each stream its buffer's name and the ids so far."""
-        self._inner_sink = self._take
 
     def begin(self, request: GenerateRequest) -> Sink:
         """A stream begins; the sink for it."""
         self._streams[request.stream_id] = (str(request.into), list(request.generated))
-        return self._inner_sink
+        return self
 
-    def _take(self, outputs: Sequence[TokenOutput]) -> None:
+    def __call__(self, outputs: Sequence[TokenOutput]) -> None:
+        """Take the inner model's outputs of one step, see `Sink`."""
         for output in outputs:
             name, ids = self._streams[output.stream_id]
             if output.token is not None:

@@ -62,6 +62,9 @@ def outcome_of_status(status: int, headers: Mapping[str, str], body: bytes, now:
         return Outcome("rate_limit", "rate limit", retry_after(headers, now))
     if status in _KEY_STATUSES:
         return Outcome("key_refused", "key refused")
+    seconds = retry_after(headers, now)
+    if status == 503 and seconds is not None:  # it has too much to do, and says for how long (RFC 9110, 15.6.4)
+        return Outcome("rate_limit", reason, seconds)
     if not 400 <= status < 500 or status in _SERVER_STATUSES:
         return Outcome("fault", reason)
     failed = _failure(body)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from lmtool.errors import LmtoolError, ResourceError, ServerError
 from lmtool.fingerprint import fingerprint
-from lmtool.interfaces import LoadedModel, current_limits, place_of
+from lmtool.interfaces import LoadedModel, client_of, current_limits, place_of
 from lmtool.prompt_limits import limits_of
 from lmtool.streams import DeferredHandle, failure, refuse
 from lmtool.text.prepared_request import PreparedRequest
@@ -174,21 +174,22 @@ class _Channel:
 
     def __init__(self, sink: Sink, on_empty: Callable[[], object], validating: set[asyncio.Future[Verdict]]) -> None:
         """validating: where answers are noted that are being validated."""
+        self.client = client_of(sink)
         self._sink = sink
         self._on_empty = on_empty
         self._validating = validating
         # Ids of our own: once a stop string cut a stream, its id may be used again before the inner stream is gone.
         self._inner_ids = count()
         self._streams: dict[StreamId, _Stream] = {}
-        self._inner_sink = self._take
 
     def start(self, prepared: PreparedRequest, detokenizer: Detokenizer, inner: TokenModel) -> StreamHandle:
         inner_id = next(self._inner_ids)
-        handle = inner.submit(replace(prepared.request, stream_id=inner_id), self._inner_sink)
+        handle = inner.submit(replace(prepared.request, stream_id=inner_id), self)
         stream = self._streams[inner_id] = _Stream(prepared, detokenizer, handle, written=[prepared.written])
         return stream
 
-    def _take(self, outputs: Sequence[TokenOutput]) -> None:
+    def __call__(self, outputs: Sequence[TokenOutput]) -> None:
+        """Take the inner model's outputs of one step, see `Sink`."""
         shown = []
         for output in outputs:
             stream = self._streams[output.stream_id]

@@ -14,7 +14,7 @@ from lmtool.interfaces import tokenizer_of
 from lmtool.serving.composition import Loader
 from lmtool.streams import stream
 from lmtool.tiny.path import MODEL_DIR
-from lmtool.types import GenerateRequest, SamplingParams, Usage
+from lmtool.types import GenerateRequest, NamedProcessor, SamplingParams, Usage
 from tests.engine.conftest import bits
 from tests.engine.guiding import StepCompiler, steps
 
@@ -78,6 +78,33 @@ async def test_in_a_crowd_that_makes_room(engine_of, run, random_ids):
     crowd = await run(engine, *requests)
     for n in range(60):
         assert bits(crowd[n]) == bits(replace(output, stream_id=n) for output in outputs[n % TOKENS :])
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_processors_with_state(engine_of, run, random_ids, plugin, way):
+    """The state of logits processors is that of the stream that was not cut."""
+    engine = engine_of("llama", **WAYS[way])
+    request = GenerateRequest("s", random_ids(PROMPT, seed=4), HOT, logits_processors=(NamedProcessor("walk"),))
+    ids, outputs = await whole(engine, run, request)
+    assert ids != (await whole(engine, run, replace(request, logits_processors=())))[0]
+    rest = await run(engine, *(replace(request, stream_id=cut, generated=tuple(ids[:cut])) for cut in CUTS))
+    for cut in CUTS:
+        assert bits(rest[cut]) == bits(replace(output, stream_id=cut) for output in outputs[cut:])
+
+
+async def test_a_processor_whose_state_is_lost(engine_of, run, plugin):
+    """Refuses to go on, and the stream tells no seed: nobody is to try."""
+    request = GenerateRequest("s", (3, 4), HOT, logits_processors=(NamedProcessor("forget"),), resumable=True)
+    ids, outputs = await whole(engine_of(), run, request)
+    assert len(ids) == TOKENS
+    assert {output.seed for output in outputs} == {None}
+    (refused,) = (await run(engine_of(), replace(request, generated=tuple(ids[:5]))))["s"]
+    assert (refused.error_code, refused.usage) == ("invalid_request", None)
+    assert "the logits processor forget cannot go on behind generated ids" in refused.error
+    (failed,) = (
+        await run(engine_of(), replace(request, logits_processors=(NamedProcessor("stumble"),), generated=(5, 6)))
+    )["s"]
+    assert "stumble failed: ValueError: 2 are too many" in failed.error
 
 
 @pytest.mark.parametrize("sluggish", [False, True])

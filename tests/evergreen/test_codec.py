@@ -219,13 +219,16 @@ def test_a_scan_changes_nothing():
 
 def test_configs():
     """A Struct and a GenerateConfig are the same options by name; another type is refused by name."""
-    config = GenerateConfig(max_tokens=16, seed=2**60, stop=("a", "b"), logit_bias={"5": -100.0}, ignore_eos=False)
+    config = GenerateConfig(
+        max_tokens=16, seed=2**60, stop=("a", "b"), logit_bias={"5": -100.0}, ignore_eos=False, deadline=2.5
+    )
     expected = {
         "max_tokens": 16,
         "seed": 2**60,
         "stop": ["a", "b"],
         "logit_bias": {"5": -100.0},
         "ignore_eos": False,
+        "deadline": 2.5,
     }
     assert unpack_config(pack_generate_config(config)) == expected
     assert unpack_config(pack_struct({"max_tokens": 16, "stop": "a"})) == {"max_tokens": 16.0, "stop": "a"}

@@ -36,7 +36,7 @@ async def test_a_prompt_is_read_a_bounded_number_of_times(tiny, monkeypatch, siz
         "lmtool.evergreen.early_start.beginning_ids", lambda _tokenizer, prompt, **_: read.append(len(prompt)) or ()
     )
     builder = PromptBuilder()
-    ahead = EarlyStart(tiny, None, builder)
+    ahead = EarlyStart(tiny, None, builder, "session")
     await fed(ahead, builder, size)
     await ahead.stop()
     assert len(TEXT) < sum(read) <= 16 * len(TEXT)
@@ -51,7 +51,7 @@ async def test_a_model_that_refuses_is_asked_once(tiny):
             return refuse(request.stream_id, sink, RequestError("no prefill here"))
 
     model, builder = Refusing(tiny.model, "m"), PromptBuilder()
-    ahead = EarlyStart(model, None, builder)
+    ahead = EarlyStart(model, None, builder, "session")
     builder.begin(ChunkMetadata("text/plain"), "a")
     for _ in range(3):
         builder.feed(TEXT.encode()[:1200])

@@ -18,6 +18,7 @@ from lmtool.evergreen.references import AllowedReferences
 from lmtool.evergreen.status import Abort, Status
 from tests.evergreen.harness import action
 from tests.evergreen.models import Only, session, struct, texts
+from tests.lmtp.harness import until
 from tests.scripted_model import ScriptedModel
 
 
@@ -34,6 +35,7 @@ async def spoken(model, script, options):
 
 
 QUESTION = "What is the capital of France?"
+OVER = "the deadline of 0.05 s is over; send the request again with a longer one"
 STORY = "Once upon a time there was a little girl named Lily. She liked to play in the garden with her dog. " * 4
 
 
@@ -268,6 +270,48 @@ async def test_cancel(tiny):
         assert await (await client.invoke("GENERATE", {"prompt": "a"}, ["response"], [struct(max_tokens=1)]))[
             "response"
         ].text()
+
+
+async def test_a_deadline(tiny):
+    """What is not done by then fails behind what it has written, and leaves the model; the session goes on."""
+    config = [struct(max_tokens=400, ignore_eos=True, deadline=0.05)]
+    asked, ended = len(tiny.requests), tiny.ends
+    async with session(tiny) as client:
+        made = await texts(await client.invoke("GENERATE", {"prompt": "Once"}, ["status"], config))
+        assert made["status"] == {"code": "DEADLINE_EXCEEDED", "message": OVER}
+        assert (len(tiny.requests) - asked, tiny.ends - ended) == (1, 1)
+        in_time = [struct(max_tokens=2, deadline=60)]
+        made = await texts(await client.invoke("GENERATE", {"prompt": "Once"}, ["response", "status"], in_time))
+        assert made["status"]["code"] == "OK"
+
+
+@pytest.mark.parametrize(("name", "given"), [("GENERATE", "prompt"), ("SCORE", "scored")])
+async def test_a_deadline_while_inputs_are_on_their_way(tiny, name, given):
+    """It counts from the action's arrival; nothing is asked of the model then."""
+    asked = len(tiny.requests)
+    async with session(tiny) as client:
+        open_input = client.output()
+        await open_input.write("Once")
+        nodes = await client.invoke(name, {given: client.node(open_input.id)}, ["status"], [struct(deadline=0.05)])
+        assert (await texts(nodes))["status"] == {"code": "DEADLINE_EXCEEDED", "message": OVER}
+    assert len(tiny.requests) == asked
+
+
+async def test_what_is_left_of_a_deadline():
+    """The model's time is what the inputs have left."""
+    model = ScriptedModel(manual=True)
+    async with session(model) as client:
+        later = client.output()
+        await later.write("a")
+        config = [struct(deadline=1)]
+        nodes = await client.invoke("SCORE", {"scored": client.node(later.id)}, ["status"], config)
+        began = asyncio.get_running_loop().time()
+        await asyncio.sleep(0.9)
+        later.close()
+        await until(lambda: model.cancelled)
+        assert asyncio.get_running_loop().time() - began < 1.8
+        model.step()
+        assert (await texts(nodes))["status"]["code"] == "DEADLINE_EXCEEDED"
 
 
 @pytest.mark.parametrize(("name", "config"), [("DROP", []), ("SET_TTL", [struct(seconds=0)])])

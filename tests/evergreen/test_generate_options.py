@@ -70,6 +70,7 @@ def test_more():
     assert (options.priority, options.sampling.seed) == (3, 2)
     assert options.logits_processors == (NamedProcessor("a", {"k": 2}),)
     assert options.chat_template_kwargs == {"thinking": True}
+    assert (options.deadline, read_options([{"deadline": 2.5}]).deadline) == (None, 2.5)
 
 
 @pytest.mark.parametrize(
@@ -89,6 +90,8 @@ def test_more():
         ({"logit_bias": [1]}, "logit_bias is"),
         ({"ignore_eos": 1}, "ignore_eos is 1; expected true or false"),
         ({"priority": 2.0**40}, "priority is"),
+        ({"deadline": 0}, "deadline is 0; expected a number above 0, at most 86400"),
+        ({"deadline": "soon"}, "deadline is 'soon'"),
         ({"chat_template_kwargs": "x"}, "chat_template_kwargs is"),
         ({"logits_processors": [5]}, r"logits_processors\[0\]"),
         ({"response_format": {"type": "yaml"}}, "response_format is"),

@@ -141,9 +141,10 @@ async def responses(served: Gateway, **asked: Any) -> Streamed:
 async def lmtp(served: Gateway, **asked: Any) -> Streamed:
     """A GENERATE in text mode."""
     found, prompt = Streamed(), ChatPrompt((ChatMessage("user", WORDS),))
+    deadline = asked.pop("deadline", None)
     async with LmtpClient(served.url.replace("http", "ws")) as client:
         sampling = SamplingParams(**({"max_tokens": 100} | asked))
-        request = GenerateRequest("lmtp", prompt, sampling, model="default", text=True)
+        request = GenerateRequest("lmtp", prompt, sampling, model="default", text=True, deadline=deadline)
         async for output in stream(client, request):
             seam = output.seam
             found.add(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 import pytest
@@ -12,8 +13,12 @@ import pytest
 import lmtool
 from lmtool.errors import ConnectError
 from lmtool.interfaces import TokenModel
+from lmtool.lmtp.client import LmtpClient
+from lmtool.resuming import Resuming
+from lmtool.types import GenerateRequest, NamedProcessor, TokenOutput
 from tests import resume_load
 from tests.chat.test_answer import Run
+from tests.lmtp.harness import serving
 from tests.resume_load import Cut, CuttingProxy
 
 PROMPT = "Once upon a time"
@@ -40,6 +45,41 @@ async def test_cut_at_random(stories: TokenModel) -> None:
     assert outcome.streams.keys() == resume_load.KINDS.keys()
     assert cuts >= 50
     assert outcome.repeated >= 25
+
+
+async def cut_in_the_middle(stories: TokenModel, processor: str, cuts: int) -> tuple[list[TokenOutput], int]:
+    """A stream with a logits processor, which is gone on with after every cut, and the number of repetitions."""
+    repeated: list[object] = []
+    async with serving(stories) as served, CuttingProxy(served.port, iter([MIDDLE] * cuts)).running() as proxy:
+        client = LmtpClient(f"127.0.0.1:{proxy.port}")
+        try:
+            through = Resuming(client, resume_load.OPTIONS, repeated.append)
+            return await resume_load.said(through, with_processor(processor)), len(repeated)
+        finally:
+            await client.close()
+
+
+def with_processor(name: str) -> GenerateRequest:
+    sampling = replace(resume_load.HOT, max_tokens=120)
+    return GenerateRequest("s", PROMPT, sampling, text=True, logits_processors=(NamedProcessor(name),))
+
+
+async def test_processors_with_state(stories: TokenModel, plugin: None) -> None:
+    """The state of a logits processor goes on with its stream, cut after cut."""
+    outputs, repeated = await cut_in_the_middle(stories, "walk", cuts=3)
+    whole = await resume_load.said(stories, with_processor("walk"))
+    assert repeated == 3
+    assert resume_load.facts(outputs, usage=True) == resume_load.facts(whole, usage=True)
+
+
+async def test_a_processor_whose_state_is_lost(stories: TokenModel, plugin: None) -> None:
+    """Nothing goes on in another state: the stream ends with what has cut it."""
+    outputs, repeated = await cut_in_the_middle(stories, "forget", cuts=1)
+    whole = await resume_load.said(stories, with_processor("forget"))
+    assert repeated == 0
+    assert outputs[-1].error_code == "connection"
+    assert 10 < len(outputs) < 110
+    assert [one.token for one in outputs[:-1]] == [one.token for one in whole[: len(outputs) - 1]]
 
 
 @pytest.fixture

@@ -81,6 +81,12 @@ def test_other_statuses(status: int, kind: str) -> None:
     assert outcome_of_status(status, {}, b"", NOW).kind == kind
 
 
+def test_a_server_that_is_full() -> None:
+    """A 503 that says when it will be better is a rest, as a 429; other faults are such whatever they say."""
+    assert outcome_of_status(503, {"retry-after": "7"}, b"", NOW) == Outcome("rate_limit", "status 503", 7.0)
+    assert outcome_of_status(500, {"retry-after": "7"}, b"", NOW) == Outcome("fault", "status 500")
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -185,6 +185,21 @@ async def test_bad_generated(real, given, words):
     assert words in entry["error"]
 
 
+async def test_generated_beside_processors(real, plugin):
+    """GEN-17, GEN-18: a logits processor stands where it stood behind these ids, or refuses before any work."""
+    asked = {"max_tokens": 9, "seed": 4, "temperature": 1.2, "logit_bias": {"1": -100}, "resumable": True}
+    asked |= {"logits_processors": [{"name": "walk"}]}
+    whole = await generate(real, **asked)
+    assert whole[0]["seed"] == 4
+    (first, *rest) = await generate(real, generated=tokens(whole)[:5], **asked)
+    assert [{**first, "seed": None}, *rest] == [{**whole[5], "seed": None}, *whole[6:]]
+    asked["logits_processors"] = [{"name": "forget"}]
+    whole = await generate(real, **asked)
+    assert "seed" not in whole[0]
+    (refused,) = await generate(real, generated=tokens(whole)[:5], **asked)
+    assert "the logits processor forget cannot go on" in refused["error"]
+
+
 async def test_generated_and_resumable_reach_the_model(client, scripted):
     """GEN-17, GEN-18: ids, and a boolean; none and false when left out."""
     await generate(client, generated=[5, 6], resumable=True)

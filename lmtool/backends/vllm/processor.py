@@ -59,6 +59,8 @@ class GuideProcessor(LogitsProcessor):  # type: ignore[misc]  # vLLM is not in t
         try:
             if processors:
                 row.processors = Processors(processors_from(processors))
+                if output:  # vLLM had put the request off, and its row was given up
+                    row.processors.resume(output)
             if constraint is not None:
                 row.guide = compile_constraint(self._directory, constraint).result(_COMPILE_TIMEOUT)
         except LmtoolError as problem:

@@ -246,6 +246,23 @@ class TestProcessor:
         assert "there is none such" in str(row.error())
         assert processor._row(SimpleNamespace(extra_args=None), None, []) is None
 
+    def test_a_row_that_was_given_up(self, processor, plugin):
+        """Comes back with its ids: its processors go on behind them, or end the stream where they cannot."""
+
+        def made(name, output):
+            request = GenerateRequest("a", (1,), logits_processors=(NamedProcessor(name),))
+            return processor._row(SimpleNamespace(logit_bias=None, **processor_arguments(request, "n")), None, output)
+
+        ids, fresh, back = [4, 7], torch.zeros(SIZE), torch.zeros(SIZE)
+        row = made("walk", [])
+        row.processors.apply([], torch.zeros(SIZE))
+        row.processors.apply(ids[:1], torch.zeros(SIZE))
+        row.processors.apply(ids, fresh)
+        made("walk", ids).processors.apply(ids, back)
+        assert fresh.tolist() == back.tolist()
+        assert made("forget", []).error() is None
+        assert "forget cannot go on" in str(made("forget", ids).error())
+
     def test_a_batch(self, processor, monkeypatch, directory):
         """Nothing changes while vLLM warms up; then rows are masked, and their steps reported to the worker."""
         logits = torch.zeros(1, SIZE)
