@@ -22,6 +22,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import psutil
+
 from lmtool.interfaces import TokenModel
 from lmtool.lmtp.balancer import Balancer
 from lmtool.types import GenerateRequest, ScoreRequest
@@ -87,8 +89,12 @@ class Workers:
 
     async def kill(self, number: int) -> None:
         """Kill a worker, and start the next one in its place."""
-        os.kill(self._pids[number], signal.SIGKILL)
+        pid = self._pids.pop(number)
+        os.kill(pid, signal.SIGKILL)
         self.kills += 1
+        async with asyncio.timeout(START_SECONDS):
+            while psutil.pid_exists(pid):  # it holds its socket until its memory is given back
+                await asyncio.sleep(0.005)
         await self._start(number)
 
 
