@@ -134,12 +134,12 @@ async def serve(socket: Path) -> None:
 
 
 async def killing(workers: Workers, balancer: Balancer, seconds: float) -> None:
-    """Kill one worker after another, each as long after the one before; a worker that is not up yet is waited for."""
+    """Kill one worker after another, each as long after the one before, and after it was up."""
     for number in itertools.cycle(range(workers.count)):
-        await asyncio.sleep(seconds)
         async with asyncio.timeout(START_SECONDS):
             while f"worker {number + 1} " not in "".join(f"{name} " for name in balancer.up):
                 await asyncio.sleep(0.02)
+        await asyncio.sleep(seconds)
         await workers.kill(number)
 
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from lmtool.prompt_limits import LimitsByModel
     from lmtool.types import ModelInfo, ScoreRequest
 
-_RESUME = ResumeOptions(retries=6, token_timeout=None, backoff=0.1, longest_pause=1.0)
-"""A request that ends worker after worker is given up after seven; how long to wait for one is the router's matter."""
+_RESUME = ResumeOptions(retries=60, token_timeout=None, backoff=0.1, longest_pause=1.0)
+"""How long to wait for a worker, and when a request that ends worker after worker is given up, decides the router."""
 _AGAIN = 0.25
 """Seconds after which a worker that could not describe its model is asked again, unless something changes before."""
 _GRACE = 1.0

@@ -36,6 +36,8 @@ WAIT_SECONDS = 60.0
 """How long a stream waits for a worker that can take it."""
 MAX_WAITING = 1024
 """Most streams that wait for their first worker; those that have begun wait however many they are."""
+MAX_FAILURES = 7
+"""Attempts of a stream that has brought nothing: it may be what its workers die of."""
 _TICK = 0.1
 """Seconds between two looks at what waits: rests end unannounced."""
 
@@ -55,6 +57,7 @@ class Attempt(DeferredHandle):
     __slots__ = (
         "description",
         "expires",
+        "failures",
         "given_up",
         "has_output",
         "model",
@@ -77,6 +80,8 @@ class Attempt(DeferredHandle):
         """Whether an earlier attempt has brought anything: only what computes the same bits may go on."""
         self.tried: set[int] = set()
         """Numbers of the workers that failed it since it last brought a token."""
+        self.failures = 0
+        """How many attempts in a row have failed without a token."""
         self.unserved = False
         """Whether the last of them does not serve the model."""
         self.worker: Worker | None = None
@@ -96,7 +101,7 @@ class Attempt(DeferredHandle):
         self.model, self.worker, self.description = last.model, last.worker, last.description
         self.unserved = last.unserved
         if len(_generated(self.request)) == len(_generated(last.request)):
-            self.tried = last.tried
+            self.tried, self.failures = last.tried, last.failures
 
 
 class StreamRouter:
@@ -172,6 +177,9 @@ class StreamRouter:
             return False
         handle.has_output = has_output
         handle.tried.add(handle.worker.number)
+        handle.failures += 1
+        if not has_output and handle.failures >= MAX_FAILURES:
+            return False
         handle.unserved = not has_output and isinstance(error, UnknownModelError)
         if isinstance(error, ConnectError):
             return error.retryable
