@@ -59,11 +59,12 @@ def of_response_format(value: object, *, where: str = "response_format") -> dict
     match members:
         case {"type": "text"}:
             return None
+        case {"type": "json_object", "schema": schema}:
+            return {"json": schema, "strict": False}
         case {"type": "json_object"}:
             return {"json_object": True}
-        case {"type": "json_schema", "json_schema": dict(schema)}:
-            allowed = {} if schema.get("schema") is None else schema["schema"]
-            return {"json": allowed, "strict": schema.get("strict") or False}
+        case {"type": "json_schema", "json_schema": {"schema": schema, **named}} if schema is not None:
+            return {"json": schema, "strict": named.get("strict") or False}
         case {"type": "structural_tag"}:
             parts = {name: members.get(name) for name in ("structures", "triggers")}
             return {"structural_tag": {"format": members["format"]} if "format" in members else parts}

@@ -1,4 +1,4 @@
-"""Logits processors of other packages: named in a request with arguments, found by entry point."""
+"""Logits processors: lmtool's own, and those of other packages, named in a request and found by entry point."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from lmtool.errors import RequestError, ServerError
 from lmtool.types import NamedProcessor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from lmtool.errors import LmtoolError
 
 GROUP = "lmtool.logits_processors"
 """Entry points of this group make processors, by their names."""
+ALLOWED_TOKEN_IDS = "allowed_token_ids"  # noqa: S105  # ids of words
+BAD_WORDS = "bad_words"
+"""Names of lmtool's own."""
 MOST = 8
 """Processors of one request."""
 MAX_BYTES = 64 * 1024
@@ -67,8 +70,55 @@ def written(processors: Sequence[NamedProcessor]) -> list[dict[str, object]]:
 
 
 def installed() -> tuple[str, ...]:
-    """Names of all processors of installed packages."""
-    return tuple(sorted(entry_points(group=GROUP).names))
+    """Names of lmtool's own processors, and of all those of installed packages."""
+    return tuple(sorted({*_OWN, *entry_points(group=GROUP).names}))
+
+
+class AllowedTokenIds:
+    """Lets no other ids be picked."""
+
+    def __init__(self, ids: Sequence[int]) -> None:
+        """ids: of the vocabulary, one at least."""
+        if not _are_ids(ids):
+            raise TypeError("ids is a list of token ids, one at least")
+        self._ids = list(ids)
+
+    def __call__(self, tokens: Sequence[int], logits: Any) -> Any:  # noqa: ARG002, ANN401  # any tokens
+        """All others as -inf."""
+        kept = logits[self._ids].clone()
+        logits.fill_(-math.inf)
+        logits[self._ids] = kept
+        return logits
+
+    def resume(self, tokens: Sequence[int]) -> None:
+        """Nothing: it has no state."""
+
+
+class BadWords:
+    """Lets none of some sequences of ids be generated: the last id of one is barred behind its others."""
+
+    def __init__(self, sequences: Sequence[Sequence[int]]) -> None:
+        """sequences: each of one id at least."""
+        if not isinstance(sequences, list) or not all(map(_are_ids, sequences)):
+            raise TypeError("sequences is a list of lists of token ids")
+        self._sequences = [(list(ids[:-1]), ids[-1]) for ids in sequences]
+
+    def __call__(self, tokens: Sequence[int], logits: Any) -> Any:  # noqa: ANN401
+        """Those ids as -inf that would complete a sequence."""
+        barred = [last for before, last in self._sequences if not before or list(tokens[-len(before) :]) == before]
+        if barred:
+            logits[barred] = -math.inf
+        return logits
+
+    def resume(self, tokens: Sequence[int]) -> None:
+        """Nothing: what it bars follows from the ids alone."""
+
+
+_OWN: Mapping[str, Callable[..., LogitsProcessor]] = {ALLOWED_TOKEN_IDS: AllowedTokenIds, BAD_WORDS: BadWords}
+
+
+def _are_ids(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(one) is int and one >= 0 for one in value)
 
 
 class Processors:
@@ -77,6 +127,8 @@ class Processors:
     def __init__(self, named: Sequence[NamedProcessor]) -> None:
         """Make them. Raises `RequestError` for a name that is not installed, or arguments that it refuses."""
         self._processors = [(one.name, _make(one)) for one in named]
+        self.bars_ids = any(one.name in _OWN for one in named)
+        """Whether some ids must never be generated, so that no id may be taken without them."""
         self.error: LmtoolError | None = None
         """Why the stream must end, if so."""
 
@@ -168,9 +220,11 @@ def _make(named: NamedProcessor) -> LogitsProcessor:
 
 @lru_cache(maxsize=64)
 def _factory(name: str) -> Callable[..., LogitsProcessor]:
+    if name in _OWN:
+        return _OWN[name]
     entries = entry_points(group=GROUP)
     if name not in entries.names:
-        known = ", ".join(installed()) or "none"
+        known = ", ".join(installed())
         raise RequestError(
             f"there is no logits processor {_shown(name)}",
             f"installed: {known}",

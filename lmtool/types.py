@@ -13,8 +13,7 @@ StreamId: TypeAlias = Hashable
 """Names a stream within its sink. Chosen by whoever submits the request; opaque to everyone else."""
 
 FinishReason: TypeAlias = Literal["stop", "length", "cancelled", "prefill", "content_filter"]
-"""Why a stream ended: an eos id or stop condition, the token limit, its own client's CANCEL, `prefill_only`, or the
-filter of a provider."""
+"""Why a stream ended: eos or a stop condition, the token limit, its client's CANCEL, `prefill_only`, a filter."""
 
 LogprobsMode: TypeAlias = Literal["raw", "biased", "processed"]
 """Which normalised distribution a logprob is taken from.
@@ -194,24 +193,25 @@ class GenerateRequest:
     prefill_only: bool = False
     """Compute the prompt's keys and values and sample nothing, so that later prompts that begin with it start faster.
 
-    Ends with `prefill`, without a token; `sampling`, `constraint` and `logits_processors` are ignored. It runs behind
-    all other requests, whatever its `priority`. Models that are not computed by lmtool's own engine refuse it.
+    Ends with `prefill` and without a token, behind all other requests. Models outside lmtool's own engine refuse it.
     """
     generated: tuple[int, ...] = ()
     """Ids that count as generated already: the stream goes on behind them as the one that sampled them would have.
 
-    They count towards `max_tokens` and `min_tokens`, penalties, stop conditions, the constraint and the number of a
-    draw; they are neither sent again nor counted in `Usage`. Models outside lmtool's own engine refuse it, and so do
-    logits processors without a `resume`.
+    They count for limits, penalties, stops, constraint, draws. Other engines, and processors without `resume`, refuse.
     """
     resumable: bool = False
     """The first output tells the `seed`, which a continuation by `generated` needs; not where that is refused."""
     into: str | None = None
     """The buffer that the stream's ids are appended to at its end; the matter of an LMTP connection, not of models."""
+    logprob_token_ids: tuple[int, ...] = ()
+    """`top_logprobs` of each token has these ids, in place of the most likely ones; empty: the most likely ones."""
     chat: ChatOptions | None = None
     """For models that give text and no ids, see `ModelInfo.text_only`; None: all of `sampling` counts."""
     deadline: float | None = None
     """Seconds from its arrival after which the stream ends with `timeout` (by `streams.Deadlines`); None: never."""
+    cache_salt: str = ""
+    """What is computed of the prompt is reused only by requests of the same salt; empty: by all others without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,8 @@ class ScoreRequest:
     text: bool = False
     """Each output also carries the text it completes."""
     deadline: float | None = None
-    """As of a `GenerateRequest`."""
+    cache_salt: str = ""
+    """Both as of a `GenerateRequest`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,3 +122,56 @@ def test_what_goes_wrong_stays_inside(plugin, one, message):
         processors.apply([1, 2], logits)
         assert message in str(processors.error)
         assert logits.tolist() == [0.0, 1.0, 2.0, 3.0, -math.inf]
+
+
+def applied(processor, *tokens, size=6):
+    """The ids that may come behind these."""
+    processors, logits = Processors([processor]), torch.zeros(size)
+    assert processors.bars_ids
+    processors.apply(list(tokens), logits)
+    assert processors.error is None
+    return [token for token in range(size) if logits[token] == 0]
+
+
+def test_allowed_token_ids():
+    """No others may come, whatever came before; the logits of those stay."""
+    assert applied(named("allowed_token_ids", ids=[4, 1])) == [1, 4]
+    assert applied(named("allowed_token_ids", ids=[4, 1]), 1, 4) == [1, 4]
+
+
+def test_bad_words():
+    """The last id of a sequence may not come behind its others; one of a single id never may."""
+    bad = named("bad_words", sequences=[[5], [1, 2], [1, 1, 3]])
+    assert applied(bad) == [0, 1, 2, 3, 4]
+    assert applied(bad, 1) == [0, 1, 3, 4]
+    assert applied(bad, 2) == [0, 1, 2, 3, 4]
+    assert applied(bad, 1, 1) == [0, 1, 4]
+    assert applied(bad, 1, 1, 3) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        named("allowed_token_ids", ids=[]),
+        named("allowed_token_ids", ids="1"),
+        named("allowed_token_ids", ids=[-1]),
+        named("bad_words", sequences=[[]]),
+        named("bad_words", sequences=[1]),
+        named("bad_words", words=["a"]),
+    ],
+)
+def test_arguments_of_our_own(bad):
+    """Anything else than ids is refused."""
+    with pytest.raises(RequestError, match=f"the logits processor {bad.name} refuses its arguments"):
+        Processors([bad])
+
+
+def test_our_own_are_installed():
+    """They can be named as any other; one of another package bars no ids for ever."""
+    assert {"allowed_token_ids", "bad_words"} <= set(installed())
+    assert not Processors([]).bars_ids
+    both = Processors([named("allowed_token_ids", ids=[1]), named("bad_words", sequences=[[2, 1]])])
+    assert both.resumable
+    both.resume([2])
+    both.apply([2], torch.zeros(3))
+    assert "left no token" in both.error.message

@@ -35,7 +35,7 @@ class LazyGroup(TyperGroup):
         if entry is not None:
             self.commands[entry.name] = build_entry(entry)
         if args[0] == "serve":
-            args = [args[0], *_without_vllm_flags(args[1:])]
+            args = [args[0], *_without_vllm_flags(args[1:], self.commands["serve"])]
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -89,13 +89,14 @@ def build_whole(program: Any = None) -> Any:
     return group
 
 
-def _without_vllm_flags(words: list[str]) -> list[str]:
-    """The words with options of `vllm serve` replaced by those of `lmtool serve`."""
+def _without_vllm_flags(words: list[str], command: Any) -> list[str]:
+    """The words with options of `vllm serve` replaced by those of `lmtool serve`. command: the latter's."""
     from lmtool.cli.error_report import reporting
     from lmtool.cli.vllm_flags import translate
 
+    own = {"--help", *(name for one in command.params for name in (*one.opts, *one.secondary_opts))}
     with reporting(Common()):
-        return translate(words)
+        return translate(words, own)
 
 
 def _markup() -> Literal["rich"] | None:

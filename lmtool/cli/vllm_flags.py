@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from lmtool.errors import UsageError
 
@@ -74,33 +74,70 @@ FIXED: Mapping[str, frozenset[str]] = {
     "--tokenizer-mode": frozenset({"auto", "hf"}),
     "--response-role": frozenset({"assistant"}),
     "--chat-template-content-format": frozenset({"auto", "string"}),
-    "--generation-config": frozenset({"vllm"}),
+    "--generation-config": frozenset({"auto", "vllm"}),
+    "--config-format": frozenset({"auto", "hf"}),
+    "--model-impl": frozenset({"auto"}),
+    "--convert": frozenset({"auto", "none"}),
+    "--scheduling-policy": frozenset({"fcfs", "priority"}),
+    "--logprobs-mode": frozenset({"raw_logprobs"}),
+    "--safetensors-load-strategy": frozenset({"lazy", "eager"}),
+    "--hf-overrides": frozenset({"{}"}),
+    "--limit-mm-per-prompt": frozenset({"{}"}),
     "--runner": frozenset({"auto", "generate"}),
     "--task": frozenset({"auto", "generate"}),
     "--guided-decoding-backend": frozenset({"auto", "guidance", "llguidance"}),
     "--structured-outputs-config.backend": frozenset({"auto", "guidance", "llguidance"}),
 }
 """Options that have these values here, and no other."""
+DEFAULTS: Mapping[str, frozenset[str]] = {
+    "--block-size": frozenset({"16"}),
+    "--swap-space": frozenset({"4", "0"}),
+    "--cpu-offload-gb": frozenset({"0"}),
+    "--kv-cache-dtype": frozenset({"auto"}),
+    "--load-format": frozenset({"auto", "safetensors"}),
+    "--max-lora-rank": frozenset({"16"}),
+    "--pipeline-parallel-size": frozenset({"1"}),
+    "-pp": frozenset({"1"}),
+    "--seed": frozenset({"0"}),
+}
+"""Values of `ENGINE`'s options that ask for nothing."""
+PASSED_SWITCHES = frozenset(
+    f"--{name}"
+    for name in (
+        "allow-deprecated-quantization", "async-scheduling", "calculate-kv-scales", "disable-cascade-attn",
+        "disable-custom-all-reduce", "disable-hybrid-kv-cache-manager", "disable-sliding-window", "enable-dbo",
+        "enable-eplb", "enable-mm-embeds", "enable-prompt-embeds", "language-model-only", "skip-mm-profiling",
+        "trust-remote-code",
+    )
+)  # fmt: skip
+"""vLLM's options without a value that `--backend vllm` takes; any other one has a value, where a word follows it."""
 VLLM = "vllm"
+_NUMBER = re.compile(r"-\d[\d.eE+-]*")
 _HUMAN = re.compile(r"(\d+(?:\.\d+)?)([kKmMgG])")
 _FACTORS = {"k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20, "g": 10**9, "G": 2**30}
 
 
-def translate(words: Sequence[str]) -> list[str]:
+def translate(words: Sequence[str], own: Collection[str] = ()) -> list[str]:
     """Return the words behind `serve` with vLLM's options in ours; others, and what is behind `--`, stay.
+
+    own: all options of `serve`. With them, and with `--backend vllm`, those that are neither are passed on to vLLM's
+    engine, as options of the backend.
 
     Raises `UsageError` for an option that only looks the same, with what to do instead.
     """
     end = words.index("--") if "--" in words else len(words)
-    given = _Words(words[:end])
+    given = _Words(words[:end], own)
     return [*(word for part in given for word in part), *words[end:]]
 
 
 class _Words:
     """The words of a command line, read from the left."""
 
-    def __init__(self, words: Sequence[str]) -> None:
+    def __init__(self, words: Sequence[str], own: Collection[str]) -> None:
         self._left = list(words)
+        self._own = own
+        self._parts: dict[str, dict[str, object]] = {}
+        """Members of options that are objects, given one by one as `--option.member`."""
         self._vllm = _names_vllm(words)
         self._model = any(word == "--model" or word.startswith("--model=") for word in words)
 
@@ -116,6 +153,8 @@ class _Words:
             if read is None and equals and name.startswith("-"):
                 self._left.pop(0)
             yield [word] if read is None else read(name)
+        for option, members in self._parts.items():
+            yield _backend_option(option, json.dumps(members))
 
     def _reader(self, name: str) -> Callable[[str], list[str]] | None:
         readers: list[tuple[object, Callable[[str], list[str]]]] = [
@@ -129,8 +168,25 @@ class _Words:
             (ENGINE_SWITCHES, self._engine_switch),
             (ELSEWHERE, lambda name: _refuse(name, ELSEWHERE[name])),
             (FIXED, self._fixed),
+            ((name,) if self._is_passed_on(name) else (), self._pass_on),
         ]
         return next((read for names, read in readers if name in names), None)  # type: ignore[operator] # containers all
+
+    def _is_passed_on(self, name: str) -> bool:
+        return self._vllm and bool(self._own) and name.startswith("--") and len(name) > 2 and name not in self._own
+
+    def _pass_on(self, name: str) -> list[str]:
+        """An option that only vLLM knows, with its value, or as a switch."""
+        option, _, member = name.partition(".")
+        value = "true"
+        if name.startswith("--no-"):
+            option, value = f"--{name.removeprefix('--no-')}", "false"
+        elif name not in PASSED_SWITCHES and self._left and _is_value(self._left[0]):
+            value = self._left.pop(0)
+        if not member or value == "false":
+            return _backend_option(option, value)
+        self._parts.setdefault(option, {})[member.replace("-", "_")] = _json(value)
+        return []
 
     def _value(self, name: str) -> str:
         if not self._left:
@@ -167,17 +223,12 @@ class _Words:
     def _engine(self, name: str) -> list[str]:
         value = self._value(name)
         if self._vllm:
-            long = {"-pp": "--pipeline-parallel-size"}.get(name, name)
-            return ["--backend-option", f"{long[2:].replace('-', '_')}={value}"]
-        if (name, value) in {("--load-format", "auto"), ("--load-format", "safetensors"), ("--kv-cache-dtype", "auto")}:
-            return []
-        if name in {"--pipeline-parallel-size", "-pp"} and value == "1":
-            return []
-        return _refuse(name, ENGINE[name])
+            return _backend_option({"-pp": "--pipeline-parallel-size"}.get(name, name), value)
+        return [] if value in DEFAULTS.get(name, ()) else _refuse(name, ENGINE[name])
 
     def _engine_switch(self, name: str) -> list[str]:
         if self._vllm:
-            return ["--backend-option", f"{name[2:].replace('-', '_')}=true"]
+            return _backend_option(name, "true")
         return _refuse(name, ENGINE_SWITCHES[name]) if ENGINE_SWITCHES[name] else []
 
     def _fixed(self, name: str) -> list[str]:
@@ -185,6 +236,22 @@ class _Words:
         if value not in FIXED[name]:
             raise UsageError(f"{name} is {value!r}; here it is {', '.join(sorted(FIXED[name]))}", "leave it out")
         return []
+
+
+def _backend_option(name: str, value: str) -> list[str]:
+    return ["--backend-option", f"{name[2:].replace('-', '_')}={value}"]
+
+
+def _is_value(word: str) -> bool:
+    return not word.startswith("-") or _NUMBER.fullmatch(word) is not None
+
+
+def _json(text: str) -> object:
+    try:
+        value: object = json.loads(text)
+    except ValueError:
+        return text
+    return value
 
 
 def _names_vllm(words: Sequence[str]) -> bool:

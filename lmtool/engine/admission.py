@@ -70,6 +70,7 @@ class StreamFactory:
             stop_ids=eos.union(sampling.stop_token_ids) if eos_ends else frozenset(sampling.stop_token_ids),
             recompute_to=len(prompt) + len(generated) - 1 if generated else 0,
             priority=request.priority,
+            cache_salt=request.cache_salt,
             client=client_of(sink),
             awaiting_constraint=request.constraint is not None,
         )
@@ -86,9 +87,10 @@ class StreamFactory:
             tells_seed=request.resumable and (processors is None or processors.resumable),
             counts=Counter(generated),
             pending_guide=self._compile(request),
+            logprob_ids=request.logprob_token_ids,
             processors=processors,
             eos=eos,
-            jump_forward=self._config.jump_forward,
+            jump_forward=self._config.jump_forward and not (processors is not None and processors.bars_ids),
         )
         stream.drafter = Drafter() if self._config.speculation and stream.draftable else None
         return stream
@@ -110,6 +112,7 @@ class StreamFactory:
             max_length=len(prompt) + 1,
             prefill_only=True,
             priority=request.priority,
+            cache_salt=request.cache_salt,
             client=client_of(sink),
         )
         return Stream(request.stream_id, sink, loop, sequence, SamplingParams(), None, seed=0)
@@ -122,6 +125,7 @@ class StreamFactory:
             prompt_length=len(prompt),
             max_length=len(prompt) + len(scored),
             scoring=True,
+            cache_salt=request.cache_salt,
             client=client_of(sink),
         )
         top = request.top_logprobs
@@ -157,6 +161,7 @@ def validate_generate(request: GenerateRequest, info: ModelInfo) -> list[int]:
         prompt = [info.bos_token_id]
     _validate_sampling(request.sampling, info)
     _validate_generated(request, info)
+    _validate_ids(request.logprob_token_ids, "logprob_token_ids", info)
     return prompt
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    Key: TypeAlias = "tuple[Prefix | None, tuple[int, ...]]"
+    Key: TypeAlias = "tuple[Prefix | str, tuple[int, ...]]"
 
 
 class BlockAllocator:
@@ -51,14 +51,14 @@ class Prefix:
     """A whole chunk of ids behind certain others, and the blocks with its keys and values."""
 
     key: Key
-    """The prefix before it, None at a text's start, and its own ids: whole ids are compared, never only hashes."""
+    """The prefix before it, at a text's start the salt, and its own ids: whole ids are compared, never only hashes."""
     blocks: tuple[int, ...]
     users: int = 0
     """Sequences that use these blocks. While there is one, they stay."""
 
 
 class PrefixCache:
-    """A tree of chunks. Only whole chunks of prompts are cached, cut where every prompt is cut.
+    """A tree of chunks for each salt. Only whole chunks of prompts are cached, cut where every prompt is cut.
 
     So a stream that begins with cached chunks goes on where one that computes everything would begin its next chunk:
     its bits are the same. Unused chunks are evicted least recently used first, a leaf before its parent.
@@ -78,12 +78,15 @@ class PrefixCache:
         """
         return max(prompt_length - 1, 0) // self.chunk_tokens * self.chunk_tokens
 
-    def match(self, tokens: Sequence[int], positions: int) -> list[Prefix]:
-        """The longest cached beginning of `tokens` within its first `positions`, chunk by chunk; none is acquired."""
+    def match(self, tokens: Sequence[int], positions: int, salt: str = "") -> list[Prefix]:
+        """The longest cached beginning of `tokens` within its first `positions`, chunk by chunk; none is acquired.
+
+        salt: of the tree to look in.
+        """
         matches: list[Prefix] = []
         for start in range(0, positions, self.chunk_tokens):
             chunk = tuple(tokens[start : start + self.chunk_tokens])
-            prefix = self._prefixes.get((matches[-1] if matches else None, chunk))
+            prefix = self._prefixes.get((matches[-1] if matches else salt, chunk))
             if prefix is None:
                 break
             matches.append(prefix)
@@ -106,8 +109,8 @@ class PrefixCache:
                 self._idle[prefix] = None
                 self.idle_blocks += len(prefix.blocks)
 
-    def add(self, parent: Prefix | None, chunk: Sequence[int], blocks: Sequence[int]) -> Prefix:
-        """Cache a computed chunk, acquired by the sequence that computed it.
+    def add(self, parent: Prefix | str, chunk: Sequence[int], blocks: Sequence[int]) -> Prefix:
+        """Cache a computed chunk, acquired by the sequence that computed it. parent: at a text's start the salt.
 
         Where another sequence computed the same chunk first, that one is returned, and `blocks` stay the caller's.
         """

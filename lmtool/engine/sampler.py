@@ -88,6 +88,8 @@ class Row:
     """The stream's own, see `lmtool.logits_processors`; what fails is in their `error`."""
     allowed: Tensor | None = None
     """[ceil(V / 32)] int32 on CPU, the constraint's mask, see `masks`."""
+    logprob_ids: Sequence[int] = ()
+    """The alternatives to give, in place of the most likely ids."""
 
 
 def sample(logits: Tensor, rows: Sequence[Row]) -> list[SampledToken | None]:
@@ -147,7 +149,8 @@ def _sample_by_kernel(logits: Tensor, rows: Sequence[Row], simple: list[int]) ->
         _add_bias(logits, rows, biased)
     samples = sample_by_kernel(logits, [_kernel_row(i, rows[i]) for i in simple])
     tops = [rows[i].top_logprobs for i in simple]
-    return samples, row_logprobs(logits, simple, samples.tokens, simple, tops, samples.normaliser)
+    named = [rows[i].logprob_ids for i in simple]
+    return samples, row_logprobs(logits, simple, samples.tokens, simple, tops, samples.normaliser, named)
 
 
 def _kernel_row(index: int, row: Row) -> KernelRow:
@@ -155,7 +158,8 @@ def _kernel_row(index: int, row: Row) -> KernelRow:
         return KernelRow(index, row.target)
     heat = row.params.temperature
     place = uniform(row.seed, row.position) if heat > 0 else 0.0
-    return KernelRow(index, None, heat, place, row.allowed, row.barred, mask_logits=bool(row.top_logprobs))
+    alternatives = bool(row.top_logprobs or row.logprob_ids)
+    return KernelRow(index, None, heat, place, row.allowed, row.barred, mask_logits=alternatives)
 
 
 def _sample_by_stages(logits: Tensor, rows: Sequence[Row], members: list[int], tokens: Tensor) -> list[RowLogprobs]:
@@ -165,7 +169,8 @@ def _sample_by_stages(logits: Tensor, rows: Sequence[Row], members: list[int], t
     results = []
     for mode, own in stages.modes().items():
         tops = [rows[i].top_logprobs for i in own]
-        results.append(row_logprobs(*stages.distribution(mode, own), select_rows(tokens, own), own, tops))
+        named, distribution = [rows[i].logprob_ids for i in own], stages.distribution(mode, own)
+        results.append(row_logprobs(*distribution, select_rows(tokens, own), own, tops, named=named))
     return results
 
 

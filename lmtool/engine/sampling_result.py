@@ -18,7 +18,7 @@ from lmtool.engine.device_transfer import arrival, select_rows, to_device, to_ho
 from lmtool.engine.top_p import logsumexp, most_likely, top_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 _TOP_BUCKETS = (1, 5, 20, 256)
 """Alternatives are taken this many at a time, or all; a row's bucket depends on its own request alone."""
@@ -120,18 +120,24 @@ def row_logprobs(
     rows: list[int],
     top_counts: list[int | None],
     normaliser: Tensor | None = None,
+    named: Sequence[Sequence[int]] = (),
 ) -> RowLogprobs:
     """Log-probabilities under n distributions; nothing is read from the device.
 
     logits: [N, V] float32. places: [n], which of them. tokens: [n] int64, the chosen ids. rows: which of the batch they
     are. top_counts: see `RowLogprobs`. normaliser: [n] float32, log of the sum of exponentials, where it is known.
+    named: [n], the ids that are a row's alternatives, none for the most likely ones; may be empty for none anywhere.
     """
     if normaliser is None:
         normaliser = _normaliser(logits, places)
     at = to_device(places, torch.int64, logits.device)
     values = logits[at, tokens] - normaliser
     logprobs = values.clamp(min=torch.finfo(values.dtype).min, max=0.0)
-    return RowLogprobs(rows, top_counts, logprobs, list(_alternatives(logits, places, normaliser, top_counts)))
+    chosen = {at: ids for at, ids in enumerate(named) if ids and top_counts[at] is not None}
+    likeliest = [None if at in chosen else count for at, count in enumerate(top_counts)]
+    tops = [*_alternatives(logits, places, normaliser, likeliest), *_named(logits, places, normaliser, chosen)]
+    counts = [len(chosen[at]) if at in chosen else count for at, count in enumerate(top_counts)]
+    return RowLogprobs(rows, counts, logprobs, tops)
 
 
 def _normaliser(logits: Tensor, places: list[int]) -> Tensor:
@@ -151,6 +157,16 @@ def _alternatives(
         if members:
             values, ids = _top(select_rows(logits, [places[i] for i in members]), min(high, vocabulary))
             yield TopTokens(members, ids, (values - select_rows(normaliser, members).unsqueeze(-1)).clamp(max=0.0))
+
+
+def _named(
+    logits: Tensor, places: list[int], normaliser: Tensor, chosen: Mapping[int, Sequence[int]]
+) -> Iterator[TopTokens]:
+    """Those ids of each row, best first. chosen: which of the rows, with ids."""
+    for at, ids in chosen.items():
+        columns = to_device(list(ids), torch.int64, logits.device)
+        values, order = (logits[places[at], columns] - normaliser[at]).clamp(max=0.0).sort(descending=True, stable=True)
+        yield TopTokens([at], columns[order].unsqueeze(0), values.unsqueeze(0))
 
 
 def _top(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -247,7 +247,8 @@ class Scheduler:
         """Chunks of the sequence that are in the prefix cache."""
         if self._cache is None:
             return []
-        return self._cache.match(sequence.tokens, self._cache.reusable(sequence.prompt_length))
+        reusable = self._cache.reusable(sequence.prompt_length)
+        return self._cache.match(sequence.tokens, reusable, sequence.cache_salt)
 
     def _computed_now(self, plan: Plan, sequence: Sequence, start: int) -> bool:
         """Whether another sequence of this step computes the chunk from `start` on, so that waiting saves work.
@@ -259,6 +260,7 @@ class Scheduler:
             return False
         return any(
             span.start <= start
+            and span.sequence.cache_salt == sequence.cache_salt
             and end <= min(span.end, self._chunked(span.sequence))
             and span.sequence.tokens[:end] == sequence.tokens[:end]
             for span in plan.spans
@@ -272,7 +274,7 @@ class Scheduler:
         whole = min(sequence.computed, self._chunked(sequence)) // size
         for n in range(len(sequence.prefixes), whole):
             own = sequence.blocks[n * blocks : (n + 1) * blocks]
-            parent = sequence.prefixes[-1] if sequence.prefixes else None
+            parent = sequence.prefixes[-1] if sequence.prefixes else sequence.cache_salt
             prefix = self._cache.add(parent, sequence.tokens[n * size : (n + 1) * size], own)
             if prefix.blocks != tuple(own):  # another sequence computed the same bits first
                 sequence.blocks[n * blocks : (n + 1) * blocks] = prefix.blocks

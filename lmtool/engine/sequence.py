@@ -39,6 +39,8 @@ class Sequence:
     """Ids that end the stream with `stop` once sent: the model's eos ids and the request's own."""
     priority: int = 0
     """Lower ones are admitted first."""
+    cache_salt: str = ""
+    """Compartment of the prefix cache that its chunks are in."""
     client: Hashable = None
     """Whose it is: sequences of different clients take turns in being admitted."""
     round: int = 0

@@ -65,6 +65,8 @@ class Stream:
     """Such ids, not yet part of the sequence."""
     drafter: Drafter | None = None
     """Guesses what follows; None without speculation."""
+    logprob_ids: tuple[int, ...] = ()
+    """Ids whose log-probabilities each token has, in place of the most likely ones."""
 
     def rows(self, positions: range, allowed: Tensor | None = None) -> list[Row]:
         """The sampler's rows for the logits at these positions of the stream.
@@ -74,7 +76,7 @@ class Stream:
         tokens, top = self.sequence.tokens, self.top_logprobs
         known = len(tokens)
         return [
-            Row(target=tokens[position + 1], top_logprobs=top)
+            Row(target=tokens[position + 1], top_logprobs=top, logprob_ids=self.logprob_ids)
             if position + 1 < known
             else self._sampling_row(position + 1, None if allowed is None else allowed[position + 1 - known])
             for position in positions
@@ -88,6 +90,7 @@ class Stream:
             params=params,
             bias=self.bias,
             top_logprobs=self.top_logprobs,
+            logprob_ids=self.logprob_ids,
             seed=self.seed,
             position=index,
             barred=self._barred(index - sequence.prompt_length, allowed),

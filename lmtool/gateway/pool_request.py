@@ -42,6 +42,8 @@ class PoolRequest:
     """Messages in place of the conversation's, by the id or the model of a member."""
     prefill: Prefill | None = None
     """The beginning of the answer, where a member is to go on with it."""
+    cache_salt: str = ""
+    """Answers are kept for requests of the same one only."""
 
     def of(self, member: MemberConfig) -> ChatRequest:
         """The chat as this member gets it: its own messages, and its own values of parameters that are not set."""
@@ -66,6 +68,8 @@ def from_stream(request: GenerateRequest | ScoreRequest) -> PoolRequest:
     for name, given in (("logits_processors", request.logits_processors), ("prefill_only", request.prefill_only)):
         if given:
             raise RequestError(f"a pool has no logits, so it cannot have {name}", f"leave {name} out")
+    if request.logprob_token_ids:
+        raise RequestError("a pool has no token ids, so it cannot have logprob_token_ids", "ask for top_logprobs")
     if request.generated:
         raise RequestError("a pool has no token ids, so it cannot have generated", "begin the stream again")
     if any(message.tokens is not None for message in prompt.messages):
@@ -86,7 +90,7 @@ def from_stream(request: GenerateRequest | ScoreRequest) -> PoolRequest:
         top_logprobs=options.logprobs or None,
         stream=options.stream,
     )
-    return PoolRequest(chat, request.constraint)
+    return PoolRequest(chat, request.constraint, cache_salt=request.cache_salt)
 
 
 def _options(request: GenerateRequest) -> ChatOptions:

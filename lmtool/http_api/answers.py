@@ -45,11 +45,15 @@ class Answer:
     """Of the ids of calls, where the model's templates want one."""
     max_calls: int | None = None
     """Further ones are left out; None: all are kept."""
+    include_stop: bool = False
+    """Whether the stop string that ends it is part of its text."""
     text: str = ""
     """Without calls."""
     calls: list[Call] = field(default_factory=list)
     outputs: list[TokenOutput] = field(default_factory=list)
     """Those with a token."""
+    token_ids: list[int] = field(default_factory=list)
+    """What was generated."""
     ended: str | None = None
     """`stop`, `length`, `content_filter` or `cancelled`."""
     usage: Usage | None = None
@@ -73,10 +77,14 @@ class Answer:
         self.new_seam = output.seam
         mark = "" if output.token is None else self.marks.get(output.token, "")
         text = mark + (output.text or "")
+        if self.include_stop and isinstance(output.stopped_by, str):
+            text += output.stopped_by
         deltas = [*self.reader.push(text)]
         deltas += [Delta("", part.index, part.name, part.arguments, part.id) for part in output.tool_calls]
         if output.token is not None or output.named_tokens:
             self.outputs.append(output)
+        if output.token is not None:
+            self.token_ids.append(output.token)
         if output.finish_reason is not None:
             deltas += self.reader.finish()
             self.ended, self.usage, self.warnings = output.finish_reason, output.usage, output.warnings

@@ -6,12 +6,14 @@ import difflib
 import json
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn, TypeVar
 
 import msgspec
 from msgspec import Meta, inspect
 
 from lmtool.http_api.errors import ApiError
+from lmtool.http_api.unsupported import Table, supported
 from lmtool.sampling_parameters import Range
 
 if TYPE_CHECKING:
@@ -33,8 +35,18 @@ class Fields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """An object of a request. `null` counts as absent; a name that is not known is refused, for it may be misspelt."""
 
 
+class Part(msgspec.Struct, kw_only=True):
+    """A part of a conversation, or a tool. Names that are not known are ignored.
+
+    Clients send back what another server has put there, and keep notes of their own in it.
+    """
+
+
 class Body(Fields):
     """A whole request. All but `model` here says something about the request and changes nothing about its answer."""
+
+    unsupported: ClassVar[Table] = MappingProxyType({})
+    """Parameters that its route does not read."""
 
     model: str | None = None
     user: str | None = None
@@ -67,6 +79,8 @@ def _json(data: bytes) -> object:
 
 def decode(kind: type[T], body: Mapping[str, Any], inside: str = "") -> T:
     """The struct of a JSON object. inside: path of the object within the request. Raises `ApiError` 400."""
+    if issubclass(kind, Body):
+        body = supported(kind.unsupported, body)
     try:
         return msgspec.convert(body, kind)
     except msgspec.ValidationError as error:
@@ -119,13 +133,32 @@ def _refusal(kind: type, body: Any, problem: str, inside: str) -> ApiError:  # n
     name = (re.search("field `(.*)`", problem) or ["", ""])[1]
     param = ".".join(filter(None, (place, name)))
     if problem.startswith("Object contains unknown"):
-        near = difflib.get_close_matches(name, [field.encode_name for field in _fields(expected, value)], n=1)
+        known = [field.encode_name for field in _fields(expected, value)]
+        if issubclass(kind, Body) and not place:
+            known += kind.unsupported
+        near = [word for word in _OTHER_NAMES.get(name, ()) if word in known][:1]
+        near = near or difflib.get_close_matches(name, known, n=1)
         advice = f"; did you mean {near[0]}?" if near else ""
         return ApiError(400, f"{param} is not known here{advice}", param=param, code="unknown_parameter")
     if problem.startswith("Object missing"):
         described = _described(_part(expected, value, name))
         return ApiError(400, f"{param} is missing; expected {described}", param=param, code="invalid_value")
     return wrong(param, value, _described(expected))
+
+
+_OTHER_NAMES: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(
+        ("max_tokens", "max_new_tokens", "max_completion_tokens", "max_output_tokens", "n_predict", "num_predict"),
+        ("max_tokens", "max_output_tokens"),
+    ),
+    **dict.fromkeys(("stop", "stops", "stop_sequences", "stop_strings"), ("stop", "stop_sequences")),
+    "repeat_penalty": ("repetition_penalty",),
+    "system": ("instructions", "messages"),
+    "messages": ("input", "prompt"),
+    "input": ("messages", "prompt"),
+    "response_format": ("output_config", "text"),
+}
+"""What a field of one API, or of one server, is called in others."""
 
 
 def _part(info: inspect.Type, value: object, name: str) -> inspect.Type:

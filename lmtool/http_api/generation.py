@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, cast
 
 from lmtool.http_api import errors
 from lmtool.http_api.answers import Answer
+from lmtool.http_api.errors import ApiError
+from lmtool.http_api.prompt_tokens import prompt_tokens, token_filters
 from lmtool.http_api.tools.deltas import Plain, Reader
 from lmtool.http_api.tools.parsers import CallListReader, NamedToolReader
 from lmtool.http_api.tools.tools_or_schema import tools_or_schema
@@ -39,6 +41,7 @@ class Generation:
         self.answers = [self._answer(index) for index in range(len(call.prompts) * call.width)]
         self.constraint = self._answer_constraint()
         self._running: set[int] = set()
+        self._processors = call.logits_processors
         self.prompts: tuple[Prompt, ...] = call.prompts
         """What is sent to the model: ids where their number must be known beforehand."""
 
@@ -47,18 +50,35 @@ class Generation:
 
         Raises `ApiError`, or `RequestError` where the chat template refuses the messages.
         """
-        needs_ids = self.call.logprobs is not None and not self.served.info.text_only
-        if needs_ids or self.call.echo or self.call.prompt_logprobs is not None:
-            self.served.need_tokenizer()
-        tokenizer = self.served.tokenizer
-        if tokenizer is None or not (count or len(self.call.prompts) > 1):
+        call, served = self.call, self.served
+        if served.info.text_only and (name := call.without_ids()) is not None:
+            raise ApiError(400, f"this model gives text and no token ids, so it cannot have {name}", param=name)
+        needs_ids = call.logprobs is not None and not served.info.text_only
+        if needs_ids or call.echo or call.prompt_logprobs is not None:
+            served.need_tokenizer()
+        self._processors = (*call.logits_processors, *token_filters(call, served))
+        if not (call.needs_prompt_ids or (served.tokenizer is not None and (count or len(call.prompts) > 1))):
             return
         prompts: list[Prompt] = []
-        for prompt in self.call.prompts:
+        for prompt in call.prompts:
             if prompts:
                 await asyncio.sleep(0)  # 128 prompts that are tokenized one after the other would keep all waiting
-            prompts.append(tuple(await tokenizer.tokenize(prompt)))
+            prompts.append(await prompt_tokens(prompt, call, served))
         self.prompts = tuple(prompts)
+
+    @property
+    def echoed(self) -> tuple[Prompt, ...]:
+        """The prompts as an answer repeats them."""
+        return self.call.prompts if self.call.truncate is None else self.prompts
+
+    @property
+    def prompt_ids(self) -> list[list[int]] | None:
+        """The ids of each prompt, where the request asks for them."""
+        return (
+            [list(prompt) for prompt in self.prompts if isinstance(prompt, tuple)]
+            if self.call.return_token_ids
+            else None
+        )
 
     def _answer_constraint(self) -> Constraint | None:
         """What the answers must match: the request's own form, or calls where it allows them. Raises `ApiError`."""
@@ -97,6 +117,7 @@ class Generation:
     def _answer(self, index: int) -> Answer:
         form = self.served.tool_call_parser
         answer = Answer(index, self.call.logprobs, self._reader(form), id_length=form.id_length)
+        answer.include_stop = self.call.include_stop
         if self.call.tools is not None and not self.call.tools.parallel:
             answer.max_calls = 1
         if self.call.tools is not None and not self.call.tools.forced and not self.served.info.text_only:
@@ -162,9 +183,11 @@ class Generation:
             text=True,
             constraint=self.constraint,
             priority=call.priority,
-            logits_processors=call.logits_processors,
+            logits_processors=self._processors,
             chat=call.chat_options() if self.served.info.text_only else None,
             deadline=call.deadline,
+            cache_salt=call.cache_salt,
+            logprob_token_ids=call.logprob_token_ids,
         )
 
     @property
@@ -209,20 +232,28 @@ class Generation:
         top_logprobs: alternatives per token. The first token follows nothing: it has no logprob.
         """
         tokenizer = self.served.need_tokenizer()
-        ids = tuple(await tokenizer.tokenize(prompt))
+        ids = tuple(await tokenizer.tokenize(prompt, special=self.call.add_special_tokens))
         text = prompt if isinstance(prompt, str) else await tokenizer.detokenize(ids)
         if top_logprobs is None or not ids:
             return text, []
-        known = self.served.scored.beginning(self.served.info.model, top_logprobs, ids) or [TokenOutput(0, ids[0])]
+        call, kept = self.call, self.served.scored
+        key = (self.served.info.model, call.cache_salt, top_logprobs)
+        known = kept.beginning(key, ids) or [TokenOutput(0, ids[0])]
         if len(known) < len(ids):
             request = ScoreRequest(
-                0, ids[: len(known)], ids[len(known) :], self.call.model, top_logprobs, deadline=self.call.deadline
+                0,
+                ids[: len(known)],
+                ids[len(known) :],
+                call.model,
+                top_logprobs,
+                deadline=call.deadline,
+                cache_salt=call.cache_salt,
             )
             outputs = [output async for output in stream(self.served.model, request, elapsed=self._elapsed)]
             if (problem := outputs[-1]).error is not None:
                 raise errors.api_error(problem.error, problem.error_code, problem.retry_after)
             known += [output for output in outputs if output.token is not None]
-            self.served.scored.put(self.served.info.model, top_logprobs, ids, known)
+            kept.put(key, ids, known)
         return text, known
 
 

@@ -11,13 +11,13 @@ from msgspec import Meta
 from lmtool import constraint as constraints
 from lmtool.errors import ConstraintError
 from lmtool.http_api import errors
-from lmtool.http_api.decoding import Body, Fields, refuse, wrong
+from lmtool.http_api.decoding import MAX_TOKENS, Body, Count, Fields, refuse, wrong
 from lmtool.logit_bias import pack_bias
 from lmtool.sampling_parameters import DEADLINE, DEFAULTS, NUMERIC_PARAMETERS
 from lmtool.types import ChatOptions, ChatPrompt, SamplingParams
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from lmtool.http_api.tools.definitions import ToolUse
     from lmtool.prompt_limits import PromptLimits
@@ -25,7 +25,13 @@ if TYPE_CHECKING:
 
 Deadline = Annotated[float, DEADLINE.meta]
 """Seconds, a field beside those that other servers know."""
+CacheSalt = Annotated[str, Meta(min_length=1, max_length=256, description="a text of 1 to 256 characters")]
+"""Compartment of the prefix cache, a field of every route that generates."""
 MAX_MESSAGES = 10_000
+MAX_BAD_WORDS = 128
+MAX_LOGPROB_IDS = 128
+MAX_ALLOWED = 8192
+"""Entries of `allowed_token_ids`."""
 MAX_LOGPROBS = 20
 """Alternatives beside a token where the server says nothing else."""
 
@@ -68,6 +74,26 @@ class Call:
     """Fields of `sampling` that the client has set."""
     deadline: float | None = None
     """Seconds from the request's arrival to its end; None: any number."""
+    cache_salt: str = ""
+    """Compartment of the prefix cache; empty: the one that all others share."""
+    request_id: str = ""
+    """Its answer's id, without what stands before it; empty: a new one."""
+    truncate: int | None = None
+    """Most tokens of a prompt, whose last ones are kept; -1: as many as leave room; None: all."""
+    add_special_tokens: bool = True
+    """Whether a text gets what the model expects at its start."""
+    return_token_ids: bool = False
+    """Whether the answer has the ids of the prompt and of what was generated."""
+    tokens_as_ids: bool = False
+    """Whether logprobs name a token by its id."""
+    include_stop: bool = False
+    """Whether the stop string that ends an answer is part of it."""
+    bad_words: tuple[str, ...] = ()
+    """Texts whose tokens are not generated in a row."""
+    allowed_token_ids: tuple[int, ...] = ()
+    """No other ids are generated; empty: all may be."""
+    logprob_token_ids: tuple[int, ...] = ()
+    """The alternatives beside each token, in place of the most likely ones."""
 
     @property
     def width(self) -> int:
@@ -77,7 +103,27 @@ class Call:
     def check(self, limits: PromptLimits) -> None:
         """Raise `ContextOverflowError` for a prompt that cannot fit."""
         for prompt in self.prompts:
-            limits.check_prompt(prompt)
+            if self.truncate is None or isinstance(prompt, ChatPrompt):
+                limits.check_prompt(prompt)
+
+    @property
+    def needs_prompt_ids(self) -> bool:
+        """Whether its prompts must be token ids before they are sent to the model."""
+        return self.truncate is not None or self.return_token_ids or not self.add_special_tokens
+
+    def without_ids(self) -> str | None:
+        """The first field of the request that a model without token ids cannot serve, if any."""
+        asked = {
+            "truncate_prompt_tokens": self.truncate is not None,
+            "add_special_tokens": not self.add_special_tokens,
+            "return_token_ids": self.return_token_ids,
+            "return_tokens_as_token_ids": self.tokens_as_ids,
+            "include_stop_str_in_output": self.include_stop,
+            "bad_words": bool(self.bad_words),
+            "allowed_token_ids": bool(self.allowed_token_ids),
+            "logprob_token_ids": bool(self.logprob_token_ids),
+        }
+        return next((name for name, value in asked.items() if value), None)
 
     def chat_options(self) -> ChatOptions:
         """What a model without ids needs to know beside prompt and parameters."""
@@ -98,13 +144,19 @@ def with_tools(call: Call, tools: ToolUse | None) -> Call:
     if tools is None:
         return call
     [prompt] = call.prompts
-    assert isinstance(prompt, ChatPrompt)
-    prompt = replace(prompt, tools=tuple(tool.template_entry for tool in tools.tools))
+    if isinstance(prompt, ChatPrompt):
+        prompt = replace(prompt, tools=tuple(tool.template_entry for tool in tools.tools))
     return replace(call, prompts=(prompt,), tools=tools, constraint=tools.constraint() or call.constraint)
 
 
+TokenIds = Annotated[list[Count], Meta(description="a list of token ids")]
+_Truncation = Annotated[
+    int, Meta(ge=-1, le=MAX_TOKENS, description="a whole number from 1, or -1 for as many tokens as leave room")
+]
+
+
 class SamplingFields(Body):
-    """How tokens are picked: OpenAI's parameters, and those that vLLM has beside them."""
+    """How tokens are picked and reported: OpenAI's parameters, and those that vLLM has beside them."""
 
     temperature: Annotated[float, _RANGES["temperature"]] | None = None
     top_k: Annotated[int, _RANGES["top_k"]] | None = None
@@ -119,6 +171,48 @@ class SamplingFields(Body):
     stop_token_ids: Annotated[list[int], Meta(description="a list of token ids")] | None = None
     min_tokens: Annotated[int, _RANGES["min_tokens"]] | None = None
     ignore_eos: bool | None = None
+    bad_words: Annotated[list[_StopText], Meta(max_length=MAX_BAD_WORDS)] | None = None
+    allowed_token_ids: Annotated[list[Count], Meta(min_length=1, max_length=MAX_ALLOWED)] | None = None
+    logprob_token_ids: Annotated[list[Count], Meta(min_length=1, max_length=MAX_LOGPROB_IDS)] | None = None
+    include_stop_str_in_output: bool | None = None
+    truncate_prompt_tokens: _Truncation | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    request_id: (
+        Annotated[str, Meta(min_length=1, max_length=128, description="a text of 1 to 128 characters")] | None
+    ) = None
+    priority: Annotated[int, Meta(ge=-(2**31), le=2**31)] | None = None
+    deadline: Deadline | None = None
+    cache_salt: CacheSalt | None = None
+
+    def alternatives(self, most_likely: int | None) -> int | None:
+        """How many alternatives each token has where the most likely ones would be that many; None: no logprobs.
+
+        Raises `ApiError` for ids whose logprobs nothing asks for.
+        """
+        if self.logprob_token_ids is None:
+            return most_likely
+        if most_likely is None:
+            refuse("logprob_token_ids", "logprob_token_ids needs logprobs")
+        return len(self.logprob_token_ids) + 1  # the chosen one stands behind them where it is none of them
+
+    def options(self) -> dict[str, Any]:
+        """The fields of `Call` that are these, by name. Raises `ApiError`."""
+        if self.truncate_prompt_tokens == 0:
+            raise wrong("truncate_prompt_tokens", 0, "a whole number from 1, or -1 for as many tokens as leave room")
+        return {
+            "priority": self.priority or 0,
+            "deadline": self.deadline,
+            "cache_salt": self.cache_salt or "",
+            "request_id": self.request_id or "",
+            "truncate": self.truncate_prompt_tokens,
+            "return_token_ids": self.return_token_ids or False,
+            "tokens_as_ids": self.return_tokens_as_token_ids or False,
+            "include_stop": self.include_stop_str_in_output or False,
+            "bad_words": tuple(self.bad_words or ()),
+            "allowed_token_ids": tuple(self.allowed_token_ids or ()),
+            "logprob_token_ids": tuple(self.logprob_token_ids or ()),
+        }
 
     def sampling(self, max_tokens: int, logprobs: int | None) -> SamplingParams:
         """The parameters. Raises `ApiError`.
@@ -182,6 +276,20 @@ def are_ids(value: object) -> TypeGuard[list[int]]:
     return isinstance(value, list) and set(map(type, value)) <= {int}
 
 
+def prompt_ids(request: Body, instead_of: Sequence[str]) -> tuple[int, ...]:
+    """The ids of a request's `prompt_token_ids`. Raises `ApiError`.
+
+    instead_of: fields that have no meaning beside it.
+    """
+    ids: list[int] = getattr(request, "prompt_token_ids") or []  # noqa: B009  # a field of several routes
+    for name in instead_of:
+        if getattr(request, name) is not None:
+            refuse(name, f"{name} has no meaning beside prompt_token_ids, which are the whole prompt; send one of them")
+    if not ids:
+        raise wrong("prompt_token_ids", [], "a list of at least one token id")
+    return tuple(ids)
+
+
 class JsonSchemaFormat(Fields):
     """A schema with its name, as OpenAI has it."""
 
@@ -196,15 +304,26 @@ class ResponseFormat(Fields):
 
     type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: JsonSchemaFormat | None = None
+    schema: Any = None
+    """Beside `json_object`, as llama.cpp's server has it."""
     format: Any = None
     structures: Any = None
     triggers: Any = None
 
     def constraint(self) -> dict[str, object] | None:
-        """The form as `constraint.constraint_from` reads it; None for any text."""
-        if self.type == "json_schema" and self.json_schema is None:
-            raise wrong("response_format.json_schema", None, "an object with name and schema")
+        """The form as `constraint.constraint_from` reads it; None for any text. Raises `ApiError`."""
+        if self.type == "json_schema":
+            needed = "response_format.json_schema"
+            if self.json_schema is None:
+                raise wrong(needed, None, "an object with name and schema")
+            check_schema(self.json_schema.schema, f"{needed}.schema")
         return constraints.of_response_format(msgspec.to_builtins(self))
+
+
+def check_schema(schema: object, param: str) -> None:
+    """Raise `ApiError` for a form by schema that has none: any JSON would match it."""
+    if schema is None:
+        refuse(param, f'{param} is missing; expected a JSON Schema (for any JSON object send the type "json_object")')
 
 
 def one_constraint(spellings: Mapping[str, object]) -> Constraint | None:

@@ -94,6 +94,8 @@ class OpenAIServer:
             Endpoint("POST", "/chat/completions", self._chat, requests.ChatCompletionRequest),
             Endpoint("POST", "/completions", self._completions, requests.CompletionRequest),
             Endpoint("POST", "/embeddings", self._embeddings, requests.EmbeddingRequest),
+            Endpoint("POST", "/rerank", self._rerank, requests.EmbeddingRequest),
+            Endpoint("POST", "/score", self._rerank, requests.EmbeddingRequest),
             *TokenizingRoutes(self._models).endpoints(),
             *self._responses.endpoints(),
         ]
@@ -158,6 +160,17 @@ class OpenAIServer:
             code="unsupported_model",
         )
 
+    async def _rerank(self, request: Request) -> Response:
+        """Refused: the models here do not compare texts."""
+        entry = self._catalogue.entry(await self._models.read(request, _model_name))
+        raise ApiError(
+            400,
+            f"{entry.name} was trained to continue texts, not to compare or to rank them; ask a server of a model that "
+            "was, or take the likelihood of one text behind another: /v1/completions with echo and logprobs",
+            param="model",
+            code="unsupported_model",
+        )
+
     async def _chat(self, request: Request) -> Response:
         """Continue a conversation (OpenAI's chat completions)."""
         call = await self._models.read(request, requests.chat, max_logprobs=self._max_logprobs)
@@ -171,7 +184,16 @@ class OpenAIServer:
     async def _run(self, request: Request, kind: Kind, call: Call) -> Response:
         generation = await prepare(self._models, call, count=call.continuous_usage)
         prefix = "chatcmpl" if kind == "chat" else "cmpl"
-        reply = Reply(kind, f"{prefix}-{uuid.uuid4().hex}", int(time.time()), generation.served.info.model)
+        number = call.request_id or uuid.uuid4().hex
+        reply = Reply(
+            kind,
+            f"{prefix}-{number}",
+            int(time.time()),
+            generation.served.info.model,
+            generation.prompt_ids,
+            call.n,
+            call.tokens_as_ids,
+        )
         if call.stream:
             return await EventStream(completions.events(generation, reply)).start(request.receive)
         return json_response(await unless_gone(request.receive, completions.whole(generation, reply)))

@@ -33,6 +33,8 @@ EXTENSIONS = (
     "prefill_only",
     "generated",
     "deadline",
+    "cache_salt",
+    "logprob_token_ids",
     "score_alternatives",
     "constraint",
     "priority",

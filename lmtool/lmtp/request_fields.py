@@ -21,6 +21,8 @@ MAX_STREAM_ID_BYTES = 1024
 """A stream_id is echoed with every token, so a long one would multiply."""
 MAX_STOP_ENTRIES = 64
 MAX_NAME_CHARACTERS = 4096
+MAX_SALT_CHARACTERS = 256
+MAX_LOGPROB_IDS = 128
 MAX_BUFFER_NAME = 256
 """Characters of a buffer's name."""
 MAX_TTL = 7 * 24 * 3600.0
@@ -98,6 +100,7 @@ class BufferEntry(msgspec.Struct, forbid_unknown_fields=True):
 _TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]
 _StopText = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
 _FewTokenIds = Annotated[tuple[_TokenId, ...], msgspec.Meta(max_length=MAX_STOP_ENTRIES)]
+_LogprobIds = Annotated[tuple[_TokenId, ...], msgspec.Meta(max_length=MAX_LOGPROB_IDS)]
 _FewStops = Annotated[tuple[_StopText | _TokenId, ...], msgspec.Meta(max_length=MAX_STOP_ENTRIES)]
 
 
@@ -145,6 +148,11 @@ GENERATED: Field[tuple[int, ...]] = Field(tuple[_TokenId, ...], "an array of tok
 CONSTRAINT: Field[dict[str, object]] = Field(dict[str, object], "an object with one constraint")
 PRIORITY: Field[int] = Field(Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)], "an integer of at most 32 bits")
 DEADLINE_SECONDS: Field[float] = _number(DEADLINE)
+CACHE_SALT: Field[str] = Field(
+    Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_SALT_CHARACTERS)],
+    f"a text of 1 to {MAX_SALT_CHARACTERS} characters",
+)
+LOGPROB_TOKEN_IDS: Field[tuple[int, ...]] = Field(_LogprobIds, f"an array of at most {MAX_LOGPROB_IDS} token ids")
 LMTP: Field[int] = Field(Annotated[int, msgspec.Meta(ge=1)], "an integer, 1 or more")
 
 SAMPLING: Mapping[str, Field[Any]] = {
@@ -157,9 +165,22 @@ SAMPLING: Mapping[str, Field[Any]] = {
 """Fields of GENERATE that bear the names of `SamplingParams`, but for `stop`."""
 
 _REQUEST = frozenset({"stream_id", "model", "lmtp"})
-_PROMPT = frozenset({"prompt", "messages", "tools", "chat_template_kwargs", "prefill", "text", "progress", "deadline"})
+_PROMPT = frozenset({"prompt", "messages", "tools", "chat_template_kwargs", "prefill", "text", "progress"}) | {
+    "deadline",
+    "cache_salt",
+}
 _GENERATE = frozenset(
-    {"stop", "constraint", "priority", "logits_processors", "prefill_only", "generated", "resumable", "into"}
+    {
+        "stop",
+        "constraint",
+        "priority",
+        "logits_processors",
+        "prefill_only",
+        "generated",
+        "resumable",
+        "into",
+        "logprob_token_ids",
+    }
 )
 KNOWN: Mapping[str, frozenset[str]] = {
     "GENERATE": _REQUEST | _PROMPT | _GENERATE | SAMPLING.keys(),

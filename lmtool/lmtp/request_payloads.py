@@ -87,7 +87,9 @@ def _read_generate(stream: str, members: Mapping[str, bytes]) -> Generate:
         generated=request_fields.GENERATED.read_optional("generated", members) or (),
         resumable=_switch(members, "resumable"),
         into=request_fields.BUFFER_NAME.read_optional("into", members),
+        logprob_token_ids=request_fields.LOGPROB_TOKEN_IDS.read_optional("logprob_token_ids", members) or (),
         deadline=request_fields.DEADLINE_SECONDS.read_optional("deadline", members),
+        cache_salt=request_fields.CACHE_SALT.read_optional("cache_salt", members) or "",
     )
     if request.prefill_only and request.into is not None:
         raise RequestError("the request has both into and prefill_only, which brings no ids; expected one of them")
@@ -107,6 +109,7 @@ def _read_score(stream: str, members: Mapping[str, bytes]) -> Score:
         top_logprobs=request_fields.TOP_LOGPROBS.read_optional("top_logprobs", members),
         text=_switch(members, "text", default=is_text(prompt) or isinstance(scored, str)),
         deadline=request_fields.DEADLINE_SECONDS.read_optional("deadline", members),
+        cache_salt=request_fields.CACHE_SALT.read_optional("cache_salt", members) or "",
     )
     return Score(request, **_extras("SCORE", members))
 
@@ -257,7 +260,7 @@ def _generate_payload(request: GenerateRequest) -> dict[str, object]:
         payload["priority"] = request.priority
     if request.into is not None:
         payload["into"] = request.into
-    return payload | _deadline_payload(request)
+    return payload | _deadline_and_salt(request)
 
 
 _PREFILL: Mapping[str, object] = {"prefill_only": True, "max_tokens": 0}
@@ -278,6 +281,8 @@ def _sampling_payload(request: GenerateRequest) -> dict[str, object]:
         payload["generated"] = request.generated
     if request.resumable:
         payload["resumable"] = True
+    if request.logprob_token_ids:
+        payload["logprob_token_ids"] = request.logprob_token_ids
     return payload
 
 
@@ -289,11 +294,12 @@ def _score_payload(request: ScoreRequest) -> dict[str, object]:
         payload["top_logprobs"] = request.top_logprobs
     if request.text != (is_text(request.prompt) or isinstance(request.scored, str)):
         payload["text"] = request.text
-    return payload | _deadline_payload(request)
+    return payload | _deadline_and_salt(request)
 
 
-def _deadline_payload(request: GenerateRequest | ScoreRequest) -> dict[str, object]:
-    return {} if request.deadline is None else {"deadline": _json_value("deadline", request.deadline)}
+def _deadline_and_salt(request: GenerateRequest | ScoreRequest) -> dict[str, object]:
+    payload = {} if request.deadline is None else {"deadline": _json_value("deadline", request.deadline)}
+    return payload | ({"cache_salt": request.cache_salt} if request.cache_salt else {})
 
 
 def _models_payload(message: ModelsRequest) -> dict[str, object]:

@@ -51,6 +51,8 @@ class ChatTemplate:
     def render(self, chat: ChatPrompt) -> str:
         """Return the conversation as text, up to where the assistant's answer begins; `prefill` is not part of it.
 
+        `add_generation_prompt` (true) and `documents` (none) are variables of `chat_template_kwargs`.
+
         Raises `RequestError` for a role that neither `ROLES` nor the template has (many templates would render any
         word), and when the template refuses the messages (with its own words), fails, or cannot be read.
         """
@@ -62,6 +64,11 @@ class ChatTemplate:
                     f"messages[{index}].role is {message.role!r:.60}; expected one of {', '.join(ROLES)}",
                     "or one that the model's chat template names",
                 )
+        if chat.chat_template_kwargs.get("documents") and "documents" not in self._source:
+            raise RequestError(
+                "the model's chat template shows no documents, so it would answer without them",
+                "put their text into a message",
+            )
         try:
             return self._text(chat)
         except TemplateSyntaxError as error:
@@ -107,11 +114,11 @@ class ChatTemplate:
         length = 0
         variables: dict[str, object] = {
             **self._tokens,
+            "documents": None,
+            "add_generation_prompt": True,
             **chat.chat_template_kwargs,
             "messages": [_turn(message) for message in chat.messages],
             "tools": list(chat.tools) or None,
-            "documents": None,
-            "add_generation_prompt": True,
         }
         for text in self._compiled.generate(variables):
             found.append(text)

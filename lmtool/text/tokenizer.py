@@ -207,7 +207,7 @@ class TextTokenizer:
         if isinstance(prompt, ChatPrompt):
             if self.limits is not None:
                 self.limits.check_messages(prompt)
-            ids = self._encode_parts(self._chat_template().render_parts(prompt), special=False)
+            ids = self._encode_turns(self._chat_template().render_parts(prompt))
             return ids + self.encode_continuation(prompt.prefill) if prompt.prefill else ids
         if isinstance(prompt, MixedPrompt):
             return self._encode_parts(prompt.parts, special=special)
@@ -222,6 +222,18 @@ class TextTokenizer:
                 ids += self.encode_continuation(part) if at else self.encode(part, special=special)
             else:
                 ids += part
+        return ids
+
+    def _encode_turns(self, parts: Sequence[str | tuple[int, ...]]) -> list[int]:
+        """The ids of a rendered conversation; the mark at a turn's end, such as eos, that its ids have stands once."""
+        ids: list[int] = []
+        for at, part in enumerate(parts):
+            if not isinstance(part, str):
+                ids += part
+                continue
+            encoded = self.encode_continuation(part) if at else self.encode(part, special=False)
+            ends_alike = at and parts[at - 1] and encoded[:1] == ids[-1:]
+            ids += encoded[1:] if ends_alike and ids[-1] in self.special_ids else encoded
         return ids
 
     def render_chat(self, chat: ChatPrompt) -> str:

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
             "X --backend vllm --gpu-memory-utilization 0.8 --enforce-eager",
             "X --backend vllm --backend-option gpu_memory_utilization=0.8 --backend-option enforce_eager=true",
         ),
+        ("X --generation-config auto --config-format auto --logprobs-mode raw_logprobs --scheduling-policy fcfs", "X"),
+        ("X --seed 0 --swap-space 4 --block-size 16 --cpu-offload-gb 0 --max-lora-rank 16 --hf-overrides {}", "X"),
         ("X -- --model Y", "X -- --model Y"),
         ("X --prefix-cache --record=a=b", "X --prefix-cache --record=a=b"),
     ],
@@ -44,6 +46,35 @@ if TYPE_CHECKING:
 def test_what_means_the_same(given: str, ours: str) -> None:
     """It is taken under vLLM's name; what is none of vLLM's stays as it is."""
     assert translate(given.split()) == ours.split()
+
+
+@pytest.mark.parametrize(
+    ("given", "passed"),
+    [
+        ("--attention-backend FLASH_ATTN", ["attention_backend=FLASH_ATTN"]),
+        ("--trust-remote-code X", ["trust_remote_code=true"]),
+        ("--max_num_partial_prefills=2", ["max_num_partial_prefills=2"]),
+        ("--long-prefill-token-threshold -1", ["long_prefill_token_threshold=-1"]),
+        ("--no-async-scheduling", ["async_scheduling=false"]),
+        ("--enable-something", ["enable_something=true"]),
+        (
+            "--speculative-config.method ngram --port 0 --speculative-config.num_speculative_tokens 3",
+            ['speculative_config={"method": "ngram", "num_speculative_tokens": 3}'],
+        ),
+        ("--gpu-memory-utilization 0.8 --kv-cache-dtype fp8", ["gpu_memory_utilization=0.8", "kv_cache_dtype=fp8"]),
+        ("--backend-option a=1 --port 0 --quiet", ["a=1"]),
+    ],
+)
+def test_the_rest_is_passed_on_to_vllm(given: str, passed: list[str]) -> None:
+    """With `--backend vllm` an option that is neither ours nor has a meaning here is its engine's own."""
+    own = {"--backend", "--backend-option", "--port", "--quiet"}
+    words = translate(["--backend", "vllm", *given.split()], own)
+    assert [words[at + 1] for at, word in enumerate(words) if word == "--backend-option"] == passed
+    others = [word for word in words if word.startswith("--") and word not in own]
+    assert others == []
+    assert ("X" in words) == ("X" in given.split())
+    if "--port" in given:
+        assert words[words.index("--port") + 1] == "0"
 
 
 @pytest.mark.parametrize(
@@ -64,6 +95,23 @@ def test_a_near_miss_says_what_to_do(given: str, advice: str) -> None:
     with pytest.raises(UsageError) as raised:
         translate(given.split())
     assert any(advice in text for text in (raised.value.message, *raised.value.hints))
+
+
+def test_without_vllm_nothing_is_passed_on() -> None:
+    """An option that nobody knows stays, so that it is refused by its name."""
+    assert translate(["X", "--attention-backend", "FLASH_ATTN"], {"--port"}) == [
+        "X",
+        "--attention-backend",
+        "FLASH_ATTN",
+    ]
+
+
+def test_own_options_are_known(lmtool: Run) -> None:
+    """The command passes on what is not its own: an option of ours with a bad value is still refused as ours."""
+    told = lmtool("serve", "X", "--backend", "vllm", "--attention-backend", "FLASH_ATTN", "--port", "no")
+    assert told.returncode == 2
+    assert "--port" in told.stderr
+    assert "attention" not in told.stderr
 
 
 def test_the_command_line_takes_them(lmtool: Run) -> None:

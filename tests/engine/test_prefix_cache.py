@@ -16,7 +16,7 @@ def filled(*, chunks=3):
     """A cache of chunks of 4 ids with the beginning of `TEXT`, held by one sequence."""
     cache, held = PrefixCache(4), []
     for n in range(chunks):
-        parent = held[-1] if held else None
+        parent = held[-1] if held else ""
         held.append(cache.add(parent, TEXT[4 * n : 4 * n + 4], [2 * n + 1, 2 * n + 2]))
     return cache, held
 
@@ -30,6 +30,15 @@ def test_the_longest_beginning():
     assert cache.match(TEXT[4:], 100) == []
 
 
+def test_a_salt_is_a_tree_of_its_own():
+    """The same chunk under another salt has blocks of its own, and each is found under its own salt alone."""
+    cache, held = filled(chunks=1)
+    salted = cache.add("mine", TEXT[:4], [8, 9])
+    assert cache.match(TEXT, 100, "mine") == [salted]
+    assert cache.match(TEXT, 100) == held
+    assert cache.match(TEXT, 100, "yours") == []
+
+
 def test_the_last_position_is_always_computed():
     """What a prompt's last position predicts is not kept: at least that one position is left over."""
     assert [PrefixCache(4).reusable(length) for length in (0, 1, 4, 5, 8, 9)] == [0, 0, 0, 4, 4, 8]
@@ -38,7 +47,7 @@ def test_the_last_position_is_always_computed():
 def test_the_first_one_stays():
     """A chunk that is there already is held once more; the newcomer keeps its own blocks."""
     cache, held = filled(chunks=1)
-    again = cache.add(None, TEXT[:4], [8, 9])
+    again = cache.add("", TEXT[:4], [8, 9])
     assert again is held[0]
     assert (again.blocks, again.users) == ((1, 2), 2)
 
@@ -46,7 +55,7 @@ def test_the_first_one_stays():
 def test_what_is_used_stays():
     """Only chunks without a user can be given up: an end before its beginning, the unused longest first."""
     cache, held = filled()
-    other = cache.add(None, [7, 7, 7, 7], [8, 9])
+    other = cache.add("", [7, 7, 7, 7], [8, 9])
     assert cache.idle_blocks == 0
     cache.release(held)
     cache.release([other])

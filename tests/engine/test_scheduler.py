@@ -227,6 +227,21 @@ class TestKeptPrefixes:
         assert step(scheduler)[0] == {1: (8, 8)}
         assert step(scheduler)[0] == {1: (16, 1), 2: (16, 1), 3: (0, 1)}
 
+    def test_a_salt_is_a_compartment(self):
+        """Chunks of another salt are neither used nor waited for; those of the same salt are both."""
+        scheduler, _ = make(cache=PrefixCache(CHUNK))
+        first, other, same = (prompt_of(number, [*range(16), number]) for number in (1, 2, 3))
+        other.cache_salt = "mine"
+        for sequence in (first, other, same):
+            scheduler.add(sequence)
+        starts: dict[int, int] = {}
+        while len(starts) < 3:
+            for number, (start, _) in step(scheduler)[0].items():
+                starts.setdefault(number, start)
+        assert starts == {1: 0, 2: 0, 3: 16}
+        assert (other.cached_tokens, same.cached_tokens) == (0, 16)
+        assert not {*first.blocks[:4]} & {*other.blocks}
+
     def test_kept_blocks_give_way(self):
         """What nobody uses is handed out when blocks are needed, and is cleared before use."""
         scheduler, allocator = make(blocks=6, cache=PrefixCache(CHUNK))

@@ -64,7 +64,7 @@ def test_every_request(document: Any) -> None:
     assert document["paths"]["/v1/chat/completions"]["post"]["requestBody"]["required"]
     temperature = schemas["ChatCompletionRequest"]["properties"]["temperature"]["anyOf"][0]
     assert (temperature["minimum"], temperature["maximum"]) == (0, 2)
-    assert schemas["ChatCompletionRequest"]["required"] == ["messages"]
+    assert schemas["CompletionRequest"]["required"] == ["prompt"]
     assert schemas["MessagesRequest"]["properties"]["temperature"]["anyOf"][0]["maximum"] == 1
     found = set(references(document))
     assert found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -76,6 +77,15 @@ def test_structural_tags() -> None:
     assert (other.constraint.kind, json.loads(other.constraint.text)) == ("structural_tag", newer)
 
 
+def test_an_object_by_schema() -> None:
+    """`json_object` may have a schema, as in llama.cpp's server: it is the form."""
+    found = chat(
+        {"messages": HELLO, "response_format": {"type": "json_object", "schema": {"required": ["a"]}}}
+    ).constraint
+    assert found is not None
+    assert (found.kind, found.text) == ("json_schema", '{"required":["a"]}')
+
+
 def test_text_is_no_constraint() -> None:
     """`response_format` may say that anything goes."""
     assert chat({"messages": HELLO, "response_format": {"type": "text"}}).constraint is None
@@ -106,8 +116,18 @@ def test_text_is_no_constraint() -> None:
         ({"messages": HELLO, "response_format": {"type": "xml"}}, "response_format.type"),
         ({"messages": HELLO, "guided_choice": []}, "guided_choice"),
         ({"messages": HELLO, "temprature": 1}, "temprature"),
+        ({"messages": HELLO, "response_format": {"type": "json_schema", "json_schema": {"name": "a"}}},
+         "response_format.json_schema.schema"),
+        ({"messages": HELLO, "response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        ({"messages": HELLO, "allowed_token_ids": []}, "allowed_token_ids"),
+        ({"messages": HELLO, "bad_words": [""]}, "bad_words[0]"),
+        ({"messages": HELLO, "truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
+        ({"messages": HELLO, "truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
+        ({"messages": HELLO, "cache_salt": ""}, "cache_salt"),
+        ({"messages": HELLO, "request_id": 5}, "request_id"),
+        ({"messages": HELLO, "chat_template": "x"}, "chat_template"),
     ],
-)
+)  # fmt: skip
 def test_what_is_wrong_is_named(body: dict[str, object], param: str) -> None:
     """400, and the member to blame."""
     with pytest.raises(ApiError) as raised:
@@ -174,3 +194,25 @@ def test_logits_processors() -> None:
 def test_the_models_own_numbers(body: dict[str, object], mode: str) -> None:
     """They are computed where they are told, or decide which answer is best; else a forced id need not wait."""
     assert completion({"prompt": "a", **body}).sampling.logprobs_mode == mode
+
+
+@pytest.mark.parametrize("read", [chat, completion, responses])
+def test_fields_of_every_route(read: Callable[..., object]) -> None:
+    """Those of vLLM mean the same on each."""
+    body = {"messages": HELLO} if read is chat else {"prompt": "a"} if read is completion else {"input": "a"}
+    found: Any = read(
+        {
+            **body,
+            "cache_salt": "s", "request_id": "r", "priority": -3, "truncate_prompt_tokens": 7, "return_token_ids": True,
+            "return_tokens_as_token_ids": True, "include_stop_str_in_output": True, "bad_words": ["x"],
+            "allowed_token_ids": [1, 2], "deadline": 5, "logprob_token_ids": [4],
+            **({"logprobs": True} if read is chat else {"logprobs": 0} if read is completion else {"top_logprobs": 1}),
+        }
+    )  # fmt: skip
+    call: Call = found.call if read is responses else found
+    assert (call.cache_salt, call.request_id, call.priority, call.truncate, call.deadline) == ("s", "r", -3, 7, 5)
+    assert (call.return_token_ids, call.tokens_as_ids, call.include_stop) == (True, True, True)
+    assert (call.bad_words, call.allowed_token_ids) == (("x",), (1, 2))
+    assert (call.logprob_token_ids, call.logprobs) == ((4,), 2)
+    assert call.without_ids() == "truncate_prompt_tokens"
+    assert completion({"prompt": "a"}).without_ids() is None

@@ -76,7 +76,18 @@ CONSTRAINTS = st.sampled_from(
 ) | st.builds(Constraint, st.sampled_from(["regex", "grammar"]), TEXTS.filter(lambda text: "{" not in text))
 GENERATES = st.builds(
     Generate,
-    st.builds(GenerateRequest, KEYS, PROMPTS, SAMPLINGS, NAMES, st.booleans(), CONSTRAINTS, st.integers(-9, 9)),
+    st.builds(
+        GenerateRequest,
+        KEYS,
+        PROMPTS,
+        SAMPLINGS,
+        NAMES,
+        st.booleans(),
+        CONSTRAINTS,
+        st.integers(-9, 9),
+        logprob_token_ids=st.lists(IDS, max_size=3).map(tuple),
+        cache_salt=st.text(max_size=20),
+    ),
     st.booleans(),
     st.booleans(),
 )
@@ -90,6 +101,7 @@ SCORES = st.builds(
         NAMES,
         st.none() | st.integers(0, 256),
         st.booleans(),
+        cache_salt=st.text(max_size=20),
     ),
     st.booleans(),
     st.booleans(),

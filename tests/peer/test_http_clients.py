@@ -2,6 +2,7 @@
 
     python3.11 -m venv ENV && ENV/bin/pip install langchain-openai==1.7.3                    # LMTOOL_LANGCHAIN_PYTHON
     python3.11 -m venv ENV && ENV/bin/pip install anthropic==2.11.0                          # LMTOOL_ANTHROPIC_PYTHON
+    python3.11 -m venv ENV && ENV/bin/pip install litellm==1.106.2                           # LMTOOL_LITELLM_PYTHON
     python3.11 -m venv ENV && ENV/bin/pip install torch==2.13.0 'lm_eval[api,hf]==0.4.13'    # LMTOOL_LMEVAL_PYTHON
 
 LMQL's is the one of test_lmql.py, with `tiktoken==0.14.0`. Then `LMTOOL_..._PYTHON=ENV/bin/python pytest -m peer`.
@@ -76,6 +77,21 @@ def test_anthropic(asked):
     assert found["after"] == "text"
     assert found["counted"] > 5
     assert found["refused"] == ["NotFoundError", "BadRequestError"]
+
+
+def test_litellm(asked):
+    """By both of its providers: two turns, whose answers go back as litellm has them, a stream, a tool, a form; ids."""
+    found = asked("LMTOOL_LITELLM_PYTHON", "litellm_client.py", "BASE")
+    for provider in ("openai", "anthropic"):
+        own = found[provider]
+        assert own["two_turns"] == [PARIS, "The capital of Italy is Rome."]
+        assert own["streamed"][0] == PARIS
+        assert own["streamed"][1] > 5
+        name, arguments, after = own["tools"]
+        assert (name, set(arguments["city"]) <= set("RomeOslo")) == ("get_weather", True)
+        assert after
+        assert own["form"] in ([], [["age", "name"], "stop"])
+    assert len(found["ids"]) == found["openai"]["streamed"][1]
 
 
 def test_lm_evaluation_harness(asked):

@@ -183,7 +183,7 @@ async def test_sockets_of_a_pool(server):
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        ("v1/completions", {"prompt": ["Hello", [5, 6]], "n": 2}),
+        ("v1/completions", {"prompt": ["Hello", "there"], "n": 2}),
         ("v1/chat/completions", {"messages": [{"role": "user", "content": "Hello"}], "n": 4}),
     ],
 )

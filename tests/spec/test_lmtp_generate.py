@@ -127,6 +127,38 @@ async def test_prefill_only(real):
     assert entries[-1]["usage"]["cached_tokens"] >= 64
 
 
+async def test_cache_salt(real):
+    """GEN-20: what was computed under one salt is used again under no other, nor without; ids and logprobs stay."""
+    asked = {"prompt": list(range(200, 280)), "max_tokens": 2, "lmtp": 1}
+    found = [await generate(real, **asked, **salt) for salt in ({}, {"cache_salt": "a"}, {"cache_salt": "b"}, {})]
+    found.append(await generate(real, **asked, cache_salt="a"))
+    assert [entries[-1]["usage"]["cached_tokens"] >= 64 for entries in found] == [False, False, False, True, True]
+    tokens = [[(entry["token"], entry["logprob"]) for entry in entries] for entries in found]
+    assert tokens == [tokens[0]] * 5
+
+
+async def test_cache_salt_of_a_score(real):
+    """GEN-20: it holds for SCORE, which begins with what GENERATE has computed under the same salt alone."""
+    prompt = list(range(100, 180))
+    await generate(real, prompt=prompt, max_tokens=1, cache_salt="a")
+    for number, (salt, reused) in enumerate([("b", False), ("a", True)]):
+        await real.send(
+            f'SCORE {{"prompt": {prompt}, "scored": [4, 5], "stream_id": {number}, "cache_salt": "{salt}", "lmtp": 1}}'
+        )
+        entries = await real.stream(number)
+        assert (entries[-1]["usage"]["cached_tokens"] >= 64) is reused
+
+
+@pytest.mark.parametrize("given", ['""', "7", f'"{257 * "x"}"'])
+async def test_bad_cache_salt(client, scripted, given):
+    """GEN-20, ERR-5: what is no text of 1 to 256 characters is refused by name."""
+    await client.send(f'GENERATE {{"prompt": [1], "stream_id": 1, "cache_salt": {given}}}')
+    (entry,) = await client.stream(1)
+    assert "cache_salt" in entry["error"]
+    assert "expected a text of 1 to 256 characters" in entry["error"]
+    assert scripted.requests == []
+
+
 @pytest.mark.parametrize(("given", "read"), [(True, True), (False, False), (None, False)])
 async def test_prefill_only_reaches_the_model(client, scripted, given, read):
     """GEN-16: it is a boolean, false when left out."""

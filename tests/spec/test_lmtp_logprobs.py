@@ -47,3 +47,27 @@ def test_finite():
     entry = json.loads(session.next_frame().partition(" ")[2])[0]
     assert entry["logprob"] == LEAST_LOGPROB == -3.4028234663852886e38
     assert entry["top_logprobs"] == {"4": -0.5}
+
+
+@pytest.mark.parametrize("mode", ["raw", "biased", "processed"])
+async def test_logprob_token_ids(real, mode):
+    """LOG-6: these ids and the chosen one, best first, with the logprobs that they have among the most likely ones."""
+    asked = {"max_tokens": 3, "logprobs_mode": mode, "logit_bias": {"5": 1.0}, "ignore_eos": True}
+    whole = await entries_of(real, **asked, top_logprobs=256)
+    named = await entries_of(real, **asked, logprob_token_ids=[261, 5, 300], top_logprobs=0)
+    for one, other in zip(whole, named, strict=True):
+        assert (one["token"], one["logprob"]) == (other["token"], other["logprob"])
+        assert set(other["top_logprobs"]) == {"261", "5", "300", str(other["token"])}
+        known = one["top_logprobs"]
+        assert all(abs(known[name] - value) < 1e-5 for name, value in other["top_logprobs"].items() if name in known)
+        values = list(other["top_logprobs"].values())
+        assert values[:3] == sorted(values[:3], reverse=True)
+    plain = await entries_of(real, **asked, top_logprobs=0)
+    assert [entry["token"] for entry in plain] == [entry["token"] for entry in named]
+
+
+async def test_bad_logprob_token_ids(real):
+    """LOG-6, ERR-5: too many, or what is no id, is refused by name; so is an id outside the vocabulary."""
+    for given in (list(range(129)), [-1], "5", [10**6]):
+        (entry,) = await entries_of(real, logprob_token_ids=given)
+        assert "logprob_token_ids" in entry["error"]

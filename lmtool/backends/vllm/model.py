@@ -106,6 +106,8 @@ class VllmModel:
             raise RequestError("vLLM cannot compute a prompt alone", "send a request with max_tokens 1")
         if request.generated:
             raise RequestError("vLLM cannot go on with a stream, so it cannot have generated", "begin the stream again")
+        if request.logprob_token_ids:
+            raise RequestError("this backend has logprobs of the most likely ids only", "ask for top_logprobs")
         prompt = validate_generate(request, self._info)
         if request.sampling.max_tokens == 0:
             stream.put(TokenOutput(request.stream_id, finish_reason="length", usage=Usage(len(prompt), 0)))
@@ -116,7 +118,7 @@ class VllmModel:
         async with self._constraint(request, request_id) as warnings:
             params = SamplingParams(**arguments, output_kind=RequestOutputKind.DELTA)
             count = 0
-            async for answer in self._engine.generate({"prompt_token_ids": prompt}, params, request_id):
+            async for answer in self._engine.generate(_prompt(prompt, request), params, request_id):
                 part = answer.outputs[0]
                 for index, token in enumerate(part.token_ids):
                     last = part.finish_reason is not None and index == len(part.token_ids) - 1
@@ -180,7 +182,7 @@ class VllmModel:
                 f"{len(ids)} tokens leave no room: the context of {self._info.model} is {context}"
             )
         params = SamplingParams(**scoring_arguments(request), output_kind=RequestOutputKind.FINAL_ONLY)
-        async for answer in self._engine.generate({"prompt_token_ids": ids}, params, request_id):
+        async for answer in self._engine.generate(_prompt(ids, request), params, request_id):
             for place in range(len(prompt), len(ids)):
                 token, entries = ids[place], answer.prompt_logprobs[place]
                 # The first id of an empty prompt has no context: its logprob is 0.0, as LMTP says.
@@ -189,6 +191,12 @@ class VllmModel:
                 reason: FinishReason | None = "stop" if place == len(ids) - 1 else None
                 usage = Usage(len(prompt), len(scored)) if reason else None
                 stream.put(TokenOutput(request.stream_id, token, own, top, finish_reason=reason, usage=usage))
+
+
+def _prompt(ids: list[int], request: GenerateRequest | ScoreRequest) -> dict[str, Any]:
+    """A prompt as vLLM takes it."""
+    salted = {"cache_salt": request.cache_salt} if request.cache_salt else {}
+    return {"prompt_token_ids": ids, **salted}
 
 
 def _position(token: int, entries: Any) -> PositionLogprobs:

@@ -29,6 +29,8 @@ class Message:
     model: str
     eos: Collection[int] = ()
     """Ids that end an answer without a stop sequence."""
+    prompt_ids: Sequence[int] | None = None
+    """The ids of the prompt, where the request asks for those of prompt and answer."""
     id: str = field(default_factory=lambda: f"msg_{uuid.uuid4().hex}")
     _blocks: int = 0
     """Content blocks that have begun."""
@@ -39,7 +41,8 @@ class Message:
         """The first event. prompt_tokens: as far as they are known before the model has read them."""
         usage = {"input_tokens": prompt_tokens, "output_tokens": 0}
         empty = self._head() | {"content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
-        return {"type": "message_start", "message": empty}
+        ids = {} if self.prompt_ids is None else {"prompt_token_ids": self.prompt_ids}
+        return {"type": "message_start", "message": empty | ids}
 
     def add(self, added: Sequence[Delta]) -> Iterator[Event]:
         """The events for what one more output added."""
@@ -67,6 +70,7 @@ class Message:
             "delta": ending,
             "usage": usage_object(usage),
             **self._warned(),
+            **({} if self.prompt_ids is None else {"token_ids": self.answer.token_ids}),
             **self.answer.seam_field,
         }
         yield {"type": "message_stop"}
@@ -81,7 +85,10 @@ class Message:
             for call in self.answer.calls
         ]
         ending = {"stop_reason": self.stop_reason, "stop_sequence": self._stop_sequence}
-        return self._head() | {"content": content, **ending, "usage": usage_object(usage), **self._warned()}
+        message = self._head() | {"content": content, **ending, "usage": usage_object(usage), **self._warned()}
+        if self.prompt_ids is None:
+            return message
+        return message | {"prompt_token_ids": self.prompt_ids, "token_ids": self.answer.token_ids}
 
     @property
     def stop_reason(self) -> str:

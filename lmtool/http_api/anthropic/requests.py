@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
 from lmtool.http_api import requests
-from lmtool.http_api.decoding import Body, Fields, check_size, decode, refuse, wrong
+from lmtool.http_api.decoding import Body, Part, check_size, decode, refuse, wrong
 from lmtool.http_api.openai.chat import text_of
-from lmtool.http_api.requests import MAX_MESSAGES, Deadline
+from lmtool.http_api.requests import MAX_MESSAGES, CacheSalt, Deadline, TokenIds
 from lmtool.http_api.tools.definitions import MAX_TOOLS, Tool, ToolName, tool_use
+from lmtool.http_api.unsupported import MESSAGES, Table
 from lmtool.sampling_parameters import NUMERIC_PARAMETERS
 from lmtool.types import ChatMessage, ChatPrompt, SamplingParams, ToolCall
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lmtool.http_api.tools.definitions import Mode
+    from lmtool.types import Constraint, Prompt
 
 _THOUGHTS = frozenset({"thinking", "redacted_thinking"})
 """Blocks of other models' answers that no template here reads."""
@@ -28,24 +30,21 @@ _Stops = Annotated[
 ]
 
 
-class AnthropicTool(Fields):
-    """A tool; the fields behind `strict` change nothing here: prompts that begin alike are kept anyway."""
+class AnthropicTool(Part):
+    """A tool."""
 
     name: ToolName
     description: str | None = None
     input_schema: dict[str, Any] | None = None
     type: Annotated[Literal["custom"], Meta(description="custom; others run at Anthropic only")] | None = None
     strict: bool | None = None
-    cache_control: Any = None
-    input_examples: Any = None
-    eager_input_streaming: Any = None
 
     def tool(self) -> Tool:
         """The tool."""
         return Tool(self.name, self.description, self.input_schema, self.strict or False)
 
 
-class AnthropicToolChoice(Fields):
+class AnthropicToolChoice(Part):
     """Which tool is to be called."""
 
     type: Literal["auto", "any", "tool", "none"]
@@ -53,17 +52,36 @@ class AnthropicToolChoice(Fields):
     disable_parallel_tool_use: bool | None = None
 
 
-class AnthropicMessage(Fields):
+class AnthropicMessage(Part):
     """One message: a text, or blocks of texts, of calls (assistant) or of what tools answered (user)."""
 
     role: Literal["user", "assistant"]
     content: str | Annotated[list[dict[str, Any]], Meta(min_length=1)]
+    token_ids: TokenIds | None = None
+    """The exact ids of an assistant's turn, in place of its text and calls."""
+
+
+class OutputFormat(Part):
+    """The form of an answer's text."""
+
+    type: Annotated[Literal["json_schema"], Meta(description="json_schema")]
+    schema: dict[str, Any] | None = None
+
+
+class OutputConfig(Part):
+    """What the answer must be like; models here know no `effort`."""
+
+    format: OutputFormat | None = None
 
 
 class MessagesRequest(Body, kw_only=True):
     """A request to `/v1/messages`, or to count its tokens."""
 
-    messages: Annotated[list[AnthropicMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    unsupported: ClassVar[Table] = MESSAGES
+
+    messages: Annotated[list[AnthropicMessage], Meta(min_length=1, max_length=MAX_MESSAGES)] | None = None
+    prompt_token_ids: TokenIds | None = None
+    """The prompt as it is, in place of messages and system."""
     system: str | list[dict[str, Any]] | None = None
     max_tokens: Annotated[int, _RANGES["max_tokens"]] | None = None
     temperature: Annotated[float, _RANGES["temperature"]] | None = None
@@ -74,8 +92,13 @@ class MessagesRequest(Body, kw_only=True):
     thinking: dict[str, Any] | None = None
     tools: Annotated[list[AnthropicTool], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: AnthropicToolChoice | None = None
-    container: Any = None
+    output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None
+    """As in `output_config`, in an older form."""
+    return_token_ids: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     deadline: Deadline | None = None
+    cache_salt: CacheSalt | None = None
 
 
 _MODES: Mapping[str, Mode] = {"auto": "auto", "any": "required", "tool": "named", "none": "none"}
@@ -86,9 +109,10 @@ def read(body: Mapping[str, Any], *, counting: bool = False) -> requests.Call:
     request = decode(MessagesRequest, body)
     if request.max_tokens is None and not counting:
         refuse("max_tokens", "max_tokens is missing; expected the most tokens of the answer")
-    if request.thinking and request.thinking.get("type") not in {None, "disabled"}:
+    if request.thinking and request.thinking.get("type") not in (None, "disabled", "adaptive"):
         raise wrong("thinking", request.thinking, "disabled: the models here do not think apart from their answer")
-    check_size("tools", body.get("tools"))
+    for name in ("tools", "chat_template_kwargs"):
+        check_size(name, body.get(name))
     sampling = SamplingParams(
         max_tokens=request.max_tokens or 1,
         temperature=1.0 if request.temperature is None else float(request.temperature),
@@ -97,10 +121,6 @@ def read(body: Mapping[str, Any], *, counting: bool = False) -> requests.Call:
         stop=tuple(request.stop_sequences or ()),
         top_logprobs=0,
     )
-    system = () if request.system is None else (ChatMessage("system", text_of(request.system, ("text",), "system")),)
-    turns = (*system, *_turns(request.messages))
-    prefilled = turns[-1].role == "assistant" and not turns[-1].tool_calls
-    prompt = ChatPrompt(turns[:-1], prefill=turns[-1].content) if prefilled else ChatPrompt(turns)
     choice = request.tool_choice or AnthropicToolChoice(type="auto")
     parallel = not choice.disable_parallel_tool_use
     tools = [tool.tool() for tool in request.tools or ()]
@@ -108,19 +128,53 @@ def read(body: Mapping[str, Any], *, counting: bool = False) -> requests.Call:
     parameters = requests.set_parameters(request)
     call = requests.Call(
         request.model,
-        (prompt,),
+        (_prompt(request),),
         sampling,
         stream=request.stream or False,
         parameters=parameters,
         deadline=request.deadline,
+        cache_salt=request.cache_salt or "",
+        return_token_ids=request.return_token_ids or False,
+        constraint=_constraint(request),
     )
     return requests.with_tools(call, use)
+
+
+def _prompt(request: MessagesRequest) -> Prompt:
+    """The conversation, or the ids in its place. Raises `ApiError`."""
+    if request.prompt_token_ids is not None:
+        return requests.prompt_ids(request, ("messages", "system"))
+    if request.messages is None:
+        refuse("messages", "messages is missing; expected a list of messages, or prompt_token_ids")
+    system = () if request.system is None else (ChatMessage("system", text_of(request.system, ("text",), "system")),)
+    turns = (*system, *_turns(request.messages))
+    kwargs = request.chat_template_kwargs or {}
+    last = turns[-1]
+    if last.role != "assistant" or last.tool_calls:
+        return ChatPrompt(turns, chat_template_kwargs=kwargs)
+    if last.tokens is not None:
+        refuse(f"messages[{len(request.messages) - 1}].token_ids", "ids are not gone on with: send prompt_token_ids")
+    return ChatPrompt(turns[:-1], chat_template_kwargs=kwargs, prefill=last.content)
+
+
+def _constraint(request: MessagesRequest) -> Constraint | None:
+    """What the answer's text must match. Raises `ApiError`."""
+    config = None if request.output_config is None else request.output_config.format
+    forms = {"output_config.format": config, "output_format": request.output_format}
+    spellings: dict[str, object] = {}
+    for name, form in forms.items():
+        if form is not None:
+            requests.check_schema(form.schema, f"{name}.schema")
+            spellings[name] = {"json": form.schema}
+    return requests.one_constraint(spellings)
 
 
 def _turns(messages: Sequence[AnthropicMessage]) -> list[ChatMessage]:
     turns: list[ChatMessage] = []
     for at, message in enumerate(messages):
-        if isinstance(message.content, str):
+        if message.token_ids is not None:
+            turns.append(ChatMessage(message.role, "", tokens=tuple(message.token_ids)))
+        elif isinstance(message.content, str):
             turns.append(ChatMessage(message.role, message.content))
         else:
             turns += _turns_of(f"messages[{at}].content", message.role, message.content)
@@ -138,7 +192,7 @@ def _turns_of(place: str, role: str, blocks: Sequence[dict[str, Any]]) -> list[C
             results.append(_result(place, block))
         elif kind not in _THOUGHTS:
             texts.append(text_of([block], ("text",), place))
-    message = [ChatMessage(role, "".join(texts), tuple(calls))] if texts or calls else []
+    message = [] if results and not texts else [ChatMessage(role, "".join(texts), tuple(calls))]
     return [*results, *message]
 
 

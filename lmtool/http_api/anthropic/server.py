@@ -45,6 +45,8 @@ class MessagesRoutes:
         generation = await prepare(self._models, await self._models.read(request, read), count=True)
         call, served = generation.call, generation.served
         message = Message(generation.answers[0], call, served.info.model, served.info.eos_token_ids)
+        if generation.prompt_ids is not None:
+            [message.prompt_ids] = generation.prompt_ids
         if call.stream:
             return await EventStream(_events(generation, message), named=True, failed=_failed, end=b"").start(
                 request.receive

@@ -2,67 +2,71 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import msgspec
 from msgspec import Meta
 
-from lmtool.http_api.decoding import Fields, wrong
-from lmtool.http_api.requests import MAX_MESSAGES
-from lmtool.types import ChatMessage, ToolCall
+from lmtool.http_api.decoding import Part, refuse, wrong
+from lmtool.http_api.requests import MAX_MESSAGES, TokenIds
+from lmtool.types import ChatMessage, ChatPrompt, ToolCall
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
-class TextPart(msgspec.Struct):
-    """A part of a message's text."""
+class ContentPart(Part):
+    """A part of a message's content: what is said, or that nothing is; thoughts of other models are left out."""
 
-    type: Annotated[Literal["text"], Meta(description="text; images and sounds cannot be read here")]
-    text: str
+    type: Annotated[
+        Literal["text", "refusal", "thinking", "redacted_thinking", "reasoning"],
+        Meta(description="text; images and sounds cannot be read here"),
+    ]
+    text: str | None = None
+    refusal: str | None = None
 
 
 TEXT = "a text, or parts of type text; images and sounds cannot be read here"
 
 
-class FunctionCall(Fields):
+class FunctionCall(Part):
     """The tool that is called, and with what."""
 
     name: Annotated[str, Meta(min_length=1, description="the name of a tool")]
     arguments: Annotated[str, Meta(description="the text of a JSON object")] | None = None
 
 
-class MessageToolCall(Fields):
+class MessageToolCall(Part):
     """One call in an assistant's message."""
 
     function: FunctionCall
     id: str | None = None
     type: Literal["function"] | None = None
-    index: Any = None
 
     def turn(self) -> ToolCall:
         """The call as a turn of a conversation has it."""
         return ToolCall(self.id or "", self.function.name, self.function.arguments or "{}")
 
 
-class Message(Fields):
-    """One message. What stands behind `tool_calls` comes with answers of ours or of others; no template reads it."""
+class Message(Part):
+    """One message. Answers of ours or of others, sent back, have more members, which no template reads."""
 
     role: Annotated[
-        Literal["system", "developer", "user", "assistant", "tool"],
+        Literal["system", "developer", "user", "assistant", "tool", "function"],
         Meta(description="one of system, developer, user, assistant, tool"),
     ]
-    content: Annotated[str | list[str | TextPart], Meta(description=TEXT)] | None = None
+    content: Annotated[str | list[str | ContentPart], Meta(description=TEXT)] | None = None
     name: str | None = None
     tool_call_id: str | None = None
     tool_calls: Annotated[list[MessageToolCall], Meta(max_length=MAX_MESSAGES)] | None = None
-    refusal: Any = None
-    annotations: Any = None
-    audio: Any = None
-    reasoning: Any = None
-    reasoning_content: Any = None
-    function_call: Any = None
-    prefix: Any = None
+    function_call: FunctionCall | None = None
+    """OpenAI's older form of a call."""
+    refusal: str | None = None
+    """What an assistant said in place of an answer."""
+    prefix: bool | None = None
+    """Whether the answer goes on behind this message, the last one: `continue_final_message` in other words."""
+    token_ids: TokenIds | None = None
+    """The exact ids of the turn, such as those of an answer of ours: they stand in place of its text and calls."""
 
 
 def turns(messages: Sequence[Message]) -> tuple[ChatMessage, ...]:
@@ -70,19 +74,51 @@ def turns(messages: Sequence[Message]) -> tuple[ChatMessage, ...]:
     return tuple(_turn(message, f"messages[{at}]") for at, message in enumerate(messages))
 
 
+def chat_prompt(messages: Sequence[Message], *, continued: bool, generation_prompt: bool | None) -> ChatPrompt:
+    """The prompt of a conversation. Raises `ApiError`.
+
+    continued: whether the answer goes on behind the last message. generation_prompt: whether the template writes what
+    an answer begins with; None: unless it is continued.
+    """
+    conversation = turns(messages)
+    if not continued and not messages[-1].prefix:
+        kwargs = {} if generation_prompt is not False else {"add_generation_prompt": False}
+        return ChatPrompt(conversation, chat_template_kwargs=kwargs)
+    last = conversation[-1]
+    if continued and generation_prompt:
+        refuse(
+            "add_generation_prompt",
+            "add_generation_prompt and continue_final_message contradict each other; send one of them",
+        )
+    if last.role != "assistant" or last.tool_calls:
+        refuse("continue_final_message", "continue_final_message needs a last message of role assistant, without calls")
+    if last.tokens is not None:
+        refuse(f"messages[{len(messages) - 1}].token_ids", "ids cannot be gone on with here: send prompt_token_ids")
+    return ChatPrompt(conversation[:-1], prefill=last.content)
+
+
 def _turn(message: Message, place: str) -> ChatMessage:
     calls = tuple(call.turn() for call in message.tool_calls or ())
-    if message.content is None and not calls:
+    if message.function_call is not None:
+        calls += (ToolCall("", message.function_call.name, message.function_call.arguments or "{}"),)
+    role = {"developer": "system", "function": "tool"}.get(message.role, message.role)
+    if message.content is None and message.token_ids is None and role != "assistant":
         raise wrong(f"{place}.content", None, TEXT)
-    role = "system" if message.role == "developer" else message.role
-    return ChatMessage(role, content_text(message.content), calls, message.tool_call_id, message.name)
+    for at, part in enumerate(message.content if isinstance(message.content, list) else ()):
+        if isinstance(part, ContentPart) and part.type == "text" and part.text is None:
+            refuse(f"{place}.content[{at}].text", f"{place}.content[{at}].text is missing; expected a text")
+    text = content_text(message.content) or message.refusal or ""
+    turn = ChatMessage(role, text, calls, message.tool_call_id, message.name)
+    if message.token_ids is None:
+        return turn
+    return replace(turn, tool_calls=(), tokens=tuple(message.token_ids))
 
 
-def content_text(content: str | Sequence[Any] | None) -> str:
+def content_text(content: str | Sequence[str | ContentPart] | None) -> str:
     """The text of a message's content: a text, parts with a text each, or nothing."""
     if content is None or isinstance(content, str):
         return content or ""
-    return "".join(part if isinstance(part, str) else part.text for part in content)
+    return "".join(part if isinstance(part, str) else part.text or part.refusal or "" for part in content)
 
 
 def text_of(content: object, kinds: Sequence[str], param: str) -> str:
@@ -90,9 +126,16 @@ def text_of(content: object, kinds: Sequence[str], param: str) -> str:
     parts = content if isinstance(content, list) else [content]
     texts = []
     for part in parts:
-        text = part.get("text") if isinstance(part, dict) and part.get("type") in kinds else part
+        text = _said(part, kinds) if isinstance(part, dict) else part
         if not isinstance(text, str):
             expected = f"a text, or parts of type {kinds[0]}; images and sounds cannot be read here"
             raise wrong(param, content, expected)
         texts.append(text)
     return "".join(texts)
+
+
+def _said(part: Mapping[str, Any], kinds: Sequence[str]) -> object:
+    """The text of a part of one of these kinds, or of a refusal."""
+    if part.get("type") == "refusal":
+        return part.get("refusal")
+    return part.get("text") if part.get("type") in kinds else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from lmtool.http_api.openai.replies import chat_logprobs, prompt_logprobs, text_logprobs, usage_object
+from lmtool.http_api.openai.replies import chat_logprobs, prompt_logprobs, text_length, text_logprobs, usage_object
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -22,7 +22,7 @@ async def whole(generation: Generation, reply: Reply) -> dict[str, Any]:
     call, tokenizer = generation.call, generation.served.tokenizer
     echoes = []
     if call.echo:
-        echoes = [await generation.scored(prompt, call.logprobs) for prompt in call.prompts]
+        echoes = [await generation.scored(prompt, call.logprobs) for prompt in generation.echoed]
     shown = (
         [await _shown(generation, at) for at in range(len(call.prompts))] if call.prompt_logprobs is not None else []
     )
@@ -54,18 +54,20 @@ async def events(generation: Generation, reply: Reply) -> AsyncGenerator[list[Ev
     logprobs = [_Logprobs(generation, reply, answer) for answer in generation.answers]
     if call.echo:
         for at, answer in enumerate(generation.answers):
-            text, scored = await generation.scored(call.prompts[at // call.n], call.logprobs)
+            text, scored = await generation.scored(generation.echoed[at // call.n], call.logprobs)
             yield [reply.echo(answer.index, text, logprobs[at].of(scored))]
     started: set[int] = set()
+    begins = reply.route == "chat" or reply.prompt_ids is not None
     async with contextlib.aclosing(generation.steps()) as steps:
         async for outputs in steps:
             chunks: list[Event] = []
             for output in outputs:
                 answer, deltas = generation.add(output)
-                if reply.route == "chat" and answer.index not in started:
+                if begins and answer.index not in started:
                     started.add(answer.index)
                     chunks.append(reply.start(answer.index))
-                added = reply.chunks(answer, deltas, logprobs[answer.index].of([output]))
+                ids = () if reply.prompt_ids is None or output.token is None else (output.token,)
+                added = reply.chunks(answer, deltas, logprobs[answer.index].of([output]), ids)
                 if call.continuous_usage:
                     for chunk in added:
                         chunk["usage"] = usage_object(generation.usage())
@@ -83,6 +85,7 @@ class _Logprobs:
         self._wanted = generation.call.logprobs
         self._tokenizer = generation.served.tokenizer
         self._chat = reply.route == "chat"
+        self._as_ids = reply.tokens_as_ids
         self._answer = answer
         self._offset = 0
 
@@ -92,9 +95,9 @@ class _Logprobs:
         if self._wanted is None or not outputs:
             return None
         if self._chat:
-            return chat_logprobs(outputs, self._tokenizer, self._wanted)
+            return chat_logprobs(outputs, self._tokenizer, self._wanted, as_ids=self._as_ids)
         if self._tokenizer is None:
             return None
-        logprobs = text_logprobs(outputs, self._tokenizer, self._wanted, self._offset)
-        self._offset += sum(len(token) for token in logprobs["tokens"])
+        logprobs = text_logprobs(outputs, self._tokenizer, self._wanted, self._offset, as_ids=self._as_ids)
+        self._offset += text_length(outputs, self._tokenizer)
         return logprobs

@@ -28,39 +28,60 @@ class Reply:
     created: int
     """Seconds since 1970."""
     model: str
+    prompt_ids: Sequence[Sequence[int]] | None = None
+    """The ids of each prompt, where the request asks for those of prompt and answer."""
+    n: int = 1
+    """Answers to each prompt."""
+    tokens_as_ids: bool = False
+    """Whether logprobs name a token by its id."""
 
     def whole(self, choices: Sequence[Answer], usage: Usage, tokenizer: Tokenizer | None) -> dict[str, Any]:
         """An answer in one piece. tokenizer: needed where there are logprobs."""
         kind = "chat.completion" if self.route == "chat" else "text_completion"
         warnings = [warning for choice in choices for warning in choice.warnings]
-        return self._head(kind) | {
+        reply = self._head(kind) | {
             "choices": [self._choice(choice, tokenizer) for choice in choices],
             "usage": usage_object(usage),
             **({"warnings": warnings} if warnings else {}),
         }
+        if self.prompt_ids is not None and self.route == "chat":
+            reply["prompt_token_ids"] = self.prompt_ids[0]
+        return reply
 
     def start(self, index: int) -> dict[str, Any]:
-        """The first piece of a streamed chat answer: who speaks."""
-        return self._chunk(index, {"delta": {"role": "assistant", "content": ""}}, None, None)
+        """The first piece of a streamed answer: who speaks, and the prompt's ids where they are requested."""
+        if self.route == "text":
+            return self._chunk(index, {"text": "", **self._prompt_field(index)}, None, None)
+        chunk = self._chunk(index, {"delta": {"role": "assistant", "content": ""}}, None, None)
+        return chunk | ({} if self.prompt_ids is None else {"prompt_token_ids": self.prompt_ids[0]})
+
+    def _prompt_field(self, index: int) -> dict[str, object]:
+        """A choice's own member of text completions, which may have several prompts."""
+        return {} if self.prompt_ids is None else {"prompt_token_ids": self.prompt_ids[index // self.n]}
 
     def echo(self, index: int, text: str, logprobs: object) -> dict[str, Any]:
         """The first piece of a streamed text that begins with its prompt."""
         return self._chunk(index, {"text": text}, logprobs, None)
 
-    def chunks(self, answer: Answer, deltas: Sequence[Delta], logprobs: object) -> list[dict[str, Any]]:
+    def chunks(
+        self, answer: Answer, deltas: Sequence[Delta], logprobs: object, token_ids: Sequence[int] = ()
+    ) -> list[dict[str, Any]]:
         """The chunks of a streamed answer for what was added, none for nothing; the last one says how it ended.
 
-        logprobs: of the tokens since the last chunk, in the route's form, or None.
+        logprobs: of the tokens since the last chunk, in the route's form, or None. token_ids: these tokens, where they
+        are requested.
         """
         contents = [self._content(answer, delta) for delta in deltas]
         reason = answer.finish_reason
-        if not contents and (logprobs or reason or answer.new_seam):
+        if not contents and (logprobs or token_ids or reason or answer.new_seam):
             contents = [{"text": ""} if self.route == "text" else {"delta": {"content": ""} if not reason else {}}]
         chunks = [self._chunk(answer.index, content, None, None) for content in contents]
         if chunks:
             chunks[0] |= answer.seam_field
             choice = chunks[-1]["choices"][0]
             choice["logprobs"], choice["finish_reason"] = logprobs, reason
+            if self.prompt_ids is not None:
+                choice["token_ids"] = list(token_ids)
             if reason and answer.stopped_by is not None:
                 choice["stop_reason"] = answer.stopped_by
             if reason and answer.warnings:
@@ -98,13 +119,17 @@ class Reply:
         logprobs = None
         named = any(output.named_tokens for output in answer.outputs)
         if answer.logprobs is not None and self.route == "chat" and (named or tokenizer is not None):
-            logprobs = chat_logprobs(answer.outputs, tokenizer, answer.logprobs)
+            logprobs = chat_logprobs(answer.outputs, tokenizer, answer.logprobs, as_ids=self.tokens_as_ids)
         elif answer.logprobs is not None and tokenizer is not None:
-            logprobs = text_logprobs(answer.outputs, tokenizer, answer.logprobs)
+            logprobs = text_logprobs(answer.outputs, tokenizer, answer.logprobs, as_ids=self.tokens_as_ids)
         content: dict[str, Any] = {"text": answer.text}
         if self.route == "chat":
             content = {"message": _message(answer)}
-        stopped = {} if answer.stopped_by is None else {"stop_reason": answer.stopped_by}
+        stopped: dict[str, object] = {} if answer.stopped_by is None else {"stop_reason": answer.stopped_by}
+        if self.prompt_ids is not None:
+            stopped["token_ids"] = answer.token_ids
+        if self.route == "text":
+            stopped |= self._prompt_field(answer.index)
         return {
             "index": answer.index,
             **content,
@@ -135,11 +160,15 @@ def usage_object(usage: Usage) -> dict[str, object]:
     }
 
 
-def chat_logprobs(outputs: Sequence[TokenOutput], tokenizer: Tokenizer | None, limit: int) -> dict[str, Any]:
+def chat_logprobs(
+    outputs: Sequence[TokenOutput], tokenizer: Tokenizer | None, limit: int, *, as_ids: bool = False
+) -> dict[str, Any]:
     """Logprobs as chat completions have them: an entry a token, with its bytes, which may be part of a character.
 
-    tokenizer: None where the model names its tokens itself.
+    tokenizer: None where the model names its tokens itself. as_ids: whether a token is named by its id.
     """
+    if as_ids and tokenizer is not None:
+        return {"content": [_by_ids(output, tokenizer, limit) for output in outputs], "refusal": None}
     tokens = [token for output in outputs for token in _named(output, tokenizer, limit)]
     content = [
         _spelt(token.piece, token.logprob)
@@ -147,6 +176,19 @@ def chat_logprobs(outputs: Sequence[TokenOutput], tokenizer: Tokenizer | None, l
         for token in tokens
     ]
     return {"content": content, "refusal": None}
+
+
+def _by_ids(output: TokenOutput, tokenizer: Tokenizer, limit: int) -> dict[str, object]:
+    """The entry of a token that is named by its id."""
+    assert output.token is not None, "a model with a tokenizer gives ids"
+    pairs = [(output.token, output.logprob), *(output.top_logprobs or ())[:limit]]
+    own, *top = (_spelt(_bytes(token, tokenizer), logprob) | {"token": _id_name(token)} for token, logprob in pairs)
+    return own | {"top_logprobs": top}
+
+
+def _id_name(token: int) -> str:
+    """A token's id in the place of its text, as vLLM has it."""
+    return f"token_id:{token}"
 
 
 def _named(output: TokenOutput, tokenizer: Tokenizer | None, limit: int) -> Sequence[NamedToken]:
@@ -167,8 +209,12 @@ def _spelt(spelling: bytes, logprob: float | None) -> dict[str, object]:
     return {"token": spelling.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(spelling)}
 
 
-def text_logprobs(outputs: Sequence[TokenOutput], tokenizer: Tokenizer, limit: int, offset: int = 0) -> dict[str, Any]:
+def text_logprobs(
+    outputs: Sequence[TokenOutput], tokenizer: Tokenizer, limit: int, offset: int = 0, *, as_ids: bool = False
+) -> dict[str, Any]:
     """Logprobs as completions have them: four lists, an entry a token. offset: characters before the first one.
+
+    as_ids: whether a token is named by its id; offsets are those of the text all the same.
 
     The first token of an echoed prompt comes behind nothing: its `logprob` None is `null`.
     """
@@ -180,8 +226,8 @@ def text_logprobs(outputs: Sequence[TokenOutput], tokenizer: Tokenizer, limit: i
         spelling = _spelling(output.token, tokenizer)
         offsets.append(offset)
         offset += len(spelling)
-        tokens.append(spelling)
-        tops.append(_best(output, tokenizer, limit))
+        tokens.append(_id_name(output.token) if as_ids else spelling)
+        tops.append(_best(output, tokenizer, limit, as_ids=as_ids))
     return {
         "tokens": tokens,
         "token_logprobs": [output.logprob for output in outputs],
@@ -190,7 +236,12 @@ def text_logprobs(outputs: Sequence[TokenOutput], tokenizer: Tokenizer, limit: i
     }
 
 
-def _best(output: TokenOutput, tokenizer: Tokenizer, limit: int) -> dict[str, float] | None:
+def text_length(outputs: Sequence[TokenOutput], tokenizer: Tokenizer) -> int:
+    """How far the offset of what follows these tokens is behind theirs, in characters."""
+    return sum(len(_spelling(output.token, tokenizer)) for output in outputs if output.token is not None)
+
+
+def _best(output: TokenOutput, tokenizer: Tokenizer, limit: int, *, as_ids: bool) -> dict[str, float] | None:
     """The best tokens by their texts, and the chosen one, which may be one more."""
     if output.logprob is None or output.token is None or not limit:
         return None
@@ -198,7 +249,9 @@ def _best(output: TokenOutput, tokenizer: Tokenizer, limit: int) -> dict[str, fl
     best.setdefault(output.token, output.logprob)
     by_text: dict[str, float] = {}
     for token, logprob in best.items():
-        by_text.setdefault(_spelling(token, tokenizer), logprob)  # of two tokens of one text the better one
+        by_text.setdefault(
+            _id_name(token) if as_ids else _spelling(token, tokenizer), logprob
+        )  # of two tokens of one text the better one
     return by_text
 
 

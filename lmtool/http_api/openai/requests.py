@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from msgspec import Meta
 
@@ -22,21 +22,22 @@ from lmtool.http_api.decoding import (
     refuse,
     wrong,
 )
-from lmtool.http_api.openai.chat import Message, turns
+from lmtool.http_api.openai.chat import Message, chat_prompt
 from lmtool.http_api.requests import (
     MAX_LOGPROBS,
     MAX_MESSAGES,
     Call,
-    Deadline,
     ResponseFormat,
     SamplingFields,
+    TokenIds,
     are_ids,
     one_constraint,
+    prompt_ids,
     set_parameters,
     with_tools,
 )
 from lmtool.http_api.tools.definitions import MAX_TOOLS, FunctionTool, choose_tools
-from lmtool.types import ChatPrompt
+from lmtool.http_api.unsupported import CHAT, COMPLETION, EMBEDDINGS, Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,8 +69,6 @@ class GenerationFields(SamplingFields):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     prompt_logprobs: Count | None = None
-    priority: Annotated[int, Meta(ge=-(2**31), le=2**31)] | None = None
-    deadline: Deadline | None = None
     logits_processors: Any = None
     response_format: ResponseFormat | None = None
     structured_outputs: Any = None
@@ -98,10 +97,9 @@ class GenerationFields(SamplingFields):
             self.prompt_logprobs,
             echo,
             self._constraint(),
-            priority=self.priority or 0,
             logits_processors=_processors(self.logits_processors),
             parameters=set_parameters(self),
-            deadline=self.deadline,
+            **self.options(),
         )
 
     def _best_of(self) -> int | None:
@@ -139,7 +137,11 @@ def _processors(given: object) -> tuple[NamedProcessor, ...]:
 class ChatCompletionRequest(GenerationFields, kw_only=True):
     """A request to `/v1/chat/completions`."""
 
-    messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    unsupported: ClassVar[Table] = CHAT
+
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)] | None = None
+    prompt_token_ids: TokenIds | None = None
+    """The prompt as it is, in place of messages."""
     logprobs: bool | None = None
     top_logprobs: Count | None = None
     max_completion_tokens: Positive | None = None
@@ -148,9 +150,23 @@ class ChatCompletionRequest(GenerationFields, kw_only=True):
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    modalities: Annotated[Any, Meta(description='["text"]; sounds cannot be made here')] = None
-    functions: Any = None
-    function_call: Any = None
+    documents: list[dict[str, Any]] | None = None
+    reasoning_effort: Annotated[str, Meta(max_length=64)] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+
+    def prompt(self) -> Prompt:
+        """The conversation, or the ids in its place. Raises `ApiError`."""
+        if self.prompt_token_ids is not None:
+            return prompt_ids(self, ("messages", "documents", "add_generation_prompt", "continue_final_message"))
+        if self.messages is None:
+            refuse("messages", "messages is missing; expected a list of messages, or prompt_token_ids")
+        continued = self.continue_final_message or False
+        chat = chat_prompt(self.messages, continued=continued, generation_prompt=self.add_generation_prompt)
+        known = {"documents": self.documents, "reasoning_effort": self.reasoning_effort}
+        variables = {name: value for name, value in known.items() if value is not None}
+        given = {**chat.chat_template_kwargs, **variables, **(self.chat_template_kwargs or {})}
+        return replace(chat, chat_template_kwargs=given)
 
 
 def chat(body: Mapping[str, Any], max_logprobs: int = MAX_LOGPROBS) -> Call:
@@ -160,23 +176,19 @@ def chat(body: Mapping[str, Any], max_logprobs: int = MAX_LOGPROBS) -> Call:
         check_range(name, getattr(request, name), 0, max_logprobs)
     if request.top_logprobs is not None and not request.logprobs:
         refuse("top_logprobs", "top_logprobs needs logprobs: true")
-    for name in ("functions", "function_call"):
-        if getattr(request, name):
-            refuse(name, f"{name} is OpenAI's older form; send tools and tool_choice")
-    if request.modalities not in (None, ["text"]):
-        refuse("modalities", 'modalities must be ["text"]; sounds cannot be made here')
-    for name in ("tools", "chat_template_kwargs"):
+    for name in ("tools", "chat_template_kwargs", "documents"):
         check_size(name, body.get(name))
     limit = request.max_completion_tokens or request.max_tokens or MAX_TOKENS
-    alternatives = (request.top_logprobs or 0) if request.logprobs else None
-    prompt = ChatPrompt(turns(request.messages), chat_template_kwargs=request.chat_template_kwargs or {})
-    call = request.call((prompt,), request.sampling(limit, alternatives), alternatives)
+    alternatives = request.alternatives((request.top_logprobs or 0) if request.logprobs else None)
+    call = request.call((request.prompt(),), request.sampling(limit, alternatives), alternatives)
     tools = [tool.tool() for tool in request.tools or ()]
     return with_tools(call, choose_tools(tools, request.tool_choice, parallel=request.parallel_tool_calls))
 
 
 class CompletionRequest(GenerationFields, kw_only=True):
     """A request to `/v1/completions`."""
+
+    unsupported: ClassVar[Table] = COMPLETION
 
     prompt: Annotated[
         str | list[int | str | list[int]], Meta(description="a text, a list of token ids, or a list of either")
@@ -185,6 +197,7 @@ class CompletionRequest(GenerationFields, kw_only=True):
     max_tokens: Count | None = None
     echo: bool | None = None
     suffix: str | None = None
+    add_special_tokens: bool | None = None
 
 
 def completion(body: Mapping[str, Any], max_logprobs: int = MAX_LOGPROBS) -> Call:
@@ -195,8 +208,10 @@ def completion(body: Mapping[str, Any], max_logprobs: int = MAX_LOGPROBS) -> Cal
     if request.suffix:
         refuse("suffix", "suffix is for models that fill gaps, which none here does")
     limit = 16 if request.max_tokens is None else request.max_tokens
-    sampling = request.sampling(limit, request.logprobs)
-    return request.call(_prompts(request.prompt), sampling, request.logprobs, echo=request.echo or False)
+    logprobs = request.alternatives(request.logprobs)
+    sampling, echo = request.sampling(limit, logprobs), request.echo or False
+    call = request.call(_prompts(request.prompt), sampling, logprobs, echo=echo)
+    return replace(call, add_special_tokens=request.add_special_tokens is not False)
 
 
 def _prompts(given: str | list[Any]) -> tuple[Prompt, ...]:
@@ -214,7 +229,9 @@ def _prompts(given: str | list[Any]) -> tuple[Prompt, ...]:
 
 
 class EmbeddingRequest(Body):
-    """A request to `/v1/embeddings`, which no model here can answer."""
+    """A request to `/v1/embeddings`, or to compare texts in another way, which no model here can answer."""
+
+    unsupported: ClassVar[Table] = EMBEDDINGS
 
     input: Any = None
     encoding_format: Any = None

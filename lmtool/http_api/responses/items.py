@@ -6,11 +6,11 @@ import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import msgspec
 from msgspec import Meta
 
-from lmtool.http_api.decoding import Fields
+from lmtool.http_api.decoding import Part
 from lmtool.http_api.openai.chat import text_of
+from lmtool.http_api.requests import TokenIds
 from lmtool.types import ChatMessage, ToolCall
 
 if TYPE_CHECKING:
@@ -20,11 +20,12 @@ _TEXTS = ("input_text", "output_text", "text")
 Content = str | list[Any]
 
 
-class _Item(Fields, tag_field="type"):
+class _Item(Part, tag_field="type"):
     """An item of a conversation."""
 
     id: str | None = None
-    status: Any = None
+    token_ids: TokenIds | None = None
+    """The exact ids of the assistant's turn that begins with this item, in place of its text and calls."""
 
 
 class MessageItem(_Item, tag="message", kw_only=True):
@@ -32,7 +33,6 @@ class MessageItem(_Item, tag="message", kw_only=True):
 
     role: Literal["user", "assistant", "system", "developer"]
     content: Content
-    phase: Any = None
 
 
 class FunctionCallItem(_Item, tag="function_call", kw_only=True):
@@ -50,7 +50,7 @@ class FunctionCallOutputItem(_Item, tag="function_call_output", kw_only=True):
     call_id: str | None = None
 
 
-class ReasoningItem(msgspec.Struct, tag_field="type", tag="reasoning"):
+class ReasoningItem(Part, tag_field="type", tag="reasoning"):
     """What another model thought, which no template here reads."""
 
 
@@ -63,10 +63,15 @@ def turns_of(items: Sequence[Item]) -> tuple[ChatMessage, ...]:
     for at, item in enumerate(items):
         if isinstance(item, MessageItem):
             role = "system" if item.role == "developer" else item.role
-            turns.append(ChatMessage(role, text_of(item.content, _TEXTS, f"input[{at}].content")))
+            text = text_of(item.content, _TEXTS, f"input[{at}].content")
+            turns.append(ChatMessage(role, text, tokens=_exact(item)))
         elif isinstance(item, FunctionCallItem):
             call = ToolCall(item.call_id, item.name, item.arguments or "{}")
-            if turns and turns[-1].role == "assistant":
+            if item.token_ids is not None:
+                turns.append(ChatMessage("assistant", "", tokens=_exact(item)))
+            elif turns and turns[-1].tokens is not None:
+                continue  # the ids of its turn have it
+            elif turns and turns[-1].role == "assistant":
                 turns[-1] = replace(turns[-1], tool_calls=(*turns[-1].tool_calls, call))
             else:
                 turns.append(ChatMessage("assistant", "", (call,)))
@@ -74,6 +79,10 @@ def turns_of(items: Sequence[Item]) -> tuple[ChatMessage, ...]:
             text = text_of(item.output, _TEXTS, f"input[{at}].output")
             turns.append(ChatMessage("tool", text, tool_call_id=item.call_id))
     return tuple(turns)
+
+
+def _exact(item: _Item) -> tuple[int, ...] | None:
+    return None if item.token_ids is None else tuple(item.token_ids)
 
 
 def part(text: str, logprobs: list[Any] | None = None) -> dict[str, Any]:

@@ -33,6 +33,10 @@ class Response:
     repeated: Mapping[str, Any]
     tokenizer: Tokenizer | None = None
     """Decodes tokens where logprobs are requested."""
+    prompt_ids: Sequence[int] | None = None
+    """The ids of the prompt, where the request asks for those of prompt and answer."""
+    tokens_as_ids: bool = False
+    """Whether logprobs name a token by its id."""
     id: str = field(default_factory=lambda: fresh("resp"))
     created: int = field(default_factory=lambda: int(time.time()))
     output: list[dict[str, Any]] = field(default_factory=list)
@@ -72,6 +76,8 @@ class Response:
             yield from self._add_text("", [])
         cut = self.answer.ended in _CUT
         yield from self._close("incomplete" if cut else "completed")
+        if self.prompt_ids is not None:
+            self.output[0]["token_ids"] = self.answer.token_ids  # sent back as input, its turn has them
         status = "incomplete" if cut else "completed"
         yield self._event(f"response.{status}", response=self._whole(status, usage), **self.answer.seam_field)
 
@@ -83,7 +89,9 @@ class Response:
     def _spelt(self, output: TokenOutput) -> list[Any]:
         if self.answer.logprobs is None or not (output.named_tokens or (self.tokenizer and output.token is not None)):
             return []
-        logprobs: list[Any] = chat_logprobs([output], self.tokenizer, self.answer.logprobs)["content"]
+        logprobs: list[Any] = chat_logprobs([output], self.tokenizer, self.answer.logprobs, as_ids=self.tokens_as_ids)[
+            "content"
+        ]
         return logprobs
 
     def _add_text(self, text: str, logprobs: list[Any]) -> Iterator[Event]:
@@ -156,6 +164,11 @@ class Response:
             "usage": None if usage is None else _usage(usage),
             **self.repeated,
             **warned,
+            **(
+                {}
+                if self.prompt_ids is None
+                else {"prompt_token_ids": self.prompt_ids, "token_ids": self.answer.token_ids}
+            ),
         }
 
 

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
 from lmtool.http_api import requests
-from lmtool.http_api.decoding import MAX_TOKENS, Count, Fields, Positive, check_range, check_size, decode, refuse, wrong
+from lmtool.http_api.decoding import MAX_TOKENS, Count, Fields, Positive, check_range, check_size, decode, refuse
 from lmtool.http_api.openai.requests import StreamOptions
 from lmtool.http_api.responses.items import Item, turns_of
 from lmtool.http_api.tools.definitions import MAX_TOOLS, Function, choose_tools
+from lmtool.http_api.unsupported import RESPONSES, Table
 from lmtool.types import ChatMessage, ChatPrompt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lmtool.prompt_limits import PromptLimits
-    from lmtool.types import Constraint, SamplingParams
+    from lmtool.types import Constraint, Prompt, SamplingParams
 
 _LOGPROBS = "message.output_text.logprobs"
 
@@ -70,9 +71,13 @@ class TextFormat(Fields):
     triggers: Any = None
 
     def constraint(self) -> dict[str, object] | None:
-        """The form as `constraint.constraint_from` reads it; None for any text."""
-        schema = requests.JsonSchemaFormat(schema=self.schema, strict=self.strict)
+        """The form as `constraint.constraint_from` reads it; None for any text. Raises `ApiError`."""
         parts = {"format": self.format, "structures": self.structures, "triggers": self.triggers}
+        if self.type == "json_object":
+            return requests.ResponseFormat(type=self.type, schema=self.schema).constraint()
+        if self.type == "json_schema":
+            requests.check_schema(self.schema, "text.format.schema")
+        schema = requests.JsonSchemaFormat(schema=self.schema, strict=self.strict)
         return requests.ResponseFormat(type=self.type, json_schema=schema, **parts).constraint()
 
 
@@ -89,17 +94,31 @@ class ResponsesTool(Function, kw_only=True):
     type: Annotated[Literal["function"], Meta(description="function; others run at OpenAI only")]
 
 
-_Disabled = Annotated[Literal["disabled"], Meta(description="disabled: what does not fit into the context is refused")]
+_Include = Literal[
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+]
+"""The first one has an effect; of the others there is nothing here that could be included."""
 
 
 class ResponsesRequest(requests.SamplingFields, kw_only=True):
-    """A request to `/v1/responses`. Some fields are known only to be refused, or because clients send them by habit."""
+    """A request to `/v1/responses`."""
 
-    input: str | Annotated[list[Item], Meta(min_length=1, max_length=requests.MAX_MESSAGES)]
+    unsupported: ClassVar[Table] = RESPONSES
+
+    input: str | Annotated[list[Item], Meta(min_length=1, max_length=requests.MAX_MESSAGES)] | None = None
+    prompt_token_ids: requests.TokenIds | None = None
+    """The prompt as it is, in place of input and instructions."""
     instructions: str | None = None
     previous_response_id: str | None = None
     max_output_tokens: Positive | None = None
-    include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = None
+    include: list[_Include] | None = None
     top_logprobs: Count | None = None
     tools: Annotated[list[ResponsesTool], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: Any = None
@@ -107,52 +126,52 @@ class ResponsesRequest(requests.SamplingFields, kw_only=True):
     text: TextOptions | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    truncation: _Disabled | None = None
-    reasoning: dict[str, Any] | None = None
-    background: bool | None = None
-    conversation: Any = None
-    prompt: Any = None
-    max_tool_calls: Any = None
-    deadline: requests.Deadline | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
 
 def read(body: Mapping[str, Any], max_logprobs: int = requests.MAX_LOGPROBS) -> ResponsesCall:
     """The call of a request. Raises `ApiError`. What it goes on from is not looked for, see `Ask.behind`."""
     items = _items(body.get("input"))
     request = decode(ResponsesRequest, {**body, "input": items} if isinstance(items, list) else body)
-    for name in ("background", "conversation", "prompt", "max_tool_calls"):
-        if getattr(request, name):
-            refuse(name, f"{name} is not supported here; send the conversation as input")
-    if (request.reasoning or {}).get("effort") not in {None, "none", "minimal"}:
-        raise wrong("reasoning", request.reasoning, "nothing: the models here do not reason apart from their answer")
     check_range("top_logprobs", request.top_logprobs, 0, max_logprobs)
-    for name in ("tools", "metadata"):
+    for name in ("tools", "metadata", "chat_template_kwargs"):
         check_size(name, body.get(name))
-    assert not isinstance(request.input, str), "it was made an item"
-    turns, tools = turns_of(request.input), [tool.tool() for tool in request.tools or ()]
+    turns, prompt = _prompt(request)
+    tools = [tool.tool() for tool in request.tools or ()]
     use = choose_tools(tools, request.tool_choice, parallel=request.parallel_tool_calls)
     wanted = _LOGPROBS in (request.include or ()) or request.top_logprobs
-    logprobs = (request.top_logprobs or 0) if wanted else None
+    logprobs = request.alternatives((request.top_logprobs or 0) if wanted else None)
     sampling = request.sampling(request.max_output_tokens or MAX_TOKENS, logprobs)
-    system = () if request.instructions is None else (ChatMessage("system", request.instructions),)
     call = requests.Call(
         request.model,
-        (ChatPrompt((*system, *turns)),),
+        (prompt,),
         sampling,
         stream=request.stream or False,
         logprobs=logprobs,
         constraint=_constraint(request.text),
         parameters=requests.set_parameters(request),
-        deadline=request.deadline,
+        **request.options(),
     )
     return ResponsesCall(
         requests.with_tools(call, use),
         turns,
         json.dumps(items),
-        request.store is not False,
+        request.store is not False and request.prompt_token_ids is None,
         _repeated(request, body, sampling, logprobs),
         request.previous_response_id,
     )
+
+
+def _prompt(request: ResponsesRequest) -> tuple[tuple[ChatMessage, ...], Prompt]:
+    """The conversation of the input, and the prompt that it makes, or the ids in its place. Raises `ApiError`."""
+    if request.prompt_token_ids is not None:
+        return (), requests.prompt_ids(request, ("input", "instructions", "previous_response_id"))
+    if request.input is None:
+        refuse("input", "input is missing; expected a text, a list of items, or prompt_token_ids")
+    assert not isinstance(request.input, str), "it was made an item"
+    turns = turns_of(request.input)
+    system = () if request.instructions is None else (ChatMessage("system", request.instructions),)
+    return turns, ChatPrompt((*system, *turns), chat_template_kwargs=request.chat_template_kwargs or {})
 
 
 def _items(given: object) -> object:

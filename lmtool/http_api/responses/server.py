@@ -58,6 +58,11 @@ class ResponsesRoutes:
     async def _events(self, generation: Generation, ask: ResponsesCall) -> AsyncGenerator[list[Event], None]:
         served = generation.served
         response = Reply(generation.answers[0], served.info.model, ask.repeated, served.tokenizer)
+        response.tokens_as_ids = ask.call.tokens_as_ids
+        if generation.prompt_ids is not None:
+            [response.prompt_ids] = generation.prompt_ids
+        if ask.call.request_id:
+            response.id = f"resp_{ask.call.request_id}"
         first = [*response.start()]
         async with contextlib.aclosing(generation.steps()) as steps:
             try:
@@ -80,6 +85,8 @@ class ResponsesRoutes:
         answer = generation.answers[0]
         calls = tuple(call.whole for call in answer.calls)
         turn = ChatMessage("assistant", answer.text, calls)
+        if ask.call.return_token_ids:  # the next turn goes on behind the very same ids
+            turn = ChatMessage("assistant", answer.text, tokens=tuple(answer.token_ids))
         self._store.put(StoredResponse(response, (*ask.turns, turn), ask.items))
 
     async def _retrieve(self, request: Request) -> Response:

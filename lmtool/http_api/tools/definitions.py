@@ -10,7 +10,7 @@ from msgspec import Meta
 from lmtool import constraint as constraints
 from lmtool.errors import ConstraintError
 from lmtool.http_api import errors
-from lmtool.http_api.decoding import Fields, check_size, wrong
+from lmtool.http_api.decoding import Part, check_size, wrong
 from lmtool.http_api.errors import ApiError
 from lmtool.http_api.tools.schema import calls_schema, closed
 
@@ -132,7 +132,7 @@ def check_tools(tools: Sequence[Tool]) -> None:
         raise ApiError(400, f"two tools are called {twice!r}; expected names of their own", param="tools")
 
 
-class Function(Fields):
+class Function(Part):
     """What a tool is called, and with what."""
 
     name: ToolName
@@ -145,7 +145,7 @@ class Function(Fields):
         return Tool(self.name, self.description, self.parameters, self.strict or False)
 
 
-class FunctionTool(Fields):
+class FunctionTool(Part):
     """A tool as chat completions have it."""
 
     function: Function

@@ -91,6 +91,15 @@ def test_parameters() -> None:
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),
         ({"tools": [TOOL], "tool_choice": {"type": "some"}}, "tool_choice.type"),
         ({"stops": ["x"]}, "stops"),
+        ({"mcp_servers": [{"url": "x"}]}, "mcp_servers"),
+        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
+        ({"output_config": {"format": {"type": "regex"}}}, "output_config.format.type"),
+        (
+            {"output_config": {"format": {"type": "json_schema", "schema": {"type": "x"}}}, "max_tokens": 0},
+            "max_tokens",
+        ),
+        ({"prompt_token_ids": [1]}, "messages"),
+        ({"messages": [*HELLO, {"role": "assistant", "content": "x", "token_ids": [5]}]}, "messages[1].token_ids"),
     ],
 )
 def test_what_is_wrong_is_named(more: dict[str, Any], param: str) -> None:
@@ -103,3 +112,48 @@ def test_what_is_wrong_is_named(more: dict[str, Any], param: str) -> None:
 def test_to_count_needs_no_limit() -> None:
     """`count_tokens` generates nothing."""
     assert read({"messages": HELLO}, counting=True).prompts[0] == ChatPrompt((ChatMessage("user", "Hi"),))
+
+
+def test_what_changes_nothing_is_taken() -> None:
+    """What clients send by habit, and notes of theirs anywhere within messages and tools."""
+    noted = {"cache_control": {"type": "ephemeral", "ttl": "1h"}, "note": "mine"}
+    call = asked(
+        cache_control={"type": "ephemeral"},
+        container=None,
+        inference_geo="us",
+        speed="standard",
+        service_tier="auto",
+        mcp_servers=[],
+        thinking={"type": "adaptive"},
+        output_config={"effort": "low"},
+        tools=[{**TOOL, **noted, "input_examples": [], "eager_input_streaming": True, "defer_loading": False}],
+        messages=[
+            {"role": "user", "content": [{"type": "text", "text": "Hi", **noted}], **noted},
+            {"role": "assistant", "content": [{"type": "thinking", "thinking": "so", "signature": "s"}]},
+            *HELLO,
+        ],
+    )
+    assert call.prompts[0].messages == (
+        ChatMessage("user", "Hi"),
+        ChatMessage("assistant", ""),
+        ChatMessage("user", "Hi"),
+    )
+
+
+@pytest.mark.parametrize("name", ["output_config", "output_format"])
+def test_a_form(name: str) -> None:
+    """A schema, as `messages.parse` sends it; both spellings together contradict each other."""
+    form = {"type": "json_schema", "schema": {"type": "object"}, "name": "ours"}
+    spelled = {"output_config": {"format": form}, "output_format": form}
+    found = asked(**{name: spelled[name]}).constraint
+    assert (found.kind, found.text, found.strict) == ("json_schema", '{"type":"object"}', True)
+    with pytest.raises(ApiError, match="contradict each other"):
+        asked(**spelled)
+
+
+def test_exact_ids() -> None:
+    """Those of a turn in place of its blocks, or of the whole prompt."""
+    answer = {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {}}]}
+    turns = asked(messages=[*HELLO, {**answer, "token_ids": [5, 6]}, *HELLO]).prompts[0].messages
+    assert turns[1] == ChatMessage("assistant", "", tokens=(5, 6))
+    assert read({"max_tokens": 5, "prompt_token_ids": [1, 2]}).prompts == ((1, 2),)

@@ -44,7 +44,7 @@ def test_turns() -> None:
         ({"role": "user", "content": [{"type": "input_image"}]}, "input[0].content"),
         ({"type": "item_reference", "id": "x"}, "input[0].type"),
         ({"type": "function_call", "call_id": "1", "arguments": "{}"}, "input[0].name"),
-        ({"role": "user", "content": "a", "contents": 1}, "input[0].contents"),
+        ({"role": "user", "content": "a", "token_ids": [-1]}, "input[0].token_ids[0]"),
     ],
 )
 def test_what_is_wrong_is_named(item: dict[str, Any], param: str) -> None:

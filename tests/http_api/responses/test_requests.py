@@ -47,9 +47,12 @@ def test_what_changes_nothing_is_taken() -> None:
     ask = asked(
         {
             "input": "c",
-            "reasoning": {"effort": None, "summary": None},
-            "truncation": "disabled",
-            "include": ["reasoning.encrypted_content", "message.output_text.logprobs"],
+            "truncation": "auto",
+            "reasoning": {"effort": "high", "summary": "auto"},
+            "max_tool_calls": 3,
+            "background": False,
+            "prompt_cache_retention": "24h",
+            "include": ["reasoning.encrypted_content", "file_search_call.results", "message.output_text.logprobs"],
             "top_logprobs": 2,
             "metadata": {"a": "b"},
             "store": False,
@@ -66,9 +69,13 @@ def test_what_changes_nothing_is_taken() -> None:
         ({}, "input"),
         ({"input": []}, "input"),
         ({"input": "a", "background": True}, "background"),
-        ({"input": "a", "truncation": "auto"}, "truncation"),
-        ({"input": "a", "reasoning": {"effort": "high"}}, "reasoning"),
-        ({"input": "a", "include": ["file_search_call.results"]}, "include[0]"),
+        ({"input": "a", "truncation": "middle"}, "truncation"),
+        ({"input": "a", "conversation": "conv_1"}, "conversation"),
+        ({"input": "a", "prompt": {"id": "p"}}, "prompt"),
+        ({"input": "a", "include": ["thoughts"]}, "include[0]"),
+        ({"input": "a", "text": {"format": {"type": "json_schema", "name": "n"}}}, "text.format.schema"),
+        ({"input": "a", "prompt_token_ids": [1]}, "input"),
+        ({"prompt_token_ids": [1], "instructions": "be brief"}, "instructions"),
         ({"input": "a", "tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"input": "a", "text": {"formt": {}}}, "text.formt"),
         ({"input": "a", "text": {"format": {"type": "xml"}}}, "text.format.type"),
@@ -80,3 +87,25 @@ def test_what_is_wrong_is_named(body: dict[str, Any], param: str) -> None:
     with pytest.raises(ApiError) as raised:
         asked(body)
     assert raised.value.param == param
+
+
+def test_exact_ids() -> None:
+    """A turn's ids stand on its first item, in place of its text and its calls; or the whole prompt is ids."""
+    call = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}
+    message = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "x"}]}
+    after = [{"type": "function_call_output", "call_id": "1", "output": "sunny"}]
+    for items in ([{**message, "token_ids": [5, 6]}, call], [{**call, "token_ids": [5, 6]}, call]):
+        turns = asked({"input": [*items, *after]}).turns
+        assert [(turn.tokens, turn.tool_calls) for turn in turns] == [((5, 6), ()), (None, ())]
+    ask = asked({"prompt_token_ids": [1, 2]})
+    assert (ask.call.prompts, ask.store) == (((1, 2),), False)
+
+
+def test_items_of_others() -> None:
+    """Members that are not known, and what was refused, are no reason to refuse."""
+    message = {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}], "phase": "final", "agent": {}}
+    reasoning = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x", "content": None}
+    assert asked({"input": [reasoning, message]}).turns == (ChatMessage("assistant", "No."),)
+    assert asked(
+        {"input": "a", "text": {"format": {"type": "json_object", "schema": {"minProperties": 1}}}}
+    ).call.constraint

@@ -89,7 +89,7 @@ def test_what_the_template_is_shown() -> None:
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tools": [tool("a b")]}, "tools[0].function.name"),
         ({"tools": [tool("f", parameters=1)]}, "tools[0].function.parameters"),
-        ({"tools": [tool("f", paramters={})]}, "tools[0].function.paramters"),
+        ({"tools": [tool("f", strict="yes")]}, "tools[0].function.strict"),
         ({"tools": [tool("f"), tool("f")]}, "tools"),
         ({"tools": [tool(str(number)) for number in range(MAX_TOOLS + 1)]}, "tools"),
         ({"tools": [tool("f")], "tool_choice": "maybe"}, "tool_choice"),
