@@ -188,6 +188,11 @@ def deadline_error(seconds: float) -> TimeLimitError:
     return error
 
 
+def unnamed_model(served: int, *hints: str) -> UnknownModelError:
+    """The error of a request that names no model where not exactly one is served. hints: the names."""
+    return UnknownModelError(f"the request names no model, and {served} are served", *hints)
+
+
 def rebuilt(
     kind: type[LmtoolError],
     sentence: str,

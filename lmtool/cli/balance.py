@@ -1,4 +1,4 @@
-"""`lmtool balance`: one address in front of many servers of one model."""
+"""`lmtool balance`: one address in front of many servers, of one model or of several."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ async def balance(
         ),
     ],
 ) -> None:
-    """Offer many servers of one model at one address.
+    """Offer many servers, of one model or of several, at one address.
 
-    A request goes to the least loaded one, or to one near that which has had the same beginning of a prompt. A server
-    that is lost ends its streams with an error and is asked again until it answers. Ctrl-C as with serve.
+    A request goes to the least loaded server of its model, or to one near that which has had the same beginning of a
+    prompt. The streams of a server that is lost go on at another one with the same fingerprint, or when it is back.
+    Ctrl-C as with serve.
 
     --api-key is asked for here and shown to the servers; a key in a server's URL, ws://user:KEY@HOST:PORT/, is shown to
     that one instead.

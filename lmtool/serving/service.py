@@ -174,13 +174,9 @@ class Service:
         try:
             if self.health.model is None:
                 self.health.model = await workers.main()
-            if self.health.model is None:
-                return None
-            info = await workers.info(self.health.model)
+            return None if self.health.model is None else await workers.info(self.health.model)
         finally:
             unsubscribe()
-        workers.own_tokenizer = await asyncio.to_thread(self._loader.tokenizer_of_workers, info, workers.limits)
-        return info
 
     async def ended(self) -> None:
         """Return when a transport ended by itself, such as a closed stdin. Raises its exception."""
