@@ -310,8 +310,9 @@ async def serve(
     machines reach without `api_key` or `no_auth`.
     """
     from lmtool.engine.config import EngineConfig
+    from lmtool.serving.access_config import AccessConfig
     from lmtool.serving.composition import need_serve_packages
-    from lmtool.serving.config import AccessConfig, ListenConfig, ModelsConfig, ServiceConfig
+    from lmtool.serving.config import ListenConfig, ModelsConfig, ServiceConfig
     from lmtool.serving.listening import bind, url
     from lmtool.serving.service import Service
 

@@ -175,11 +175,22 @@ class OverloadedError(RequestError):
     retry_after = 1
 
 
+class RateLimitError(OverloadedError):
+    """A limit of the client's key or address is reached: on what runs at once, or on what a minute brings."""
+
+    code = "rate_limit_exceeded"
+
+
 def deadline_error(seconds: float) -> TimeLimitError:
     """The error of a stream that has not ended within its request's `deadline`; its time is over, also elsewhere."""
     error = TimeLimitError(f"the deadline of {seconds:g} s is over", "send the request again with a longer one")
     error.retryable = False
     return error
+
+
+def unnamed_model(served: int, *hints: str) -> UnknownModelError:
+    """The error of a request that names no model where not exactly one is served. hints: the names."""
+    return UnknownModelError(f"the request names no model, and {served} are served", *hints)
 
 
 def rebuilt(

@@ -10,12 +10,15 @@ from lmtool.errors import ContextOverflowError, UnknownTokenError
 from lmtool.types import ChatPrompt, MixedPrompt, ScoreRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from lmtool.types import ChatMessage, GenerateRequest, ModelInfo, Prompt
 
 _NORMALISED = 4
 """Bytes of a text that its tokenizer may see as one: how much normalisation can shorten a character (U+1D400 to A)."""
+
+_USUAL_BYTES = 4
+"""Of a token of text, where the tokens of a model are not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +146,51 @@ class PromptLimits:
                 f"at most {self.text_bytes} bytes",
                 "shorten it",
             )
+
+
+def check_allowed_length(request: GenerateRequest | ScoreRequest) -> None:
+    """Raise `ContextOverflowError` for more ids than the request's own `max_prompt_tokens`; texts are not counted."""
+    if request.max_prompt_tokens is None or not isinstance(request.prompt, tuple):
+        return
+    scored = request.scored if isinstance(request, ScoreRequest) else ()
+    count = len(request.prompt) + (0 if isinstance(scored, str) else len(scored))
+    if count > request.max_prompt_tokens:
+        raise _longer_than_allowed(f"{count} tokens", request.max_prompt_tokens)
+
+
+def check_allowed_text(request: GenerateRequest | ScoreRequest, limits: PromptLimits | None) -> None:
+    """Raise `ContextOverflowError` for texts that have more than `max_prompt_tokens` however they are tokenized.
+
+    limits: of the model, by which the most bytes of a token are known; otherwise a token counts as four bytes.
+    """
+    most = request.max_prompt_tokens
+    if most is None:
+        return
+    size, allowed = sum(map(_bytes, _texts(request))), most * _USUAL_BYTES
+    if limits is not None and limits.text_bytes is not None:
+        allowed = most * limits.text_bytes // limits.context_length
+    if size > allowed:
+        raise _longer_than_allowed(f"{size} bytes", most)
+
+
+def _texts(request: GenerateRequest | ScoreRequest) -> Iterator[str]:
+    """All texts that become part of the prompt."""
+    prompt = request.prompt
+    if isinstance(prompt, str):
+        yield prompt
+    elif isinstance(prompt, MixedPrompt):
+        yield from (part for part in prompt.parts if isinstance(part, str))
+    elif isinstance(prompt, ChatPrompt):
+        yield prompt.prefill
+        for message in prompt.messages:
+            yield message.content
+            yield from (text for call in message.tool_calls for text in (call.name, call.arguments))
+    if isinstance(request, ScoreRequest) and isinstance(request.scored, str):
+        yield request.scored
+
+
+def _longer_than_allowed(size: str, most: int) -> ContextOverflowError:
+    return ContextOverflowError(f"prompt of {size}: the key may send prompts of {most} tokens", "shorten the prompt")
 
 
 LimitsByModel: TypeAlias = Mapping[str | None, PromptLimits]

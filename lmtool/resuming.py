@@ -7,11 +7,11 @@ import random
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from lmtool.errors import ConnectError, OverloadedError, TimeLimitError
 from lmtool.interfaces import client_of, place_of
-from lmtool.streams import Deadlines, error_of, failure
+from lmtool.streams import Deadlines, error_of, failure, renamed
 from lmtool.types import GenerateRequest, TokenOutput
 
 if TYPE_CHECKING:
@@ -44,6 +44,20 @@ class ResumeOptions:
     """Seconds before any repetition, at most."""
 
 
+@runtime_checkable
+class Rerouting(Protocol):
+    """A `TokenModel` over several servers, which decides whether and where a stream goes on."""
+
+    def may_go_on(self, handle: StreamHandle, error: LmtoolError, *, has_output: bool) -> bool:
+        """Whether a stream may be submitted again. handle: of the attempt that ended so.
+
+        has_output: whether it has brought anything, so that another server must give it the same bits.
+        """
+
+    def go_on(self, request: Request, sink: Sink, handle: StreamHandle, *, has_output: bool) -> StreamHandle:
+        """Submit what is missing of a stream, as `submit`; the two others as in `may_go_on`."""
+
+
 class Resuming:
     """An `interfaces.TokenModel` over one that may lose its connection, such as `lmtp.client.LmtpClient`.
 
@@ -60,12 +74,13 @@ class Resuming:
         on_repeat: Callable[[LmtoolError], None] | None = None,
         may_repeat: Callable[[], bool] = lambda: True,
     ) -> None:
-        """inner: connects again by itself. on_repeat: called with the reason each time that a stream is repeated.
+        """inner: connects again by itself, or is `Rerouting`. on_repeat: called with the reason of each repetition.
 
         may_repeat: whether there is a server to go on with, such as `LmtpClient.extended`: where none was ever reached,
         and with one that knows nothing of all this, errors are handed on as they come.
         """
         self._inner = inner
+        self._rerouting = inner if isinstance(inner, Rerouting) else None
         self._may_repeat = may_repeat
         self._options = options or ResumeOptions()
         self._on_repeat = on_repeat
@@ -78,7 +93,9 @@ class Resuming:
         channel = self._channels.get(sink)
         if channel is None:
             on_empty = partial(self._channels.pop, sink, None)
-            channel = _Channel(self._inner, self._options, sink, on_empty, self._on_repeat, self._may_repeat)
+            channel = _Channel(
+                self._inner, self._rerouting, self._options, sink, on_empty, self._on_repeat, self._may_repeat
+            )
             self._channels[sink] = channel
         return channel.start(request)
 
@@ -93,6 +110,7 @@ class _Channel:
     def __init__(
         self,
         inner: TokenModel,
+        rerouting: Rerouting | None,
         options: ResumeOptions,
         sink: Sink,
         on_empty: Callable[[], object],
@@ -100,6 +118,7 @@ class _Channel:
         may_repeat: Callable[[], bool],
     ) -> None:
         self.inner = inner
+        self.rerouting = rerouting
         self.may_repeat = may_repeat
         self.options = options
         self.sink = sink
@@ -170,6 +189,8 @@ class _Stream:
         self._attempt: StreamId = None
         self._handle: StreamHandle | None = None
         """Of the present attempt; None between two."""
+        self._last_handle: StreamHandle | None = None
+        """Of the attempt before."""
         self._pause_timer: asyncio.TimerHandle | None = None
         """Begins the next attempt."""
         self._silence_timer: asyncio.TimerHandle | None = None
@@ -216,10 +237,16 @@ class _Stream:
         self._attempt = self._channel.enter(self)
         self._before = len(self._ids)
         self._repeated_outputs = 0 if isinstance(self._request, GenerateRequest) else len(self._ids)
-        self._handle = self._channel.inner.submit(self._request_now(), self._channel)
+        self._handle = self._submit(self._request_now(), self._channel)
         if self._paused:
             self._handle.pause()
         self._watch()
+
+    def _submit(self, request: Request, sink: Sink) -> StreamHandle:
+        last, self._last_handle = self._last_handle, None
+        if last is None or self._channel.rerouting is None:
+            return self._channel.inner.submit(request, sink)
+        return self._channel.rerouting.go_on(request, sink, last, has_output=self._begun)
 
     def _request_now(self) -> Request:
         """The request for what is missing."""
@@ -248,7 +275,10 @@ class _Stream:
             self._close()
         else:
             self._watch()
-        return replace(output, stream_id=self._request.stream_id, usage=self._usage(output), seed=seed)
+        usage = self._usage(output)
+        if usage is output.usage and seed == output.seed:
+            return renamed(output, self._request.stream_id)
+        return replace(output, stream_id=self._request.stream_id, usage=usage, seed=seed)
 
     def _told_seed(self, output: TokenOutput) -> int | None:
         """Learn the seed; return it where the submitter asked for it and has not been told."""
@@ -280,10 +310,13 @@ class _Stream:
 
         An overloaded server is on its way down or up, or a balancer without a worker.
         """
+        options, rerouting = self._channel.options, self._channel.rerouting
+        if self._repetitions >= options.retries or not self._can_go_on or not self._channel.may_repeat():
+            return False
+        if rerouting is not None and self._handle is not None:
+            return rerouting.may_go_on(self._handle, error, has_output=self._begun)
         lost = isinstance(error, ConnectError | TimeLimitError | OverloadedError)
-        options = self._channel.options
-        useful = lost and error.retryable and error.retry_after <= options.longest_pause
-        return useful and self._repetitions < options.retries and self._can_go_on and self._channel.may_repeat()
+        return lost and error.retryable and error.retry_after <= options.longest_pause
 
     @property
     def _can_go_on(self) -> bool:
@@ -296,7 +329,8 @@ class _Stream:
         options = self._channel.options
         doubled = options.backoff * 2 ** min(self._repetitions - 2, _MOST_DOUBLINGS)
         pause = 0.0 if self._repetitions == 1 else min(doubled, options.longest_pause)
-        pause = max(pause, error.retry_after) * (1 + random.random() * _JITTER)  # noqa: S311  # no secret
+        asked = 0 if self._channel.rerouting is not None else error.retry_after  # by the server that is left
+        pause = max(pause, asked) * (1 + random.random() * _JITTER)  # noqa: S311  # no secret
         self._pause_timer = self._loop.call_later(pause, self.begin)
         if self._channel.on_repeat is not None:
             self._channel.on_repeat(error)
@@ -304,7 +338,7 @@ class _Stream:
     def _leave(self) -> None:
         """Give the present attempt up."""
         self._channel.leave(self._attempt)
-        self._handle = None
+        self._last_handle, self._handle = self._handle, None
         if self._silence_timer is not None:
             self._silence_timer.cancel()
             self._silence_timer = None

@@ -90,6 +90,31 @@ async def stream(
             inbox.cancel()
 
 
+def renamed(output: TokenOutput, stream_id: StreamId) -> TokenOutput:
+    """The same output of another stream; in half the time of `dataclasses.replace`, for every token."""
+    return TokenOutput(
+        stream_id,
+        output.token,
+        output.logprob,
+        output.top_logprobs,
+        output.text,
+        output.finish_reason,
+        output.usage,
+        output.error,
+        output.error_code,
+        output.warnings,
+        output.stopped_by,
+        output.named_tokens,
+        output.tool_calls,
+        output.seed,
+        output.error_hints,
+        output.retryable,
+        output.retry_after,
+        output.attempts,
+        output.seam,
+    )
+
+
 def failure(stream_id: StreamId, error: LmtoolError) -> TokenOutput:
     """Return the output that ends a stream with this error: its sentence and what to do next."""
     return TokenOutput(

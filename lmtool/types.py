@@ -16,11 +16,8 @@ FinishReason: TypeAlias = Literal["stop", "length", "cancelled", "prefill", "con
 """Why a stream ended: eos or a stop condition, the token limit, its client's CANCEL, `prefill_only`, a filter."""
 
 LogprobsMode: TypeAlias = Literal["raw", "biased", "processed"]
-"""Which normalised distribution a logprob is taken from.
-
-`raw`: log-softmax of the model's own logits. `biased`: after `logit_bias` (a forced token has logprob 0).
-`processed`: after everything, the distribution that was sampled from.
-"""
+"""Which normalised distribution a logprob is taken from. `raw`: log-softmax of the model's own logits. `biased`: after
+`logit_bias` (a forced token has logprob 0). `processed`: after everything, the distribution that was sampled from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,14 +189,11 @@ class GenerateRequest:
     """Change the logits of each step, in this order; what the constraint forbids stays forbidden."""
     prefill_only: bool = False
     """Compute the prompt's keys and values and sample nothing, so that later prompts that begin with it start faster.
-
-    Ends with `prefill` and without a token, behind all other requests. Models outside lmtool's own engine refuse it.
-    """
+    Ends with `prefill` and without a token, behind all other requests. Models outside lmtool's own engine refuse it."""
     generated: tuple[int, ...] = ()
     """Ids that count as generated already: the stream goes on behind them as the one that sampled them would have.
 
-    They count for limits, penalties, stops, constraint, draws. Other engines, and processors without `resume`, refuse.
-    """
+    They count for limits, penalties, stops, constraint, draws. Other engines, processors without `resume` refuse it."""
     resumable: bool = False
     """The first output tells the `seed`, which a continuation by `generated` needs; not where that is refused."""
     into: str | None = None
@@ -210,6 +204,8 @@ class GenerateRequest:
     """For models that give text and no ids, see `ModelInfo.text_only`; None: all of `sampling` counts."""
     deadline: float | None = None
     """Seconds from its arrival after which the stream ends with `timeout` (by `streams.Deadlines`); None: never."""
+    max_prompt_tokens: int | None = None
+    """Most tokens that this prompt may have, where that is fewer than the model takes; None: as the model."""
     cache_salt: str = ""
     """What is computed of the prompt is reused only by requests of the same salt; empty: by all others without one."""
 
@@ -228,8 +224,10 @@ class ScoreRequest:
     text: bool = False
     """Each output also carries the text it completes."""
     deadline: float | None = None
+    max_prompt_tokens: int | None = None
+    """Most tokens of prompt and scored text together."""
     cache_salt: str = ""
-    """Both as of a `GenerateRequest`."""
+    """This and `deadline` as of a `GenerateRequest`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,6 +382,8 @@ class ModelInfo:
     """A hash of all that decides a stream's ids and logprobs, see `lmtool.fingerprint`; None where it is not known."""
     text_only: bool = False
     """Whether it takes conversations and gives text without ids, telling tool calls from text: a pool of providers."""
+    key_limits: Mapping[str, int] = field(default_factory=dict)
+    """Limits of the key that asks, see `lmtool.access.keys.Limits`; `priority`: the lowest."""
 
 
 @dataclass(frozen=True, slots=True)

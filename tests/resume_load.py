@@ -14,7 +14,7 @@ import itertools
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -86,10 +86,12 @@ class CuttingProxy:
 
     target: int
     """The server's port."""
-    planned: Iterator[Cut]
+    planned: Iterator[Cut | None]
     port: int = 0
     cuts: int = 0
     """Connections that were cut."""
+    refuses: bool = False
+    """Whether a new connection is closed at once."""
     _pipes: set[asyncio.Task[None]] = field(default_factory=set)
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
     """Of the connections that are open, to clients."""
@@ -113,6 +115,9 @@ class CuttingProxy:
             writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.refuses:
+            writer.transport.abort()
+            return
         task = asyncio.current_task()
         assert task is not None
         self._pipes.add(task)
@@ -184,16 +189,19 @@ async def said(model: TokenModel, request: GenerateRequest | ScoreRequest) -> li
 
 
 class Trial:
-    """Streams through cut connections, compared with the same streams on the model itself."""
+    """Streams through what is disturbed, compared with the same streams on the model itself."""
 
-    def __init__(self, model: TokenModel, outcome: Outcome) -> None:
+    def __init__(
+        self, model: TokenModel, outcome: Outcome, kinds: Mapping[str, GenerateRequest | ScoreRequest] = KINDS
+    ) -> None:
+        self.kinds = kinds
         self._model = model
         self._outcome = outcome
         self._expected: dict[str, list[TokenOutput]] = {}
 
     async def compare(self, name: str, through: TokenModel) -> None:
         """One stream of a kind."""
-        request = KINDS[name]
+        request = self.kinds[name]
         outputs = await said(through, request)
         if outputs[-1].error is not None:
             self._outcome.differences.append(f"{name}: {outputs[-1].error}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lmtool.errors import RequestError, UnknownModelError, UnknownTokenError
 from lmtool.interfaces import Sink, StreamHandle
@@ -59,10 +59,14 @@ def logprob_of(token: int) -> float:
 
 
 class ScriptedModel:
-    """Produces a step per turn of the event loop; with `manual`, only when `step` is called."""
+    """Produces a step per turn of the event loop; with `manual`, only when `step` is called.
 
-    def __init__(self, *, manual: bool = False, name: str = "scripted") -> None:
+    With a fingerprint it goes on behind `generated`, and tells the seed to who asks for it.
+    """
+
+    def __init__(self, *, manual: bool = False, name: str = "scripted", fingerprint: str | None = None) -> None:
         self.name = name
+        self.fingerprint = fingerprint
         self.running: dict[int, ScriptedStream] = {}
         self.requests: list[GenerateRequest | ScoreRequest] = []
         """Everything that was submitted."""
@@ -82,7 +86,8 @@ class ScriptedModel:
             self.check(request)
         except RequestError as error:
             return refuse(request.stream_id, sink, error)
-        stream = ScriptedStream(self, request, sink)
+        before = len(request.generated) if isinstance(request, GenerateRequest) else 0
+        stream = ScriptedStream(self, request, sink, before, before)
         self.running[id(stream)] = stream
         self.schedule()
         return stream
@@ -91,7 +96,8 @@ class ScriptedModel:
         """See `TokenModel`."""
         await self.loaded.wait()
         self.check_name(model)
-        return ModelInfo(self.name, f"ScriptedModel({self.name!r})", "scripted", VOCAB_SIZE, 4096, (EOS,))
+        about = ModelInfo(self.name, f"ScriptedModel({self.name!r})", "scripted", VOCAB_SIZE, 4096, (EOS,))
+        return replace(about, fingerprint=self.fingerprint)
 
     def models(self) -> list[ModelEntry]:
         """See `Catalogue`."""
@@ -146,6 +152,8 @@ class ScriptedStream:
     request: GenerateRequest | ScoreRequest
     sink: Sink
     position: int = 0
+    before: int = 0
+    """Tokens that count as generated."""
     paused: bool = False
     pauses: int = 0
     _cancelled: bool = False
@@ -211,7 +219,14 @@ class ScriptedStream:
             chr(97 + token % 26) if self.request.text else None,
             reason,  # type: ignore[arg-type]  # a FinishReason or None
             self._usage() if reason else None,
+            seed=self._seed() if self.position == self.before + 1 else None,
         )
 
+    def _seed(self) -> int | None:
+        request = self.request
+        if self.model.fingerprint is None or not isinstance(request, GenerateRequest) or not request.resumable:
+            return None
+        return 7 if request.sampling.seed is None else request.sampling.seed
+
     def _usage(self) -> Usage:
-        return Usage(len(prompt_ids(self.request.prompt)), self.position)
+        return Usage(len(prompt_ids(self.request.prompt)), self.position - self.before)

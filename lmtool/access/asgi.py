@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, TypeAlias
+import contextlib
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from lmtool.access.credentials import KEY_PROTOCOL, without_credentials
-from lmtool.access.policy import answer_headers, find_refusal, is_preflight, preflight_headers
+from lmtool.access.caller import current_caller
+from lmtool.access.credentials import KEY_PROTOCOL, candidate_keys, without_credentials
+from lmtool.access.forwarding import ConflictingAddressesError, client_address
+from lmtool.access.policy import Refusal, answer_headers, find_refusal, is_open, is_preflight, preflight_headers
+from lmtool.errors import RateLimitError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from lmtool.access.policy import AccessPolicy, Refusal
+    from lmtool.access.caller import Caller
+    from lmtool.access.credentials import Headers
+    from lmtool.access.policy import AccessPolicy
 
     Scope: TypeAlias = Mapping[str, Any]
     Receive: TypeAlias = Callable[[], Awaitable[Any]]
     Send: TypeAlias = Callable[[Any], Awaitable[None]]
     Application: TypeAlias = Callable[[Any, Receive, Send], Awaitable[None]]
     Write: TypeAlias = Callable[[str, Refusal], tuple[int, bytes]]
+
+
+class _Passing(NamedTuple):
+    """What an application is called with."""
+
+    scope: dict[str, Any]
+    receive: Receive
+    send: Send
 
 
 class Door:
@@ -41,20 +55,52 @@ class Door:
         headers = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"]]
         is_http, path = scope["type"] == "http", _path(scope)
         method = scope["method"] if is_http else ""
-        refusal = find_refusal(self._policy, headers, method=method, path=path)
         answer = answer_headers(self._policy, headers)
-        if refusal is not None:
-            await (self._refuse if is_http else _deny)(send, scope, refusal, answer)
-        elif is_preflight(method, headers):
+        refusal = find_refusal(self._policy, headers, method=method, path=path)
+        if refusal is None and is_preflight(method, headers):
             await _respond(send, "http", 204, preflight_headers(self._policy, headers), b"")
-        else:
+        elif refusal is None:
             inner = {**scope, "headers": _encoded(without_credentials(headers))}
             if not is_http:
                 inner["subprotocols"] = [p for p in scope["subprotocols"] if not p.startswith(KEY_PROTOCOL)]
-            await self._application(inner, receive, _adding(_encoded(answer), send) if is_http else send)
+            passing = _Passing(inner, receive, _adding(_encoded(answer), send) if is_http else send)
+            refusal = await self._pass_on(passing, headers, counted=not is_open(method, path))
+        if refusal is not None:
+            await (self._refuse if is_http else _deny)(send, scope, refusal, answer)
         if not is_http:
             # uvicorn logs a handshake that was refused as a mistake, unless it has seen the connection's end by now.
             await asyncio.sleep(0)
+
+    async def _pass_on(self, passing: _Passing, headers: Headers, *, counted: bool) -> Refusal | None:
+        """Let the application answer; why it is not asked at all, where the request is above a limit.
+
+        counted: whether the request counts against the limits of its key and address.
+        """
+        scope, peer = passing.scope, passing.scope.get("client")
+        try:
+            address = client_address(self._policy.proxies, None if peer is None else peer[0], headers)
+        except ConflictingAddressesError:
+            return Refusal("invalid_headers", "Forwarded and X-Forwarded-For name different clients", "send neither")
+        if peer is not None and address != peer[0]:
+            scope["client"] = (address, 0)
+        caller = self._caller(headers, address) if counted else None
+        if caller is None:
+            await self._application(*passing)
+            return None
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(caller.connected(as_request=scope["type"] == "http"))
+            except RateLimitError as error:
+                return Refusal.of_limit(error)
+            token = current_caller.set(caller)
+            stack.callback(current_caller.reset, token)
+            await self._application(*passing)
+        return None
+
+    def _caller(self, headers: Headers, address: str | None) -> Caller | None:
+        callers = self._policy.callers
+        key = None if callers is None else callers.ring.find(candidate_keys(headers))
+        return None if callers is None or key is None else callers.caller(key, address)
 
     async def _refuse(self, send: Send, scope: Scope, refusal: Refusal, headers: list[tuple[str, str]]) -> None:
         status, body = self._write(_path(scope), refusal)

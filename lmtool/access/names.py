@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address, ip_network
 from urllib.parse import urlsplit
 
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]|[^\s:/?#@\[\]\\]+)(?::\d{0,5})?")
@@ -46,6 +46,18 @@ def is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def address_group(name: str) -> str:
+    """The addresses that count as one client's: an IPv4 address alone, an IPv6 address with its network of 64 bits."""
+    if not is_address(name):
+        return name
+    address = ip_address(name.partition("%")[0])
+    if not isinstance(address, IPv6Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(address) if address.is_loopback else str(ip_network((address, 64), strict=False))
 
 
 def is_loopback(name: str) -> bool:

@@ -6,13 +6,18 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
-from lmtool.access.credentials import has_key, values
+from lmtool.access.credentials import candidate_keys, has_key, values
+from lmtool.access.forwarding import TrustedProxies, is_forwarded
 from lmtool.access.names import host_name, is_address, is_loopback, origin_host
 
 if TYPE_CHECKING:
+    from lmtool.access.caller import Callers
     from lmtool.access.credentials import Headers
+    from lmtool.errors import RateLimitError
 
-Reason: TypeAlias = Literal["invalid_api_key", "foreign_origin", "foreign_host", "invalid_headers"]
+Reason: TypeAlias = Literal[
+    "invalid_api_key", "foreign_origin", "foreign_host", "forwarded", "invalid_headers", "rate_limit_exceeded"
+]
 
 _OPEN = re.compile(r"/health[a-z]*(?:/[a-z]+)*")
 """Paths that need no key: probes ask for them under whatever name they know. No dots, so nothing leads out of it."""
@@ -33,10 +38,16 @@ class AccessPolicy:
     """Origins of web pages that may use it, beside those of this machine, as browsers spell them; `*`: any."""
     hosts: tuple[str, ...] = ()
     """Host names of the server, beside loopback names and IP addresses, in lower case; `*`: any."""
+    callers: Callers | None = field(default=None, repr=False)
+    """The keys of a file, one of which clients must send, and what they use; None: there is no file."""
+    loopback_only: bool = False
+    """Whether it is open because only this machine can connect: what a proxy passes on is refused."""
+    proxies: TrustedProxies = field(default_factory=TrustedProxies)
+    """Whose word is taken for where a request comes from."""
 
     def warnings(self, *, public: bool) -> list[str]:
         """Sentences about what this admits that a person may not expect. public: other machines can connect."""
-        if self.key is not None:
+        if self.key is not None or self.callers is not None:
             return []
         found: list[str] = []
         if public:
@@ -56,12 +67,21 @@ class Refusal:
         "invalid_api_key": 401,
         "foreign_origin": 403,
         "foreign_host": 421,
+        "forwarded": 403,
         "invalid_headers": 400,
+        "rate_limit_exceeded": 429,
     }
     reason: Reason
     message: str
     hint: str
     """What to do next."""
+    retry_after: int = 0
+    """Seconds after which the same request may be let in; 0: not known."""
+
+    @classmethod
+    def of_limit(cls, error: RateLimitError) -> Refusal:
+        """The refusal of a request that is above a limit of its key or address."""
+        return cls("rate_limit_exceeded", error.message, "; ".join(error.hints), error.retry_after)
 
     @property
     def status(self) -> int:
@@ -70,7 +90,9 @@ class Refusal:
 
     @property
     def headers(self) -> list[tuple[str, str]]:
-        """Headers of an answer that says it over HTTP (RFC 9110, 15.5.2)."""
+        """Headers of an answer that says it over HTTP (RFC 9110, 15.5.2 and 10.2.3)."""
+        if self.retry_after:
+            return [("retry-after", str(self.retry_after))]
         return [("www-authenticate", 'Bearer realm="lmtool"')] if self.status == 401 else []
 
     @property
@@ -86,16 +108,31 @@ def find_refusal(policy: AccessPolicy, headers: Headers, *, method: str = "", pa
     method, path: of a plain HTTP request; left out for any other. `/health` and what is below needs nothing, a CORS
     preflight (Fetch, 4.8) no key.
     """
-    if method in {"GET", "HEAD"} and _OPEN.fullmatch(path):
+    if is_open(method, path):
         return None
     refusal = _host_refusal(policy, headers) or _origin_refusal(policy, headers)
     if refusal is not None:
         return refusal
-    if policy.key is None or is_preflight(method, headers) or has_key(policy.key, headers):
+    if policy.loopback_only and is_forwarded(headers):
+        message = "a proxy has passed this request on, and this server asks for no key: it is for its machine alone"
+        return Refusal("forwarded", message, "start it with  --api-key KEY  or  --api-keys FILE, or with  --no-auth")
+    if is_preflight(method, headers) or _shows_key(policy, headers):
         return None
     sent = any(values(headers, name) for name in ("authorization", "x-api-key", "proxy-authorization"))
     message = "the key that was shown is not the one of this server" if sent else "this server asks for a key"
     return Refusal("invalid_api_key", message, _SEND_KEY)
+
+
+def _shows_key(policy: AccessPolicy, headers: Headers) -> bool:
+    """Whether a request has the key that it needs."""
+    if policy.callers is not None:
+        return policy.callers.ring.find(candidate_keys(headers)) is not None
+    return policy.key is None or has_key(policy.key, headers)
+
+
+def is_open(method: str, path: str) -> bool:
+    """Whether a path is for everybody: the state of the server, which probes ask for."""
+    return method in {"GET", "HEAD"} and _OPEN.fullmatch(path) is not None
 
 
 def _host_refusal(policy: AccessPolicy, headers: Headers) -> Refusal | None:
@@ -131,15 +168,21 @@ def admitted_origin(policy: AccessPolicy, headers: Headers) -> str | None:
     """The origin of the page that sent a request, if it may use the server; None for other pages, and for programs.
 
     A page may if it comes from this machine, is allowed by name, or comes from the host that it connects to, where that
-    is the server's. `null`, the origin of files and sandboxed frames, is foreign.
+    is the server's. `null`, the origin of files and sandboxed frames, is foreign. Behind a proxy `localhost` is not
+    this machine.
     """
     for origin in values(headers, "origin"):
         page = origin_host(origin)
         if "*" in policy.origins or origin.lower() in policy.origins:
             return origin
-        if page is not None and (is_loopback(page) or page == _own_host(policy, headers)):
+        if page is not None and (_is_here(page, headers) or page == _own_host(policy, headers)):
             return origin
     return None
+
+
+def _is_here(page: str, headers: Headers) -> bool:
+    """Whether a page of this host comes from this machine."""
+    return is_loopback(page) and not is_forwarded(headers)
 
 
 def _own_host(policy: AccessPolicy, headers: Headers) -> str | None:

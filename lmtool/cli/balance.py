@@ -1,4 +1,4 @@
-"""`lmtool balance`: one address in front of many servers of one model."""
+"""`lmtool balance`: one address in front of many servers, of one model or of several."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import typer
 
 from lmtool.cli.common_options import Common
 from lmtool.lmtp.config import ServerConfig
-from lmtool.serving.config import AccessConfig, LifeConfig, ListenConfig, ServiceConfig, ServingConfig
+from lmtool.serving.access_config import AccessConfig
+from lmtool.serving.config import LifeConfig, ListenConfig, ServiceConfig, ServingConfig
 from lmtool.serving.tls_config import TlsConfig
 
 
@@ -26,10 +27,11 @@ async def balance(
         ),
     ],
 ) -> None:
-    """Offer many servers of one model at one address.
+    """Offer many servers, of one model or of several, at one address.
 
-    A request goes to the least loaded one, or to one near that which has had the same beginning of a prompt. A server
-    that is lost ends its streams with an error and is asked again until it answers. Ctrl-C as with serve.
+    A request goes to the least loaded server of its model, or to one near that which has had the same beginning of a
+    prompt. The streams of a server that is lost go on at another one with the same fingerprint, or when it is back.
+    Ctrl-C as with serve.
 
     --api-key is asked for here and shown to the servers; a key in a server's URL, ws://user:KEY@HOST:PORT/, is shown to
     that one instead.
@@ -41,6 +43,11 @@ async def balance(
     listen.check(common.typed)
     policy = access.policy(listen, common.api_key)
     service = ServiceConfig(
-        server=server, access=policy, workers=tuple(urls), balances=True, certificate=tls.load(listen)
+        server=server,
+        access=policy,
+        workers=tuple(urls),
+        balances=True,
+        certificate=tls.load(listen),
+        api_keys=access.api_keys,
     )
     await run(ServingConfig(listen, service, life, verbose=bool(common.verbose), debug=common.debug), common.output())

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from lmtool.cli.common_options import DEFAULT_ENDPOINT, PANEL, Common
 from lmtool.lmtp.config import ServerConfig
 from lmtool.option import option
+from lmtool.serving.access_config import AccessConfig
 from lmtool.serving.config import (
     CONNECTIONS,
     MODELS,
     OUTPUT,
-    AccessConfig,
     HttpConfig,
     LifeConfig,
     ListenConfig,
@@ -103,6 +103,7 @@ async def gateway(
         pools=PoolsConfig(pools, config, common.address, None if common.endpoint is None else common.api_key),
         pools_only=True,
         certificate=tls.load(listen),
+        api_keys=access.api_keys,
     )
     serving = ServingConfig(listen, service, replace(life), record, verbose=bool(common.verbose), debug=common.debug)
     await run(serving, common.output())

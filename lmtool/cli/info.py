@@ -173,6 +173,7 @@ def _facts(info: ModelInfo) -> list[tuple[str, str]]:
         ("vocabulary", _vocabulary(info)),
         ("tokenizer", _tokenizer(info)),
         ("streams", "" if info.running is None else f"{info.running} running, {info.waiting or 0} waiting"),
+        ("your key", ", ".join(f"{name} {limit}" for name, limit in info.key_limits.items())),
     ]
 
 

@@ -10,7 +10,7 @@ import typer
 
 from lmtool.cli.common_options import Common
 from lmtool.option import option
-from lmtool.serving.config import AccessConfig
+from lmtool.serving.access_config import AccessConfig
 from lmtool.tui.options import LOOK, InspectorOptions, SourceOptions
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from lmtool.engine.config import EngineConfig
 from lmtool.errors import UsageError
 from lmtool.lmtp.config import ServerConfig
 from lmtool.option import option
+from lmtool.serving.access_config import AccessConfig
 from lmtool.serving.config import (
     CONNECTIONS,
     ENGINE,
     MODELS,
     OUTPUT,
-    AccessConfig,
     EvergreenOptions,
     HttpConfig,
     LifeConfig,
@@ -78,6 +78,11 @@ async def serve(
     from lmtool.serving.run import run
 
     _check_contradictions(common, engine.device, stdio=stdio, cuda=cuda, json_logs=life.json_logs, inspect=inspect)
+    if inspect and access.api_keys is not None:
+        raise UsageError(
+            "--inspect and --api-keys contradict each other: the inspector itself has none of these keys",
+            "look at it from outside:  lmtool inspect --proxy 127.0.0.1:8081 --to URL",
+        )
     main, extra = (model[0], tuple(model[1:])) if model else (None, ())
     models = replace(models, model=main, extra_models=extra)
     _check_models(models, backend, static=static)
@@ -104,6 +109,7 @@ async def serve(
         pools=pooled,
         evergreen=evergreen,
         certificate=tls.load(None if stdio else listen),
+        api_keys=access.api_keys,
     )
     workers = commands(replicas, service, dict(os.environ), verbose=bool(common.verbose))
     config = ServingConfig(
@@ -159,7 +165,10 @@ def _pools(file: str | None) -> PoolsConfig | None:
     return PoolsConfig(load(file), file)
 
 
-_OF_PORTS = {"port", "host", "unix", "allow_origin", "allow_host", "no_auth", "grpc_port", "allow_ref", "peer_actions"}
+_OF_PORTS = {
+    *("port", "host", "unix", "grpc_port", "allow_origin", "allow_host", "no_auth", "api_keys", "trusted_proxy"),
+    *("allow_ref", "peer_actions"),
+}
 
 
 def _check_contradictions(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lmtool.conformance.logprob_checks import alternatives, best_first, certain, finite, is_number, normalised
-from lmtool.conformance.model_checks import fingerprints, listed, model_info
+from lmtool.conformance.model_checks import fingerprints, key_limits, listed, model_info
 from lmtool.conformance.transcript import ends, msg_refusal, short
 
 if TYPE_CHECKING:
@@ -337,7 +337,7 @@ CHECKS: Mapping[str, Callable[..., Iterator[str]]] = {
         same_logprobs, fields, integers, alternatives, best_first, normalised, certain, finite, strict_json, lists,
         model_info, listed, fingerprints, buffered, closed, still_open, handshake, http, ends_before, scored, texts,
         no_text, usage, ignored, system_messages,
-        some_refused, sampled_apart,
+        some_refused, sampled_apart, key_limits,
     )
 }  # fmt: skip
 """By name. Each is called with a transcript and an expectation's arguments."""

@@ -66,8 +66,25 @@ def fingerprints(log: Transcript, *, of: Sequence[object], without: object) -> _
             yield f"the fingerprint is {short(one)}; expected 64 digits of lower-case hex"
 
 
+def key_limits(log: Transcript, *, of: object, without: object) -> _Problems:
+    """Limits of the client's key are whole numbers, where it has any.
+
+    The request `without`, which was sent before any asked for extensions, is not told of them.
+    """
+    if (early := _member(log, without, "key_limits")) is not None:
+        yield f"the answer to request {without} has key_limits {short(early)}; nothing has asked for extensions"
+    found = _member(log, of, "key_limits")
+    if found is not None and not (isinstance(found, dict) and all(type(one) is int for one in found.values())):
+        yield f"key_limits is {short(found)}; expected an object of whole numbers"
+
+
 def _fingerprint(log: Transcript, of: object) -> object:
+    return _member(log, of, "fingerprint")
+
+
+def _member(log: Transcript, of: object, name: str) -> object:
+    """A member of the description in the answer to a request."""
     for entry in log.replies(of):
         if isinstance(info := entry.get("model_info"), dict):
-            return info.get("fingerprint")
+            return info.get(name)
     return None

@@ -17,7 +17,7 @@ from lmtool.errors import ConstraintError, RequestError, UnknownTokenError
 from lmtool.interfaces import client_of
 from lmtool.logit_bias import PackedBias
 from lmtool.logits_processors import Processors
-from lmtool.prompt_limits import PromptLimits
+from lmtool.prompt_limits import PromptLimits, check_allowed_length
 from lmtool.sampling_parameters import NUMERIC_PARAMETERS, wrong_value
 from lmtool.types import GenerateRequest, ModelInfo, SamplingParams, ScoreRequest
 
@@ -148,6 +148,7 @@ def validate_generate(request: GenerateRequest, info: ModelInfo) -> list[int]:
     A prompt must leave room for one token. If only `max_tokens` goes beyond the context, the stream runs and ends
     with `length` where the context does. Raises `RequestError`.
     """
+    check_allowed_length(request)
     limits = PromptLimits.of(info)
     if limits is not None:
         limits.check(request)
@@ -200,6 +201,7 @@ def _validate_stops(generated: tuple[int, ...], stop_ids: frozenset[int]) -> Non
 
 def validate_score(request: ScoreRequest, info: ModelInfo) -> tuple[list[int], list[int]]:
     """The ids of prompt and scored text. Raises `RequestError`."""
+    check_allowed_length(request)
     limits = PromptLimits.of(info)
     if limits is not None:
         limits.check(request)

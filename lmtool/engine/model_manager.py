@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from lmtool.engine.model_budget import ModelBudget
 from lmtool.engine.model_slot import CountingSink, ModelSlot
 from lmtool.engine.model_transitions import ModelTransitions, copied, shutting_down
-from lmtool.errors import LmtoolError, OverloadedError, RequestError, UnknownModelError
+from lmtool.errors import LmtoolError, OverloadedError, RequestError, UnknownModelError, unnamed_model
 from lmtool.interfaces import current_limits, tokenizer_of
 from lmtool.prompt_limits import limits_of, widest
 from lmtool.streams import DeferredHandle, refuse
@@ -232,7 +232,7 @@ class ModelManager:
             return self._by_name.get(name) or self._add(name)
         known = self._served if self._on_demand is None else [slot for slot in self._slots if slot.model is not None]
         if len(known) != 1:
-            raise UnknownModelError(f"the request names no model, and {len(known)} are served", *self._names())
+            raise unnamed_model(len(known), *self._names())
         return known[0]
 
     def _add(self, name: str) -> ModelSlot:

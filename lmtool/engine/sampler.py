@@ -73,8 +73,6 @@ class Row:
     """The parameters' `logit_bias`."""
     top_logprobs: int | None = None
     """How many alternatives to give; None gives none at all."""
-    logprob_ids: Sequence[int] = ()
-    """The alternatives to give, in place of the most likely ids."""
     seed: int = 0
     position: int = 0
     """Index in the stream of the token to be sampled."""
@@ -90,6 +88,8 @@ class Row:
     """The stream's own, see `lmtool.logits_processors`; what fails is in their `error`."""
     allowed: Tensor | None = None
     """[ceil(V / 32)] int32 on CPU, the constraint's mask, see `masks`."""
+    logprob_ids: Sequence[int] = ()
+    """The alternatives to give, in place of the most likely ids."""
 
 
 def sample(logits: Tensor, rows: Sequence[Row]) -> list[SampledToken | None]:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 PATH = "/evergreen"
 INSTALL_GRPC = "install it:  pip install 'lmtool[grpc]'"
+_ABOVE_LIMIT = 429
+"""HTTP status of a handshake that is above a limit of the client's key or address; its body says which."""
 _REFUSED = 503
 """HTTP status of a server that opens no session now; its body says why, as a close reason does."""
 _OPEN_SECONDS = 10.0
@@ -74,6 +76,8 @@ async def dial(url: str, authorization: str | None = None, *, loopback: bool = F
         )
         if status in DENIED:
             raise denied(url, status, body, key_sent=authorization is not None) from None
+        if status == _ABOVE_LIMIT:
+            raise Abort(Status.RESOURCE_EXHAUSTED, body) from None
         if status == _REFUSED and ": " in body:
             raise abort_from(body) from None
         raise ConnectError(f"no Evergreen server at {url} (HTTP status {status})") from None

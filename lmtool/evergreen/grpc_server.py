@@ -7,28 +7,39 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import unquote
 
 import grpc
 import grpc.aio
 
-from lmtool.access.policy import find_refusal
-from lmtool.errors import ConnectError, ResourceError
+from lmtool.access.caller import current_caller
+from lmtool.access.credentials import candidate_keys
+from lmtool.access.forwarding import ConflictingAddressesError, client_address
+from lmtool.access.policy import Refusal, find_refusal
+from lmtool.errors import ConnectError, RateLimitError, ResourceError
 from lmtool.evergreen.codec import encode
 from lmtool.evergreen.descriptors import METHOD, PACKAGE, SERVICE
 from lmtool.evergreen.status import Abort, Status
 
 if TYPE_CHECKING:
-    from lmtool.access.policy import AccessPolicy, Reason, Refusal
+    from collections.abc import Callable
+
+    from lmtool.access.policy import AccessPolicy, Reason
     from lmtool.evergreen.connection import Connection
     from lmtool.evergreen.messages import SessionMessage
     from lmtool.evergreen.server import EvergreenServer
+
+KeyAndChain: TypeAlias = tuple[bytes, bytes]
+"""A private key and its certificate's chain, PEM."""
 
 _STATUS: dict[Reason, Status] = {
     "invalid_api_key": Status.UNAUTHENTICATED,
     "foreign_origin": Status.PERMISSION_DENIED,
     "foreign_host": Status.PERMISSION_DENIED,
+    "forwarded": Status.PERMISSION_DENIED,
     "invalid_headers": Status.INVALID_ARGUMENT,
+    "rate_limit_exceeded": Status.RESOURCE_EXHAUSTED,
 }
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _GONE = (grpc.aio.BaseError, grpc.aio.UsageError, RuntimeError)
@@ -60,14 +71,17 @@ class GrpcServer:
             (grpc.method_handlers_generic_handler(f"{PACKAGE}.{SERVICE}", {METHOD: handler}),)
         )
 
-    async def start(self, host: str, port: int, key_and_chain: tuple[bytes, bytes] | None = None) -> int:
-        """Listen there, 0 for a free port; the port. key_and_chain: PEM, for TLS. Raises `ResourceError`."""
+    async def start(self, host: str, port: int, key_and_chain: Callable[[], KeyAndChain] | None = None) -> int:
+        """Listen there, 0 for a free port; the port. Raises `ResourceError`.
+
+        key_and_chain: PEM, for TLS; asked for at each handshake, so that a renewed certificate is used.
+        """
         address = f"{f'[{host}]' if ':' in host else host}:{port}"
         try:
             if key_and_chain is None:
                 bound = self._server.add_insecure_port(address)
             else:
-                bound = self._server.add_secure_port(address, grpc.ssl_server_credentials([key_and_chain]))
+                bound = self._server.add_secure_port(address, _credentials(key_and_chain))
         except RuntimeError:
             bound = 0
         if not bound:
@@ -82,17 +96,41 @@ class GrpcServer:
 
     async def _session(self, _requests: Any, context: Any) -> None:  # noqa: ANN401  # the library is untyped
         headers = [(key, value) for key, value in context.invocation_metadata() or () if isinstance(value, str)]
-        refusal = find_refusal(self._policy, _as_admitted(headers))
-        abort = _abort_of(refusal) if refusal is not None else await self._sessions.refusal(_address(context.peer()))
-        if abort is None:
-            abort = await self._converse(context, dict(headers).get("user-agent", ""))
+        shown, peer = _as_admitted(headers), _address(context.peer())
+        refusal: Refusal | None = None
+        try:
+            refusal = find_refusal(self._policy, shown)
+            address = client_address(self._policy.proxies, peer, shown) or peer
+        except ConflictingAddressesError:
+            refusal, address = Refusal("invalid_headers", "two headers name different clients", "send neither"), peer
+        with contextlib.ExitStack() as stack:
+            if refusal is None:
+                refusal = self._count(stack, shown, address)
+            abort = _abort_of(refusal) if refusal is not None else await self._sessions.refusal(address)
+            if abort is None:
+                abort = await self._converse(context, address, dict(headers).get("user-agent", ""))
         if abort is not None:
-            await context.abort(_CODES[abort.status], abort.sentence)
+            wait = () if refusal is None or not refusal.retry_after else (("retry-after", str(refusal.retry_after)),)
+            await context.abort(_CODES[abort.status], abort.sentence, trailing_metadata=wait)
 
-    async def _converse(self, context: Any, agent: str) -> Abort | None:  # noqa: ANN401  # the library is untyped
+    def _count(self, stack: contextlib.ExitStack, headers: list[tuple[str, str]], address: str) -> Refusal | None:
+        """Count the call until the stack is left, as one of its key; why it is not begun, or None."""
+        callers = self._policy.callers
+        key = None if callers is None else callers.ring.find(candidate_keys(headers))
+        if callers is None or key is None:
+            return None
+        caller = callers.caller(key, address)
+        try:
+            stack.enter_context(caller.connected())
+        except RateLimitError as error:
+            return Refusal.of_limit(error)
+        stack.callback(current_caller.reset, current_caller.set(caller))
+        return None
+
+    async def _converse(self, context: Any, address: str, agent: str) -> Abort | None:  # noqa: ANN401  # the library is untyped
         """Run a session; why it was aborted, None for one that ended in order, or whose client has left."""
         reason: Abort | None = None
-        async with self._sessions.session(_address(context.peer()), agent) as connection:
+        async with self._sessions.session(address, agent) as connection:
             calls = _Calls(self._sessions, connection, context)
             try:
                 await connection.run(calls.receive, calls.send)
@@ -140,6 +178,21 @@ class _Calls:
             raise ConnectError("the client has left") from error
 
 
+def _credentials(key_and_chain: Callable[[], KeyAndChain]) -> Any:  # noqa: ANN401  # the library is untyped
+    """The library's credentials, which follow what they are made of."""
+    first, used = grpc.ssl_server_certificate_configuration([key_and_chain()]), key_and_chain()
+
+    def fetch() -> Any:  # noqa: ANN401
+        nonlocal used
+        now = key_and_chain()
+        if now == used:
+            return None
+        used = now
+        return grpc.ssl_server_certificate_configuration([now])
+
+    return grpc.dynamic_ssl_server_credentials(first, fetch)
+
+
 def _as_admitted(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Metadata as the policy of every wire looks at it.
 
@@ -156,5 +209,5 @@ def _abort_of(refusal: Refusal) -> Abort:
 
 
 def _address(peer: str) -> str:
-    """The address in `ipv4:127.0.0.1:50000`."""
-    return peer.partition(":")[2].rpartition(":")[0]
+    """The address in `ipv4:127.0.0.1:50000`, or in `ipv6:%5B::1%5D:50000`."""
+    return unquote(peer.partition(":")[2].rpartition(":")[0]).strip("[]")

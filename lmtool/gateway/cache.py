@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from lmtool.access.caller import caller_name
 from lmtool.errors import FileError
 from lmtool.providers.answer_events import ChoiceFinished, TextDelta, TokenUsage, ToolCallDelta
 
@@ -178,14 +179,14 @@ class AnswerCache:
         )
 
     def key(self, request: PoolRequest) -> str | None:
-        """What equal requests have in common; None for one whose answer is not kept."""
+        """What equal requests of one key have in common; None for one whose answer is not kept."""
         parameters = request.chat.parameters
         drawn = parameters.get("temperature") != 0 and parameters.get("seed") is None
         if request.chat.logprobs or (drawn and not self._config.sampled):
             return None
         described = asdict(request)
         described["chat"].pop("stream")
-        data = msgspec.json.encode((self._scope, described), order="sorted")
+        data = msgspec.json.encode((self._scope, caller_name(), described), order="sorted")
         return hashlib.sha256(data).hexdigest()
 
     async def get(self, key: str) -> StoredAnswer | None:

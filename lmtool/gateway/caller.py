@@ -7,14 +7,16 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
+from lmtool.access.caller import caller_turns, counted_stream
 from lmtool.errors import TimeLimitError
 from lmtool.gateway.failures import PoolFailedError, deadline_passed
 from lmtool.streams import within
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Hashable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Hashable, Sequence
 
     from lmtool.gateway.failures import Attempt
+    from lmtool.providers.answer_events import TokenUsage
 
 T = TypeVar("T")
 
@@ -23,12 +25,14 @@ T = TypeVar("T")
 class Caller:
     """Who waits for an answer, and for how long."""
 
-    client: Hashable = None
+    client: Hashable = field(default_factory=caller_turns)
     """Whose turn it is where a member is a model of this process, see `interfaces.client_of`; None: nobody else's."""
     deadline: float | None = None
     """Seconds from the request's arrival after which an answer is of no use; None: any number."""
     arrived: float = field(default_factory=lambda: asyncio.get_running_loop().time())
     """When the request did, in the event loop's time; by default now."""
+    counted: bool = False
+    """Whether it counts already against the limits of its key, being a stream of a model that counts streams."""
 
     @property
     def elapsed(self) -> float:
@@ -64,3 +68,20 @@ async def in_time(
             if further is None:
                 return
             yield further
+
+
+async def metered(events: AsyncGenerator[T, None], usage: Callable[[], TokenUsage]) -> AsyncGenerator[T, None]:
+    """The events, counted against the limits of the caller's key. usage: the tokens, as far as they are known.
+
+    Raises `RateLimitError` before the first, and what `events` raises.
+    """
+    with counted_stream() as use:
+        try:
+            async with aclosing(events):
+                async for some in events:
+                    if use is not None:
+                        use.begin()
+                    yield some
+        finally:
+            if use is not None:
+                use.count(usage().prompt_tokens or 0, usage().completion_tokens or 0)

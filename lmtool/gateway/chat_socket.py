@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from starlette.websockets import WebSocketDisconnect
 
+from lmtool.access.caller import caller_turns, may_use
 from lmtool.errors import LmtoolError
 from lmtool.gateway.caller import Caller
 from lmtool.gateway.pool_answer import begin_answer
@@ -55,12 +56,11 @@ class ChatSocket:
 
     async def serve(self) -> None:
         """Answer until the client leaves."""
-        pool = self._pools.pool(self._websocket.path_params["pool"])
+        name = self._websocket.path_params["pool"]
+        pool = self._pools.pool(name) if may_use(name) else None
         await self._websocket.accept()
         if pool is None:
-            error = ApiError(
-                404, f"there is no pool {self._websocket.path_params['pool']!r:.100}", code="unknown_model"
-            )
+            error = ApiError(404, f"there is no pool {name!r:.100}", code="unknown_model")
             await self._send(None, {"error": error_body(error) | {"finish_reason": "error"}})
             await self._websocket.close(1008)
             return
@@ -84,7 +84,7 @@ class ChatSocket:
             request, asked = read(data, pool.config)
             number = self._free_id(request.id)
             asked = replace(asked, chat=replace(asked.chat, stream=True))
-            reply = Reply(begin_answer(pool, asked, Caller(self, request.deadline)), number)
+            reply = Reply(begin_answer(pool, asked, Caller(caller_turns() or self, request.deadline)), number)
         except (ApiError, LmtoolError) as error:
             await self._send(request or _head(data), {"error": error_body(error) | {"finish_reason": "error"}})
             return

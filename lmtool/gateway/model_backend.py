@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lmtool.access.caller import salted
 from lmtool.errors import LmtoolError
 from lmtool.gateway.backend import CallFailedError, Reply
 from lmtool.gateway.failures import outcome_of_error
@@ -122,7 +123,7 @@ class ModelBackend:
         call = requests.chat(write_chat(chat, self._config.model or "", spelled))
         [prompt] = call.prompts
         assert isinstance(prompt, ChatPrompt)
-        call = replace(call, prompts=(replace(prompt, prefill=chat.prefill),))
+        call = replace(call, prompts=(replace(prompt, prefill=chat.prefill),), cache_salt=salted(""))
         if call.tools is not None and call.tools.forced:
             return replace(call, model=self._config.model)
         return replace(call, model=self._config.model, constraint=request.constraint)

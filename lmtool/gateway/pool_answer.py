@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from lmtool.errors import RequestError
 from lmtool.gateway.backend import CallFailedError, Reply
 from lmtool.gateway.cache import StoredAnswer
-from lmtool.gateway.caller import Caller, in_time
+from lmtool.gateway.caller import Caller, in_time, metered
 from lmtool.gateway.failures import OVER, Attempt, broken, deadline_passed, gave_up
 from lmtool.gateway.partial_answer import PartialAnswer, is_piece, is_reasoning, obstacle_to_prefill
 from lmtool.providers.answer_events import ChoiceFinished, TokenUsage
@@ -86,10 +86,11 @@ class PoolAnswer:
     async def events(self) -> AsyncGenerator[list[AnswerEvent], None]:
         """The events of the answer of the first member that begins one, those that arrive together as one list.
 
-        Raises `PoolFailedError`. Closing it ends the call under way.
+        Raises `PoolFailedError`, and `RateLimitError` before anything is called. Closing it ends the call under way.
         """
-        async with aclosing(in_time(self.caller, self._events(), self.attempts)) as events:
-            async for some in events:
+        events = in_time(self.caller, self._events(), self.attempts)
+        async with aclosing(events if self.caller.counted else metered(events, lambda: self.usage)) as shown:
+            async for some in shown:
                 yield some
 
     async def _events(self) -> AsyncGenerator[list[AnswerEvent], None]:

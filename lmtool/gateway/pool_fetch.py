@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from lmtool.gateway.backend import CallFailedError
-from lmtool.gateway.caller import in_time
+from lmtool.gateway.caller import in_time, metered
 from lmtool.gateway.http_backend import HttpBackend
 from lmtool.gateway.pool_answer import PoolAnswer
 from lmtool.gateway.pool_request import PoolRequest
@@ -54,8 +54,9 @@ class PoolFetch(PoolAnswer, Generic[T]):
     results: list[T] = field(default_factory=list)
 
     async def result(self) -> T:
-        """The answer. Raises `PoolFailedError`."""
-        async with aclosing(in_time(self.caller, self._from_members(), self.attempts)) as events:
+        """The answer. Raises `PoolFailedError`, and `RateLimitError` before anything is called."""
+        events = metered(in_time(self.caller, self._from_members(), self.attempts), lambda: self.usage)
+        async with aclosing(events):
             async for _ in events:
                 pass
         return self.results[-1]

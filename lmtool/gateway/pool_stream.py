@@ -78,7 +78,8 @@ class PoolStream:
 
     async def _stream(self, pool: Pool, request: GenerateRequest | ScoreRequest) -> TokenOutput:
         """Pass the outputs on; return the last one. Raises `LmtoolError`."""
-        answer = begin_answer(pool, from_stream(request), Caller(client_of(self._sink), request.deadline))
+        caller = Caller(client_of(self._sink), request.deadline, counted=True)
+        answer = begin_answer(pool, from_stream(request), caller)
         noted = current_answers.get()
         if noted is not None:
             noted.append(answer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from lmtool.access.caller import may_use
 from lmtool.errors import ResourceError, UnknownModelError
 from lmtool.gateway.cache import AnswerCache
 from lmtool.gateway.config import DEFAULT_POOL, HttpTarget, LitellmTarget, LmtpTarget
@@ -128,16 +129,21 @@ class Pools:
             return next(iter(self._pools.values())) if len(self._pools) == 1 else self._pools.get(DEFAULT_POOL)
         return self._pools.get(name or "")
 
+    @property
+    def visible(self) -> Sequence[Pool]:
+        """Those that the key of the current request may use."""
+        return [pool for pool in self.pools if may_use(pool.id)]
+
     def need_pool(self, name: str | None) -> Pool:
-        """The pool of this name. Raises `UnknownModelError`."""
+        """The pool of this name. Raises `UnknownModelError`, also where the current request's key may not use it."""
         pool = self.pool(name)
-        if pool is None:
+        if pool is None or not may_use(pool.id):
             raise self._unknown(name)
         return pool
 
     def _unknown(self, name: str | None) -> UnknownModelError:
         problem = f"there is no pool {name!r:.200}" if name is not None else "the request names no pool"
-        return UnknownModelError(problem, f"pools here: {', '.join(self._pools)}")
+        return UnknownModelError(problem, f"pools here: {', '.join(pool.id for pool in self.visible)}")
 
     def submit(self, request: GenerateRequest | ScoreRequest, sink: Sink) -> StreamHandle:
         """See `TokenModel.submit`."""

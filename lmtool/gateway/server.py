@@ -133,11 +133,12 @@ class GatewayServer:
         return _with_attempts(json_response(reply.whole()), answer)
 
     async def _status(self, _request: Request) -> Response:
-        return json_response({"pools": [pool.status() for pool in self._pools.pools]})
+        return json_response({"pools": [pool.status() for pool in self._pools.visible]})
 
     async def _health(self, _request: Request) -> Response:
         ready = {
-            pool.id: sum(member.health.available(pool.clock()) for member in pool.members) for pool in self._pools.pools
+            pool.id: sum(member.health.available(pool.clock()) for member in pool.members)
+            for pool in self._pools.visible
         }
         return json_response({"healthy": not self._tracker.draining, "ready_models": ready})
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 _STATUS = {
     "unknown_model": 404,
     "model_load": 404,
+    "access_denied": 401,
+    "rate_limit_exceeded": 429,
     "overloaded": 503,
     "connection": 503,
     "server": 500,
@@ -26,6 +28,7 @@ _TYPES = {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
+    429: "rate_limit_error",
     503: "overloaded_error",
     504: "timeout_error",
 }

@@ -7,6 +7,7 @@ import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
+from lmtool.access.caller import salted
 from lmtool.http_api import errors
 from lmtool.http_api.answers import Answer
 from lmtool.http_api.errors import ApiError
@@ -237,7 +238,7 @@ class Generation:
         if top_logprobs is None or not ids:
             return text, []
         call, kept = self.call, self.served.scored
-        key = (self.served.info.model, call.cache_salt, top_logprobs)
+        key = (self.served.info.model, salted(call.cache_salt), top_logprobs)
         known = kept.beginning(key, ids) or [TokenOutput(0, ids[0])]
         if len(known) < len(ids):
             request = ScoreRequest(

@@ -23,6 +23,7 @@ from lmtool.lmtp.messages import (
     System,
     SystemMessage,
     UnknownMessage,
+    wire_code,
 )
 from lmtool.seam import Seam  # noqa: TC001  # msgspec reads the annotation
 from lmtool.types import FinishReason, LoadProgress, NamedToken, TokenOutput, ToolCallPart, Usage
@@ -46,7 +47,7 @@ def write_output(output: TokenOutput, *, extended: bool) -> bytes:
     """
     stream_id = msgspec.Raw(str(output.stream_id).encode())
     if output.error is not None:
-        told = (output.error_code, output.retryable, output.retry_after, output.error_hints)
+        told = (wire_code(output.error_code), output.retryable, output.retry_after, output.error_hints)
         entry = _error_entry(stream_id, output.error, *told if extended else ())
         return json_text.dump({**entry, "attempts": output.attempts} if output.attempts else entry)
     if output.named_tokens or output.tool_calls:

@@ -36,7 +36,7 @@ from lmtool.lmtp.messages import (
     Tokens,
     UnknownMessage,
 )
-from lmtool.streams import failure
+from lmtool.streams import failure, renamed
 from lmtool.types import GenerateRequest, TokenOutput
 
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ class ClientSession:
                 continue
             submitted_as = self._streams[key]
             keys.append(key)
-            outputs.append(_renamed(output, submitted_as))
+            outputs.append(renamed(output, submitted_as))
             if output.last:
                 del self._streams[key]
         return StreamsAdvanced(tuple(keys), tuple(outputs)) if keys else None
@@ -282,31 +282,6 @@ class ClientSession:
         self._requests.clear()
         advanced = self._advance(outputs)
         return [advanced, *failed] if advanced else failed
-
-
-def _renamed(output: TokenOutput, stream_id: StreamId) -> TokenOutput:
-    """The same output of another stream; in half the time of `dataclasses.replace`, for every token."""
-    return TokenOutput(
-        stream_id,
-        output.token,
-        output.logprob,
-        output.top_logprobs,
-        output.text,
-        output.finish_reason,
-        output.usage,
-        output.error,
-        output.error_code,
-        output.warnings,
-        output.stopped_by,
-        output.named_tokens,
-        output.tool_calls,
-        output.seed,
-        output.error_hints,
-        output.retryable,
-        output.retry_after,
-        output.attempts,
-        output.seam,
-    )
 
 
 def _without_tokens(request: GenerateRequest | ScoreRequest) -> FinishReason | None:

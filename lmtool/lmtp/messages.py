@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from lmtool.errors import OverloadedError, RateLimitError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -49,9 +51,15 @@ EXTENSIONS = (
     "limits",
     "models",
     "fingerprint",
+    "key_limits",
     "buffers",
 )
 """Names of what this implementation knows beyond the LMTP document, as MODEL_INFO lists them (EXT-6)."""
+
+
+def wire_code(code: str | None) -> str | None:
+    """The `error_code` that clients get (EXT-4): a limit of the client's own is a kind of overload to them."""
+    return OverloadedError.code if code == RateLimitError.code else code
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +205,7 @@ class RequestFailed:
     @classmethod
     def of(cls, stream_id: str | None, error: LmtoolError) -> RequestFailed:
         """The failure of a request by this error, with everything that is known of it."""
-        return cls(stream_id, error.sentence, error.code, error.hints, error.retryable, error.retry_after)
+        return cls(stream_id, error.sentence, wire_code(error.code), error.hints, error.retryable, error.retry_after)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ def to_wire(
 
     Library versions stand at the top level, as with LMQL's server; what is not known is left out. limits: of the
     server, by their names on the wire (INF-7). extended: for a client that knows the extensions, with `fingerprint`
-    (INF-8).
+    (INF-8) and `key_limits` (INF-9).
     """
     members: dict[str, object] = {"model": info.model, "model_type": info.backend, "constructor": info.constructor}
     members.update(info.versions)
@@ -49,6 +49,8 @@ def to_wire(
         members["tool_calls"] = info.tool_calls
     members["versions"] = dict(info.versions)
     all_limits = {"top_logprobs": info.max_top_logprobs, **(limits or {})}
+    if extended:
+        members |= {"key_limits": dict(info.key_limits)} if info.key_limits else {}
     members["limits"] = {name: limit for name, limit in all_limits.items() if limit is not None}
     members["lmtp"] = PROTOCOL_VERSION
     members["extensions"] = EXTENSIONS
@@ -73,6 +75,7 @@ def from_wire(members: Mapping[str, object] | str, model: str | None) -> ModelIn
         text_only=members.get("text_only") is True,
         tool_calls=_tool_calls(members.get("tool_calls")),
         versions=_versions(members),
+        key_limits=_key_limits(members.get("key_limits")),
         max_top_logprobs=_number(limits, "top_logprobs") if isinstance(limits, dict) else None,
         **known,
     )
@@ -121,6 +124,10 @@ def _number(members: Mapping[str, object], field: str) -> int | None:
 def _list(members: Mapping[str, object], field: str) -> list[object]:
     value = members.get(field)
     return value if isinstance(value, list) else []
+
+
+def _key_limits(value: object) -> dict[str, int]:
+    return {name: limit for name, limit in value.items() if type(limit) is int} if isinstance(value, dict) else {}
 
 
 def _fingerprint(value: object) -> str | None:

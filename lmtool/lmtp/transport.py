@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 MAX_RECEIVED_BYTES = 64 * 1024 * 1024
 """Longest frame of a server that is read: far above any sensible one, far below this machine's memory."""
 
+_ABOVE_LIMIT = 429
+"""The status of a handshake that is above a limit of the client's key or address."""
+
 
 class Transport(Protocol):
     """An open transport to a server."""
@@ -100,6 +103,11 @@ def connect_error(url: str, error: Exception, *, key_sent: bool) -> ConnectError
     body = bytes(error.response.body or b"")[:300].decode("utf-8", "replace").strip()
     if status in DENIED:
         return denied(url, status, body, key_sent=key_sent)
+    if status == _ABOVE_LIMIT:
+        refused = ConnectError(f"the server at {url} takes no more connections of this client: {body}")
+        seconds = error.response.headers.get("retry-after", "")
+        refused.retry_after = int(seconds) if seconds.isdecimal() else 0
+        return refused
     return ConnectError(f"no LMTP server at {url} (HTTP status {status}{': ' if body else ''}{body})")
 
 

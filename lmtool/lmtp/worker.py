@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lmtool.errors import ConnectError, InvalidAnswerError, LmtoolError, OutOfMemoryError, OverloadedError, ServerError
@@ -15,7 +15,7 @@ from lmtool.routing.health import Health
 from lmtool.routing.outcomes import OK, OVERLOADED, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from lmtool.interfaces import Sink, StreamHandle
     from lmtool.lmtp.endpoint import Endpoint
@@ -38,6 +38,24 @@ _OUTCOMES = {
 _log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
+class Description:
+    """What a worker has told of one of its models; another one after it was lost, or has unloaded the model."""
+
+    info: ModelInfo | None = None
+    """None until it has answered."""
+    asking: asyncio.Task[None] | None = None
+
+    @property
+    def fingerprint(self) -> str | None:
+        """See `lmtool.fingerprint`; None where it is not known."""
+        return None if self.info is None else self.info.fingerprint
+
+
+def _ignore(_worker: Worker, _info: ModelInfo) -> None:
+    """Do nothing with a description."""
+
+
 class Worker:
     """A server, ours (`stdio:COMMAND`, started and started again) or one at an address."""
 
@@ -48,10 +66,11 @@ class Worker:
         on_change: Callable[[Worker], None],
         on_progress: Callable[[LoadProgress], None],
         *,
+        on_described: Callable[[Worker, ModelInfo], None] = _ignore,
         check_seconds: float = CHECK_SECONDS,
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
-        """on_change: called whenever `up` or `error` has changed."""
+        """on_change: called whenever `checked`, `up`, `error` or a description changes; on_described: with that."""
         self.number = number
         self.owned = isinstance(endpoint, CommandEndpoint)
         """Whether its process is ours."""
@@ -64,22 +83,23 @@ class Worker:
         """Whether it answered its last health check, and its connection is not known to be lost."""
         self.ever_up = False
         """Whether a check has ever succeeded."""
+        self.checked = False
+        """Whether its first list has come, or could not be had."""
         self.error: LmtoolError | None = None
         """Why it is not up; None while it is, and before the first check."""
-        self.sole_model: str | None = None
-        """The model that it served when it first came up; None where it had many, or none yet."""
-        self.info: ModelInfo | None = None
-        """Of its only model, as described when it last came up with that in memory."""
         self.models: Sequence[ModelEntry] = ()
         """What it serves, as of the last health check."""
         self.running = 0
         """Streams that have not ended."""
         self._on_change = on_change
         self._on_progress = on_progress
+        self._on_described = on_described
         self._check_seconds = check_seconds
         self._answer_seconds = answer_seconds
         self._client = self._connect()
         self._sinks: dict[Sink, _CountingSink] = {}
+        self._descriptions: dict[str | None, Description] = {}
+        """By the names that its models were asked for."""
         self._lost = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -117,6 +137,7 @@ class Worker:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        self._forget(self._descriptions)
         await asyncio.gather(self._client.close(), *([] if self._closing is None else [self._closing]))
 
     def submit(self, request: GenerateRequest | ScoreRequest, sink: Sink) -> StreamHandle:
@@ -129,9 +150,39 @@ class Worker:
         self.running += 1
         return self._client.submit(request, counting)
 
+    def entry(self, name: str | None) -> ModelEntry | None:
+        """What it has listed of the model of a name, aliases left out; None where it is not in the list."""
+        return next((entry for entry in self.models if entry.name == name), None)
+
+    def description(self, model: str | None) -> Description:
+        """What it has told of its model of a name."""
+        return self._descriptions.setdefault(model, Description())
+
+    def learn(self, model: str | None) -> Description:
+        """Ask for the description of a model, unless it is known; its load is waited for. What is known now.
+
+        Requests that are sent afterwards are read after the question, so that it is answered before they are.
+        """
+        description = self.description(model)
+        if description.info is None and description.asking is None and self._client.extended:
+            description.asking = asyncio.get_running_loop().create_task(self._learn(model))
+        return description
+
+    async def _learn(self, model: str | None) -> None:
+        try:
+            await self.describe(model)
+        except LmtoolError as error:  # a request for the model gets the same error
+            _log.debug("%s does not describe %s: %s", self.name, model, error.message)
+
     async def describe(self, model: str | None) -> ModelInfo:
         """What it serves under this name. Raises as `LmtpClient.info`."""
-        return await self._client.info(model)
+        description = self.description(model)
+        info = await self._client.info(model)
+        is_new, description.info = description.info is None, info
+        if is_new and self._descriptions.get(model) is description:
+            self._on_described(self, info)
+            self._on_change(self)
+        return info
 
     async def manage(self, *, load: str | None = None, unload: str | None = None) -> None:
         """Have it load or unload a model. Raises as `LmtpClient.manage`."""
@@ -178,18 +229,36 @@ class Worker:
             await self._pause()
 
     async def _check(self) -> None:
-        """List its models; while it is down, wait for a load in progress too. Raises the load's error."""
+        """List its models; while it is down and has none in memory, wait for a load too. Raises the load's error."""
         self.models = await self._client.models(timeout=self._answer_seconds if self.ready else None)
+        if not self.checked:
+            self.checked = True
+            self._on_change(self)
+        self._forget(name for name, known in self._descriptions.items() if not self._holds(name, known))
         if self.up:
             return
         phases = {entry.phase for entry in self.models}
-        for entry in self.models:
+        for entry in () if "ready" in phases else self.models:
             if entry.phase in {"queued", "loading"} or phases == {"failed"}:
                 await self._client.info(entry.name)
                 self.models = await self._client.models()
                 break
-        loaded = len(self.models) == 1 and self.models[0].phase == "ready"
-        self.info = await self._client.info(self.models[0].name) if loaded else None
+        if len(self.models) == 1 and self.models[0].phase == "ready":
+            await self.describe(self.models[0].name)
+
+    def _holds(self, name: str | None, description: Description) -> bool:
+        """Whether what it has told of a model is still true, or on its way."""
+        if description.asking is not None and not description.asking.done():
+            return True
+        entry = self.entry(name)
+        return description.info is not None and entry is not None and entry.phase == "ready"
+
+    def _forget(self, names: Iterable[str | None]) -> None:
+        """Drop descriptions."""
+        for name in list(names):
+            asking = self._descriptions.pop(name).asking
+            if asking is not None:
+                asking.cancel()
 
     async def _pause(self) -> None:
         """Wait until the next check: a rest after one that failed; a loss cuts the wait after another short."""
@@ -218,8 +287,6 @@ class Worker:
             return
         if self.error is not None:
             _log.warning("%s is up again", self.name)
-        if not self.ever_up and len(self.models) == 1:
-            self.sole_model = self.models[0].name
         self.up, self.ever_up, self.error = True, True, None
         self._on_change(self)
 
@@ -227,9 +294,11 @@ class Worker:
         is_new = self.error is None or (self.owned and error.message != self.error.message)  # why it cannot start
         if self.up or is_new:
             _log.warning("%s is down: %s", self.name, error.message)
+        self.checked = True
         if failed_check:
             self.checks.record(Outcome("unreachable", error.code), self._now(), probe=self.checks.begin())
         self.up, self.error = False, error
+        self._forget(self._descriptions)  # another server may come up there
         self._on_change(self)
 
 

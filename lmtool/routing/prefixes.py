@@ -30,19 +30,22 @@ class PrefixTable:
         self._max_blocks = max_blocks
         self._members: OrderedDict[int, int] = OrderedDict()
 
-    def matches(self, prompt: Prompt) -> dict[int, int]:
-        """Each member that knows a prefix of the prompt, with the length in blocks of the longest."""
+    def matches(self, prompt: Prompt, model: str | None = None) -> dict[int, int]:
+        """Each member that knows a prefix of the prompt, with the length in blocks of the longest.
+
+        model: its name, where members have several; a prompt of one says nothing of another's cache.
+        """
         lengths: dict[int, int] = {}
-        for length, block in enumerate(block_hashes(prompt), start=1):
+        for length, block in enumerate(block_hashes(prompt, model), start=1):
             member = self._members.get(block)
             if member is None:
                 break
             lengths[member] = length
         return lengths
 
-    def add(self, prompt: Prompt, member: int) -> None:
-        """Record that a member was sent this prompt."""
-        for block in block_hashes(prompt):
+    def add(self, prompt: Prompt, member: int, model: str | None = None) -> None:
+        """Record that a member was sent this prompt, for a model of this name."""
+        for block in block_hashes(prompt, model):
             self._members[block] = member
             self._members.move_to_end(block)
         while len(self._members) > self._max_blocks:
@@ -54,16 +57,16 @@ class PrefixTable:
             del self._members[block]
 
 
-def block_hashes(prompt: Prompt) -> Iterator[int]:
-    """A hash of each prefix of the prompt that ends at a whole block, the shortest first."""
+def block_hashes(prompt: Prompt, model: str | None = None) -> Iterator[int]:
+    """A hash of each prefix of a model's prompt that ends at a whole block, the shortest first."""
     units: tuple[object, ...] | str
-    prefix = 0
+    prefix = 0 if model is None else hash(model)
     if isinstance(prompt, str):
         units, size = prompt, 4 * BLOCK_TOKENS
     elif isinstance(prompt, ChatPrompt):
         units, size = prompt.messages, 1
         if prompt.tools or prompt.chat_template_kwargs:
-            prefix = hash(msgspec.json.encode((prompt.tools, prompt.chat_template_kwargs)))
+            prefix = hash((prefix, msgspec.json.encode((prompt.tools, prompt.chat_template_kwargs))))
     elif isinstance(prompt, MixedPrompt):
         units, size = prompt.parts, 1
     else:

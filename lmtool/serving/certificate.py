@@ -9,7 +9,7 @@ from pathlib import Path
 from lmtool.errors import FileError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Certificate:
     """A certificate and its key, read and found to belong together."""
 
@@ -19,6 +19,17 @@ class Certificate:
     """The file of the certificate, PEM."""
     key: bytes = field(repr=False)
     """The file of the private key, PEM."""
+    certfile: str
+    keyfile: str | None = None
+
+    def renew(self) -> None:
+        """Read the files again; connections that are opened from now on get what is there now.
+
+        Raises `FileError` for files that cannot be used, and changes nothing.
+        """
+        renewed = read_certificate(self.certfile, self.keyfile)
+        self.context.load_cert_chain(self.certfile, self.keyfile or self.certfile, password=_no_password)
+        self.chain, self.key = renewed.chain, renewed.key
 
 
 def read_certificate(certfile: str, keyfile: str | None = None) -> Certificate:
@@ -30,7 +41,7 @@ def read_certificate(certfile: str, keyfile: str | None = None) -> Certificate:
         context.load_cert_chain(certfile, key_place, password=_no_password)
     except (ssl.SSLError, ValueError) as error:
         raise _unusable(certfile, keyfile, error) from None
-    return Certificate(context, chain, key)
+    return Certificate(context, chain, key, certfile, keyfile)
 
 
 def _read(path: str, name: str) -> bytes:

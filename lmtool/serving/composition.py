@@ -18,7 +18,6 @@ from weakref import WeakSet
 from lmtool.backends.registry import DEFAULT, BackendConfig, find
 from lmtool.errors import LmtoolError, ModelNotFoundError, ResourceError
 from lmtool.interfaces import Counted, MetricFamily, ModelControl
-from lmtool.prompt_limits import limits_of
 from lmtool.serving.config import ModelsConfig
 from lmtool.serving.model_names import AUTO, GGUF, served
 from lmtool.types import Usage
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     import tokenizers
 
     from lmtool.access.asgi import Write
+    from lmtool.access.keyed_models import KeyedModels
     from lmtool.engine.config import EngineConfig
     from lmtool.engine.model_manager import ModelManager
     from lmtool.evergreen.action_tasks import ActionLog
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from lmtool.lmtp.balancer import Balancer
     from lmtool.lmtp.request_log import RequestLog
     from lmtool.lmtp.server import LmtpServer
-    from lmtool.prompt_limits import LimitsByModel
+    from lmtool.prompt_limits import PromptLimits
     from lmtool.serving.config import ServiceConfig
     from lmtool.serving.health import Health
     from lmtool.text.tokenizer import TextTokenizer
@@ -119,22 +119,24 @@ class Loader:
 
         return convert_tokenizer(source, self.config.revision)
 
-    def tokenizer_of_workers(self, info: ModelInfo, limits: LimitsByModel) -> TextTokenizer | None:
+    def tokenizer_of_workers(self, info: ModelInfo, limits: PromptLimits | None) -> TextTokenizer | None:
         """The tokenizer of a model that workers serve, where it is at hand here: HTTP needs it to spell tokens.
 
-        limits: of the workers' model. Reads files.
+        limits: of the model. Reads files.
         """
         from lmtool.text.tokenizer import load_tokenizer
 
-        where, template = self.models.tokenizer_source(served(self.models.model).source)
+        own = [model.source for model in self.models.served() if info.model in model.names]
+        main = None if self.models.model == AUTO else self.models.model
+        where, template = self.models.tokenizer_source(own[0] if own else served(main).source)
         try:
             tokenizer = load_tokenizer(where, revision=self.config.revision, chat_template=template)
         except LmtoolError:
             return None  # a model from elsewhere: what needs its tokenizer is refused by name
         if info.tokenizer is None or info.tokenizer.sha256 != tokenizer.info.sha256:
             return None
-        if (own := limits_of(None, limits)) is not None:
-            tokenizer.limits = own.with_text_limit(tokenizer.longest_token_bytes)
+        if limits is not None:
+            tokenizer.limits = limits.with_text_limit(tokenizer.longest_token_bytes)
         return tokenizer
 
     def streams(self) -> tuple[int, int]:
@@ -166,6 +168,8 @@ def model_metrics(models: Models | None, loader: Loader) -> list[MetricFamily]:
         if isinstance(models, Balancer):
             running, waiting = models.streams()
             families.append(gauge("workers_up", "Workers that answer.", len(models.up)))
+            sentence = "How often a stream has gone on at another worker, or again."
+            families.append(MetricFamily.counter("streams_resumed_total", sentence, models.resumed))
     return [
         gauge("streams_running", "Streams being computed.", running),
         gauge("streams_waiting", "Streams not yet started.", waiting),
@@ -212,7 +216,9 @@ def models_of(config: ServiceConfig, loader: Loader) -> Models:
 
     if config.workers:
         expected = () if config.balances else config.models.entries()
-        return Balancer(config.workers, config.access.key, expected=expected)
+        return Balancer(
+            config.workers, config.access.key, expected=expected, load_tokenizer=loader.tokenizer_of_workers
+        )
     on_demand = None
     if config.models.model == AUTO:
         from lmtool.serving.on_demand import OnDemand
@@ -246,10 +252,20 @@ def lmtp_server(
     from lmtool.lmtp.plugs import Plugs
     from lmtool.lmtp.server import LmtpServer
 
-    control = models if isinstance(models, ModelControl) else None
+    served = visible_models(models, config)
+    control = served if isinstance(served, ModelControl) else None
     return LmtpServer(
-        Plugs(models, config.server, progress=models, catalogue=models, control=control, log=log, tap=tap)
+        Plugs(served, config.server, progress=served, catalogue=served, control=control, log=log, tap=tap)
     )
+
+
+def visible_models(models: Models | Pools, config: ServiceConfig) -> Models | Pools | KeyedModels:
+    """What clients see of the models: with the keys of a file, what theirs allows."""
+    if config.access.callers is None:
+        return models
+    from lmtool.access.keyed_models import keyed
+
+    return keyed(models)
 
 
 def faces(
@@ -264,7 +280,8 @@ def faces(
     from lmtool.http_api.server import OpenAIServer
 
     api = ApiConfig(config.models.tool_call_parser, health.count_answer, config.engine.max_logprobs)
-    mounted: list[Face] = [lmtp_server(models, config, log, tap), OpenAIServer(models, api, catalogue=models)]
+    served = visible_models(models, config)
+    mounted: list[Face] = [lmtp_server(models, config, log, tap), OpenAIServer(served, api, catalogue=served)]
     if not config.pools_only:
         mounted.append(evergreen_server(models, config, log, tap))
     if config.pools is not None:
@@ -299,9 +316,10 @@ def evergreen_server(
         from lmtool.evergreen.references import allowed_references
 
         references = allowed_references(config.evergreen.allow_ref)
-    registry: Callable[[], Registry] | Registry = partial(_menu, models)
+    served = visible_models(models, config)
+    registry: Callable[[], Registry] | Registry = partial(_menu, served)
     if entry_points(group=GROUP):  # what is wrong with an installed action is found at the start
-        registry = _menu(models)
+        registry = _menu(served)
 
     def log_action(entry: ActionLog) -> None:
         log(_request_log(entry))
@@ -316,7 +334,7 @@ def evergreen_server(
     return EvergreenServer(plugs)
 
 
-def _menu(models: Models | Pools) -> Registry:
+def _menu(models: Models | Pools | KeyedModels) -> Registry:
     from lmtool.evergreen.menu import menu
 
     return menu(models, models)

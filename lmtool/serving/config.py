@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmtool.access.credentials import checked_key
-from lmtool.access.names import host_name, is_loopback, machine_names, normal_origin
+from lmtool.access.names import is_loopback
 from lmtool.access.policy import AccessPolicy
 from lmtool.backends.registry import BackendConfig
 from lmtool.engine.config import EngineConfig
@@ -21,7 +19,7 @@ from lmtool.serving.byte_size import parse_bytes
 from lmtool.serving.model_names import AUTO, served, weight_bytes, with_aliases, with_pins
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Sequence
 
     from lmtool.engine.model_slot import ServedModel
     from lmtool.gateway.config import GatewayConfig
@@ -224,55 +222,6 @@ class ListenConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class AccessConfig:
-    """Which requests a server with a port accepts, apart from the API key that they must carry."""
-
-    allow_origin: tuple[str, ...] = option(
-        (), "Accept web pages of this origin (repeatable; * for any).", CONNECTIONS, metavar="URL"
-    )
-    """Such as `https://example.org`, beside those of this machine."""
-    allow_host: tuple[str, ...] = option(
-        (), "Accept this Host too, such as a reverse proxy's name (repeatable; * for any).", CONNECTIONS, metavar="NAME"
-    )
-    """Beside loopback names, IP addresses, this machine's names and the one it listens on."""
-    no_auth: bool = option(False, "Listen beyond loopback without an API key.", CONNECTIONS)
-
-    def policy(self, listen: ListenConfig, api_key: str | None = None) -> AccessPolicy:
-        """The policy of a server that listens there. Raises `UsageError` for one open to everybody by oversight.
-
-        api_key: the key that clients must send; None: no key.
-        """
-        if self.no_auth and api_key is not None:
-            raise UsageError(
-                "--no-auth and a key (--api-key, LMTOOL_API_KEY) contradict each other", "give one of them"
-            )
-        if listen.public and api_key is None and not self.no_auth:
-            raise UsageError(
-                f"other machines can connect to {listen.host}, and no key is asked for",
-                "ask for one:        --api-key KEY, or better LMTOOL_API_KEY in the environment",
-                "let anyone in:      --no-auth",
-                "this machine only:  --host 127.0.0.1",
-            )
-        key = None if api_key is None else checked_key(api_key)
-        names = dict.fromkeys((*machine_names(socket.gethostname()), listen.host.lower(), *self._hosts()))
-        return AccessPolicy(key, tuple(self._origins()), tuple(names))
-
-    def _origins(self) -> Iterator[str]:
-        for text in self.allow_origin:
-            origin = normal_origin(text)
-            if origin is None:
-                raise UsageError(f"--allow-origin {text!r} is no origin", "such as https://example.org, null, or *")
-            yield origin
-
-    def _hosts(self) -> Iterator[str]:
-        for text in self.allow_host:
-            name = text if text == "*" else host_name(text)
-            if name is None:
-                raise UsageError(f"--allow-host {text!r} is no name of a host", "such as models.example.org, or *")
-            yield name
-
-
-@dataclass(frozen=True, slots=True)
 class EvergreenOptions:
     """How a server speaks Evergreen, beside `/evergreen` on its port."""
 
@@ -350,6 +299,8 @@ class ServiceConfig:
     backend: BackendConfig = field(default_factory=BackendConfig)
     access: AccessPolicy = field(default_factory=AccessPolicy)
     """Which requests are accepted."""
+    api_keys: str | None = None
+    """The file with the keys of `access`, which is read again at SIGHUP; None: there is none."""
     workers: tuple[str, ...] = field(default=(), repr=False)
     """Endpoints of servers that do the work, in place of models in this process; they are sent the same API key."""
     balances: bool = False

@@ -73,10 +73,15 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """The file of pools was read again, and is in use."""
+    """A file was read again, and is in use: one of these."""
 
     event: ClassVar[str] = "reloaded"
-    pools: tuple[str, ...]
+    pools: tuple[str, ...] | None = None
+    """Their names."""
+    keys: tuple[str, ...] | None = None
+    """Whose they are."""
+    certificate: str | None = None
+    """Its file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +139,7 @@ def as_lines(event: Event, clock: str, columns: int) -> list[str]:
         case Finished():
             return [f"{clock}  {request_line(event.request)}"]
         case Reloaded():
-            return [f"reloaded: pools {', '.join(event.pools)}"]
+            return [f"reloaded: {_reloaded(event)}"]
         case LoggedWarning():
             return [f"warning: {event.message}"]
         case Draining():
@@ -142,6 +147,12 @@ def as_lines(event: Event, clock: str, columns: int) -> list[str]:
             return [f"draining: {streams} left, Ctrl-C again stops at once"]
         case Stopped():
             return ["stopped"]
+
+
+def _reloaded(event: Reloaded) -> str:
+    if event.certificate is not None:
+        return f"certificate {event.certificate}"
+    return f"keys {', '.join(event.keys)}" if event.keys is not None else f"pools {', '.join(event.pools or ())}"
 
 
 def _model_lines(info: ModelInfo | None, columns: int) -> list[str]:

@@ -26,7 +26,6 @@ from lmtool.serving.events import (
     Loading,
     LoggedWarning,
     Ready,
-    Reloaded,
     Started,
     Stopped,
 )
@@ -131,9 +130,9 @@ class _Run:
         self.console.emit(Started(__version__, transport))
         try:
             where = await self._open(service, sockets)
+            self._watch_reloads(service)
             info = await self._load(service)
             gc.freeze()  # what was imported and loaded stays; looking through it again would only cost latency
-            self._watch_reloads(service)
             self.ready_file.write(where)
             further = tuple(one for one in service.loaded if one is not info) or None
             self.console.emit(Ready(info, time.perf_counter() - self.began, further))
@@ -197,16 +196,16 @@ class _Run:
             self._leave(self.interrupts.exit_status)
 
     def _watch_reloads(self, service: Service) -> None:
-        """Read the file of pools again at each SIGHUP; a bad one changes nothing, and the log says so."""
-        pools = self.config.service.pools
-        if pools is None or pools.file is None or not hasattr(signal, "SIGHUP"):
+        """Read pools, keys and the certificate again at each SIGHUP; a bad file is logged, and changes nothing."""
+        if not service.reloads or not hasattr(signal, "SIGHUP"):
             return
 
         def reload() -> None:
-            try:
-                self.console.emit(Reloaded(tuple(service.reload_pools())))
-            except LmtoolError as error:
-                self.console.emit(LoggedWarning(f"the pools stay as they were: {error.sentence}"))
+            for unchanged, read_again in service.reloads.items():
+                try:
+                    self.console.emit(read_again())
+                except LmtoolError as error:
+                    self.console.emit(LoggedWarning(f"{unchanged}: {error.sentence}"))
 
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
 

@@ -6,23 +6,27 @@ import asyncio
 import contextlib
 import os
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from lmtool.access.key_file import read_keys
 from lmtool.errors import LmtoolError
 from lmtool.http_api import errors
 from lmtool.serving.composition import Loader, faces, lmtp_server, model_metrics, models_of, pools_of, refused_of
 from lmtool.serving.config import HttpConfig, ServiceConfig
+from lmtool.serving.events import Reloaded
 from lmtool.serving.health import Health, routes
 from lmtool.serving.initial_load import load_together
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import TextIO
 
     import uvicorn
 
     from lmtool.access.asgi import Write
+    from lmtool.access.caller import Callers
     from lmtool.access.policy import AccessPolicy
     from lmtool.evergreen.grpc_server import GrpcServer
     from lmtool.gateway.pools import Pools
@@ -77,18 +81,30 @@ class Service:
         assert served is not None, "a service has models or pools"
         return served
 
-    def reload_pools(self) -> list[str]:
-        """Read the file of pools again; the names of the pools that are in use from now on.
+    @property
+    def reloads(self) -> Mapping[str, Callable[[], Reloaded]]:
+        """What is read again at SIGHUP, each on its own, by what a fault leaves as it is.
 
         Raises `FileError` for a file with faults, which changes nothing.
         """
+        config = self._config
+        found: dict[str, Callable[[], Reloaded]] = {}
+        if config.pools is not None and config.pools.file is not None:
+            found["the pools stay as they were"] = self._reload_pools
+        if config.access.callers is not None and config.api_keys is not None:
+            found["the keys stay as they were"] = partial(_reload_keys, config.access.callers, config.api_keys)
+        if config.certificate is not None:
+            found["the certificate stays as it was"] = partial(_reload_certificate, config.certificate)
+        return found
+
+    def _reload_pools(self) -> Reloaded:
         from lmtool.gateway.config_reader import load
 
         assert self._pools is not None
         assert self._config.pools is not None
         assert self._config.pools.file is not None
         self._pools.configure(load(self._config.pools.file))
-        return [pool.id for pool in self._pools.pools]
+        return Reloaded(pools=tuple(pool.id for pool in self._pools.pools))
 
     @property
     def streams(self) -> int:
@@ -112,7 +128,7 @@ class Service:
         sessions = next(face for face in self.faces if isinstance(face, EvergreenServer))
         self._grpc_server = GrpcServer(sessions, self._config.access)
         certificate = self._config.certificate
-        pair = None if certificate is None else (certificate.key, certificate.chain)
+        pair = None if certificate is None else lambda: (certificate.key, certificate.chain)
         return await self._grpc_server.start(host, port, pair)
 
     def talk(self) -> None:
@@ -158,13 +174,9 @@ class Service:
         try:
             if self.health.model is None:
                 self.health.model = await workers.main()
-            if self.health.model is None:
-                return None
-            info = await workers.info(self.health.model)
+            return None if self.health.model is None else await workers.info(self.health.model)
         finally:
             unsubscribe()
-        workers.own_tokenizer = await asyncio.to_thread(self._loader.tokenizer_of_workers, info, workers.limits)
-        return info
 
     async def ended(self) -> None:
         """Return when a transport ended by itself, such as a closed stdin. Raises its exception."""
@@ -203,6 +215,8 @@ class Service:
         for face in self.faces:
             yield from face.metrics()
         yield from model_metrics(self._models, self._loader)
+        if self._config.access.callers is not None:
+            yield from self._config.access.callers.metrics()
 
     def _application(self) -> Any:
         from starlette.applications import Starlette
@@ -225,6 +239,16 @@ class Service:
         finally:
             sys.stdout = printed
         await server.run_stdio(reader, writer)
+
+
+def _reload_keys(callers: Callers, file: str) -> Reloaded:
+    callers.replace(read_keys(file))
+    return Reloaded(keys=tuple(key.name for key in callers.ring.keys))
+
+
+def _reload_certificate(certificate: Certificate) -> Reloaded:
+    certificate.renew()
+    return Reloaded(certificate=certificate.certfile)
 
 
 def _wire() -> TextIO:
@@ -261,7 +285,9 @@ def http_server(
     options = uvicorn_options(config) | {"log_level": how.uvicorn_log_level, "http": http_protocol()}
     guarded = Door(application, access, write)
     placed = _below(how.root_path, guarded) if how.root_path else guarded
-    built = uvicorn.Config(placed, **options, lifespan="off", log_config=None, access_log=False)
+    # Who is believed about a client's address is up to the door: uvicorn believes everybody on this machine.
+    options |= {"proxy_headers": False, "lifespan": "off", "log_config": None, "access_log": False}
+    built = uvicorn.Config(placed, **options)
     built.load()
     built.ssl = None if certificate is None else certificate.context
     return Server(built)

@@ -106,6 +106,20 @@ TABLE: list[tuple[str, dict[str, Any], Transcript, Transcript, str]] = [
             (({}, {"fingerprint": "0" * 63}, {"fingerprint": "0" * 63}), "expected 64 digits"),
         )
     ],
+    *[
+        (
+            "key_limits",
+            {"of": 2, "without": 1},
+            said(msg(model_info={}), msg(of=2, model_info={"key_limits": {"streams": 4}})),
+            said(*(msg(of=of, model_info=info) for of, info in enumerate(infos, start=1))),
+            words,
+        )
+        for infos, words in (
+            (({"key_limits": {}}, {}), "nothing has asked for extensions"),
+            (({}, {"key_limits": {"streams": "4"}}), "expected an object of whole numbers"),
+            (({}, {"key_limits": 4}), "expected an object of whole numbers"),
+        )
+    ],
     ("listed", {"of": 1}, said(msg(models=[{"name": "m", "phase": "ready"}])), said(msg(models={})), "got 1"),
     ("listed", {"of": 1}, said(msg(models=[])), said(msg(model_info={})), "expected one MSG entry with a list"),
     ("listed", {"of": 1}, said(msg(models=[])), said(msg(models=[{"name": "m"}])), "an object with name and phase"),

@@ -206,7 +206,7 @@ def test_fields_of_every_route(read: Callable[..., object]) -> None:
             "cache_salt": "s", "request_id": "r", "priority": -3, "truncate_prompt_tokens": 7, "return_token_ids": True,
             "return_tokens_as_token_ids": True, "include_stop_str_in_output": True, "bad_words": ["x"],
             "allowed_token_ids": [1, 2], "deadline": 5, "logprob_token_ids": [4],
-            **({"logprobs": True} if read is chat else {"logprobs": 0} if read is completion else {"top_logprobs": 0}),
+            **({"logprobs": True} if read is chat else {"logprobs": 0} if read is completion else {"top_logprobs": 1}),
         }
     )  # fmt: skip
     call: Call = found.call if read is responses else found

@@ -9,7 +9,8 @@ import pytest
 from lmtool.access.names import machine_names
 from lmtool.access.policy import find_refusal
 from lmtool.errors import UsageError
-from lmtool.serving.config import AccessConfig, ListenConfig
+from lmtool.serving.access_config import AccessConfig
+from lmtool.serving.config import ListenConfig
 
 HERE = ListenConfig()
 EVERYWHERE = ListenConfig("0.0.0.0")

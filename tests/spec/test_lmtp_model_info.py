@@ -5,7 +5,12 @@ import json
 import re
 
 import pytest
+from websockets.exceptions import InvalidStatus
 
+from lmtool.access.caller import Callers
+from lmtool.access.keyed_models import keyed
+from lmtool.access.keys import Key, KeyRing, Limits, digest_of
+from lmtool.access.policy import AccessPolicy
 from lmtool.engine.model_manager import ModelManager
 from lmtool.errors import ModelLoadError, UnknownModelError
 from lmtool.lmtp.client import LmtpClient
@@ -56,6 +61,35 @@ async def test_fingerprint(real):
 async def test_no_fingerprint(client):
     """INF-8: a model of which it is not known has none."""
     assert "fingerprint" not in (await ask(client, lmtp=1))["model_info"]
+
+
+async def test_limits_of_a_key(scripted):
+    """INF-9, EXT-1, TRA-12: told to a client that knows the extensions; above one a stream ends with overloaded."""
+    limits = Limits(streams=2, requests_per_minute=1)
+    callers = Callers(KeyRing((Key("alice", digest_of("secret"), limits, priority=3),)), lambda: 0.0)
+    shown = {"additional_headers": {"x-api-key": "secret"}}
+    async with (
+        serving(keyed(scripted), policy=AccessPolicy(callers=callers)) as served,
+        wire(served, **shown) as client,
+    ):
+        assert "key_limits" not in (await ask(client))["model_info"]
+        told = (await ask(client, lmtp=1))["model_info"]["key_limits"]
+        assert told == {"streams": 2, "requests_per_minute": 1, "priority": 3}
+        await client.send('GENERATE {"prompt": [1], "stream_id": 1, "max_tokens": 1, "priority": 2}')
+        assert (await client.stream(1))[-1]["error_code"] == "invalid_request"
+        await client.send('GENERATE {"prompt": [1], "stream_id": 2, "max_tokens": 1}')
+        assert "error" not in (await client.stream(2))[-1]
+        await client.send('GENERATE {"prompt": [1], "stream_id": 3, "max_tokens": 1}')
+        last = (await client.stream(3))[-1]
+        assert (last["error_code"], last["retryable"], last["retry_after"]) == ("overloaded", True, 60)
+        callers.replace(KeyRing((Key("alice", digest_of("secret"), Limits(connections=1)),)))
+        with pytest.raises(InvalidStatus) as refused:
+            async with wire(served, **shown):
+                pass
+        assert (refused.value.response.status_code, refused.value.response.headers["retry-after"]) == (429, "1")
+        callers.replace(KeyRing())
+        await client.send('GENERATE {"prompt": [1], "stream_id": 4, "max_tokens": 1}')
+        assert (await client.stream(4))[-1]["error_code"] == "access_denied"
 
 
 async def test_waiting_for_the_model():

@@ -11,7 +11,7 @@ import pytest
 from lmtool.access.outgoing import key_in
 from lmtool.chat.peer import local_tokenizer
 from lmtool.errors import AccessDeniedError, ConnectError, FileError, UsageError
-from lmtool.serving.config import AccessConfig
+from lmtool.serving.access_config import AccessConfig
 from lmtool.tui.options import SourceOptions
 from lmtool.tui.sources.choice import SourceFactory, is_address, is_file
 from lmtool.tui.sources.connect import ConnectSource

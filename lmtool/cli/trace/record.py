@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from lmtool.cli.common_options import Common
 from lmtool.cli.trace.files import FORCE
 from lmtool.option import option
-from lmtool.serving.config import AccessConfig
+from lmtool.serving.access_config import AccessConfig
 from lmtool.serving.listening import bind_proxy, parse_listen, proxy_target, proxy_url
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ import typer
 from lmtool.cli.common_options import Common
 from lmtool.cli.trace.files import read_requests
 from lmtool.option import option
-from lmtool.serving.config import AccessConfig, ListenConfig
+from lmtool.serving.access_config import AccessConfig
+from lmtool.serving.config import ListenConfig
 
 
 async def serve(

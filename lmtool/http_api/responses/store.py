@@ -7,6 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lmtool.access.caller import caller_name
 from lmtool.http_api.errors import ApiError
 
 if TYPE_CHECKING:
@@ -39,10 +40,10 @@ class StoredResponse:
 
 
 class Store:
-    """Answers by id; the one unused longest makes room."""
+    """Answers by id, of each key its own; the one unused longest makes room."""
 
     def __init__(self, most: int = MAX_RESPONSES, max_bytes: int = MAX_BYTES) -> None:
-        self._responses: OrderedDict[str, tuple[StoredResponse, int]] = OrderedDict()
+        self._responses: OrderedDict[tuple[str, str], tuple[StoredResponse, int]] = OrderedDict()
         self._most = most
         self._max_bytes = max_bytes
         self._bytes = 0
@@ -53,7 +54,7 @@ class Store:
     def put(self, stored: StoredResponse) -> None:
         """Keep an answer, if it is not larger than everything together may be."""
         size = stored.size
-        self._responses[stored.response["id"]] = (stored, size)
+        self._responses[caller_name(), stored.response["id"]] = (stored, size)
         self._bytes += size
         while self._responses and (len(self._responses) > self._most or self._bytes > self._max_bytes):
             _, (_, freed) = self._responses.popitem(last=False)
@@ -62,17 +63,17 @@ class Store:
     def get(self, number: str) -> StoredResponse:
         """The answer of this id. Raises `ApiError` 404."""
         try:
-            stored, _ = self._responses[number]
-            self._responses.move_to_end(number)
+            stored, _ = self._responses[caller_name(), number]
+            self._responses.move_to_end((caller_name(), number))
         except KeyError:
             raise _unknown(number) from None
         return stored
 
     def delete(self, number: str) -> None:
         """Forget it. Raises `ApiError` 404."""
-        if number not in self._responses:
+        if (caller_name(), number) not in self._responses:
             raise _unknown(number)
-        _, size = self._responses.pop(number)
+        _, size = self._responses.pop((caller_name(), number))
         self._bytes -= size
 
 

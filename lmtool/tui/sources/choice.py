@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lmtool.lmtp.endpoint import Endpoint
-    from lmtool.serving.config import AccessConfig
+    from lmtool.serving.access_config import AccessConfig
     from lmtool.text.tokenizer import TextTokenizer
     from lmtool.tui.options import SourceOptions
     from lmtool.tui.sources.source import Source

@@ -1,0 +1,189 @@
+"""The models of a server as each key may see and use them: a model in front of others, for all protocols at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+from lmtool.access.caller import caller_turns, current_caller
+from lmtool.errors import LmtoolError, RequestError, UnknownModelError
+from lmtool.interfaces import ModelControl, current_limits, tokenizer_of
+from lmtool.prompt_limits import check_allowed_length, check_allowed_text, limits_of
+from lmtool.streams import refuse
+from lmtool.types import GenerateRequest, LoadProgress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+    from lmtool.access.caller import Caller, StreamUse
+    from lmtool.access.keys import Key
+    from lmtool.interfaces import Catalogue, ProgressSource, Sink, StreamHandle, Tokenizer, TokenModel, Unsubscribe
+    from lmtool.model_entry import ModelEntry
+    from lmtool.prompt_limits import LimitsByModel
+    from lmtool.types import ModelInfo, ScoreRequest, StreamId, TokenOutput
+
+    class Models(TokenModel, Catalogue, ProgressSource, Protocol):
+        """What a server serves."""
+
+
+class KeyedModels:
+    """Passes on what the key of the current request allows, see `current_caller`; all of it where there is none.
+
+    What a key may not use is not there for it: neither listed nor found by its name.
+    """
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+        self._sinks: dict[Sink, _MeteredSink] = {}
+
+    def submit(self, request: GenerateRequest | ScoreRequest, sink: Sink) -> StreamHandle:
+        """See `interfaces.TokenModel.submit`."""
+        caller = current_caller.get()
+        if caller is None:
+            return self._models.submit(request, sink)
+        try:
+            request = self._permitted(caller, request)
+            tokens = len(request.prompt) if isinstance(request.prompt, tuple) else 0
+            prefill_only = isinstance(request, GenerateRequest) and request.prefill_only
+            use = caller.begin_stream(tokens, prefill_only=prefill_only)
+        except LmtoolError as error:
+            return refuse(request.stream_id, sink, error)
+        metered = self._sinks.get(sink)
+        if metered is None:
+            metered = self._sinks[sink] = _MeteredSink(sink, self._sinks, caller_turns())
+        metered.uses[request.stream_id] = use
+        return self._models.submit(request, metered)
+
+    def _permitted(self, caller: Caller, request: GenerateRequest | ScoreRequest) -> GenerateRequest | ScoreRequest:
+        """The request as it is passed on. Raises `LmtoolError` for one that its key does not allow."""
+        key = caller.key
+        request = replace(
+            request,
+            model=self._name(key, request.model),
+            max_prompt_tokens=key.limits.prompt_tokens,
+            cache_salt=caller.salted(request.cache_salt),
+        )
+        if isinstance(request, GenerateRequest):
+            request = replace(request, priority=_priority(key, request.priority))
+        check_allowed_length(request)
+        check_allowed_text(request, limits_of(request.model, current_limits(self._models)))
+        return request
+
+    async def info(self, model: str | None = None) -> ModelInfo:
+        """See `interfaces.TokenModel.info`; with the limits of the key."""
+        caller = current_caller.get()
+        if caller is None:
+            return await self._models.info(model)
+        key = caller.key
+        info = await self._models.info(self._name(key, model))
+        limits = dict(key.limits.known)
+        if key.priority is not None:
+            limits["priority"] = key.priority
+        return replace(info, key_limits=limits)
+
+    def models(self) -> Sequence[ModelEntry]:
+        """See `interfaces.Catalogue.models`."""
+        caller = current_caller.get()
+        return self._models.models() if caller is None else self._listed(caller.key)
+
+    def _listed(self, key: Key) -> list[ModelEntry]:
+        return [entry for entry in self._models.models() if key.allows(entry)]
+
+    def entry(self, name: str | None) -> ModelEntry:
+        """See `interfaces.Catalogue.entry`."""
+        caller = current_caller.get()
+        return self._models.entry(name if caller is None else self._name(caller.key, name))
+
+    def _name(self, key: Key, name: str | None) -> str | None:
+        """The name under which a request is passed on. Raises `UnknownModelError` for what the key may not use."""
+        if key.models is None:
+            return name
+        listed = self._listed(key)
+        if name is None and len(listed) == 1:
+            return listed[0].name
+        if name is not None and (key.allows_name(name) or any(name in entry.aliases for entry in listed)):
+            return name
+        problem = "the request names no model" if name is None else f"model {name!r:.200} is not served here"
+        names = ", ".join(entry.name for entry in listed)
+        raise UnknownModelError(problem, *([f"served here: {names}"] if names else []))
+
+    @property
+    def limits(self) -> LimitsByModel:
+        """See `interfaces.Limited`."""
+        return current_limits(self._models)
+
+    def tokenizer(self, model: str | None = None) -> Tokenizer | None:
+        """See `interfaces.Tokenized`."""
+        caller = current_caller.get()
+        return tokenizer_of(self._models, model if caller is None else self._name(caller.key, model))
+
+    def subscribe(self, model: str | None, listener: Callable[[LoadProgress], None]) -> Unsubscribe:
+        """See `interfaces.ProgressSource`."""
+        caller = current_caller.get()
+        try:
+            return self._models.subscribe(model if caller is None else self._name(caller.key, model), listener)
+        except LmtoolError as error:
+            listener(LoadProgress(model or "", "failed", message=error.message))
+            return _nothing
+
+
+class ControlledModels(KeyedModels):
+    """`KeyedModels` that are loaded and unloaded on request, see `interfaces.ModelControl`."""
+
+    def __init__(self, models: Models, control: ModelControl) -> None:
+        super().__init__(models)
+        self._control = control
+
+    async def load(self, name: str) -> None:
+        """See `interfaces.ModelControl.load`."""
+        await self._control.load(self._own(name))
+
+    async def unload(self, name: str) -> None:
+        """See `interfaces.ModelControl.unload`."""
+        await self._control.unload(self._own(name))
+
+    def _own(self, name: str) -> str:
+        caller = current_caller.get()
+        return name if caller is None else self._name(caller.key, name) or name
+
+
+def keyed(models: Models) -> KeyedModels:
+    """These models behind the keys of a file."""
+    return ControlledModels(models, models) if isinstance(models, ModelControl) else KeyedModels(models)
+
+
+class _MeteredSink:
+    """One sink's streams, as their keys account for them; known as long as one of them runs."""
+
+    __slots__ = ("_all", "_sink", "client", "uses")
+
+    def __init__(self, sink: Sink, everyone: dict[Sink, _MeteredSink], client: Hashable) -> None:
+        """client: what takes turns with others, see `interfaces.client_of`."""
+        self.client = client
+        self._sink = sink
+        self._all = everyone
+        self.uses: dict[StreamId, StreamUse] = {}
+
+    def __call__(self, outputs: Sequence[TokenOutput]) -> None:
+        for output in outputs:
+            use = self.uses.get(output.stream_id)
+            if use is not None:
+                use.note(output)
+                if output.last:
+                    del self.uses[output.stream_id]
+        if not self.uses:
+            self._all.pop(self._sink, None)
+        self._sink(outputs)
+
+
+def _priority(key: Key, priority: int) -> int:
+    """The priority that a request gets; 0, which is that of a request without one, is raised to the key's lowest."""
+    if key.priority is None or priority >= key.priority:
+        return priority
+    if priority == 0:
+        return key.priority
+    raise RequestError(f"priority is {priority}; this key may ask for {key.priority} or more", "or leave it out")
+
+
+def _nothing() -> None:
+    """Nothing was subscribed."""
