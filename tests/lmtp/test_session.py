@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmtool.errors import ConnectError, LocalProtocolError, RequestError
-from lmtool.lmtp import client_session
 from lmtool.lmtp.client_session import ClientSession, StreamsAdvanced
 from lmtool.lmtp.codec import RefusedFrameError
 from lmtool.lmtp.config import ServerConfig
@@ -25,6 +24,7 @@ from lmtool.lmtp.messages import (
     UnknownMessage,
 )
 from lmtool.lmtp.server_session import Outbox, ServerSession
+from lmtool.streams import renamed
 from lmtool.types import GenerateRequest, LoadProgress, ModelInfo, TokenOutput, Usage
 from tests.lmtp.test_request_payloads import GENERATES, MESSAGES, SCORES
 
@@ -272,8 +272,8 @@ def drain(outbox):
 def test_nothing_of_an_output_is_lost():
     """An output that is given its caller's id keeps every field: of pools too, and those that come to be."""
     given = TokenOutput(**{each.name: f"its {each.name}" for each in fields(TokenOutput)})
-    renamed = client_session._renamed(given, "mine")
-    told = {each.name: getattr(renamed, each.name) for each in fields(TokenOutput)}
+    mine = renamed(given, "mine")
+    told = {each.name: getattr(mine, each.name) for each in fields(TokenOutput)}
     assert told == {each.name: f"its {each.name}" for each in fields(TokenOutput)} | {"stream_id": "mine"}
 
 

@@ -53,15 +53,17 @@ async def every_process_may_be_killed(server: ServerProcess) -> None:
             await answered(client)
             (worker,) = workers_of(server)
             tree = [worker, *engine_of(worker)]
-            tree[-1].suspend()  # so that the stream is still running when the victim dies
             found: list[TokenOutput] = []
             client.submit(LONG, found.extend)
-            await client.info()  # which is answered behind it
+            async with asyncio.timeout(PATIENCE):
+                while not found:
+                    await asyncio.sleep(0.001)
+            tree[-1].suspend()  # so that the stream is still running when the victim dies
             tree[victim].kill()
             if tree[victim] != tree[-1]:
                 tree[-1].resume()
             async with asyncio.timeout(PATIENCE):
-                while not found or not found[-1].last:
+                while not found[-1].last:
                     await asyncio.sleep(0.05)
             assert (found[-1].error_code, found[-1].error) == ("connection", LOST)
             assert gone(tree)
@@ -94,7 +96,7 @@ class TestStandIn:
                 assert {one.seed for one in outputs} == {None}
 
     async def test_every_process_may_be_killed(self, stand_in: StartServer) -> None:
-        """The whole tree ends, streams end with an error, the log has the reason, and all is started again.
+        """The whole tree ends, its stream ends with an error, the log has the reason, and all is started again.
 
         An engine that dies while nobody asks for anything is noticed all the same.
         """
@@ -224,7 +226,7 @@ class TestVllm:
         assert sys.executable != PYTHON
 
     async def test_every_process_may_be_killed(self, start_server: StartServer, tiny: Path) -> None:
-        """The whole tree ends, streams end with an error, the log has the reason, and all is started again."""
+        """The whole tree ends, its stream ends with an error, the log has the reason, and all is started again."""
         for server in over_vllm_with(start_server, tiny):
             await every_process_may_be_killed(server)
             (worker,) = workers_of(server)
