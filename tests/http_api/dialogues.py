@@ -26,7 +26,9 @@ from tests.serving.running import running
 
 TURNS = 3
 AT_ONCE = 16
-EOS = {0, 2}
+END = 2
+"""What ends a turn, and what the template writes behind one."""
+EOS = {0, END}
 ASKED = ("Hi", "What is 2 + 2?", " two  blanks ", "Ünïcödé 🦉", "a\n\nb", "<|im_end|>", '{"a": [1, 2]}')
 END_BIAS = {"0": 3.5, "2": 5.0}
 """Without it a random answer would hardly ever end by itself."""
@@ -54,6 +56,8 @@ class Dialogue:
         for _ in range(TURNS):
             prompt, answer = await route(self.draw.choice(ASKED))
             assert prompt[: len(self.known)] == self.known, (route.__name__, prompt, self.known)
+            doubled = self.known[-1:] == [END] == prompt[len(self.known) :][:1]
+            assert not doubled or route == self.ids, (route.__name__, prompt, self.known)
             assert answer
             self.known = prompt + answer
             self.counts["tokens"] += len(answer)
