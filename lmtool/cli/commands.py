@@ -92,9 +92,10 @@ TREE: tuple[Command | Group, ...] = (
     Command("tui", "inspect", "The same as `lmtool inspect`.", function="inspect", hidden=True),
     Group(
         "bench",
-        "Measure engines, servers, gateways and the inspector.",
+        "Measure engines, kernels, servers, gateways and the inspector.",
         (
             Command("engine", "bench.engine", "Measure our engine beside others on the same weights."),
+            Command("kernels", "bench.kernels", "Measure matrix products on this CPU, without a model."),
             Command("serve", "bench.serve", "Load a server: latencies, throughput, goodput."),
             Command("gateway", "bench.gateway", "Measure the gateway beside a bare forwarder and LiteLLM."),
             Command("inspect", "bench.inspect", "Load the inspector: key delay, CPU, opening a long trace."),

@@ -75,7 +75,7 @@ def load_transformers(
         baseline = _load_baseline(name, config, device, report)  # its weights were taken apart
     if config.quantize:
         raise ResourceError(
-            f"{name} cannot be served with --quantize int8 here",
+            f"{name} cannot be served with --quantize {config.quantize} here",
             "it needs a CPU, a C compiler, and a GPT-2, Llama, Mistral, Qwen2 or Qwen3 model; or leave --quantize out",
         )
     if decoder := _llama_config(baseline):

@@ -62,7 +62,8 @@ class CompiledForward:
         """Take the weights out of `weights`, layer by layer.
 
         frequencies: [D / 2] float32, radians a position; None where positions have embeddings. context: positions of
-        the longest stream. dtype: float32, bfloat16, or int8, see `hardware.kernel_dtype`.
+        the longest stream. dtype: float32, bfloat16, int8, or int4, see `hardware.kernel_dtype`; the head of
+        int4 is int8, because its rounding is the logits' own.
         """
         tracked = _TrackedWeights(weights)
         decoder = take_weights(config, tracked)
@@ -71,8 +72,9 @@ class CompiledForward:
         self._config = config
         self._positions = None if decoder.position_embedding is None else decoder.position_embedding.float().clone()
         tied = decoder.head is None
-        self._head = pack(kernels, decoder.embedding if decoder.head is None else decoder.head, None, dtype)
-        self._embedding = None if tied and dtype != torch.int8 else decoder.embedding.clone()
+        head = torch.int8 if dtype == torch.int4 else dtype
+        self._head = pack(kernels, decoder.embedding if decoder.head is None else decoder.head, None, head)
+        self._embedding = None if tied and head != torch.int8 else decoder.embedding.clone()
         self._norm = [None if part is None else part.float().clone() for part in decoder.norm]
         self.layers = [
             _compiled(kernels, layer, window, dtype) for layer, window in zip(layers, config.windows, strict=True)
