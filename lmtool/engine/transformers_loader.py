@@ -272,7 +272,7 @@ def _if_equal(
     baseline: _Baseline, runner: ModelRunner, otherwise: str, quantized: str | None = None
 ) -> RunnableModel | None:
     try:
-        check_runner(runner, baseline.name, baseline.reference, QUANTIZED if quantized else None)
+        check_runner(runner, baseline.name, baseline.reference, QUANTIZED[quantized] if quantized else None)
     except ModelLoadError as problem:
         _logger.warning("%s %s: %s", baseline.name, otherwise, problem.message)
         return None

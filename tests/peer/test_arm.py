@@ -36,7 +36,9 @@ def test_numbers_and_bits(processor: str, tmp_path: Path) -> None:
     compiler = shlex.split(os.environ.get("LMTOOL_ARM_CC", "aarch64-linux-gnu-gcc"))
     emulator = shutil.which("qemu-aarch64")
     if emulator is None or shutil.which(compiler[0]) is None:
-        pytest.skip("needs a cross compiler and qemu: apt install gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user")
+        pytest.skip(
+            "needs a cross compiler and qemu: apt install gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
+        )
     program = tmp_path / "check"
     flags = ["-O2", "-std=gnu11", processor, "-static", f"-I{ROOT / 'lmtool/engine/cpu'}"]
     source = ROOT / "tests/engine/cpu/check_kernels.c"

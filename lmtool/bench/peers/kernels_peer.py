@@ -24,14 +24,15 @@ class Peer:
     """Products of one shape, in every format."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        """settings: `threads`, `out` and `in` of the weights. Raises RuntimeError where there are no C kernels."""
+        """settings: `threads`, `out` and `in` of the weights. Raises `ResourceError` where there are no C kernels."""
         import torch
 
-        from lmtool.engine.cpu.library import Kernels, find_kernels
+        from lmtool.engine.cpu.library import find_kernels
+        from lmtool.errors import ResourceError
 
         library = find_kernels()
-        if not isinstance(library, Kernels):
-            raise RuntimeError(library.message)
+        if isinstance(library, ResourceError):
+            raise library
         torch.set_num_threads(settings["threads"])
         library.use_threads(settings["threads"])
         self._kernels = library
@@ -39,6 +40,7 @@ class Peer:
         self._weight = torch.randn(settings["out"], settings["in"], generator=generator) * 0.05
         self._inputs = torch.randn(256, settings["in"], generator=generator)
         self._read = torch.ones(READ_BYTES // 4)
+        self._clock = time.thread_time if settings["threads"] == 1 else time.perf_counter  # others may have work, too
         self._format = ""
         self._ways: dict[str, list[Callable[[Tensor], object]]] = {}
         self._bytes = 0
@@ -51,7 +53,7 @@ class Peer:
 
     def bandwidth(self) -> dict[str, Any]:
         """`bytes_per_s` of a sum over 512 MB."""
-        return {"bytes_per_s": READ_BYTES / _duration(lambda: self._read.sum(), 0.2)}
+        return {"bytes_per_s": READ_BYTES / _duration(self._read.sum, 0.2, self._clock)}
 
     def ceiling(self, kind: str) -> dict[str, Any]:
         """`op_per_s` of one thread that multiplies and adds in registers alone."""
@@ -59,7 +61,7 @@ class Peer:
 
         number = getattr(library, kind.upper())
         operations = self._kernels.spin(number, SPINS)
-        return {"op_per_s": operations / _duration(lambda: self._kernels.spin(number, SPINS), 0.1)}
+        return {"op_per_s": operations / _duration(lambda: self._kernels.spin(number, SPINS), 0.1, time.thread_time)}
 
     def product(self, kind: str, way: str, rows: int, seconds: float) -> dict[str, Any]:
         """`seconds` of a product and `bytes` of its weights; None of a way that there is not. way: `ours`, `torch`."""
@@ -73,7 +75,7 @@ class Peer:
             for one in self._ways[way]:
                 one(inputs)
 
-        return {"seconds": _duration(all_weights, seconds) / len(self._ways[way]), "bytes": self._bytes}
+        return {"seconds": _duration(all_weights, seconds, self._clock) / len(self._ways[way]), "bytes": self._bytes}
 
     def _prepare(self, kind: str) -> None:
         """Lay out the weights of a format, for us and for torch; those of the last one are freed."""
@@ -115,13 +117,13 @@ class Peer:
         return [lambda inputs, layer=layer: product(inputs, layer) for layer in layers]
 
 
-def _duration(work: Callable[[], object], seconds: float) -> float:
+def _duration(work: Callable[[], object], seconds: float, clock: Callable[[], float]) -> float:
     """Median duration of a call, over `seconds` and at least two calls; one more to warm up."""
     work()
     durations: list[float] = []
-    end = time.perf_counter() + seconds
-    while len(durations) < 2 or time.perf_counter() < end:
-        start = time.perf_counter()
+    end = clock() + seconds
+    while len(durations) < 2 or clock() < end:
+        start = clock()
         work()
-        durations.append(time.perf_counter() - start)
+        durations.append(clock() - start)
     return sorted(durations)[len(durations) // 2]

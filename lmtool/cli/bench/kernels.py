@@ -29,7 +29,7 @@ async def kernels(
     """Measure the C kernels' products beside oneDNN's, and beside what registers and memory allow.
 
     Both ways run right after each other in each round, on weights that no cache holds. Operations are 2 for each
-    multiply-add. There is no such product of torch's for int8 and int4.
+    multiply-add; one thread is timed by the CPU's clock, several by the wall's. int8 and int4 have no peer.
     """
     from lmtool.bench.kernels_run import as_outcome, kernels_card, run
     from lmtool.serving.composition import need_serve_packages

@@ -36,8 +36,8 @@ class PackedProduct:
 
     weights: Tensor
     """[tiles, in, width] float32 or bfloat16, [tiles, in / 2, width, 2] bfloat16 where the kernels multiply pairs,
-    [tiles, in / 4, width, 4] int8, or [tiles, groups, 18 * width] uint8, see products.c; outputs behind the last one are
-    0, and so is what fills up an odd last pair or a last group."""
+    [tiles, in / 4, width, 4] int8, or [tiles, groups, 18 * width] uint8, see products.c; outputs behind the last one
+    are 0, and so is what fills up an odd last pair or a last group."""
     scales: Tensor | None
     """[tiles * width] float32, what one quantum of an output's int8 weights is worth."""
     sums: Tensor | None
@@ -69,8 +69,8 @@ class PackedProduct:
 def pack(kernels: Kernels, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> PackedProduct:
     """weight: [out, in]; not kept. bias: [out]. dtype: what to store: float32, bfloat16, int8, or int4.
 
-    int8: each output's weights are multiples of a 127th of the largest; `in` must be a multiple of 4. int4: each group's
-    weights are -8 to 7 times a scale in float16, of several the one whose error is the least in its squares.
+    int8: each output's weights are multiples of a 127th of the largest; `in` must be a multiple of 4. int4: each
+    group's weights are -8 to 7 times a scale in float16, of several the one whose squared error is the least.
     """
     out, size = weight.shape
     width = kernels.tile_width
@@ -113,6 +113,7 @@ def _fill(
     if len(part) < count:
         part = torch.cat((part, part.new_zeros(count - len(part), weight.shape[1])))
     if packed.dtype == torch.uint8:
+        part = part.contiguous()  # a transformers' Conv1D has it the other way round
         kernels.pack_int4(address(part), len(packed), part.shape[1], address(packed))
         return
     if packed.dim() == 4 and part.shape[1] % packed.shape[3]:

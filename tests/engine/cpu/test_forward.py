@@ -100,12 +100,11 @@ def test_int8(architecture, scored):
     assert float(similarity.min()) > 0.97
 
 
-@pytest.mark.parametrize("architecture", ["llama-tied", "gpt2", "qwen3"])
-def test_int4(architecture, scored):
-    """Quantized logits lie along the exact ones, less closely; the head's rounding is int8's."""
+@pytest.mark.parametrize(("architecture", "least"), [("llama-packed", 0.9), ("gpt2", 0.9), ("gpt2-packed", 0.97)])
+def test_int4(architecture, least, scored):
+    """Quantized logits lie along the exact ones, less closely than int8's; trained models: see test_accuracy.py."""
     ours, theirs = scored(architecture, [30, 15], torch.int4)
-    similarity = torch.cosine_similarity(ours, theirs)
-    assert float(similarity.mean()) > 0.95
+    assert float(torch.cosine_similarity(ours, theirs).mean()) > least
 
 
 @pytest.mark.parametrize("quantize", ["int8", "int4"])
