@@ -17,6 +17,7 @@
 #define PARTS (BLOCK / LANES)
 #define SPAN (4 * BLOCK) /* positions that a query looks at together */
 #define QUERIES (LANES / 2) /* that look together: what fits into the registers */
+#define ABREAST 4 /* vectors of values that are mixed together */
 
 typedef struct {
     const float *norm, *norm_bias;
@@ -147,11 +148,16 @@ static void place(const Model *m, const Layer *layer, const Step *step) {
             if (m->cos) rotate(at, m->cos + turn, m->sin + turn, size / 2);
         }
         if (row >= step->stored) continue;
+        const int64_t slot = step->slots[row], next = step->slots[row + 1 < step->stored ? row + 1 : row];
         for (int64_t head = 0; head < m->kv_heads; head++) {
-            const int64_t slot = step->slots[row], to = head * m->head_stride + slot * size;
+            const int64_t to = head * m->head_stride + slot * size;
             const float *key = qkv + (m->heads + head) * size;
             float *keys = layer->keys + to - slot % BLOCK * size + slot % BLOCK;
-            for (int64_t i = 0; i < size; i++) keys[i * BLOCK] = key[i];
+            const float *ahead = layer->keys + head * m->head_stride + next / BLOCK * BLOCK * size;
+            for (int64_t i = 0; i < size; i++) {
+                __builtin_prefetch(ahead + i * BLOCK, 1, 3); /* of a decode step each is in a block of its own */
+                keys[i * BLOCK] = key[i];
+            }
             memcpy(layer->values + to, key + m->kv_heads * size, size * sizeof(float));
         }
     }
@@ -169,12 +175,35 @@ typedef struct {
     int64_t rows;
 } Look;
 
-/* packed: [D, QUERIES]. keys: a block's. */
-INLINE void score(const int rows, const float *packed, const float *keys, int64_t size, float scores[][SPAN]) {
+/* A span of a stream's positions under one key head, on the way over all of them. */
+typedef struct {
+    const int64_t *table;
+    int64_t head;                /* where the key head begins in keys and in values */
+    int64_t start, end;          /* blocks of the stream: the span's first one, and behind the last one of all */
+    int64_t at[SPAN / BLOCK];    /* where its blocks begin; those that it lacks: the first one again */
+    int64_t next[SPAN / BLOCK];  /* the same of the span that comes next, wherever that is */
+    int blocks;
+} Walk;
+
+static void place_blocks(const Model *m, Walk *walk, int64_t *at) {
+    walk->blocks = walk->end - walk->start < SPAN / BLOCK ? (int)(walk->end - walk->start) : SPAN / BLOCK;
+    for (int i = 0; i < SPAN / BLOCK; i++)
+        at[i] = walk->head + walk->table[walk->start + (i < walk->blocks ? i : 0)] * BLOCK * m->head_dim;
+}
+
+/* Ask memory for so many numbers: keys and values of a block fill a page, beyond which processors do not look ahead. */
+INLINE void fetch(const float *from, int64_t count) {
+    for (int64_t i = 0; i < count; i += LINE / 4) __builtin_prefetch(from + i, 0, 2);
+}
+
+/* packed: [D, QUERIES]. keys: a block's; next: the one to ask memory for meanwhile. */
+INLINE void score(const int rows, const float *packed, const float *keys, const float *next, int64_t size,
+                  float scores[][SPAN]) {
     vec total[QUERIES][PARTS][2];
     UNROLL for (int r = 0; r < rows; r++) UNROLL for (int p = 0; p < PARTS; p++) UNROLL for (int k = 0; k < 2; k++)
         total[r][p][k] = (vec){0};
     for (int64_t i = 0; i < size; i += 2) { /* two chains of sums: a chain alone would wait for itself */
+        fetch(next + i * BLOCK, 2 * BLOCK);
         UNROLL for (int k = 0; k < 2; k++) UNROLL for (int p = 0; p < PARTS; p++) {
             vec key = load(keys + (i + k) * BLOCK + p * LANES);
             UNROLL for (int r = 0; r < rows; r++)
@@ -214,60 +243,85 @@ INLINE void weigh(const Model *m, int64_t window, int64_t position, int64_t star
     *most = top;
 }
 
-/* values: of each block in the span. */
-INLINE void mix(const int rows, const Look *look, const float *const *values, int blocks, int64_t size,
-                float shares[][SPAN], const float *keep) {
-    int64_t i = 0;
-    for (; i + LANES <= size; i += LANES) {
-        vec total[QUERIES];
-        UNROLL for (int r = 0; r < rows; r++) total[r] = load(look->out[r] + i) * keep[r];
-        for (int block = 0; block < blocks; block++) for (int j = 0; j < BLOCK; j++) {
-            vec value = load(values[block] + j * size + i);
-            UNROLL for (int r = 0; r < rows; r++)
-                total[r] = fused(fill(shares[r][block * BLOCK + j]), value, total[r]);
+/* Mix `vectors` vectors of the values, from number i of each on. */
+INLINE void mix_vectors(const int rows, const int vectors, const Look *look, const Walk *walk, const float *values,
+                        int64_t size, int64_t i, float shares[][SPAN], const float *keep) {
+    vec total[QUERIES][ABREAST];
+    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < vectors; v++)
+        total[r][v] = load(look->out[r] + i + v * LANES) * keep[r];
+    for (int block = 0; block < walk->blocks; block++) {
+        const float *own = values + walk->at[block] + i, *next = values + walk->next[block] + i;
+        for (int j = 0; j < BLOCK; j++, own += size, next += size) {
+            vec value[ABREAST];
+            fetch(next, vectors * LANES);
+            UNROLL for (int v = 0; v < vectors; v++) value[v] = load(own + v * LANES);
+            UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < vectors; v++)
+                total[r][v] = fused(fill(shares[r][block * BLOCK + j]), value[v], total[r][v]);
         }
-        UNROLL for (int r = 0; r < rows; r++) store(look->out[r] + i, total[r]);
     }
+    UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < vectors; v++)
+        store(look->out[r] + i + v * LANES, total[r][v]);
+}
+
+/* values: the layer's. Of few queries more vectors are mixed side by side: a chain alone would wait for itself. */
+INLINE void mix(const int rows, const Look *look, const Walk *walk, const float *values, int64_t size,
+                float shares[][SPAN], const float *keep) {
+    const int vectors = rows <= QUERIES / 2 ? ABREAST : ABREAST / 2;
+    int64_t i = 0;
+    for (; i + vectors * LANES <= size; i += vectors * LANES)
+        mix_vectors(rows, vectors, look, walk, values, size, i, shares, keep);
+    for (; i + LANES <= size; i += LANES) mix_vectors(rows, 1, look, walk, values, size, i, shares, keep);
     for (; i < size; i++) for (int r = 0; r < rows; r++) {
         float total = look->out[r][i] * keep[r];
-        for (int j = 0; j < blocks * BLOCK; j++)
-            total = fused(fill(shares[r][j]), fill(values[j / BLOCK][j % BLOCK * size + i]), fill(total))[0];
+        for (int j = 0; j < walk->blocks * BLOCK; j++) {
+            const float value = values[walk->at[j / BLOCK] + j % BLOCK * size + i];
+            total = fused(fill(shares[r][j]), fill(value), fill(total))[0];
+        }
         look->out[r][i] = total;
     }
 }
 
-INLINE void look_rows(const int rows, const Model *m, const Layer *layer, Look *look, const int64_t *at, int64_t start,
-                      int blocks) {
+INLINE void look_rows(const int rows, const Model *m, const Layer *layer, Look *look, const Walk *walk) {
     const int64_t size = m->head_dim;
-    const float *values[SPAN / BLOCK];
     float keep[QUERIES], scores[QUERIES][SPAN];
-    for (int block = 0; block < blocks; block++) {
+    for (int block = 0; block < walk->blocks; block++) {
         float(*own)[SPAN] = (float(*)[SPAN])(scores[0] + block * BLOCK);
-        score(rows, look->packed, layer->keys + at[block], size, own);
-        values[block] = layer->values + at[block];
+        score(rows, look->packed, layer->keys + walk->at[block], layer->keys + walk->next[block], size, own);
     }
     for (int r = 0; r < rows; r++)
-        weigh(m, layer->window, look->position[r], start, blocks * BLOCK, scores[r], look->most + r, look->weight + r,
-              keep + r);
-    mix(rows, look, values, blocks, size, scores, keep);
+        weigh(m, layer->window, look->position[r], walk->start * BLOCK, walk->blocks * BLOCK, scores[r],
+              look->most + r, look->weight + r, keep + r);
+    mix(rows, look, walk, layer->values, size, scores, keep);
 }
 
-/* at: where the keys of each block begin, from position `start` on. */
-#define LOOK_CASE(n) case n: if (n <= QUERIES) look_rows(n, m, layer, look, at, start, blocks); break;
-static void look_at(const Model *m, const Layer *layer, Look *look, const int64_t *at, int64_t start, int blocks) {
+#define LOOK_CASE(n) case n: if (n <= QUERIES) look_rows(n, m, layer, look, walk); break;
+static void look_at(const Model *m, const Layer *layer, Look *look, const Walk *walk) {
     switch (look->rows) {
         LOOK_CASE(1) LOOK_CASE(2) LOOK_CASE(3) LOOK_CASE(4) LOOK_CASE(5) LOOK_CASE(6) LOOK_CASE(7) LOOK_CASE(8)
     }
 }
 
-/* All queries of a unit under one key head; a span's keys and values stay in the cache for all of them. */
-static void attend_unit(const Model *m, const Layer *layer, const Step *step, const Group *group, int64_t unit,
-                        int64_t kv_head) {
-    const int64_t size = m->head_dim, each = m->heads / m->kv_heads, all = m->heads + 2 * m->kv_heads;
-    const int64_t *positions = group->positions + unit * group->queries, *table = group->table + unit * group->width;
-    const int64_t rows = group->queries * each, count = (rows + QUERIES - 1) / QUERIES, window = layer->window;
+/* The first span of a task: the queries of one unit under one key head. */
+static Walk first_span(const Model *m, const Layer *layer, const Group *group, int64_t task) {
+    const int64_t *positions = group->positions + task / m->kv_heads * group->queries, window = layer->window;
     const int64_t first = window && positions[0] >= window ? positions[0] - window + 1 : 0;
-    const int64_t end = positions[group->queries - 1] / BLOCK + 1;
+    Walk walk = {
+        .table = group->table + task / m->kv_heads * group->width,
+        .head = task % m->kv_heads * m->head_stride,
+        .start = first / SPAN * (SPAN / BLOCK),
+        .end = positions[group->queries - 1] / BLOCK + 1,
+    };
+    place_blocks(m, &walk, walk.at);
+    return walk;
+}
+
+/* All queries of a task; a span's keys and values stay in the cache for all of them. then: a task that comes later. */
+static void attend_task(const Model *m, const Layer *layer, const Step *step, const Group *group, int64_t task,
+                        int64_t then) {
+    const int64_t size = m->head_dim, each = m->heads / m->kv_heads, all = m->heads + 2 * m->kv_heads;
+    const int64_t unit = task / m->kv_heads, kv_head = task % m->kv_heads;
+    const int64_t *positions = group->positions + unit * group->queries;
+    const int64_t rows = group->queries * each, count = (rows + QUERIES - 1) / QUERIES;
     float packed[count * size * QUERIES];
     Look looks[count];
     for (int64_t row = 0; row < rows; row++) {
@@ -281,11 +335,16 @@ static void attend_unit(const Model *m, const Layer *layer, const Step *step, co
         look->position[r] = positions[one], look->most[r] = -INFINITY, look->weight[r] = (vec){0};
         for (int64_t i = 0; i < size; i++) own[i * QUERIES + r] = query[i], look->out[r][i] = 0;
     }
-    for (int64_t start = first / SPAN * (SPAN / BLOCK); start < end; start += SPAN / BLOCK) {
-        const int blocks = end - start < SPAN / BLOCK ? (int)(end - start) : SPAN / BLOCK;
-        int64_t at[SPAN / BLOCK];
-        for (int i = 0; i < blocks; i++) at[i] = kv_head * m->head_stride + table[start + i] * BLOCK * size;
-        for (int64_t i = 0; i < count; i++) look_at(m, layer, looks + i, at, start * BLOCK, blocks);
+    Walk walk = first_span(m, layer, group, task), next = walk;
+    for (; walk.start < walk.end; walk = next) {
+        next.start += SPAN / BLOCK;
+        if (next.start < next.end) place_blocks(m, &next, next.at);
+        const Walk ahead = next.start < next.end ? next : first_span(m, layer, group, then);
+        memcpy(walk.next, ahead.at, sizeof walk.next);
+        for (int64_t i = 0; i < count; i++) {
+            look_at(m, layer, looks + i, &walk);
+            if (!i) memcpy(walk.next, walk.at, sizeof walk.next); /* asked for once: these are near */
+        }
     }
     for (int64_t row = 0; row < rows; row++) {
         const Look *look = looks + row / QUERIES;
@@ -296,9 +355,10 @@ static void attend_unit(const Model *m, const Layer *layer, const Step *step, co
 
 static void attend(const Model *m, const Layer *layer, const Step *step, const Group *group) {
     const int64_t work = group->count * group->queries * group->width * BLOCK * m->heads * m->head_dim;
+    const int64_t tasks = group->count * m->kv_heads;
 #pragma omp parallel for num_threads(team) schedule(dynamic, 1) if (work > 4 * PARALLEL_FROM)
-    for (int64_t task = 0; task < group->count * m->kv_heads; task++)
-        attend_unit(m, layer, step, group, task / m->kv_heads, task % m->kv_heads);
+    for (int64_t task = 0; task < tasks; task++)
+        attend_task(m, layer, step, group, task, task + team < tasks ? task + team : task);
 }
 
 /* ---- Layers ---- */

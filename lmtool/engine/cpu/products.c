@@ -37,7 +37,6 @@
 #define INT8_PART 512 /* inputs, the same */
 #define INT4_PART 16 /* groups, the same */
 #define TOGETHER 256 /* rows whose results of a tile are kept at once, on a thread's stack */
-#define LINE 64 /* bytes of a cache line */
 
 #define GROUP 32 /* inputs with a scale of their own, in int4 */
 #define GROUP_BYTES (2 + GROUP / 2) /* of an output's weights */
@@ -101,7 +100,7 @@ static void finish(const float *result, const Job *job, const Place *at) {
 }
 
 /* Ask memory for the part of the next tile that belongs to `count` words from k on. */
-INLINE void fetch(const Place *at, int64_t k, int64_t count) {
+INLINE void fetch_next(const Place *at, int64_t k, int64_t count) {
     const char *from = at->next + k * at->pace, *to = from + count * at->pace;
     for (; from < to; from += LINE) __builtin_prefetch(from, 0, 2);
 }
@@ -142,7 +141,7 @@ INLINE void float_rows(const int rows, const int kind, const int stride, const f
         total[r][v] = load(result + r * WIDTH + v * LANES);
     for (int64_t start = 0; start < size; start += stride) {
         const int64_t end = start + stride < size ? start + stride : size;
-        fetch(at, from + start, stride);
+        fetch_next(at, from + start, stride);
         for (int64_t k = start; k < end; k++) {
             vec w[VECTORS];
             UNROLL for (int v = 0; v < VECTORS; v++) {
@@ -250,7 +249,7 @@ INLINE void int8_rows(const int rows, const uint8_t *inputs, const int8_t *weigh
         total[r][v] = result[r * VECTORS + v];
     for (int64_t start = 0; start < size; start += STRIDE) {
         const int64_t end = start + STRIDE < size ? start + STRIDE : size;
-        fetch(at, from + start, STRIDE);
+        fetch_next(at, from + start, STRIDE);
         for (int64_t k = start; k < end; k += 4) {
             ivec w[VECTORS];
             UNROLL for (int v = 0; v < VECTORS; v++) memcpy(w + v, weights + k * WIDTH + v * 4 * LANES, sizeof(ivec));
@@ -341,7 +340,7 @@ INLINE void int4_rows(const int rows, const int32_t *inputs, const uint8_t *weig
                       const Place *at, float *result) {
     for (int64_t g = 0; g < groups; g++, inputs += GROUP_WORDS * rows, weights += GROUP_BYTES * WIDTH) {
         ivec total[ROWS][VECTORS];
-        fetch(at, from + g, 1);
+        fetch_next(at, from + g, 1);
         UNROLL for (int r = 0; r < rows; r++) UNROLL for (int v = 0; v < VECTORS; v++) total[r][v] = repeated(inputs + r);
         UNROLL for (int s = 0; s < GROUP / 8; s++) {
             ivec low[VECTORS], high[VECTORS];

@@ -18,6 +18,7 @@
 #define LANES 4
 #endif
 
+#define LINE 64 /* bytes of a cache line */
 #define PARALLEL_FROM 32768 /* multiplications for which a second thread pays */
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")

@@ -118,13 +118,13 @@ def test_int4_is_closer_than_the_nearest_quantum(kernels, layer):
     assert error.sum() < 0.93 * theirs.sum()
 
 
-@pytest.mark.parametrize("factor", [1e-30, 1e-6, 3e4, 1e30])
+@pytest.mark.parametrize("factor", [1e-30, 1e-4, 3e4, 1e30])
 def test_int4_of_any_size(kernels, layer, factor):
     """Weights smaller than a float16 can be are 0, larger ones are the largest that it can be: never no numbers."""
     weight, *_ = layer(33, 64)
     stored = unpacked(kernels, pack(kernels, weight * factor, None, torch.int4))
     assert stored.isfinite().all()
-    if factor in {1e-6, 3e4}:
+    if factor in {1e-4, 3e4}:
         assert torch.cosine_similarity(stored.flatten(), weight.flatten(), dim=0) > (0.98 if factor > 1 else 0.9)
 
 
