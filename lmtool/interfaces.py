@@ -208,6 +208,15 @@ class ProgressSource(Protocol):
         """Call `listener` in the event loop: once now, then at each change until the phase is `ready` or `failed`."""
 
 
+@runtime_checkable
+class Available(Protocol):
+    """Models that tell whether any of them can answer."""
+
+    @property
+    def can_answer(self) -> bool:
+        """Whether a request that comes now has a model to go to, loaded or to be loaded for it."""
+
+
 class Catalogue(Protocol):
     """Lists what is served, without loading any of it or waiting for anything."""
 

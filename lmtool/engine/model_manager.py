@@ -176,6 +176,13 @@ class ModelManager:
             raise UnknownModelError(f"model {_short(name)} is not in memory", "a request that names it loads it")
         return (slot or self._find(name)).entry(self._clock())
 
+    @property
+    def can_answer(self) -> bool:
+        """See `interfaces.Available`: not where the last load of each model has failed."""
+        now = self._clock()
+        entries = [slot.entry(now) for slot in self._served]
+        return not entries or any(entry.phase != "failed" for entry in entries)
+
     def _listed(self, slot: ModelSlot) -> bool:
         """Whether the catalogue lists it: not a client's own name that could not be loaded."""
         return slot in self._served or slot.phase != "unloaded"

@@ -13,7 +13,7 @@ from lmtool.gateway.http_backend import HttpBackend, HttpClient
 from lmtool.gateway.member import Member
 from lmtool.gateway.pool import Pool
 from lmtool.gateway.pool_stream import PoolStream
-from lmtool.interfaces import MetricFamily, current_limits, tokenizer_of
+from lmtool.interfaces import Available, MetricFamily, current_limits, tokenizer_of
 from lmtool.model_entry import ModelEntry
 from lmtool.streams import refuse
 from lmtool.types import LoadProgress, ModelInfo
@@ -122,6 +122,13 @@ class Pools:
     def pools(self) -> Sequence[Pool]:
         """In the order of the configuration."""
         return list(self._pools.values())
+
+    @property
+    def can_answer(self) -> bool:
+        """See `Available`: where a member may be called, or a model of the server itself can answer."""
+        if self._own is not None and isinstance(self._own.model, Available) and self._own.model.can_answer:
+            return True
+        return any(member.health.available(pool.clock()) for pool in self.pools for member in pool.members)
 
     def pool(self, name: str | None) -> Pool | None:
         """The pool of this name; without one the only pool or that named default, unless there are models beside it."""

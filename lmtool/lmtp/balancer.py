@@ -96,6 +96,11 @@ class Balancer:
         """The workers that answer."""
         return [worker.name for worker in self._workers if worker.up]
 
+    @property
+    def can_answer(self) -> bool:
+        """See `interfaces.Available`: where a worker answers."""
+        return any(worker.up for worker in self._workers)
+
     def streams(self) -> tuple[int, int]:
         """Streams on all workers, of which some may wait there, and those that wait for a worker."""
         return sum(worker.running for worker in self._workers), self._router.waiting

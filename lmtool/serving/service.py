@@ -15,7 +15,7 @@ from lmtool.http_api import errors
 from lmtool.serving.composition import Loader, faces, lmtp_server, model_metrics, models_of, pools_of, refused_of
 from lmtool.serving.config import HttpConfig, ServiceConfig
 from lmtool.serving.events import Reloaded
-from lmtool.serving.health import Health, routes
+from lmtool.serving.health import UNRECORDED, Health, routes
 from lmtool.serving.initial_load import load_together
 
 if TYPE_CHECKING:
@@ -222,12 +222,14 @@ class Service:
         from starlette.applications import Starlette
 
         mounted = [route for face in self.faces for route in face.routes()]
-        application: Any = Starlette(routes=[*routes(self.health, self._metrics), *mounted])
+        application: Any = Starlette(
+            routes=[*routes(self.health, self._metrics, lambda: self._served.can_answer), *mounted]
+        )
         if self._pools is not None:
             from lmtool.gateway.server import noting_attempts
 
             application = noting_attempts(application)
-        return application if self._tap is None else self._tap.around(application, leave_out=("/health", "/metrics"))
+        return application if self._tap is None else self._tap.around(application, leave_out=UNRECORDED)
 
     async def _talk(self, server: LmtpServer) -> None:
         from lmtool.lmtp.stdio import open_stdio

@@ -33,6 +33,27 @@ def test_the_status_code_tells_probes_what_they_need(state: State, status: int) 
     assert (code, json.loads(body)["status"]) == (status, state)
 
 
+@pytest.mark.parametrize(
+    ("state", "can_answer", "live", "ready"),
+    [
+        ("loading", True, 200, 503),
+        ("ready", True, 200, 200),
+        ("ready", False, 200, 503),
+        ("draining", True, 200, 503),
+        ("failed", True, 503, 503),
+    ],
+)
+def test_probes_of_an_orchestrator(state: State, can_answer: bool, live: int, ready: int) -> None:
+    """Ready only while a model can answer; live until nothing but a new start can help. Neither names anything."""
+    health = Health(state=state, model="secret-model", message="/home/someone/model is damaged")
+    client = TestClient(Starlette(routes=routes(health, health.metrics, lambda: can_answer)))
+    answers = [client.get("/health/live"), client.get("/health/ready")]
+    assert [answer.status_code for answer in answers] == [live, ready]
+    assert {answer.text for answer in answers} <= {"ok\n", "unavailable\n"}
+    assert all(answer.headers["cache-control"] == "no-store" for answer in answers)
+    assert [client.head("/health/live").status_code, client.post("/health/live").status_code] == [live, 405]
+
+
 def test_while_loading_the_progress_is_told() -> None:
     """A probe can show how far the load is."""
     health = Health(model="gpt2", progress=LoadProgress("gpt2", "loading", 120, 548, "reading"))
