@@ -92,6 +92,11 @@ class Balancer:
         self._started = False
 
     @property
+    def workers(self) -> Sequence[Worker]:
+        """All of them, in order."""
+        return self._workers
+
+    @property
     def up(self) -> list[str]:
         """The workers that answer."""
         return [worker.name for worker in self._workers if worker.up]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from lmtool.errors import InvalidAnswerError
-from lmtool.interfaces import MetricFamily
 from lmtool.lmtp.request_log import RequestLog
+from lmtool.metrics import MetricFamily, as_text
 from lmtool.types import Usage
 
 if TYPE_CHECKING:
@@ -110,15 +110,6 @@ class Health:
                 "message": self.progress.message,
             }
         return state
-
-
-def as_text(families: Iterable[MetricFamily]) -> str:
-    """Metrics in the Prometheus text format, version 0.0.4."""
-    lines = []
-    for name, kind, meaning, samples in families:
-        lines += [f"# HELP lmtool_{name} {meaning}", f"# TYPE lmtool_{name} {kind}"]
-        lines += [f"lmtool_{name}{labels} {value}" for labels, value in samples]
-    return "\n".join(lines) + "\n"
 
 
 def routes(
