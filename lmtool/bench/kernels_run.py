@@ -65,8 +65,8 @@ class KernelsReport:
     weight_bytes: dict[str, int] = field(default_factory=dict)
     timings: dict[tuple[str, int], Timings] = field(default_factory=dict)
 
-    def speed(self, kind: str, rows: int) -> dict[str, float | None]:
-        """Of our product: operations and weight bytes per second, their shares of what is possible, and the ratio."""
+    def speed(self, kind: str, rows: int) -> dict[str, float]:
+        """Of our product: operations and weight bytes per second, and their shares of what is possible."""
         bench, timings = self.bench, self.timings[kind, rows]
         seconds = percentile(timings.ours, 50)
         operations, read = 2 * bench.out * bench.inputs * rows / seconds, self.weight_bytes[kind] / seconds
@@ -76,7 +76,6 @@ class KernelsReport:
             "of_ceiling": operations / self.ceilings[kind] / bench.threads,
             "bytes_per_s": read,
             "of_bandwidth": read / self.bandwidth,
-            "over_torch": timings.ratio,
         }
 
 
@@ -115,13 +114,14 @@ async def _measure(report: KernelsReport, peer: PeerProcess, kind: str, rows: in
 
 def as_outcome(report: KernelsReport) -> dict[str, Any]:
     """The report as `result.outcome` has it."""
-    rows = [{"format": kind, "rows": count, **report.speed(kind, count)} for kind, count in report.timings]
+    rows: list[dict[str, Any]] = []
     metrics = {}
-    for row in rows:
-        name = f"{row['format']} x{row['rows']}"
-        metrics[f"{name}: op_per_s"] = Metric(row["op_per_s"], "higher")
-        if row["over_torch"] is not None:
-            metrics[f"{name}: over_torch"] = Metric(row["over_torch"], "higher")
+    for (kind, count), timings in report.timings.items():
+        speed, ratio = report.speed(kind, count), timings.ratio
+        rows.append({"format": kind, "rows": count, **speed, "over_torch": ratio})
+        metrics[f"{kind} x{count}: op_per_s"] = Metric(speed["op_per_s"], "higher")
+        if ratio is not None:
+            metrics[f"{kind} x{count}: over_torch"] = Metric(ratio, "higher")
     details = {
         "settings": asdict(report.bench),
         **report.about,
@@ -141,16 +141,15 @@ def kernels_card(report: KernelsReport, _columns: int) -> Group:
     table = Table(box=None, pad_edge=False, padding=(0, 1))
     for title in ("", "rows", "µs", "G op/s", "of ceiling", "GB/s", "of memory", "÷ torch"):
         table.add_column(title, justify="right" if title else "left", no_wrap=True)
-    for kind, rows in report.timings:
-        speed = report.speed(kind, rows)
-        ratio = speed["over_torch"]
+    for (kind, rows), timings in report.timings.items():
+        speed, ratio = report.speed(kind, rows), timings.ratio
         table.add_row(
             kind,
             str(rows),
             f"{speed['us']:.0f}",
-            f"{(speed['op_per_s'] or 0) / 1e9:.0f}",
+            f"{speed['op_per_s'] / 1e9:.0f}",
             f"{speed['of_ceiling']:.0%}",
-            f"{(speed['bytes_per_s'] or 0) / 1e9:.1f}",
+            f"{speed['bytes_per_s'] / 1e9:.1f}",
             f"{speed['of_bandwidth']:.0%}",
             "" if ratio is None else f"{ratio:.2f}",
         )

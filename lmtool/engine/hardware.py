@@ -22,6 +22,7 @@ import torch
 
 from lmtool.engine.batch_invariant import PACKED_MIN_ROWS, PLAIN_MIN_ROWS, packing_works, product_name
 from lmtool.engine.cpu.library import Kernels, find_compiler, find_kernels, kernels
+from lmtool.engine.cpu.products import INT4_DTYPE
 from lmtool.engine.decoder_config import GPT2, LLAMA_FAMILY
 from lmtool.errors import ResourceError
 
@@ -80,7 +81,7 @@ def kernel_dtype(
     if config is None or config.head_dim % 2 or not machine.kernels:
         return None
     if quantize == "int4":  # its head is int8
-        return torch.int4 if config.hidden % 4 == 0 else None
+        return INT4_DTYPE if config.hidden % 4 == 0 else None
     if quantize == "int8":  # the inputs of products are multiplied four bytes at a time
         sizes = (config.hidden, config.heads * config.head_dim, config.intermediate)
         return torch.int8 if all(size % 4 == 0 for size in sizes) else None

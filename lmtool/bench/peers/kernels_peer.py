@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class Peer:
         self._kernels.use_threads(torch.get_num_threads())
         self._format, self._bytes = kind, packed.weights.nbytes
         copies = [packed, *(self._copied(packed) for _ in range(COPIED_BYTES // self._bytes))]
-        self._ways["ours"] = [lambda inputs, one=one: multiply(self._kernels, one, inputs) for one in copies]
+        self._ways["ours"] = [partial(multiply, self._kernels, one) for one in copies]
         if kind in {"float32", "bfloat16"}:
             with contextlib.suppress(AttributeError, RuntimeError):  # another torch, a processor without the format
                 self._ways["torch"] = self._onednn(getattr(torch, kind), len(copies))
@@ -108,13 +109,13 @@ class Peer:
 
         layers = [PackedLinear(self._weight.to(dtype), None) for _ in range(copies)]
 
-        def product(inputs: Tensor, layer: PackedLinear) -> Tensor:
+        def product(layer: PackedLinear, inputs: Tensor) -> Tensor:
             with torch.inference_mode():
                 result: Tensor = layer(inputs.to(dtype)).float()
                 return result
 
-        product(self._inputs[:2], layers[0])
-        return [lambda inputs, layer=layer: product(inputs, layer) for layer in layers]
+        product(layers[0], self._inputs[:2])
+        return [partial(product, layer) for layer in layers]
 
 
 def _duration(work: Callable[[], object], seconds: float, clock: Callable[[], float]) -> float:

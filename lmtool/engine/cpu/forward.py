@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from lmtool.engine.cpu.library import CGroup, CLayer, CModel, CStep, address
-from lmtool.engine.cpu.products import PackedProduct, interleaved, multiply, pack
+from lmtool.engine.cpu.products import INT4_DTYPE, PackedProduct, interleaved, multiply, pack
 from lmtool.engine.decoder_weights import take_weights
 from lmtool.engine.model_runner import ModelRunner
 
@@ -72,7 +72,7 @@ class CompiledForward:
         self._config = config
         self._positions = None if decoder.position_embedding is None else decoder.position_embedding.float().clone()
         tied = decoder.head is None
-        head = torch.int8 if dtype == torch.int4 else dtype
+        head = torch.int8 if dtype == INT4_DTYPE else dtype
         self._head = pack(kernels, decoder.embedding if decoder.head is None else decoder.head, None, head)
         self._embedding = None if tied and head != torch.int8 else decoder.embedding.clone()
         self._norm = [None if part is None else part.float().clone() for part in decoder.norm]

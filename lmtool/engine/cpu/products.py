@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 _KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.int8: INT8, torch.uint8: INT4}
 """Dtype of packed weights to their format; torch has no operators for 4 bits, so they lie in bytes."""
 
+INT4_DTYPE: torch.dtype = vars(torch)["int4"]
+"""Names the format; no tensor of ours has it. Torch's own types do not know it."""
+
 INT4_GROUP = 32
 """Inputs whose int4 weights share a scale."""
 
@@ -81,7 +84,7 @@ def pack(kernels: Kernels, weight: Tensor, bias: Tensor | None, dtype: torch.dty
         scales[:out] = weight.float().abs().amax(dim=1).clamp(min=1e-30) / 127
         sums = torch.zeros(tiles * width, dtype=torch.int32)
         packed = torch.empty(tiles, size // 4, width, 4, dtype=dtype)
-    elif dtype == torch.int4:
+    elif dtype == INT4_DTYPE:
         kernels.use_threads(torch.get_num_threads())
         packed = torch.empty(tiles, -(-size // INT4_GROUP), width * _INT4_GROUP_BYTES, dtype=torch.uint8)
     elif dtype == torch.bfloat16 and kernels.paired:
