@@ -12,7 +12,9 @@ from lmtool.types import (
     LoadProgress,
     ModelInfo,
     Prompt,
+    ReasoningFormat,
     ScoreRequest,
+    Thought,
     TokenizerInfo,
     TokenOutput,
     ToolCallFormat,
@@ -268,6 +270,13 @@ class Tokenizer(Protocol):
     def tool_calls(self) -> ToolCallFormat:
         """How the model writes tool calls."""
 
+    @property
+    def reasoning(self) -> ReasoningFormat | None:
+        """How the model writes thoughts, see `ModelInfo.reasoning`."""
+
+    def special_marks(self, marks: Sequence[str]) -> dict[int, str]:
+        """Those of these texts that are special tokens, which never show as text, by their ids."""
+
     def token(self, token_id: int) -> str | None:
         """An id's name in the vocabulary, such as `Ġthe` or `<0x0A>`; None for an unknown id."""
 
@@ -365,11 +374,12 @@ class AnswerCheck(Protocol):
 class GuideCompiler(Protocol):
     """Makes guides for one model, and fills the masks of all its constrained streams at once. Safe from any thread."""
 
-    def compile(self, constraint: Constraint) -> Future[Guide]:
+    def compile(self, constraint: Constraint | None, thought: Thought | None = None) -> Future[Guide]:
         """Begin to compile; never blocks and never raises.
 
         The result is a fresh guide at the constraint's start, its exception an `LmtoolError` for the client. It is
-        done within the compiler's deadline. `cancel` it when the stream has ended meanwhile.
+        done within the compiler's deadline. `cancel` it when the stream has ended meanwhile. thought: what comes before
+        the constraint is in force; with it, there may be no constraint.
         """
 
     def fill(self, rows: Sequence[tuple[Guide, int]], mask: NDArray[np.int32]) -> None:

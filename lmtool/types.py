@@ -51,6 +51,8 @@ class ChatMessage:
     """Of who speaks, or of the tool that answers, where the template shows it."""
     tokens: tuple[int, ...] | None = None
     """The exact ids of its text, in place of `content`, such as those of an answer that the model gave before."""
+    reasoning: str = ""
+    """What an assistant's turn thought before its text, for templates that show it."""
 
 
 ConstraintKind: TypeAlias = Literal["json_schema", "regex", "choice", "grammar", "structural_tag"]
@@ -68,6 +70,34 @@ class Constraint:
     """Whether a keyword that cannot be held exactly is refused; otherwise it is ignored, with a warning."""
     any_whitespace: bool = False
     """Whether JSON may have blanks and line breaks between its parts; otherwise it is compact."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """Tells what a model thinks apart from what it answers, see `GenerateRequest.reasoning`."""
+
+    budget: int | None = None
+    """Most tokens of the thought, whose end is written behind them; 0: it does not think. None: any number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thought:
+    """Where a stream's thought begins and ends in its ids, for what comes into force behind it. Hashable."""
+
+    opening: str
+    """The mark that begins it, where the model may answer without a thought; empty: it is open from the start."""
+    closings: tuple[str, ...]
+    """Marks, special tokens by their names: the first of them in the stream ends the thought."""
+    ending: tuple[int, ...]
+    """The ids that end it at the budget: a closing mark, and what the model writes behind one."""
+    separators: tuple[tuple[int, ...], ...] = ()
+    """Ids that lead from the closing mark to a constrained answer, by how much of `separator` stands there already."""
+    separator: str = ""
+    """What stands between the closing mark and a constrained answer."""
+    budget: int | None = None
+    """As `Reasoning.budget`."""
+    empty: tuple[int, ...] = ()
+    """The ids in place of a thought under a budget of 0, where none is open at the start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +238,12 @@ class GenerateRequest:
     """Most tokens that this prompt may have, where that is fewer than the model takes; None: as the model."""
     cache_salt: str = ""
     """What is computed of the prompt is reused only by requests of the same salt; empty: by all others without one."""
+    reasoning: Reasoning | None = None
+    """A thought comes as `TokenOutput.reasoning`, and the constraint begins behind it; None: it is text like any other.
+
+    Of no effect where the model does not think in a way that is known, see `ModelInfo.reasoning`."""
+    thought: Thought | None = None
+    """The same in terms of ids, made of `reasoning` by who has the tokenizer: what guides a stream waits for its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +275,8 @@ class Usage:
     """Generated tokens, or scored ones; those of `GenerateRequest.generated` are not among them."""
     cached_tokens: int = 0
     """Prompt tokens whose keys and values were reused instead of computed."""
+    reasoning_tokens: int = 0
+    """Those of `completion_tokens` that are a thought, marks included, where it was asked to be told apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,6 +347,8 @@ class TokenOutput:
     """On the last event of a pool's stream: every member called for it, as `main timeout 1200ms, backup ok 86ms`."""
     seam: Seam | None = None
     """On the first event behind a seam, of a pool's stream."""
+    reasoning: str | None = None
+    """What this event adds to the thought, possibly nothing, where its token is part of one; None: of the answer."""
 
     @property
     def last(self) -> bool:
@@ -336,6 +376,16 @@ class ToolCallFormat:
     """Marks around calls that are special tokens, which do not show as text, with their ids."""
     templated: bool = True
     """Whether the chat template shows tools to the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningFormat:
+    """How a model writes what it thinks before it answers."""
+
+    name: str
+    """Of its reasoning parser: vLLM's, or that of an entry point."""
+    heeds_effort: bool = False
+    """Whether the chat template tells the model a `reasoning_effort`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,6 +418,8 @@ class ModelInfo:
     """Whether `messages` can be sent."""
     tool_calls: ToolCallFormat | None = None
     """None where the tokenizer is not known."""
+    reasoning: ReasoningFormat | None = None
+    """None where it does not think before it answers, or not in a way that is known."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Library name to version."""
     running: int | None = None

@@ -19,9 +19,10 @@ from lmtool.types import ChatOptions, ChatPrompt, SamplingParams
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from lmtool.http_api.reasoning import ThoughtOptions
     from lmtool.http_api.tools.definitions import ToolUse
     from lmtool.prompt_limits import PromptLimits
-    from lmtool.types import Constraint, NamedProcessor, Prompt
+    from lmtool.types import Constraint, ModelInfo, NamedProcessor, Prompt, Reasoning
 
 Deadline = Annotated[float, DEADLINE.meta]
 """Seconds, a field beside those that other servers know."""
@@ -94,6 +95,8 @@ class Call:
     """No other ids are generated; empty: all may be."""
     logprob_token_ids: tuple[int, ...] = ()
     """The alternatives beside each token, in place of the most likely ones."""
+    thoughts: ThoughtOptions | None = None
+    """None where a thought is text like any other."""
 
     @property
     def width(self) -> int:
@@ -105,6 +108,13 @@ class Call:
         for prompt in self.prompts:
             if self.truncate is None or isinstance(prompt, ChatPrompt):
                 limits.check_prompt(prompt)
+
+    def reasoning(self, info: ModelInfo) -> Reasoning | None:
+        """What is asked for of the model's thoughts. Raises `ApiError`."""
+        if self.thoughts is None:
+            return None
+        prompt = self.prompts[0]
+        return self.thoughts.reasoning(info, prompt.chat_template_kwargs if isinstance(prompt, ChatPrompt) else {})
 
     @property
     def needs_prompt_ids(self) -> bool:

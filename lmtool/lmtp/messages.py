@@ -53,6 +53,7 @@ EXTENSIONS = (
     "fingerprint",
     "key_limits",
     "buffers",
+    "reasoning",
 )
 """Names of what this implementation knows beyond the LMTP document, as MODEL_INFO lists them (EXT-6)."""
 
