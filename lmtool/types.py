@@ -243,7 +243,7 @@ class GenerateRequest:
 
     Of no effect where the model does not think in a way that is known, see `ModelInfo.reasoning`."""
     thought: Thought | None = None
-    """The same in terms of ids, made of `reasoning` by who has the tokenizer: what guides a stream waits for its end."""
+    """The same in terms of ids, made of `reasoning` where the tokenizer is; `TextModel` sets it."""
 
 
 @dataclass(frozen=True, slots=True)

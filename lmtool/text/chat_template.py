@@ -163,7 +163,7 @@ def _turn(message: ChatMessage) -> dict[str, object]:
             for call in message.tool_calls
         ]
     if message.reasoning:
-        turn |= {name: message.reasoning for name in REASONING}
+        turn |= dict.fromkeys(REASONING, message.reasoning)
     if message.tool_call_id is not None:
         turn["tool_call_id"] = message.tool_call_id
     if message.name is not None:

@@ -2,8 +2,8 @@
 
     <|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Hello.<|return|>
 
-Source: OpenAI, "OpenAI Harmony response format" (its cookbook). What is on `analysis` is the thought; `final` is for the
-user, and so is `commentary` without a recipient; a message with a recipient (`to=functions.NAME`) is a call.
+Source: OpenAI, "OpenAI Harmony response format" (its cookbook). What is on `analysis` is the thought; `final` is for
+the user, and so is `commentary` without a recipient; a message with a recipient (`to=functions.NAME`) is a call.
 """
 
 from __future__ import annotations

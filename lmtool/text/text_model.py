@@ -49,8 +49,8 @@ class TextModel:
     validated before its last output is handed on. Streams of ids that need none of this go straight to the inner
     model, sink and all.
 
-    With `GenerateRequest.reasoning`, a thought comes as `TokenOutput.reasoning`; `text`, stop strings and validation are
-    of the answer behind it.
+    With `GenerateRequest.reasoning`, a thought comes as `TokenOutput.reasoning`; `text`, stop strings and validation
+    are of the answer behind it.
 
     Where a stop string cuts, the last output waits for the inner stream's end, whose usage has its cached tokens.
     """

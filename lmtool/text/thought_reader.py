@@ -80,7 +80,7 @@ class MarkedReader:
         """
         self._start = start
         self._end = end
-        self._phase = phase
+        self._phase: str = phase
         self._implicit = implicit
         self._separator = separator
         self._pending = ""
