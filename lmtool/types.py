@@ -78,6 +78,8 @@ class Reasoning:
 
     budget: int | None = None
     """Most tokens of the thought, whose end is written behind them; 0: it does not think. None: any number."""
+    prefill: str = ""
+    """The beginning of the answer, where the prompt is ids that end with it; a `ChatPrompt` has its own."""
 
 
 @dataclass(frozen=True, slots=True)

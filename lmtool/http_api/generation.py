@@ -16,7 +16,7 @@ from lmtool.http_api.tools.deltas import Plain, Reader
 from lmtool.http_api.tools.parsers import CallListReader, NamedToolReader
 from lmtool.http_api.tools.tools_or_schema import tools_or_schema
 from lmtool.streams import Inbox, stream, within
-from lmtool.types import GenerateRequest, ScoreRequest, TokenOutput, Usage
+from lmtool.types import ChatPrompt, GenerateRequest, ScoreRequest, TokenOutput, Usage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -67,6 +67,8 @@ class Generation:
                 await asyncio.sleep(0)  # 128 prompts that are tokenized one after the other would keep all waiting
             prompts.append(await prompt_tokens(prompt, call, served))
         self.prompts = tuple(prompts)
+        if self.reasoning is not None and isinstance(call.prompts[0], ChatPrompt):
+            self.reasoning = replace(self.reasoning, prefill=call.prompts[0].prefill)
 
     @property
     def echoed(self) -> tuple[Prompt, ...]:

@@ -121,7 +121,6 @@ RESPONSES: Table = _table(
         "prompt": Unsupported(({},), "prompts are not stored here: send the conversation as input"),
         "context_management": Unsupported(([],), "nothing of a conversation is left out: send what is to be read"),
         "max_tool_calls": _ANY,
-        "reasoning": _ANY,
         "truncation": Unsupported(("disabled", "auto"), "expected disabled or auto"),
         "modalities": Unsupported((["text"],), 'expected ["text"]: ' + _TEXT_ONLY),
     },

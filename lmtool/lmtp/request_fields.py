@@ -101,6 +101,7 @@ class ReasoningFields(msgspec.Struct, forbid_unknown_fields=True):
     """What `reasoning` says of a thought (RSN-1)."""
 
     budget: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    prefill: str = ""
 
 
 _TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]
@@ -153,7 +154,7 @@ PROCESSORS: Field[list[Any]] = Field(list[Any], 'a list of {"name": ..., "args":
 GENERATED: Field[tuple[int, ...]] = Field(tuple[_TokenId, ...], "an array of token ids (integers, 0 or more)")
 CONSTRAINT: Field[dict[str, object]] = Field(dict[str, object], "an object with one constraint")
 REASONING: Field[bool | ReasoningFields] = Field(
-    bool | ReasoningFields, 'true or false, or {"budget": integer, 0 or more}'
+    bool | ReasoningFields, 'true or false, or {"budget": integer, 0 or more, "prefill": string}'
 )
 PRIORITY: Field[int] = Field(Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)], "an integer of at most 32 bits")
 DEADLINE_SECONDS: Field[float] = _number(DEADLINE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Any
 
@@ -181,7 +182,7 @@ def _constraint(members: Mapping[str, bytes]) -> Constraint | None:
 def _reasoning(members: Mapping[str, bytes]) -> Reasoning | None:
     value = request_fields.REASONING.read_optional("reasoning", members)
     if isinstance(value, request_fields.ReasoningFields):
-        return Reasoning(value.budget)
+        return Reasoning(value.budget, value.prefill)
     return Reasoning() if value else None
 
 
@@ -292,8 +293,8 @@ def _sampling_payload(request: GenerateRequest) -> dict[str, object]:
     if request.logprob_token_ids:
         payload["logprob_token_ids"] = request.logprob_token_ids
     if request.reasoning is not None:
-        budget = request.reasoning.budget
-        payload["reasoning"] = True if budget is None else {"budget": budget}
+        asked = {name: value for name, value in asdict(request.reasoning).items() if value not in (None, "")}
+        payload["reasoning"] = asked or True
     return payload
 
 

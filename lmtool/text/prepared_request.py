@@ -75,7 +75,7 @@ class PreparedRequest:
         self.marks = tokenizer.special_marks(parser.marks)
         spelled = (self.marks.get(token, "").encode() or tokenizer.piece(token) for token in prompt[-_TAIL:])
         tail = b"".join(spelled).decode(errors="replace")
-        prefill = request.prompt.prefill if isinstance(request.prompt, ChatPrompt) else ""
+        prefill = request.prompt.prefill if isinstance(request.prompt, ChatPrompt) else reasoning.prefill
         beginning = parser.beginning(tail.removesuffix(prefill) if prefill else tail, prefill)
         self.reader = parser.reader(beginning, constrained=request.constraint is not None)
         if request.constraint is None and reasoning.budget is None:
