@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -61,7 +63,7 @@ def test_a_text_is_split_however_it_is_cut(
 def test_pieces_make_no_difference(text: str, cuts: list[int], parser: MarkedThoughts) -> None:
     """Whatever the text; nothing is held back for good, and what is shown does not depend on what comes."""
     places = sorted({0, len(text), *(min(cut, len(text)) for cut in cuts)})
-    pieces = [text[first:end] for first, end in zip(places, places[1:], strict=False)]
+    pieces = [text[first:end] for first, end in pairwise(places)]
     for beginning in ("open", "undecided", "closed"):
         whole = read(parser.reader(beginning, constrained=False), [text])
         assert read(parser.reader(beginning, constrained=False), pieces) == whole
