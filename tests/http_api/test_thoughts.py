@@ -63,7 +63,8 @@ def body_of(path: str, form: str, **more: Any) -> dict[str, Any]:
             "messages": ({"name": "f", "input_schema": SCHEMA}, {"type": "tool", "name": "f"}),
         }
         tool, choice = tools[path]
-        return body | {"tools": [tool], "tool_choice": choice}
+        single = {} if path == "messages" else {"parallel_tool_calls": False}
+        return body | single | {"tools": [tool], "tool_choice": choice}
     forms: dict[str, dict[str, Any]] = {
         "chat/completions": {
             "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
@@ -108,7 +109,10 @@ def test_every_finished_answer_is_held(servers: dict[bool, Scripted], path: str,
     for thinking in ("on", "off", "absent", "up to the model", "cut", "cut by its budget"):
         begun = "<think>\n" if thinking == "up to the model" else ""
         thinks = thinking not in {"off", "absent"}
-        server.says(f"{begun}{THOUGHT}\n</think>\n\nNo! No form." if thinks else "No! No form.")
+        wish = "No! No form."
+        if thinking == "absent":  # what is no answer from the start may begin a thought
+            wish = {"regex": '"', "schema": "{", "tool": "{" if path == "messages" else "["}[form] + wish
+        server.says(f"{begun}{THOUGHT}\n</think>\n\n{wish}" if thinks else wish)
         more = asked_to_think(path, {"up to the model": "absent"}.get(thinking, thinking))
         if thinking == "cut":
             more[{"responses": "max_output_tokens"}.get(path, "max_tokens")] = 8
