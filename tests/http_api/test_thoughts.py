@@ -111,7 +111,8 @@ def test_every_finished_answer_is_held(servers: dict[bool, Scripted], path: str,
         thinks = thinking not in {"off", "absent"}
         wish = "No! No form."
         if thinking == "absent":  # what is no answer from the start may begin a thought
-            wish = {"regex": '"', "schema": "{", "tool": "{" if path == "messages" else "["}[form] + wish
+            named = '{"a":"'
+            wish = {"regex": '"', "schema": named, "tool": named if path == "messages" else "["}[form] + wish
         server.says(f"{begun}{THOUGHT}\n</think>\n\n{wish}" if thinks else wish)
         more = asked_to_think(path, {"up to the model": "absent"}.get(thinking, thinking))
         if thinking == "cut":

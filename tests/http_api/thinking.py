@@ -177,7 +177,7 @@ def messages_answer(found: Any) -> Found:
             answer.thought += block.get("thinking", "")
             answer.text += block.get("text", "")
             if block["type"] == "tool_use":
-                answer.arguments = json.dumps(block["input"])
+                answer.arguments = json.dumps(block["input"], separators=(",", ":"))
             assert block["type"] != "thinking" or block["signature"]
         return answer
     answer = Found()
