@@ -90,7 +90,8 @@ class MarkedReader:
     @property
     def thinking(self) -> bool:
         """See `reasoning.ThoughtReader`."""
-        return self._phase in {"thought", "gap"}
+        begun = self._phase == "before" and bool(self._pending.strip())  # what may become the opening mark
+        return begun or self._phase in {"thought", "gap"}
 
     def push(self, text: str) -> Piece:
         """See `reasoning.ThoughtReader`; held back are what may become a mark, and blanks before one."""

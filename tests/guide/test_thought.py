@@ -27,7 +27,14 @@ from tests.guide.following import EOS, TOKENIZER, VOCAB, WORDS, mask_of
 THINK = MarkedThoughts("think")
 TEXT = load_tokenizer(str(MODEL_DIR))
 FORMS: dict[str, Constraint] = {
-    "schema": constraint.json_schema({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}),
+    "schema": constraint.json_schema(
+        {
+            "type": "object",
+            "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 99}},
+            "required": ["a"],
+            "additionalProperties": False,
+        }
+    ),
     "regex": constraint.regex(r"\n?[<a-z]{1,9}"),
     "choice": constraint.choice(["<think>", "<b>yes</b>", "\n\nno"]),
 }
@@ -157,16 +164,18 @@ def test_no_end_before_the_answer(compiler: MatcherCompiler) -> None:
 
 def test_a_token_over_the_mark(compiler: MatcherCompiler) -> None:
     """A token that closes the thought and begins the answer cannot be held to a constraint: it is not picked."""
-    guide = guide_of(compiler, FORMS["regex"], thought())
-    for token in TEXT.encode_continuation("so</think"):
+    parser = MarkedThoughts("m", "#", "#so", " n")
+    guide = guide_of(compiler, FORMS["regex"], thought("open", None, parser))
+    for token in TEXT.encode_continuation("um #s"):
         guide.advance(token)
     allowed = mask_of(compiler, guide)
-    behind = [token for token in range(VOCAB) if TEXT.piece(token).startswith(b">")]
-    assert [TEXT.piece(token) for token in behind if allowed[token]] == [
-        piece for token in behind if (piece := TEXT.piece(token)) in (b">", b">\n", b">\n\n")
-    ]
-    assert len(behind) > 1
-    assert mask_of(compiler, guide_of(compiler, None, thought(budget=9))).all()
+    behind = [token for token in range(VOCAB) if TEXT.piece(token).startswith(b"o")]
+    over = [token for token in behind if not b"o n".startswith(TEXT.piece(token))]
+    assert over
+    assert not allowed[over].any()
+    assert allowed[[token for token in behind if token not in over]].all()
+    free = mask_of(compiler, guide_of(compiler, None, thought("open", 9, parser)))
+    assert free.all()
 
 
 def test_drafts(compiler: MatcherCompiler) -> None:

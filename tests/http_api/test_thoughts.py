@@ -262,7 +262,7 @@ def test_thoughts_that_are_sent_back(servers: dict[bool, Scripted]) -> None:
     first = server.post("responses", {"input": "Hello", "reasoning": {"effort": "high"}})
     assert first["reasoning"] == {"effort": "high", "summary": None}
     server.says("<think>Hm.</think>Yes.")
-    first = server.post("responses", {"input": "Hello"})
+    first = server.post("responses", {"input": "Hello", "temperature": 0})
     assert [item["type"] for item in first["output"]] == ["reasoning", "message"]
     assert first["usage"]["output_tokens_details"]["reasoning_tokens"] > 0
     server.post("responses", {"input": "And?", "previous_response_id": first["id"]})
