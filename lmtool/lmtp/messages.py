@@ -52,8 +52,8 @@ EXTENSIONS = (
     "models",
     "fingerprint",
     "key_limits",
-    "buffers",
     "reasoning",
+    "buffers",
 )
 """Names of what this implementation knows beyond the LMTP document, as MODEL_INFO lists them (EXT-6)."""
 

@@ -98,7 +98,7 @@ class BufferEntry(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ReasoningFields(msgspec.Struct, forbid_unknown_fields=True):
-    """What `reasoning` says of a thought (RSN-1)."""
+    """What `reasoning` says of a thought (TXT-7)."""
 
     budget: Annotated[int, msgspec.Meta(ge=0)] | None = None
     prefill: str = ""
