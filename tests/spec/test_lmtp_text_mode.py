@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 ONCE = "Once upon a time"
 
 

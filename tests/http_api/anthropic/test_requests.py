@@ -19,7 +19,7 @@ def asked(**more: Any) -> Any:
 
 
 def test_the_conversation() -> None:
-    """The system first; calls and results are turns; thoughts of others are left out."""
+    """The system first; calls and results are turns; a thought stands with its turn."""
     call = asked(
         system=[{"type": "text", "text": "brief", "cache_control": {"type": "ephemeral"}}],
         messages=[
@@ -44,7 +44,7 @@ def test_the_conversation() -> None:
     assert call.prompts[0].messages == (
         ChatMessage("system", "brief"),
         ChatMessage("user", "Hi"),
-        ChatMessage("assistant", "See.", (ToolCall("1", "f", '{"a": 1}'),)),
+        ChatMessage("assistant", "See.", (ToolCall("1", "f", '{"a": 1}'),), reasoning="..."),
         ChatMessage("tool", "sunny", tool_call_id="1"),
         ChatMessage("user", "So?"),
     )
