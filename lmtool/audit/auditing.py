@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -109,7 +109,8 @@ async def _audit_http(
         if not model:
             raise ServerError(f"{transport.url} lists no model", "name one:  --model NAME")
         wires = [HttpWire(transport, route, model, config.prompts) for route in ("completions", "chat")]
-        reports = [await _audit_wire(wire, config, log, note) for wire in wires]
+        share = replace(config, pace=replace(config.pace, seconds=config.pace.seconds / len(wires)))
+        reports = [await _audit_wire(wire, share, log, note) for wire in wires]
         return AuditReport(transport.url, model, tuple(reports), log)
     finally:
         await transport.close()

@@ -23,7 +23,7 @@ RULES: Mapping[str, str] = {**{check.name: check.rule for check in CHECKS}, KIND
 STYLES = {"pass": "32", "breach": "1;31", "not offered": "2"}
 """Of verdicts, as SGR parameters."""
 _VERDICTS: Mapping[str, Verdict] = {"pass": "pass", "breach": "fail", "not offered": "skipped"}
-_INDENT = 28
+_INDENT = 29
 _NARROW = 76
 """Columns below which a finding stands under its check's name."""
 
@@ -105,7 +105,7 @@ def _heading(wire: WireReport) -> str:
 
 
 def _finding(name: str, finding: Finding, columns: int) -> Iterator[tuple[str, str]]:
-    head = f"  {finding.verdict:<12} {name:<13}"
+    head = f"  {finding.verdict:<12} {name:<14}"
     style = STYLES[finding.verdict]
     text = finding.sentence if finding.verdict != "breach" else f"{finding.sentence}  [{RULES[name]}]"
     if columns < _NARROW:

@@ -24,6 +24,10 @@ PROMPTS = {
     "chat": ("Tell me a story about a fox.", "How is the weather in Rome?", "Say: red green blue red green blue red"),
 }
 """The last one of each repeats itself, so that drafts looked up in the prompt are likely."""
+OPENERS = {
+    "completions": ("The", "I", "My friend said", "A"),
+    "chat": ("Name an animal.", "Say a word.", "Tell me something.", "Hi"),
+}
 WIDTHS = (20, 10, 5, 3, 2, 1)
 """Numbers of alternatives, tried in this order."""
 _IDS = {"return_token_ids": True, "return_tokens_as_token_ids": True}
@@ -53,7 +57,7 @@ class HttpWire:
         self._completions = True
         """Whether texts can be scored by the other route."""
         self._ids_in: bool = False
-        self.facts = WireFacts(route, 0, texts)
+        self.facts = WireFacts(route, 0, texts, OPENERS[route])
 
     async def find_out(self) -> str:
         """Find out what the server takes; why there is nothing to audit, empty where there is."""

@@ -53,8 +53,8 @@ _ANSWERS: Mapping[Part, tuple[str, ...]] = {
 class Pace:
     """How long an audit may take."""
 
-    seconds: float = 50.0
-    """Of one wire; draws stop then, and so do further questions."""
+    seconds: float = 55.0
+    """Of all wires together, of which each has its share; draws stop then, and so do further questions."""
     draws: int = 40
     """Answers that are drawn at temperature 1; half as many at another."""
 
@@ -63,11 +63,12 @@ class Interview:
     """Asks one wire everything; `evidence` has the answers."""
 
     def __init__(self, wire: Wire, pace: Pace, note: Callable[[str], None]) -> None:
-        """note: called with what is being asked."""
+        """pace: of this wire alone. note: called with what is being asked."""
         self._wire = wire
         self._pace = pace
         self._note = note
         self._end = time.monotonic() + pace.seconds
+        self._open = list(wire.facts.prompts[:2])
         facts = wire.facts
         self.evidence = Evidence(facts.name, facts.width, facts.vocab_size, facts.modes)
 
@@ -158,19 +159,23 @@ class Interview:
                 self.evidence.add(f"scored/{name}", [await self._wire.score(answer)])
 
     async def _temperatures(self) -> None:
-        for number in range(2):
-            question = Question(self._prompts_given[number], 1, temperature=1.0)
+        """At the two prompts that most tokens may follow: elsewhere parameters change little."""
+        candidates = (*self._prompts_given[:2], *self._wire.facts.openers)
+        found = await asyncio.gather(*(self._wire.ask(Question(prompt, 1, temperature=1.0)) for prompt in candidates))
+        self._open = [one.question.prompt for one in sorted(found, key=_certainty)[:2]]
+        for number, prompt in enumerate(self._open):
+            question = Question(prompt, 1, temperature=1.0)
             await self._ask(f"plain/{number}", question)
             await self._ask(f"cold/{number}", replace(question, temperature=COLD))
             await self._ask(f"hot/{number}", replace(question, temperature=HOT))
 
     async def _truncations(self) -> None:
-        for number in range(2):
+        for number, prompt in enumerate(self._open):
             plain = self.evidence.first_of(f"plain/{number}")
             cut = None if plain is None or not plain.only.tokens else cut_of(plain.only.tokens[0])
             if cut is None:
                 continue
-            base = Question(self._prompts_given[number], 1, temperature=1.0)
+            base = Question(prompt, 1, temperature=1.0)
             for name, value in (("top_k", cut.count), ("top_p", cut.top_p), ("min_p", cut.min_p)):
                 question = replace(base, **{name: value})  # type: ignore[arg-type] # a field of its own type
                 await self._gather(f"{name}/{number}", [question] * TRUNCATED_DRAWS)
@@ -210,8 +215,8 @@ class Interview:
         await self._ask("seedstream/a", replace(question, seed=_SEED, stream=True))
 
     async def _constraint(self) -> None:
-        for number in range(2):
-            question = Question(self._prompts_given[number], 12, temperature=1.0, choice=CHOICE)
+        for number, prompt in enumerate(self._open):
+            question = Question(prompt, 12, temperature=1.0, choice=CHOICE)
             answer = await self._ask(f"choice/{number}", question)
             if not answer.refusal and answer.only.tokens:
                 self.evidence.add(f"scoredchoice/{number}", [await self._wire.score(answer)])
@@ -222,7 +227,7 @@ class Interview:
             return
         plain = self.evidence.first_of("plain/0")
         cut = None if plain is None or not plain.only.tokens else cut_of(plain.only.tokens[0])
-        question = Question(self._prompts_given[0], 1, temperature=COLD, mode="processed")
+        question = Question(self._open[0], 1, temperature=COLD, mode="processed")
         await self._ask("mode/cold", question)
         if cut is not None:
             await self._ask("mode/top_k", replace(question, temperature=1.0, top_k=cut.count))
@@ -232,7 +237,12 @@ class Interview:
         seeds = self.evidence.first("seed") is not None
         for name, temperature, count in (("draws", 1.0, self._pace.draws), ("colddraws", COLD, self._pace.draws // 2)):
             questions = [
-                Question(self._prompts_given[at % 2], TOKENS, temperature=temperature, seed=at if seeds else None)
+                Question(self._open[at % len(self._open)], TOKENS, temperature=temperature, seed=at if seeds else None)
                 for at in range(count)
             ]
             await self._gather(name, questions)
+
+
+def _certainty(answer: Answer) -> float:
+    """The logprob of the likeliest first token; 0 where none is known."""
+    return max(answer.only.tokens[0].best.values(), default=0.0) if answer.only.tokens else 0.0

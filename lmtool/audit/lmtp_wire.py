@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lmtool import constraint as constraints
 from lmtool.audit.evidence import Answer, Choice, Count, Question, Token
-from lmtool.audit.http_wire import PROMPTS
+from lmtool.audit.http_wire import OPENERS, PROMPTS
 from lmtool.audit.wire import WireFacts
 from lmtool.errors import LmtoolError
 from lmtool.lmtp.client import LmtpClient
@@ -131,13 +131,14 @@ def _facts(info: ModelInfo | None, given: Sequence[str], *, extended: bool) -> W
     width = min(one for one in (WIDTH, size, limit) if one is not None)
     text = extended and info is not None and info.tokenizer is not None
     if text:
-        kind: Literal["chat", "completions"] = "completions"
-        prompts: tuple[str | tuple[int, ...], ...] = (*given, *PROMPTS[kind][len(given) :])
+        prompts: tuple[str | tuple[int, ...], ...] = (*given, *PROMPTS["completions"][len(given) :])
+        openers: tuple[str | tuple[int, ...], ...] = OPENERS["completions"]
     else:
         ends = () if info is None else (*info.eos_token_ids, info.bos_token_id)
         ids = [one for one in range(5, 40) if one not in ends and (size is None or one < size)] or [0]
         prompts = (tuple(ids[:4]), tuple(ids[4:9] or ids), tuple(ids[:3]) * 4)
-    return WireFacts("lmtp", width, prompts, names_ids=True, vocab_size=size, modes=extended, text=text)
+        openers = tuple((one,) for one in ids[:4])
+    return WireFacts("lmtp", width, prompts, openers, names_ids=True, vocab_size=size, modes=extended, text=text)
 
 
 def read_outputs(question: Question, number: int, outputs: Sequence[TokenOutput]) -> Answer:

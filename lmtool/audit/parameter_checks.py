@@ -138,7 +138,7 @@ def _truncation(evidence: Evidence, name: str, tolerance: float) -> Finding:
             f"{len(beyond)} of {len(draws)} draws are beyond it, such as {token.name!r}", answer, readings[0][1]
         )
     chance = cut.mass ** len(draws)
-    shown = "" if chance < _UNLIKELY else f" (without it, by chance, 1 time in {1 / max(chance, 1e-9):.0f})"
+    shown = "" if chance < _UNLIKELY else f", as without it in {chance:.2%} of cases"
     off = max(reading.off for reading, *_ in readings)
     return passes(f"{len(draws)} draws within it{shown}; {_said(judged)}", off, kind=judged)
 

@@ -22,6 +22,8 @@ class WireFacts:
     """Alternatives that a token has; 0: there are no logprobs."""
     prompts: tuple[str | tuple[int, ...], ...]
     """Three of them; the last one repeats itself."""
+    openers: tuple[str | tuple[int, ...], ...] = ()
+    """Prompts that many tokens may follow."""
     names_ids: bool = False
     """Whether tokens are named by their ids."""
     vocab_size: int | None = None

@@ -45,7 +45,7 @@ async def audit(
         minimum=0,
     ),
     draws: int = option(40, "Answers drawn to compare frequencies.", STRICTNESS, metavar="N", minimum=4),
-    seconds: float = option(50.0, "Ask no more of a route after this time.", STRICTNESS, metavar="S", minimum=1),
+    seconds: float = option(55.0, "Ask no more after this time.", STRICTNESS, metavar="S", minimum=1),
     timeout_s: float = option(
         30.0, "Wait for no single answer longer.", STRICTNESS, flag="--timeout", metavar="S", minimum=0.1
     ),
