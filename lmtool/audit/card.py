@@ -90,8 +90,9 @@ def lines(report: AuditReport, proofs: Mapping[str, Path], columns: int) -> Iter
             yield from _finding(name, wire.findings[name], columns)
             if (path := proofs.get(Line(wire.facts.name, name).id)) is not None:
                 yield f"    lmtool inspect {path}", ""
-    yield "", ""
-    yield from _wrapped(summary(report), columns, 0, "1;31" if report.breaches else "")
+    if report.audited:
+        yield "", ""
+        yield from _wrapped(summary(report), columns, 0, "1;31" if report.breaches else "")
 
 
 def _heading(wire: WireReport) -> str:

@@ -48,7 +48,7 @@ class Question:
     """A constraint: the answer is one of these texts."""
     mode: LogprobsMode | None = None
     """LMTP's `logprobs_mode`."""
-    spelled: bool = False
+    by_text: bool = False
     """Whether tokens are to be named by their texts although the server can name them by ids."""
     scored: tuple[Name, ...] = ()
     """LMTP: the ids whose logprobs behind the prompt are asked for."""

@@ -42,7 +42,7 @@ class Event:
 
 @dataclass(slots=True)
 class Draws:
-    """The capital of the bettors, and what came beside what was claimed."""
+    """The capital of the bettors, and observed counts beside claimed ones."""
 
     capital: list[float] = field(default_factory=list)
     """Logarithm of each bettor's, in nats."""

@@ -126,7 +126,7 @@ class HttpWire:
     def _body(self, question: Question) -> dict[str, object]:
         body: dict[str, object] = {"model": self._model, "max_tokens": question.max_tokens}
         body |= {"temperature": question.temperature, **self._neutral, **self._extras}
-        if question.spelled:
+        if question.by_text:
             body.pop("return_tokens_as_token_ids", None)
         body |= self._prompt(question)
         for name in _SENT:

@@ -131,7 +131,7 @@ class Interview:
         fewer = max(1, min(2, self._wire.facts.width - 1))
         await self._ask("fewer/0", replace(self._greedy(0), alternatives=fewer))
         if self._wire.facts.names_ids and self._wire.facts.text:
-            await self._ask("names/0", replace(self._greedy(0), spelled=True))
+            await self._ask("names/0", replace(self._greedy(0), by_text=True))
 
     async def _crowd(self) -> None:
         """The same questions among others that sample, end early, and run longer."""

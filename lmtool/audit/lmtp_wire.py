@@ -56,6 +56,9 @@ class LmtpWire:
         self.model = self.model or (None if info is None else info.model) or None
         self.facts = _facts(info, self._given, extended=self._extended)
         answer = await self.ask(Question(self.facts.prompts[0], max_tokens=2, temperature=1.0))
+        if answer.refusal and self.facts.text and not self._given:  # a tokenizer of another model
+            self.facts = _facts(info, (), extended=self._extended, text=False)
+            answer = await self.ask(Question(self.facts.prompts[0], max_tokens=2, temperature=1.0))
         if answer.refusal:
             return f"GENERATE is answered: {answer.refusal}"
         if not any(token.logprob is not None for token in answer.only.tokens):
@@ -125,11 +128,12 @@ class LmtpWire:
         return await self.ask(Question(question.prompt, scored=names, alternatives=question.alternatives))
 
 
-def _facts(info: ModelInfo | None, given: Sequence[str], *, extended: bool) -> WireFacts:
+def _facts(info: ModelInfo | None, given: Sequence[str], *, extended: bool, text: bool = True) -> WireFacts:
+    """What a description tells. text: whether prompts may be texts where the server has a tokenizer."""
     size = None if info is None else info.vocab_size
     limit = None if info is None else info.max_top_logprobs
     width = min(one for one in (WIDTH, size, limit) if one is not None)
-    text = extended and info is not None and info.tokenizer is not None
+    text = text and extended and info is not None and info.tokenizer is not None
     if text:
         prompts: tuple[str | tuple[int, ...], ...] = (*given, *PROMPTS["completions"][len(given) :])
         openers: tuple[str | tuple[int, ...], ...] = OPENERS["completions"]

@@ -144,13 +144,13 @@ def _truncation(evidence: Evidence, name: str, tolerance: float) -> Finding:
 
 
 def _is_beyond(token: Token, cut: Cut, tolerance: float) -> bool:
-    if token.name in cut.kept:
+    if token.name in cut.survivors:
         return False
     return token.logprob is None or token.logprob < cut.lowest - tolerance or token.name not in token.best
 
 
 def check_penalties(evidence: Evidence, tolerance: float) -> Finding:
-    """Penalties make tokens that were generated less likely by as much as they say."""
+    """Penalties take exactly the nats that are asked for from tokens that were generated."""
     offered = [(name, value) for name, value in PENALTIES if evidence.all(name)]
     if not offered:
         return not_offered(evidence.reason(PENALTIES[0][0]))

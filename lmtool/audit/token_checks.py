@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from lmtool.audit.evidence import breach, is_clear, not_offered, passes
+from lmtool.audit.evidence import REPLACEMENT, breach, is_clear, not_offered, passes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -156,7 +157,7 @@ def check_text(evidence: Evidence, tolerance: float) -> Finding:  # noqa: ARG001
                 continue
             count += 1
             joined = b"".join(one.encode() if isinstance(one, str) else bytes(one) for one in pieces)
-            if not _fits(joined, choice.text.encode(), choice.finish_reason, pieces[-1]):
+            if not _fits(joined, choice.text, choice.finish_reason, pieces[-1]):
                 shown = joined.decode("utf-8", "replace")
                 return breach(f"the tokens are {shown[:60]!r}, the text is {choice.text[:60]!r}", answer)
     if not count:
@@ -168,12 +169,16 @@ def _is_piece(name: object) -> bool:
     return isinstance(name, str | bytes) and is_clear(name)
 
 
-def _fits(joined: bytes, text: bytes, reason: str | None, last: object) -> bool:
+def _fits(joined: bytes, text: str, reason: str | None, last: object) -> bool:
     """Whether tokens are a text: one that ends it, such as eos, may be no part of it; nor may blanks around it."""
     end = last.encode() if isinstance(last, str) else last if isinstance(last, bytes) else b""
     candidates = [joined] + ([joined.removesuffix(end)] if reason == "stop" and end else [])
-    shown = text.replace("\ufffd".encode(), b"")
-    return any(one.strip() in (text.strip(), shown.strip()) for one in candidates)
+    return _readable(text) in [_readable(one.decode("utf-8", "replace")) for one in candidates]
+
+
+def _readable(text: str) -> str:
+    """The text without blanks around it; bytes that are no text, however many, are one sign."""
+    return re.sub(f"{REPLACEMENT}+", REPLACEMENT, text).strip()
 
 
 def _shown(token: Token) -> str:

@@ -27,7 +27,7 @@ EXACT = 1e-5
 class Cut:
     """A truncation that leaves the best tokens of a distribution, and how to ask for it in three ways."""
 
-    kept: frozenset[Name]
+    survivors: frozenset[Name]
     count: int
     top_p: float
     min_p: float
@@ -107,8 +107,8 @@ def read_truncation(plain: Token, other: Token, cut: Cut, tolerance: float) -> R
     base, found = plain.best, other.best
     common = base.keys() & found.keys()
     raw = max((abs(found[name] - base[name]) for name in common), default=math.inf)
-    kept = [name for name in cut.kept if name in found]
-    beyond = [math.exp(found[name]) for name in common - cut.kept]
+    kept = [name for name in cut.survivors if name in found]
+    beyond = [math.exp(found[name]) for name in common - cut.survivors]
     scaled = [abs(found[name] - (base[name] - math.log(cut.mass))) for name in kept]
     return _reading(raw, max((*scaled, *beyond), default=math.inf), tolerance)
 

@@ -73,3 +73,10 @@ def test_counts_and_endings() -> None:
     assert judge(evidence(greedy_0=replace(eos, count=Count(1, 1, 3))))["usage"].verdict == "breach"
     twice = replace(good, choices=(replace(good.only, endings=2),))
     assert "sent 2 times" in judge(evidence(greedy_0=twice))["finish_reason"].sentence
+
+
+def test_bytes_that_are_no_text() -> None:
+    """In a text they are replaced, however many signs that takes; a letter more or less is another text."""
+    row = (Token("a", -0.1), Token(b"\xe2\x82", -0.1), Token(b"\xff", -0.1))
+    assert judge(evidence(names_0=answer(*row, text="a\ufffd")))["text"].verdict == "pass"
+    assert judge(evidence(names_0=answer(*row, text="a\ufffdb")))["text"].verdict == "breach"

@@ -42,7 +42,7 @@ def test_truncation() -> None:
     plain = token(PLAIN)
     cut = cut_of(plain)
     assert cut is not None
-    assert (cut.kept, cut.count, cut.mass) == ({"a", "b"}, 2, pytest.approx(0.7))
+    assert (cut.survivors, cut.count, cut.mass) == ({"a", "b"}, 2, pytest.approx(0.7))
     assert 0.4 < cut.top_p < 0.7
     assert 0.1 / 0.4 < cut.min_p < 0.3 / 0.4
     assert read_truncation(plain, plain, cut, TOLERANCE).kind == "raw"
