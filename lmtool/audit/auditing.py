@@ -75,7 +75,7 @@ class AuditReport:
     @property
     def audited(self) -> bool:
         """Whether any wire has logprobs at all."""
-        return any(wire.findings for wire in self.wires)
+        return any(wire.findings and not wire.facts.no_logprobs for wire in self.wires)
 
 
 def is_http(address: str) -> bool:

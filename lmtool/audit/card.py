@@ -90,7 +90,7 @@ def lines(report: AuditReport, proofs: Mapping[str, Path], columns: int) -> Iter
             yield from _finding(name, wire.findings[name], columns)
             if (path := proofs.get(Line(wire.facts.name, name).id)) is not None:
                 yield f"    lmtool inspect {path}", ""
-    if report.audited:
+    if any(wire.findings for wire in report.wires):
         yield "", ""
         yield from _wrapped(summary(report), columns, 0, "1;31" if report.breaches else "")
 
@@ -98,11 +98,11 @@ def lines(report: AuditReport, proofs: Mapping[str, Path], columns: int) -> Iter
 def _heading(wire: WireReport) -> str:
     if wire.reason:
         return f"{wire.facts.name}: not audited: {wire.reason}"
+    spent = f"{wire.exchanges} requests in {wire.seconds:.1f} s"
+    if wire.facts.no_logprobs:
+        return f"{wire.facts.name}: no logprobs ({wire.facts.no_logprobs}), {spent}"
     names = "named by id" if wire.facts.names_ids else "named by text"
-    return (
-        f"{wire.facts.name}: {wire.facts.width} alternatives, tokens {names}, "
-        f"{wire.exchanges} requests in {wire.seconds:.1f} s"
-    )
+    return f"{wire.facts.name}: {wire.facts.width} alternatives, tokens {names}, {spent}"
 
 
 def _finding(name: str, finding: Finding, columns: int) -> Iterator[tuple[str, str]]:

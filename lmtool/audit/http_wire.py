@@ -60,24 +60,30 @@ class HttpWire:
         self.facts = WireFacts(route, 0, texts, OPENERS[route])
 
     async def find_out(self) -> str:
-        """Find out what the server takes; why there is nothing to audit, empty where there is."""
+        """Find out what the server takes; why there is nothing to audit, empty where there is.
+
+        A server without logprobs is audited all the same in what it has: texts, streams, counts, endings.
+        """
         first = Question(self.facts.prompts[0], max_tokens=2, temperature=1.0)
         for width in WIDTHS:
             self.facts = replace(self.facts, width=width)
             answer = await self.ask(first)
             if not answer.refusal:
                 break
-        if answer.refusal:
-            return f"/{PATHS[self._route].lstrip('/')} answers: {answer.refusal}"
-        if not any(token.logprob is not None for token in answer.only.tokens):
-            self.facts = replace(self.facts, width=0)
-            return "its answers have no logprobs, though they were asked for"
+        if answer.refusal or not any(token.logprob is not None for token in answer.only.tokens):
+            return await self._without_logprobs(first, answer.refusal)
         most = max((len(token.alternatives) for token in answer.only.tokens), default=0)
         if most < self.facts.width:  # fewer than asked for: the server has a limit of its own
             self.facts = replace(self.facts, width=max(most, 1))
         await self._try_ids(first)
         await self._try_neutral(first)
         return ""
+
+    async def _without_logprobs(self, question: Question, refusal: str) -> str:
+        reason = refusal or "they are asked for, and none come"
+        self.facts = replace(self.facts, width=0, no_logprobs=reason)
+        answer = await self.ask(question)
+        return f"{PATHS[self._route]} answers: {answer.refusal}" if answer.refusal else ""
 
     async def _try_ids(self, question: Question) -> None:
         """Ask for ids: all that is told is kept, and what is refused is not asked for again."""
@@ -144,11 +150,12 @@ class HttpWire:
 
     def _prompt(self, question: Question) -> dict[str, object]:
         width = self.facts.width if question.alternatives is None else question.alternatives
+        prompt = question.prompt
         if self._route == "completions":
-            prompt = question.prompt
-            return {"prompt": prompt if isinstance(prompt, str) else list(prompt), "logprobs": width}
-        messages = [{"role": "user", "content": question.prompt}]
-        return {"messages": messages, "logprobs": True, "top_logprobs": width}
+            body: dict[str, object] = {"prompt": prompt if isinstance(prompt, str) else list(prompt)}
+            return body | ({"logprobs": width} if self.facts.width else {})
+        body = {"messages": [{"role": "user", "content": prompt}]}
+        return body | ({"logprobs": True, "top_logprobs": width} if self.facts.width else {})
 
     async def score(self, answer: Answer) -> Answer:
         """See `Wire`. A chat's tokens are scored as a completion's, which takes the ids of both."""

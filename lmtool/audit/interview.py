@@ -47,6 +47,8 @@ _ANSWERS: Mapping[Part, tuple[str, ...]] = {
     "draws": ("draws", "colddraws"),
 }
 """What the answers of each part are called in the evidence."""
+_WITHOUT_LOGPROBS: tuple[Part, ...] = ("alone", "crowd", "endings", "copies")
+"""Parts that a server without logprobs can be asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,10 @@ class Interview:
             "modes": self._modes,
             "draws": self._draws,
         }
+        if reason := self._wire.facts.no_logprobs:
+            skipped = [one for one in PARTS if one not in _WITHOUT_LOGPROBS]
+            self.evidence.omitted |= {name: f"no logprobs: {reason}" for one in skipped for name in _ANSWERS[one]}
+            parts = [one for one in parts if one in _WITHOUT_LOGPROBS]
         for part in [one for one in PARTS if one in parts]:
             if time.monotonic() > self._end:
                 reason = f"{self._pace.seconds:g} s were over before it could be asked"
@@ -128,8 +134,9 @@ class Interview:
             await self._ask(f"greedy/{number}", question)
             await self._ask(f"again/{number}", question)
             await self._ask(f"stream/{number}", replace(question, stream=True))
-        fewer = max(1, min(2, self._wire.facts.width - 1))
-        await self._ask("fewer/0", replace(self._greedy(0), alternatives=fewer))
+        if self._wire.facts.width:
+            fewer = max(1, min(2, self._wire.facts.width - 1))
+            await self._ask("fewer/0", replace(self._greedy(0), alternatives=fewer))
         if self._wire.facts.names_ids and self._wire.facts.text:
             await self._ask("names/0", replace(self._greedy(0), by_text=True))
 

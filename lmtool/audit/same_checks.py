@@ -30,6 +30,11 @@ def _pairs(evidence: Evidence, first: str, second: str, tolerance: float, *, fra
         if problem:
             return breach(f"{what}: {problem}", one, other, off=found.off)
         worst, ties, positions = max(worst, found.off), ties + found.tie, positions + found.compared
+    if not positions:
+        texts = frame and all(one.only.text is not None for _, one, _ in pairs)
+        return (
+            passes("the texts are the same; there are no logprobs") if texts else not_offered("there are no logprobs")
+        )
     more = f"; {ties} times rounding chose between equals" if ties else ""
     return passes(f"within {worst:.1e} nats at {positions} tokens{more}", worst)
 
@@ -141,6 +146,8 @@ def check_choices(evidence: Evidence, tolerance: float) -> Finding:
             if len(answer.choices) == 1:
                 return not_offered("it is accepted, and one answer comes")
             return breach(f"{len(answer.choices)} answers; asked for {answer.question.n}", answer)
+    if not sampled.only.tokens:
+        return not_offered("there are no logprobs, without which copies look like chance")
     return (
         _copies(sampled, tolerance)
         or _greedy_copies(greedy, tolerance)
@@ -183,6 +190,7 @@ def check_seed(evidence: Evidence, tolerance: float) -> Finding:
         if other is not None:
             found = difference(one.only.tokens, other.only.tokens, 0.0)
             problem = found.sentence(tolerance) or ("the tokens part" if found.parting is not None else "")
+            problem = problem or frame_difference(one.only, other.only)
             if problem:
                 return breach(f"the same seed, {what}: {problem}", one, other, off=found.off)
     others = evidence.all("otherseed")

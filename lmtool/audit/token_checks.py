@@ -50,7 +50,9 @@ def check_numbers(evidence: Evidence, tolerance: float) -> Finding:  # noqa: ARG
                 return breach(f"{_shown(token)} has the logprob {value:.4g}; expected at most 0", answer, off=value)
             highest = max(highest, value)
         count += 1
-    return passes(f"{count:,} logprobs, each finite and at most 0", None if count == 0 else max(highest, 0.0))
+    if not count:
+        return not_offered("there are no logprobs")
+    return passes(f"{count:,} logprobs, each finite and at most 0", max(highest, 0.0))
 
 
 def check_sums(evidence: Evidence, tolerance: float) -> Finding:  # noqa: ARG001  # as above

@@ -24,6 +24,8 @@ class WireFacts:
     """Three of them; the last one repeats itself."""
     openers: tuple[str | tuple[int, ...], ...] = ()
     """Prompts that many tokens may follow."""
+    no_logprobs: str = ""
+    """Why there are none; empty where there are."""
     names_ids: bool = False
     """Whether tokens are named by their ids."""
     vocab_size: int | None = None

@@ -110,5 +110,5 @@ def _finish(found: AuditReport) -> None:
     if found.breaches:
         raise typer.Exit(1)
     if not found.audited:
-        reasons = "; ".join(f"{wire.facts.name}: {wire.reason}" for wire in found.wires)
-        raise ServerError(f"the server at {found.url} gives no logprobs that could be audited", reasons)
+        hints = [f"{wire.facts.name}: {wire.reason or wire.facts.no_logprobs}" for wire in found.wires]
+        raise ServerError(f"the server at {found.url} gives no logprobs that could be audited", *hints)

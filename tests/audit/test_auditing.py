@@ -86,7 +86,7 @@ async def test_no_server_and_wrong_addresses() -> None:
 
 
 async def test_a_server_without_logprobs() -> None:
-    """Each route says why it was not audited."""
+    """It is audited in what it has, and each route says why there is no more."""
 
     def without(answer: dict[str, object], request: dict[str, object]) -> dict[str, object]:
         for choice in answer["choices"]:  # type: ignore[attr-defined]
@@ -96,8 +96,10 @@ async def test_a_server_without_logprobs() -> None:
     async with listening(application(ToyModel(), without)) as url:
         report = await audited(url)
     assert not report.audited
-    assert {wire.reason for wire in report.wires} == {"its answers have no logprobs, though they were asked for"}
-    assert "not audited: its answers have no logprobs" in " ".join(text for text, _ in card.lines(report, {}, 200))
+    assert {wire.facts.no_logprobs for wire in report.wires} == {"they are asked for, and none come"}
+    verdicts = {name: one.verdict for name, one in report.wires[0].findings.items()}
+    assert verdicts == {"sums": "not offered", "stream": "pass", "echo": "not offered", "seed": "pass"}
+    assert "no logprobs: they are asked for, and none come" in report.wires[0].findings["echo"].sentence
 
 
 async def test_time_is_limited() -> None:
