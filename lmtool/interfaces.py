@@ -12,9 +12,7 @@ from lmtool.types import (
     LoadProgress,
     ModelInfo,
     Prompt,
-    ReasoningFormat,
     ScoreRequest,
-    Thought,
     TokenizerInfo,
     TokenOutput,
     ToolCallFormat,
@@ -31,6 +29,7 @@ if TYPE_CHECKING:
     from lmtool.metrics import MetricFamily
     from lmtool.model_entry import ModelEntry
     from lmtool.prompt_limits import LimitsByModel
+    from lmtool.reasoning import ReasoningFormat, ThoughtMarks
 
 Sink: TypeAlias = Callable[[Sequence[TokenOutput]], None]
 """Takes all outputs of one step for one connection. Called in the loop that submitted; must not block or raise."""
@@ -376,12 +375,11 @@ class AnswerCheck(Protocol):
 class GuideCompiler(Protocol):
     """Makes guides for one model, and fills the masks of all its constrained streams at once. Safe from any thread."""
 
-    def compile(self, constraint: Constraint | None, thought: Thought | None = None) -> Future[Guide]:
+    def compile(self, constraint: Constraint | None, marks: ThoughtMarks | None = None) -> Future[Guide]:
         """Begin to compile; never blocks and never raises.
 
-        The result is a fresh guide at the constraint's start, its exception an `LmtoolError` for the client. It is
-        done within the compiler's deadline. `cancel` it when the stream has ended meanwhile. thought: what comes before
-        the constraint is in force; with it, there may be no constraint.
+        The result is a fresh guide at the constraint's start, its exception an `LmtoolError` for the client, within the
+        deadline. `cancel` it when the stream has ended. marks: of the thought before; then it may be without constraint.
         """
 
     def fill(self, rows: Sequence[tuple[Guide, int]], mask: NDArray[np.int32]) -> None:

@@ -1,64 +1,45 @@
-"""What tells thoughts from answers: the parser of a family of models, and the reader of one stream's text."""
+"""What a model thinks before it answers: how it is asked for, and how it is marked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
-
-if TYPE_CHECKING:
-    from lmtool.types import Thought
-
-GROUP = "lmtool.reasoning_parsers"
-"""Entry points of this group name parsers, or what makes one when called without arguments."""
-
-Beginning: TypeAlias = Literal["open", "closed", "undecided"]
-"""How a prompt leaves the thought: begun, over (an empty one), or up to the model."""
-
-Encode: TypeAlias = Callable[[str], Sequence[int]]
-"""Token ids of a text that follows another; marks in it that are special tokens become these."""
+from dataclasses import dataclass
 
 
-class Piece(NamedTuple):
-    """What more of a stream's text comes to."""
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """Tells what a model thinks apart from what it answers, see `GenerateRequest.reasoning`."""
 
-    thought: str = ""
-    answer: str = ""
-
-
-class ThoughtReader(Protocol):
-    """Tells thought and answer apart in one stream's text, however that is cut into pieces. Pure."""
-
-    @property
-    def thinking(self) -> bool:
-        """Whether the last that was read belongs to a thought or to its marks, not yet to an answer."""
-
-    def push(self, text: str) -> Piece:
-        """Take more of the text, special tokens by the names of the parser's marks; return what is certain by now."""
-
-    def finish(self) -> Piece:
-        """Return what was held back, at the end of the text, wherever it was cut. Nothing may be pushed afterwards."""
+    budget: int | None = None
+    """Most tokens of the thought, whose end is written behind them; 0: it does not think. None: any number."""
+    prefill: str = ""
+    """The beginning of the answer, where the prompt is ids that end with it; a `ChatPrompt` has its own."""
 
 
-@runtime_checkable
-class ReasoningParser(Protocol):
-    """How one family of models writes its thoughts."""
+@dataclass(frozen=True, slots=True)
+class ThoughtMarks:
+    """Where a stream's thought begins and ends in its ids: constraint and budget depend on it. Hashable."""
 
-    @property
-    def name(self) -> str:
-        """As `--reasoning-parser` has it."""
+    opening: str
+    """The mark that begins it, where the model may answer without a thought; empty: it is open from the start."""
+    closings: tuple[str, ...]
+    """Marks, special tokens by their names: the first of them in the stream ends the thought."""
+    ending: tuple[int, ...]
+    """The ids that end it at the budget: a closing mark, and what the model writes behind one."""
+    separators: tuple[tuple[int, ...], ...] = ()
+    """Ids that lead from the closing mark to a constrained answer, by how much of `separator` stands there already."""
+    separator: str = ""
+    """What stands between the closing mark and a constrained answer."""
+    budget: int | None = None
+    """As `Reasoning.budget`."""
+    empty: tuple[int, ...] = ()
+    """The ids in place of a thought under a budget of 0, where none is open at the start."""
 
-    @property
-    def marks(self) -> tuple[str, ...]:
-        """Texts that its reader looks for; those that are special tokens are shown to it all the same."""
 
-    def beginning(self, tail: str, prefill: str = "") -> Beginning:
-        """How a prompt leaves the thought.
+@dataclass(frozen=True, slots=True)
+class ReasoningFormat:
+    """How a model writes what it thinks before it answers."""
 
-        tail: its last characters, before the prefill. prefill: the beginning of the assistant's answer.
-        """
-
-    def reader(self, beginning: Beginning, *, constrained: bool) -> ThoughtReader:
-        """A fresh reader of a stream. constrained: whether the answer is held to a constraint, and is kept exactly."""
-
-    def thought(self, beginning: Beginning, encode: Encode, budget: int | None) -> Thought | None:
-        """The same in terms of ids; None where the stream has no thought to wait for. budget: see `Reasoning`."""
+    name: str
+    """Of its reasoning parser: vLLM's, or that of an entry point."""
+    heeds_effort: bool = False
+    """Whether the chat template tells the model a `reasoning_effort`."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
+    from lmtool.chat_options import ChatOptions
+    from lmtool.reasoning import Reasoning, ReasoningFormat, ThoughtMarks
     from lmtool.seam import Seam
 
 StreamId: TypeAlias = Hashable
@@ -73,36 +75,6 @@ class Constraint:
 
 
 @dataclass(frozen=True, slots=True)
-class Reasoning:
-    """Tells what a model thinks apart from what it answers, see `GenerateRequest.reasoning`."""
-
-    budget: int | None = None
-    """Most tokens of the thought, whose end is written behind them; 0: it does not think. None: any number."""
-    prefill: str = ""
-    """The beginning of the answer, where the prompt is ids that end with it; a `ChatPrompt` has its own."""
-
-
-@dataclass(frozen=True, slots=True)
-class Thought:
-    """Where a stream's thought begins and ends in its ids, for what comes into force behind it. Hashable."""
-
-    opening: str
-    """The mark that begins it, where the model may answer without a thought; empty: it is open from the start."""
-    closings: tuple[str, ...]
-    """Marks, special tokens by their names: the first of them in the stream ends the thought."""
-    ending: tuple[int, ...]
-    """The ids that end it at the budget: a closing mark, and what the model writes behind one."""
-    separators: tuple[tuple[int, ...], ...] = ()
-    """Ids that lead from the closing mark to a constrained answer, by how much of `separator` stands there already."""
-    separator: str = ""
-    """What stands between the closing mark and a constrained answer."""
-    budget: int | None = None
-    """As `Reasoning.budget`."""
-    empty: tuple[int, ...] = ()
-    """The ids in place of a thought under a budget of 0, where none is open at the start."""
-
-
-@dataclass(frozen=True, slots=True)
 class NamedProcessor:
     """A logits processor that another package brings, see `lmtool.logits_processors`."""
 
@@ -123,24 +95,6 @@ class ChatPrompt:
     """Further variables of the template, by name."""
     prefill: str = ""
     """The beginning of the assistant's answer, which the model continues."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChatOptions:
-    """What a client asks of a model that gives text and no ids, in the terms of chat APIs."""
-
-    parameters: frozenset[str] = frozenset()
-    """Fields of `SamplingParams` that the client has set; for the others the model has defaults of its own."""
-    tool_choice: Literal["auto", "required", "named"] | None = None
-    """Whether one of the prompt's tools may or must be called; None: the model's default."""
-    tool_name: str | None = None
-    """The tool that must be called, under `named`."""
-    parallel_tool_calls: bool | None = None
-    """Whether one answer may have several calls; None: the model's default."""
-    logprobs: int | None = None
-    """Alternatives beside each token; None: no logprobs."""
-    stream: bool = True
-    """Whether the client reads pieces as they come; a whole answer is asked for as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +198,7 @@ class GenerateRequest:
     """A thought comes as `TokenOutput.reasoning`, and the constraint begins behind it; None: it is text like any other.
 
     Of no effect where the model does not think in a way that is known, see `ModelInfo.reasoning`."""
-    thought: Thought | None = None
+    thought_marks: ThoughtMarks | None = None
     """The same in terms of ids, made of `reasoning` where the tokenizer is; `TextModel` sets it."""
 
 
@@ -278,7 +232,7 @@ class Usage:
     cached_tokens: int = 0
     """Prompt tokens whose keys and values were reused instead of computed."""
     reasoning_tokens: int = 0
-    """Those of `completion_tokens` that are a thought, marks included, where it was asked to be told apart."""
+    """Those of `completion_tokens` that are a thought, marks included, under `GenerateRequest.reasoning`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,16 +332,6 @@ class ToolCallFormat:
     """Marks around calls that are special tokens, which do not show as text, with their ids."""
     templated: bool = True
     """Whether the chat template shows tools to the model."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReasoningFormat:
-    """How a model writes what it thinks before it answers."""
-
-    name: str
-    """Of its reasoning parser: vLLM's, or that of an entry point."""
-    heeds_effort: bool = False
-    """Whether the chat template tells the model a `reasoning_effort`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from lmtool.errors import ConstraintError, LmtoolError, OverloadedError, ServerE
 from lmtool.guide.config import GuideConfig
 from lmtool.guide.llguidance import CompiledConstraint, ConstraintBackend, MatcherGuide, too_complex
 from lmtool.guide.masks import Masks
-from lmtool.guide.thought import ThoughtGuide, ThoughtTokens
+from lmtool.guide.thought_guide import ThoughtGuide, ThoughtTokens
 from lmtool.subprocesses.resources import lower_priority
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lmtool.interfaces import Guide
-    from lmtool.types import Constraint, Thought
+    from lmtool.reasoning import ThoughtMarks
+    from lmtool.types import Constraint
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -162,7 +163,7 @@ class MatcherCompiler:
         self._flights: dict[Constraint, _Flight] = {}
         self._counts = Counts()
         self._closed = False
-        self._thoughts: dict[Thought, Future[ThoughtTokens]] = {}
+        self._thoughts: dict[ThoughtMarks, Future[ThoughtTokens]] = {}
         """By a kind of thought, whatever its budget: what the tokens mean for it."""
 
     @property
@@ -172,19 +173,19 @@ class MatcherCompiler:
             cached, size = len(self._cache), self._cache.bytes
             return replace(self._counts, waiting=len(self._flights), cached=cached, cached_bytes=size)
 
-    def compile(self, constraint: Constraint | None, thought: Thought | None = None) -> Future[Guide]:
+    def compile(self, constraint: Constraint | None, marks: ThoughtMarks | None = None) -> Future[Guide]:
         """Begin to compile, see `interfaces.GuideCompiler.compile`. A cached outcome is there when this returns."""
-        if thought is None:
+        if marks is None:
             assert constraint is not None, "there is something to follow"
             return self._compile(constraint)
         answer: Future[Guide] = Future()
         inner = None if constraint is None else self._compile(constraint)
-        tokens = self._thought_tokens(thought)
-        settle = partial(_settle_thought, answer, thought, tokens, inner)
+        tokens = self._thought_tokens(marks)
+        settle = partial(_settle_thought, answer, marks, tokens, inner)
         (inner or tokens).add_done_callback(lambda _: tokens.add_done_callback(settle))
         return answer
 
-    def _thought_tokens(self, thought: Thought) -> Future[ThoughtTokens]:
+    def _thought_tokens(self, thought: ThoughtMarks) -> Future[ThoughtTokens]:
         """What the tokens mean for a thought, found out once for each kind."""
         kind = replace(thought, budget=None, ending=(), empty=())
         with self._lock:
@@ -200,7 +201,7 @@ class MatcherCompiler:
         with self._lock:
             return self._thoughts.setdefault(kind, work)
 
-    def _read_thought_tokens(self, thought: Thought) -> ThoughtTokens:
+    def _read_thought_tokens(self, thought: ThoughtMarks) -> ThoughtTokens:
         return ThoughtTokens(thought, self._backend.result().tokenizer, self._eos)
 
     def _compile(self, constraint: Constraint) -> Future[Guide]:
@@ -369,7 +370,7 @@ def _followed(guide: Guide) -> MatcherGuide | None:
 
 def _settle_thought(
     answer: Future[Guide],
-    thought: Thought,
+    thought: ThoughtMarks,
     tokens: Future[ThoughtTokens],
     inner: Future[Guide] | None,
     _done: Future[ThoughtTokens],

@@ -122,7 +122,7 @@ class Generation:
         form = self.served.tool_call_parser
         answer = Answer(index, self.call.logprobs, self._reader(form), id_length=form.id_length)
         answer.include_stop = self.call.include_stop
-        answer.shows_reasoning = self.call.thoughts is None or self.call.thoughts.shown
+        answer.shows_reasoning = self.call.thoughts is None or self.call.thoughts.visible
         if self.call.tools is not None and not self.call.tools.parallel:
             answer.max_calls = 1
         if self.call.tools is not None and not self.call.tools.forced and not self.served.info.text_only:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from msgspec import Meta
 
 from lmtool.http_api.decoding import MAX_TOKENS, Count, Part, refuse
-from lmtool.types import Reasoning
+from lmtool.reasoning import Reasoning
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +43,7 @@ class ThoughtOptions:
     budget: int | None = None
     """Most tokens of the thought; None: as the effort says."""
     effort: str | None = None
-    shown: bool = True
+    visible: bool = True
     """Whether the answer has the thought."""
     demanded_by: str = ""
     """The parameter that a model which does not think cannot serve; empty: there is none."""
@@ -55,7 +55,7 @@ class ThoughtOptions:
         budget: int | None = None,
         effort: str | None = None,
         *,
-        shown: bool | None = None,
+        visible: bool | None = None,
     ) -> ThoughtOptions:
         """The options of these parameters. budget: `thinking_token_budget`. Raises `ApiError`."""
         kind = None if thinking is None else thinking.type
@@ -64,17 +64,17 @@ class ThoughtOptions:
         if given is not None and budget is not None and given != budget:
             refuse("thinking_token_budget", "thinking_token_budget and thinking.budget_tokens differ; send one of them")
         budget = given if budget is None or budget < 0 else budget
-        hidden = shown is False or (thinking is not None and thinking.display == "omitted")
+        hidden = visible is False or (thinking is not None and thinking.display == "omitted")
         if effort == "none" and enabled is None:
             enabled = False
         return cls(enabled, budget, effort, not hidden, "thinking" if enabled else "")
 
-    def variables(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The variables of the chat template with these options in them. given: those of the request, which prevail."""
+    def variables(self, requested: Mapping[str, Any]) -> dict[str, Any]:
+        """The variables of the chat template with these options in them. requested: those that prevail."""
         own: dict[str, Any] = {} if self.effort is None else {"reasoning_effort": self.effort}
         if self.enabled is not None:
             own |= dict.fromkeys(SWITCHES, self.enabled)
-        return {**own, **given}
+        return {**own, **requested}
 
     def reasoning(self, info: ModelInfo, variables: Mapping[str, object]) -> Reasoning | None:
         """What the model is asked for. variables: of the chat template. Raises `ApiError`.

@@ -9,12 +9,13 @@ import msgspec
 from msgspec import Meta
 
 from lmtool import constraint as constraints
+from lmtool.chat_options import ChatOptions
 from lmtool.errors import ConstraintError
 from lmtool.http_api import errors
 from lmtool.http_api.decoding import MAX_TOKENS, Body, Count, Fields, refuse, wrong
 from lmtool.logit_bias import pack_bias
 from lmtool.sampling_parameters import DEADLINE, DEFAULTS, NUMERIC_PARAMETERS
-from lmtool.types import ChatOptions, ChatPrompt, SamplingParams
+from lmtool.types import ChatPrompt, SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from lmtool.http_api.reasoning import ThoughtOptions
     from lmtool.http_api.tools.definitions import ToolUse
     from lmtool.prompt_limits import PromptLimits
-    from lmtool.types import Constraint, ModelInfo, NamedProcessor, Prompt, Reasoning
+    from lmtool.reasoning import Reasoning
+    from lmtool.types import Constraint, ModelInfo, NamedProcessor, Prompt
 
 Deadline = Annotated[float, DEADLINE.meta]
 """Seconds, a field beside those that other servers know."""

@@ -9,7 +9,8 @@ import msgspec
 
 from lmtool.lmtp.messages import EXTENSIONS, PROTOCOL_VERSION
 from lmtool.model_entry import ModelEntry, ModelPhase
-from lmtool.types import ModelInfo, ReasoningFormat, TokenizerInfo, ToolCallFormat
+from lmtool.reasoning import ReasoningFormat
+from lmtool.types import ModelInfo, TokenizerInfo, ToolCallFormat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -29,8 +29,9 @@ from lmtool.logit_bias import PackedBias, pack_bias
 from lmtool.logits_processors import processors_from
 from lmtool.logits_processors import written as written_processors
 from lmtool.prompt_limits import LimitsByModel, limits_of
+from lmtool.reasoning import Reasoning
 from lmtool.sampling_parameters import DEFAULTS
-from lmtool.types import BufferSlice, GenerateRequest, MixedPrompt, Reasoning, SamplingParams, ScoreRequest
+from lmtool.types import BufferSlice, GenerateRequest, MixedPrompt, SamplingParams, ScoreRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable

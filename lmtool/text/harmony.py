@@ -12,12 +12,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from lmtool.reasoning import Piece
+from lmtool.reasoning import ThoughtMarks
+from lmtool.text.reasoning_parser import Piece
 from lmtool.text.thought_reader import overlap
-from lmtool.types import Thought
 
 if TYPE_CHECKING:
-    from lmtool.reasoning import Beginning, Encode
+    from lmtool.text.reasoning_parser import Beginning, Encode
 
 START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
@@ -132,7 +132,7 @@ class ChannelReader:
 
 @dataclass(frozen=True, slots=True)
 class HarmonyChannels:
-    """A `reasoning.ReasoningParser` of GPT-OSS."""
+    """A `reasoning_parser.ReasoningParser` of GPT-OSS."""
 
     name: str = "openai_gptoss"
 
@@ -146,15 +146,15 @@ class HarmonyChannels:
         return "closed" if tail.rstrip().endswith(f"{CHANNEL}final{MESSAGE}") else "undecided"
 
     def reader(self, beginning: Beginning, *, constrained: bool) -> HarmonyReader:  # noqa: ARG002  # nothing is trimmed
-        """See `reasoning.ReasoningParser`."""
+        """See `reasoning_parser.ReasoningParser`."""
         return HarmonyReader(in_final=beginning == "closed")
 
-    def thought(self, beginning: Beginning, encode: Encode, budget: int | None) -> Thought | None:
+    def thought_marks(self, beginning: Beginning, encode: Encode, budget: int | None) -> ThoughtMarks | None:
         """All before the message on `final` counts as thought."""
         if beginning == "closed":
             return None
         final = f"{CHANNEL}final{MESSAGE}"
-        return Thought(
+        return ThoughtMarks(
             opening="",
             closings=(final, f"{CHANNEL}final {CONSTRAIN}json{MESSAGE}", f"{CHANNEL}final{CONSTRAIN}json{MESSAGE}"),
             ending=tuple(encode(f"{END}{START}assistant{final}")),
@@ -164,7 +164,7 @@ class HarmonyChannels:
 
 
 class HarmonyReader:
-    """A `reasoning.ThoughtReader` of GPT-OSS. Calls stay part of the answer's text, with their header and marks."""
+    """A `reasoning_parser.ThoughtReader` of GPT-OSS. Calls stay part of the answer, with header and marks."""
 
     __slots__ = ("_channels", "_thought")
 
@@ -178,18 +178,18 @@ class HarmonyReader:
 
     @property
     def thinking(self) -> bool:
-        """See `reasoning.ThoughtReader`."""
+        """See `reasoning_parser.ThoughtReader`."""
         channels = self._channels
         if channels.in_body:
             return channels.channel == "analysis" and channels.recipient is None
         return self._thought
 
     def push(self, text: str) -> Piece:
-        """See `reasoning.ThoughtReader`."""
+        """See `reasoning_parser.ThoughtReader`."""
         return self._sorted(self._channels.push(text))
 
     def finish(self) -> Piece:
-        """See `reasoning.ThoughtReader`."""
+        """See `reasoning_parser.ThoughtReader`."""
         return self._sorted(self._channels.finish())
 
     def _sorted(self, texts: list[ChannelText]) -> Piece:

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lmtool.interfaces import AnswerCheck, Tokenizer
-    from lmtool.reasoning import ThoughtReader
-    from lmtool.types import ScoreRequest, Thought
+    from lmtool.reasoning import ThoughtMarks
+    from lmtool.text.reasoning_parser import ThoughtReader
+    from lmtool.types import ScoreRequest
 
 _TAIL = 16
 """Ids at a prompt's end that are looked at for a thought that it leaves open."""
@@ -51,10 +52,10 @@ class PreparedRequest:
         """Tells thoughts from the answer; None where that was not asked for, or the model has none."""
         self.request: GenerateRequest | ScoreRequest
         if isinstance(request, GenerateRequest):
-            thought = self._prepare_thought(request, prompt, tokenizer)
+            marks = self._prepare_thought(request, prompt, tokenizer)
             sampling = replace(request.sampling, stop=())
             self.request = replace(
-                request, prompt=prompt, sampling=sampling, text=False, reasoning=None, thought=thought
+                request, prompt=prompt, sampling=sampling, text=False, reasoning=None, thought_marks=marks
             )
         else:
             scored = request.scored
@@ -66,7 +67,7 @@ class PreparedRequest:
 
     def _prepare_thought(
         self, request: GenerateRequest, prompt: tuple[int, ...], tokenizer: Tokenizer
-    ) -> Thought | None:
+    ) -> ThoughtMarks | None:
         """Set `reader` and `marks`; the thought that constraint and budget have to do with, None where none of it."""
         form, reasoning = tokenizer.reasoning if request.reasoning is not None else None, request.reasoning
         parser = None if form is None else find_parser(form.name)
@@ -80,7 +81,7 @@ class PreparedRequest:
         self.reader = parser.reader(beginning, constrained=request.constraint is not None)
         if request.constraint is None and reasoning.budget is None:
             return None
-        return parser.thought(beginning, tokenizer.encode_continuation, reasoning.budget)
+        return parser.thought_marks(beginning, tokenizer.encode_continuation, reasoning.budget)
 
     def split(self, text: str, *, last: bool = False) -> tuple[str | None, str]:
         """What a token's text adds to the thought, None where it is none of it; and to the answer.
@@ -94,7 +95,7 @@ class PreparedRequest:
         thought, answer = reader.push(text)
         if last:
             rest = reader.finish()
-            thought, answer = thought + rest.thought, answer + rest.answer
+            thought, answer = thought + rest.reasoning, answer + rest.answer
         inside = (inside and not answer) or reader.thinking
         return (thought if inside or thought else None), answer
 

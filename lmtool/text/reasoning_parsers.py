@@ -7,8 +7,8 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from lmtool.errors import UsageError
-from lmtool.reasoning import GROUP, ReasoningParser
 from lmtool.text.harmony import CHANNEL, HarmonyChannels
+from lmtool.text.reasoning_parser import GROUP, ReasoningParser
 from lmtool.text.thought_reader import MarkedThoughts
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def installed() -> tuple[str, ...]:
 def find_parser(name: str) -> ReasoningParser | None:
     """The parser of this name; None for `none`. Raises `UsageError` for a name that is not installed, or is no parser.
 
-    Installed packages add parsers by entry points of `reasoning.GROUP`.
+    Installed packages add parsers by entry points of `reasoning_parser.GROUP`.
     """
     if name == NONE:
         return None

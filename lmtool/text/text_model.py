@@ -49,10 +49,7 @@ class TextModel:
     stream is cancelled. Without `text`, stop strings work the same and no text is sent. A stream that a stop string, or
     a stop id, cuts before its constraint has ended it says so in its warnings. One that its constraint has ended is
     validated before its last output is handed on. Streams of ids that need none of this go straight to the inner
-    model, sink and all.
-
-    With `GenerateRequest.reasoning`, a thought comes as `TokenOutput.reasoning`; `text`, stop strings and validation
-    are of the answer behind it.
+    model, sink and all. With `reasoning`, a thought comes apart: `text`, stop strings and validation are of the answer.
 
     Where a stop string cuts, the last output waits for the inner stream's end, whose usage has its cached tokens.
     """
@@ -332,13 +329,9 @@ class _Stream:
         return event
 
     def end_cut(self, last: TokenOutput, inner: TokenOutput) -> TokenOutput:
-        """Return the last output of a stream that a stop string cut, once the inner stream has ended, too.
-
-        Its usage counts what was shown, and the inner stream's cached tokens.
-        """
+        """Return the last output of a stream that a stop string cut, once the inner stream has ended, too."""
         cached = 0 if inner.usage is None else inner.usage.cached_tokens
-        usage = Usage(self.prepared.prompt_tokens, self.tokens, cached, self.reasoning_tokens)
-        return replace(last, usage=usage)
+        return replace(last, usage=Usage(self.prepared.prompt_tokens, self.tokens, cached, self.reasoning_tokens))
 
     def _text(self, output: TokenOutput) -> tuple[str | None, str]:
         """What an output adds to the thought, None where its token is none of it; and to the text, up to a stop."""

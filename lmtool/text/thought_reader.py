@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from lmtool.reasoning import Piece
-from lmtool.types import Thought
+from lmtool.reasoning import ThoughtMarks
+from lmtool.text.reasoning_parser import Piece
 
 if TYPE_CHECKING:
-    from lmtool.reasoning import Beginning, Encode
+    from lmtool.text.reasoning_parser import Beginning, Encode
 
 Phase: TypeAlias = Literal["before", "thought", "gap", "answer"]
 """Of a stream: nothing decided yet, in the thought, behind its closing mark, in the answer."""
@@ -17,7 +17,7 @@ Phase: TypeAlias = Literal["before", "thought", "gap", "answer"]
 
 @dataclass(frozen=True, slots=True)
 class MarkedThoughts:
-    """A `reasoning.ReasoningParser` of models that put marks around the one thought before their answer."""
+    """A `reasoning_parser.ReasoningParser` of models that put marks around the one thought before their answer."""
 
     name: str
     start: str = "<think>"
@@ -44,20 +44,20 @@ class MarkedThoughts:
         return "closed" if prefill.strip() else "undecided"
 
     def reader(self, beginning: Beginning, *, constrained: bool) -> MarkedReader:
-        """See `reasoning.ReasoningParser`."""
+        """See `reasoning_parser.ReasoningParser`."""
         phase: Phase = "thought" if beginning == "open" else "before"
         implicit = self.implicit and beginning != "closed"
         return MarkedReader(
             self.start, self.end, phase, implicit=implicit, separator=self.separator if constrained else None
         )
 
-    def thought(self, beginning: Beginning, encode: Encode, budget: int | None) -> Thought | None:
-        """See `reasoning.ReasoningParser`."""
+    def thought_marks(self, beginning: Beginning, encode: Encode, budget: int | None) -> ThoughtMarks | None:
+        """See `reasoning_parser.ReasoningParser`."""
         if beginning == "closed":
             return None
         undecided = beginning == "undecided"
         empty = f"{self.start}\n\n{self.end}{self.separator}" if undecided else ""
-        return Thought(
+        return ThoughtMarks(
             opening=self.start if undecided and not self.implicit else "",
             closings=(self.end,),
             ending=tuple(encode(self.end + self.separator)),
@@ -69,7 +69,7 @@ class MarkedThoughts:
 
 
 class MarkedReader:
-    """A `reasoning.ThoughtReader` of such a model. Blanks around the thought, and before the answer, are left out."""
+    """A `reasoning_parser.ThoughtReader` of such a model. Blanks around the thought are left out."""
 
     __slots__ = ("_end", "_fresh", "_implicit", "_pending", "_phase", "_separator", "_start")
 
@@ -89,12 +89,12 @@ class MarkedReader:
 
     @property
     def thinking(self) -> bool:
-        """See `reasoning.ThoughtReader`."""
+        """See `reasoning_parser.ThoughtReader`."""
         begun = self._phase == "before" and bool(self._pending.strip())  # what may become the opening mark
         return begun or self._phase in {"thought", "gap"}
 
     def push(self, text: str) -> Piece:
-        """See `reasoning.ThoughtReader`; held back are what may become a mark, and blanks before one."""
+        """See `reasoning_parser.ThoughtReader`; held back are what may become a mark, and blanks before one."""
         if self._phase == "answer":
             return Piece(answer=text)
         self._pending += text
@@ -109,10 +109,10 @@ class MarkedReader:
         return Piece(thought, answer)
 
     def finish(self) -> Piece:
-        """See `reasoning.ThoughtReader`."""
+        """See `reasoning_parser.ThoughtReader`."""
         rest, self._pending = self._pending, ""
         if self._phase == "thought" or (self._phase == "before" and self._implicit):
-            return Piece(thought=rest.lstrip() if self._fresh else rest)
+            return Piece(rest.lstrip() if self._fresh else rest)
         return Piece(answer=rest if self._phase == "before" else "")
 
     def _read_opening(self) -> None:

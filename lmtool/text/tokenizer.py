@@ -11,12 +11,13 @@ from tokenizers import Tokenizer
 
 from lmtool.errors import FileError, RequestError
 from lmtool.fingerprint import fingerprint
+from lmtool.reasoning import ReasoningFormat
 from lmtool.text.detokenizer import PieceDetokenizer, WindowDetokenizer
 from lmtool.text.files import locate, read_text
 from lmtool.text.pieces import pieces, spelling
 from lmtool.text.reasoning_parsers import NONE, find_parser, parser_of
 from lmtool.text.worker import LONG, prompt_size, run_in_worker
-from lmtool.types import BufferSlice, ChatPrompt, MixedPrompt, ReasoningFormat, TokenizerInfo, ToolCallFormat
+from lmtool.types import BufferSlice, ChatPrompt, MixedPrompt, TokenizerInfo, ToolCallFormat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -112,7 +113,7 @@ class TextTokenizer:
         self.special_ids = frozenset(i for i, t in tokenizer.get_added_tokens_decoder().items() if t.special)
         """Ids that never show as text."""
         self.reasoning_parser = parser_of(template or "")
-        """How the model writes thoughts, by the name of a `reasoning.ReasoningParser`."""
+        """How the model writes thoughts, by the name of a `reasoning_parser.ReasoningParser`."""
         self._pieces = pieces(tokenizer, self.special_ids)
         self._prefixes = self._adds_prefix()
 

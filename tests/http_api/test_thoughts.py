@@ -209,7 +209,7 @@ class TestChat:
 
         def budget(**more: Any) -> Any:
             server.post("chat/completions", body_of("chat/completions", "", **more))
-            thought = server.requests[-1].thought
+            thought = server.requests[-1].thought_marks
             return None if thought is None else thought.budget
 
         assert budget(reasoning_effort="low") == 1024
@@ -281,7 +281,7 @@ def test_a_model_that_does_not_think() -> None:
             assert READERS[path](found).text == "<think>Hm.</think>Yes."
         body = body_of("chat/completions", "", reasoning_effort="low", include_reasoning=False)
         assert chat_answer(server.post("chat/completions", body)).text == "<think>Hm.</think>Yes."
-        assert server.requests[-1].thought is None
+        assert server.requests[-1].thought_marks is None
 
 
 def test_completions_have_no_thoughts(servers: dict[bool, Scripted]) -> None:

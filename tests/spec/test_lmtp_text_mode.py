@@ -109,7 +109,7 @@ async def test_thoughts_on_the_wire():
 @pytest.mark.parametrize("given", [True, False, {}, {"budget": 0}, {"budget": 5, "prefill": "No"}])
 async def test_reasoning_of_a_request(client, scripted, given):
     """TXT-7: a switch, or an object with budget and prefill; false is nothing. So is a turn's thought taken."""
-    from lmtool.types import Reasoning
+    from lmtool.reasoning import Reasoning
 
     said = {"role": "assistant", "content": "No", "reasoning": "Hm"}
     await ask(client, messages=[said], max_tokens=1, reasoning=given)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmtool.reasoning import Beginning, ReasoningParser, ThoughtReader
+from lmtool.reasoning import ThoughtMarks
 from lmtool.text.harmony import HarmonyChannels
+from lmtool.text.reasoning_parser import Beginning, ReasoningParser, ThoughtReader
 from lmtool.text.thought_reader import MarkedThoughts
-from lmtool.types import Thought
 
 THINK = MarkedThoughts("think")
 R1 = MarkedThoughts("deepseek_r1", implicit=True)
@@ -20,7 +20,7 @@ R1 = MarkedThoughts("deepseek_r1", implicit=True)
 def read(reader: ThoughtReader, pieces: list[str]) -> tuple[str, str]:
     """The thought and the answer of a text in these pieces."""
     found = [*map(reader.push, pieces), reader.finish()]
-    return "".join(piece.thought for piece in found), "".join(piece.answer for piece in found)
+    return "".join(piece.reasoning for piece in found), "".join(piece.answer for piece in found)
 
 
 CASES: list[tuple[MarkedThoughts, Beginning, bool, str, tuple[str, str]]] = [
@@ -107,15 +107,16 @@ def test_the_same_in_ids() -> None:
     def ids(text: str) -> tuple[int, ...]:
         return tuple(text.encode())
 
-    assert THINK.thought("closed", encode, 5) is None
+    assert THINK.thought_marks("closed", encode, 5) is None
     both = {"closings": ("</think>",), "ending": ids("</think>\n\n"), "separator": "\n\n"}
     separators = (ids("\n\n"), ids("\n"))
-    opened = Thought(opening="", **both, separators=separators, budget=5)
-    assert THINK.thought("open", encode, 5) == opened
+    opened = ThoughtMarks(opening="", **both, separators=separators, budget=5)
+    assert THINK.thought_marks("open", encode, 5) == opened
     empty = ids("<think>\n\n</think>\n\n")
-    undecided = Thought(opening="<think>", **both, separators=separators, budget=None, empty=empty)
-    assert THINK.thought("undecided", encode, None) == undecided
-    assert R1.thought("undecided", encode, None) == Thought(**both, opening="", separators=separators, empty=empty)
+    undecided = ThoughtMarks(opening="<think>", **both, separators=separators, budget=None, empty=empty)
+    assert THINK.thought_marks("undecided", encode, None) == undecided
+    implicit = ThoughtMarks(**both, opening="", separators=separators, empty=empty)
+    assert R1.thought_marks("undecided", encode, None) == implicit
 
 
 @pytest.mark.parametrize("parser", [THINK, HarmonyChannels()])

@@ -27,12 +27,12 @@ class ContentPart(Part):
     thinking: Any = None
 
     @property
-    def said(self) -> str:
+    def answer_text(self) -> str:
         """What it adds to the message's text."""
         return self.text or self.refusal or "" if self.type in {"text", "refusal"} else ""
 
     @property
-    def thought(self) -> object:
+    def reasoning_text(self) -> object:
         """What it adds to the thought, a text if it is anything; a redacted one cannot be read."""
         return {"thinking": self.thinking, "reasoning": self.text}.get(self.type)
 
@@ -132,7 +132,7 @@ def content_text(content: str | Sequence[str | ContentPart] | None) -> str:
     """The text of a message's content: a text, parts with a text each, or nothing."""
     if content is None or isinstance(content, str):
         return content or ""
-    return "".join(part if isinstance(part, str) else part.said for part in content)
+    return "".join(part if isinstance(part, str) else part.answer_text for part in content)
 
 
 def _thought(message: Message) -> str:
@@ -141,7 +141,7 @@ def _thought(message: Message) -> str:
         return ""
     texts = [message.reasoning_content, message.reasoning]
     if isinstance(message.content, list):
-        texts += [part.thought for part in message.content if isinstance(part, ContentPart)]
+        texts += [part.reasoning_text for part in message.content if isinstance(part, ContentPart)]
     return next((text for text in texts if isinstance(text, str) and text), "")
 
 

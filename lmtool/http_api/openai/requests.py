@@ -174,7 +174,7 @@ class ChatCompletionRequest(GenerationFields, kw_only=True):
     def thoughts(self) -> ThoughtOptions:
         """What it says of thoughts. Raises `ApiError`."""
         return ThoughtOptions.of(
-            self.thinking, self.thinking_token_budget, self.reasoning_effort, shown=self.include_reasoning
+            self.thinking, self.thinking_token_budget, self.reasoning_effort, visible=self.include_reasoning
         )
 
 

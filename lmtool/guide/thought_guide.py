@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from lmtool.errors import LmtoolError
     from lmtool.guide.llguidance import MatcherGuide
-    from lmtool.types import Thought
+    from lmtool.reasoning import ThoughtMarks
 
 Phase: TypeAlias = Literal["opening", "thought", "answer"]
 """Of a stream: it may begin a thought or its answer; it is in its thought; in its answer, or on the way there."""
@@ -26,7 +26,7 @@ Phase: TypeAlias = Literal["opening", "thought", "answer"]
 class ThoughtTokens:
     """What the tokens of a vocabulary mean for the marks of one kind of thought. Safe from any thread."""
 
-    def __init__(self, thought: Thought, tokenizer: LLTokenizer, eos: frozenset[int]) -> None:
+    def __init__(self, thought: ThoughtMarks, tokenizer: LLTokenizer, eos: frozenset[int]) -> None:
         """Look through the whole vocabulary: 0.1 s for 100,000 tokens."""
         self.eos = eos
         self.opening = thought.opening.encode()
@@ -101,7 +101,7 @@ class ThoughtGuide:
         "_trial",
     )
 
-    def __init__(self, thought: Thought, tokens: ThoughtTokens, inner: MatcherGuide | None) -> None:
+    def __init__(self, thought: ThoughtMarks, tokens: ThoughtTokens, inner: MatcherGuide | None) -> None:
         """inner: the constraint, at its start; None where there is none."""
         self._thought = thought
         self._tokens = tokens
@@ -254,7 +254,7 @@ class ThoughtGuide:
         return self._error is None
 
     def accepts_behind(self, draft: Sequence[int]) -> int:
-        """The same of a draft where the constraint alone decides; 0 anywhere else."""
+        """How many tokens of a draft are legal where the constraint alone decides; 0 anywhere else."""
         if not self._follows or self._error is not None:
             return 0
         return len(draft) if self._inner is None else self._inner.accepts(draft)

@@ -16,12 +16,13 @@ from lmtool.errors import ConstraintError, ServerError
 from lmtool.guide.compiler import MatcherCompiler
 from lmtool.guide.llguidance import read_tokenizer
 from lmtool.interfaces import Guide
-from lmtool.reasoning import Beginning
+from lmtool.reasoning import ThoughtMarks
 from lmtool.text.harmony import HarmonyChannels
+from lmtool.text.reasoning_parser import Beginning
 from lmtool.text.thought_reader import MarkedThoughts
 from lmtool.text.tokenizer import TextTokenizer, load_tokenizer
 from lmtool.tiny.path import MODEL_DIR
-from lmtool.types import Constraint, Thought, TokenizerInfo
+from lmtool.types import Constraint, TokenizerInfo
 from tests.guide.following import EOS, TOKENIZER, VOCAB, WORDS, mask_of
 
 THINK = MarkedThoughts("think")
@@ -53,13 +54,13 @@ def compiler() -> Iterator[MatcherCompiler]:
     made.close()
 
 
-def thought(beginning: Beginning = "open", budget: int | None = None, parser: MarkedThoughts = THINK) -> Thought:
-    found = parser.thought(beginning, TEXT.encode_continuation, budget)
+def thought(beginning: Beginning = "open", budget: int | None = None, parser: MarkedThoughts = THINK) -> ThoughtMarks:
+    found = parser.thought_marks(beginning, TEXT.encode_continuation, budget)
     assert found is not None
     return found
 
 
-def guide_of(compiler: MatcherCompiler, form: Constraint | None, before: Thought) -> Guide:
+def guide_of(compiler: MatcherCompiler, form: Constraint | None, before: ThoughtMarks) -> Guide:
     return compiler.compile(form, before).result(60)
 
 
@@ -90,7 +91,7 @@ def draw(compiler: MatcherCompiler, guide: Guide, script: list[int], seed: int, 
 def split(ids: list[int], beginning: Beginning, parser: MarkedThoughts = THINK) -> tuple[str, str]:
     reader = parser.reader(beginning, constrained=True)
     piece, rest = reader.push(TEXT.decode(ids)), reader.finish()
-    return piece.thought + rest.thought, piece.answer + rest.answer
+    return piece.reasoning + rest.reasoning, piece.answer + rest.answer
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -249,7 +250,7 @@ def test_marks_that_are_tokens() -> None:
             ),
             (HarmonyChannels(), "<|channel|>final <|constrain|>json<|message|>"),
         ):
-            before = parser.thought("undecided", text.encode_continuation, None)
+            before = parser.thought_marks("undecided", text.encode_continuation, None)
             assert before is not None
             guide = compiler.compile(FORMS["schema"], before).result(60)
             ids = text.encode_continuation(said)
