@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lmtool.cli.common_options import Common
+from lmtool.cli.common_options import ServerCommon
 from lmtool.lmtp.config import ServerConfig
 from lmtool.serving.access_config import AccessConfig
 from lmtool.serving.config import LifeConfig, ListenConfig, ServiceConfig, ServingConfig
@@ -14,7 +14,7 @@ from lmtool.serving.tls_config import TlsConfig
 
 
 async def balance(
-    common: Common,
+    common: ServerCommon,
     listen: ListenConfig,
     access: AccessConfig,
     tls: TlsConfig,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from lmtool.cli.common_options import DEFAULT_ENDPOINT, PANEL, Common
+from lmtool.cli.common_options import DEFAULT_ENDPOINT, PANEL, ClientCommon
 from lmtool.lmtp.config import ServerConfig
 from lmtool.option import option
 from lmtool.serving.access_config import AccessConfig
@@ -24,7 +24,7 @@ from lmtool.serving.tls_config import TlsConfig
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class GatewayCommon(Common):
+class GatewayCommon(ClientCommon):
     """The options of all commands; two of them mean another thing here."""
 
     endpoint: str | None = option(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from lmtool.cli.common_options import Common
+from lmtool.cli.common_options import ClientCommon
 from lmtool.option import option
 from lmtool.serving.access_config import AccessConfig
 from lmtool.tui.options import LOOK, InspectorOptions, SourceOptions
@@ -35,7 +35,7 @@ def _traces(incomplete: str) -> list[str]:
 
 
 async def inspect(
-    common: Common,
+    common: ClientCommon,
     access: AccessConfig,
     source: SourceOptions,
     look: InspectorOptions,
@@ -207,7 +207,7 @@ async def _open(factory: SourceFactory, options: InspectorOptions) -> int:
     return await run_inspector(EventStore(), source, options)
 
 
-def _only_with_proxy(common: Common, proxy: str | None) -> None:
+def _only_with_proxy(common: ClientCommon, proxy: str | None) -> None:
     """Raise `UsageError` for options of a port where none is opened."""
     from lmtool.errors import UsageError
 
@@ -230,7 +230,7 @@ def _speed(text: str) -> float:
     return float("inf") if speed is None else speed
 
 
-def _color(common: Common, *, drawn: bool) -> bool:
+def _color(common: ClientCommon, *, drawn: bool) -> bool:
     """Whether colours are welcome. drawn: in a file, where no terminal can be asked."""
     import os
     import sys

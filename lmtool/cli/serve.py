@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from lmtool.backends.registry import BackendConfig
-from lmtool.cli.common_options import Common
+from lmtool.cli.common_options import ServerCommon
 from lmtool.engine.config import EngineConfig
 from lmtool.errors import UsageError
 from lmtool.lmtp.config import ServerConfig
@@ -33,7 +33,7 @@ from lmtool.serving.tls_config import TlsConfig
 
 
 async def serve(
-    common: Common,
+    common: ServerCommon,
     listen: ListenConfig,
     access: AccessConfig,
     http: HttpConfig,
@@ -172,7 +172,7 @@ _OF_PORTS = {
 
 
 def _check_contradictions(
-    common: Common, device: str, *, stdio: bool, cuda: bool, json_logs: bool, inspect: bool
+    common: ServerCommon, device: str, *, stdio: bool, cuda: bool, json_logs: bool, inspect: bool
 ) -> None:
     if cuda and device not in {"auto", "cuda"} and not device.startswith("cuda:"):
         raise UsageError(f"--cuda and --device {device} contradict each other", "give one of them")
