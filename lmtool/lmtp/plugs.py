@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from lmtool.interfaces import Catalogue, ModelControl, ProgressSource, TokenModel
     from lmtool.lmtp.request_log import RequestLog
+    from lmtool.lmtp.watching import Traffic
 
 
 class Tap(Protocol):
@@ -45,5 +46,7 @@ class Plugs:
     """Called with each request that ends."""
     tap: Tap | None = None
     """Observes every frame."""
+    traffic: Traffic | None = None
+    """What clients that may are shown of each other (WATCH); None: nothing."""
     control: ModelControl | None = None
     """Loads and unloads models on request; None: not here."""

@@ -233,7 +233,7 @@ def models_of(config: ServiceConfig, loader: Loader) -> Models:
     )
 
 
-def pools_of(config: ServiceConfig, models: Models | None, tap: ServerTap | None) -> Pools | None:
+def pools_of(config: ServiceConfig, models: Models | None, tap: ServerTap) -> Pools | None:
     """The pools of a server, which stand for its models as well; None where it has none. Raises `FileError`."""
     if config.pools is None:
         return None
@@ -242,11 +242,11 @@ def pools_of(config: ServiceConfig, models: Models | None, tap: ServerTap | None
 
     own = None if models is None else OwnModels(models, models, models)
     local = None if config.pools.local is None else parse(config.pools.local, config.pools.key)
-    return Pools(config.pools.gateway, own, local, None if tap is None else tap.upstream())
+    return Pools(config.pools.gateway, own, local, tap.upstream())
 
 
 def lmtp_server(
-    models: Models | Pools, config: ServiceConfig, log: Callable[[RequestLog], None], tap: ServerTap | None
+    models: Models | Pools, config: ServiceConfig, log: Callable[[RequestLog], None], tap: ServerTap
 ) -> LmtpServer:
     """LMTP, over a port or a pipe. log: gets each request that ended; tap: is shown every frame."""
     from lmtool.lmtp.plugs import Plugs
@@ -254,9 +254,10 @@ def lmtp_server(
 
     served = visible_models(models, config)
     control = served if isinstance(served, ModelControl) else None
-    return LmtpServer(
-        Plugs(served, config.server, progress=served, catalogue=served, control=control, log=log, tap=tap)
+    plugs = Plugs(
+        served, config.server, progress=served, catalogue=served, control=control, log=log, tap=tap, traffic=tap
     )
+    return LmtpServer(plugs)
 
 
 def visible_models(models: Models | Pools, config: ServiceConfig) -> Models | Pools | KeyedModels:
@@ -273,7 +274,7 @@ def faces(
     config: ServiceConfig,
     health: Health,
     log: Callable[[RequestLog], None],
-    tap: ServerTap | None,
+    tap: ServerTap,
 ) -> list[Face]:
     """Every protocol on the port; a further one is a room of its own and a line here."""
     from lmtool.http_api.models import ApiConfig
@@ -305,7 +306,7 @@ def refused_of(config: ServiceConfig) -> Write:
 
 
 def evergreen_server(
-    models: Models | Pools, config: ServiceConfig, log: Callable[[RequestLog], None], tap: ServerTap | None
+    models: Models | Pools, config: ServiceConfig, log: Callable[[RequestLog], None], tap: ServerTap
 ) -> EvergreenServer:
     """Evergreen, over WebSocket and gRPC. log: gets each action that ended; tap: is shown every message."""
     from lmtool.evergreen.actions import GROUP
@@ -328,7 +329,7 @@ def evergreen_server(
         registry,
         references=references,
         log=log_action,
-        tap=None if tap is None else tap.sessions(),
+        tap=tap.sessions(),
         peer_actions=config.evergreen.peer_actions,
     )
     return EvergreenServer(plugs)

@@ -314,6 +314,14 @@ class ServiceConfig:
     certificate: Certificate | None = None
     """With which its ports speak TLS; None: they do not."""
 
+    def __post_init__(self) -> None:
+        """Raise `UsageError` for two answers to who may watch."""
+        if self.server.watch and self.api_keys is not None:
+            raise UsageError(
+                "--watch and --api-keys contradict each other: keys that may watch are marked in their file",
+                "leave --watch out, and write  watch = true  below such a key",
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class LifeConfig:

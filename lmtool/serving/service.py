@@ -17,6 +17,7 @@ from lmtool.serving.config import HttpConfig, ServiceConfig
 from lmtool.serving.events import Reloaded
 from lmtool.serving.health import Health, routes
 from lmtool.serving.initial_load import load_together
+from lmtool.trace.server_tap import ServerTap
 
 if TYPE_CHECKING:
     import socket
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from lmtool.lmtp.server import LmtpServer
     from lmtool.serving.certificate import Certificate
     from lmtool.serving.composition import Models
-    from lmtool.trace.server_tap import ServerTap
     from lmtool.types import LoadProgress, ModelInfo
 
 
@@ -52,14 +52,14 @@ class Service:
     ) -> None:
         """Plug everything together; nothing is loaded or opened yet.
 
-        log: called with each request that ended. tap: shown all traffic.
+        log: called with each request that ended. tap: shown all traffic, such as to record it.
         """
         self._config = config
         self._log = log
-        self._tap = tap
+        self._tap = tap or ServerTap()
         self._loader = Loader(config.engine, config.backend, models=config.models)
         self._models = None if config.pools_only else models_of(config, self._loader)
-        self._pools = pools_of(config, self._models, tap)
+        self._pools = pools_of(config, self._models, self._tap)
         self._http_server: uvicorn.Server | None = None
         self._grpc_server: GrpcServer | None = None
         self._wire: TextIO | None = None
@@ -227,7 +227,7 @@ class Service:
             from lmtool.gateway.server import noting_attempts
 
             application = noting_attempts(application)
-        return application if self._tap is None else self._tap.around(application, leave_out=("/health", "/metrics"))
+        return self._tap.around(application, leave_out=("/health", "/metrics"))
 
     async def _talk(self, server: LmtpServer) -> None:
         from lmtool.lmtp.stdio import open_stdio

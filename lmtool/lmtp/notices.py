@@ -1,0 +1,44 @@
+"""What a server tells beside its answers, handed to whoever wants to know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lmtool.lmtp.messages import FieldsIgnored, Progress, System, Watched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lmtool.lmtp.messages import SystemMessage
+    from lmtool.types import LoadProgress
+
+_OFFER = ("resumable",)
+"""A field that only offers something: nothing is lost where it is ignored."""
+
+
+@dataclass(slots=True)
+class Notices:
+    """The callbacks of one connection."""
+
+    on_progress: Callable[[LoadProgress], None] | None = None
+    on_ignored: Callable[[tuple[str, ...]], None] | None = None
+    on_system: Callable[[SystemMessage], None] | None = None
+    on_watched: Callable[[Watched], None] | None = None
+
+    @property
+    def want_progress(self) -> bool:
+        """Whether requests ask for `progress` (LOAD-1, SYS-1)."""
+        return self.on_progress is not None or self.on_system is not None
+
+    def show(self, event: Progress | System | FieldsIgnored | Watched) -> None:
+        """Hand one of them over."""
+        match event:
+            case Progress() if self.on_progress is not None:
+                self.on_progress(event.progress)
+            case System() if self.on_system is not None:
+                self.on_system(event.system)
+            case FieldsIgnored() if self.on_ignored is not None and event.fields != _OFFER:
+                self.on_ignored(event.fields)
+            case Watched() if self.on_watched is not None:
+                self.on_watched(event)
