@@ -64,8 +64,9 @@ async def inspect(
 ) -> None:
     """Watch streams, probabilities, raw frames and time: live, between others, or from a trace.
 
-    With no TARGET: the server at the default address, or, where none answers, four prompts racing on the embedded
-    model. ? shows the keys, q quits. --api-key is shown to the server, and asked for by --proxy as by trace record.
+    With no TARGET: the server at the default address, with the streams of all its clients where it lets you see them
+    (your own server always does); where none answers, four prompts racing on the embedded model. ? shows the keys,
+    q quits. --api-key is shown to the server, and asked for by --proxy as by trace record.
     """
     from lmtool.chat.peer import local_tokenizer
     from lmtool.cli.inspect_servers import warnings_to
@@ -130,8 +131,6 @@ async def _in_lines(
     from lmtool.serving import interrupts
     from lmtool.tui.headless import print_source
     from lmtool.tui.sources.choice import is_address, is_file
-    from lmtool.tui.sources.connect import ConnectSource
-    from lmtool.tui.sources.demo import DemoSource
 
     targets = factory.options.targets
     files = [target for target in targets if not is_address(target)]
@@ -141,12 +140,6 @@ async def _in_lines(
     if len(targets) > 1:
         raise UsageError("two traces are compared on a screen", f"in lines:  lmtool trace diff {' '.join(files)}")
     source = await factory.make()
-    if isinstance(source, ConnectSource) and not isinstance(source, DemoSource) and not factory.options.prompts:
-        raise UsageError(
-            f"{source.title}: without a keyboard nothing can be typed",
-            'send a prompt:  lmtool inspect --prompt "Once upon a time"',
-            "watch others:   lmtool inspect --proxy 127.0.0.1:8081 --to URL",
-        )
     try:
         if options.record is not None:
             source.start_recording(options.record)

@@ -167,7 +167,7 @@ def _pools(file: str | None) -> PoolsConfig | None:
 
 _OF_PORTS = {
     *("port", "host", "unix", "grpc_port", "allow_origin", "allow_host", "no_auth", "api_keys", "trusted_proxy"),
-    *("allow_ref", "peer_actions"),
+    *("allow_ref", "peer_actions", "watch"),
 }
 
 

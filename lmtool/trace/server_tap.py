@@ -1,5 +1,4 @@
-"""What a server of ours shows of itself, to a recording and to clients that watch: LMTP frames as they pass, HTTP as
-it goes through its application."""
+"""What a server of ours shows of itself: LMTP frames as they pass, HTTP as it goes through its application."""
 
 from __future__ import annotations
 

@@ -124,8 +124,8 @@ def _opened(event: Open, now: float) -> Open:
 
 def _line(event: Event) -> bytes | None:
     """An event as JSON, without secrets; None for one of which nothing is left."""
-    shown = _HEADERS.apply(event)
-    return None if shown is None else write_event(_exact(shown), "msgspec").encode()
+    shown = _HEADERS.apply(_exact(event))
+    return None if shown is None else write_event(shown, "msgspec").encode()
 
 
 def _exact(event: Event) -> Event:
