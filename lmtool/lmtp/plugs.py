@@ -46,7 +46,7 @@ class Plugs:
     """Called with each request that ends."""
     tap: Tap | None = None
     """Observes every frame."""
-    traffic: Traffic | None = None
-    """What clients that may are shown of each other (WATCH); None: nothing."""
     control: ModelControl | None = None
     """Loads and unloads models on request; None: not here."""
+    traffic: Traffic | None = None
+    """What clients that may are shown of each other (WATCH); None: nothing."""

@@ -59,9 +59,9 @@ def listen_at(path: str) -> UnixListener:
 
 
 def listen_beside(port: int) -> UnixListener | None:
-    """Listen beside a port for this user alone, who may watch the server there; None where the system cannot tell users.
+    """Listen beside a port for this user alone, who may watch the server there. Raises `ResourceError`.
 
-    Raises `ResourceError`.
+    None where the system does not tell who has connected.
     """
     if not hasattr(socket, "SO_PEERCRED"):
         return None

@@ -33,9 +33,8 @@ def nowhere() -> Iterator[str]:
 
 def lmtool_at(default: str) -> tuple[str, ...]:
     """The program with another default address: a server of somebody else may run at the usual one."""
-    source = f"from lmtool.cli import common_options as c; c.DEFAULT_ENDPOINT = {default!r}; " + (
-        "from lmtool.cli.main import main; main()"
-    )
+    changed = f"from lmtool.cli import common_options as c; c.DEFAULT_ENDPOINT = {default!r}"
+    source = f"{changed}; from lmtool.cli.main import main; main()"
     return (sys.executable, "-c", source)
 
 
