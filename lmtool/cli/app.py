@@ -5,7 +5,7 @@ import functools
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
@@ -49,11 +49,17 @@ class LazyGroup(HelpfulGroup):
             args = [args[0], *_without_vllm_flags(args[1:], self.commands["serve"])]
         return super().resolve_command(ctx, args)
 
-    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
         """Run the program; errors of the command line are written like all others."""
-        if standalone_mode:
-            printing_errors(super().main, *args, **extra)
-        return super().main(*args, standalone_mode=False, **extra)
+        run = functools.partial(super().main, args, prog_name, complete_var, standalone_mode=False, **extra)
+        return printing_errors(run) if standalone_mode else run()
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; an error about a value that was not typed names the file or variable it comes from."""
@@ -135,7 +141,7 @@ def _placeholder():  # type: ignore[no-untyped-def] # noqa: ANN202 - typer would
 def _help_alone(ctx: typer.Context) -> None:
     """Print the help of a group that is called without a command."""
     if ctx.invoked_subcommand is None:
-        typer.echo(ctx.get_help(), nl=False)
+        typer.echo(ctx.get_help())
         raise typer.Exit
 
 

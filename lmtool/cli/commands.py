@@ -209,7 +209,7 @@ TREE: tuple[Command | Group, ...] = (
                 "cut",
                 "trace.edit",
                 "Write the part of a trace between two times.",
-                examples=("lmtool trace cut talk.lmtp.jsonl --from 2 --until 5 -O part.lmtp.jsonl",),
+                examples=("lmtool trace cut talk.lmtp.jsonl --from 2 --to 5 -O part.lmtp.jsonl",),
             ),
             Command(
                 "merge",

@@ -52,10 +52,10 @@ class HelpfulGroup(TyperGroup):
         return _text(_group_help(self, ctx, options=False))
 
 
-def printing_errors(run: Callable[..., Any], *args: Any, **extra: Any) -> NoReturn:
+def printing_errors(run: Callable[[], Any]) -> NoReturn:
     """Run a command outside its standalone mode, which prints errors in a form of its own, and exit."""
     try:
-        status = run(*args, standalone_mode=False, **extra)
+        status = run()
     except typer.Abort:
         status = 1
     except Exception as error:
@@ -75,7 +75,8 @@ def _report(error: Any) -> None:
     message = str(error.format_message()).strip()
     ctx = getattr(error, "ctx", None)
     hints = () if ctx is None else (f"see:  {ctx.command_path} --help",)
-    report_error(UsageError(f"{message[:1].lower()}{message[1:].rstrip('.')}", *hints), Common())
+    sentence = message if ". " in message else message.removesuffix(".")
+    report_error(UsageError(f"{sentence[:1].lower()}{sentence[1:]}", *hints), Common())
 
 
 def _text(lines: Iterable[str]) -> str:

@@ -139,7 +139,7 @@ def write_message(
 
 def write_watched(stream_id: str, time: float, events: Sequence[bytes], lost: int) -> bytes:
     """One entry of a MSG list that tells what went over other connections. events: each as JSON."""
-    watch = {"time": time, "events": msgspec.Raw(b"[" + b",".join(events) + b"]"), "lost": lost}
+    watch = {"time": round(time, 6), "events": msgspec.Raw(b"[" + b",".join(events) + b"]"), "lost": lost}
     return json_text.dump({"stream_id": msgspec.Raw(stream_id.encode()), "watch": watch})
 
 

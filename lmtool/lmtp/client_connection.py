@@ -257,10 +257,12 @@ class ClientConnection:
         """
         if self._session.asks_for_extensions:
             await self.ask_for(SILENCE, None)
-        if self._session.plain or "watch" not in (self._session.extensions or ()):
+        known = self._session.extensions
+        if self._session.plain or (known is not None and "watch" not in known):
             raise RequestError("the server does not know WATCH", "lmtool serve does")
-        self._notices.on_watched = on_watched
-        await self._answer_to(*self._session.watch())
+        key, frame = self._session.watch()
+        self._notices.on_watched[key] = on_watched
+        await self._answer_to(key, frame)
 
     async def _answer_to(self, key: str, frame: str) -> Any:  # noqa: ANN401  # JSON
         self._outgoing.put_nowait(frame)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lmtool.lmtp.messages import FieldsIgnored, Progress, System, Watched
@@ -24,7 +24,8 @@ class Notices:
     on_progress: Callable[[LoadProgress], None] | None = None
     on_ignored: Callable[[tuple[str, ...]], None] | None = None
     on_system: Callable[[SystemMessage], None] | None = None
-    on_watched: Callable[[Watched], None] | None = None
+    on_watched: dict[str, Callable[[Watched], None]] = field(default_factory=dict)
+    """By the key of the WATCH."""
 
     @property
     def want_progress(self) -> bool:
@@ -40,5 +41,5 @@ class Notices:
                 self.on_system(event.system)
             case FieldsIgnored() if self.on_ignored is not None and event.fields != _OFFER:
                 self.on_ignored(event.fields)
-            case Watched() if self.on_watched is not None:
-                self.on_watched(event)
+            case Watched() if (on_watched := self.on_watched.get(event.stream_id)) is not None:
+                on_watched(event)

@@ -54,7 +54,7 @@ def test_conversation(nowhere: str) -> None:
         screen.until("Ctrl-D leaves")
         assert AT_HOME in screen.text
         screen.press("Hello\r")
-        screen.until("1│")
+        screen.until("cut at 4 tokens")
         screen.press("\x04")
         assert screen.end() == 0
 

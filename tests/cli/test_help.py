@@ -91,7 +91,7 @@ def test_only_commands_that_talk_to_a_server_know_an_endpoint(entry: Command | G
 
 def test_errors_of_the_command_line() -> None:
     """They begin with `error:` as all others, and name the help; status 2."""
-    for words, part in ((["chat", "--heatt"], "--heatt"), (["serve", "-p", "x"], "whole number"), (["chta"], "chat")):
+    for words, part in ((["chat", "--heatt"], "--heatt"), (["serve", "-p", "x"], "--port"), (["chta"], "chat")):
         result = runner.invoke(build(), words)
         assert result.exit_code == 2
         assert result.stderr.startswith("error: ")
