@@ -105,7 +105,8 @@ def _command_help(command: HelpfulCommand, ctx: Any) -> Iterator[str]:
 def _group_help(group: HelpfulGroup, ctx: Any, *, options: bool = True) -> Iterator[str]:
     yield f"usage: {ctx.command_path} COMMAND ..."
     yield from _paragraphs(group.help or "")
-    yield from _examples(group.examples)
+    if options:
+        yield from _examples(group.examples)
     panels: dict[str, list[tuple[str, str]]] = {}
     for name in group.list_commands(ctx):
         command: Any = group.get_command(ctx, name)
@@ -115,7 +116,9 @@ def _group_help(group: HelpfulGroup, ctx: Any, *, options: bool = True) -> Itera
     width = max(len(name) for rows in panels.values() for name, _ in rows) + 2
     for title, rows in panels.items():
         yield from _section(title, rows, width)
-    if options:
+    if not options:  # at the end, where a small terminal shows them
+        yield from _examples(group.examples)
+    else:
         yield from _options([param for param in group.get_params(ctx) if not getattr(param, "hidden", False)])
     yield from _paragraphs(group.epilog or "")
 

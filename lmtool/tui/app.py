@@ -200,7 +200,8 @@ class InspectorApp(ActionContext):
         word = self.status.word
         if self._is_loading and not self.status.trouble:
             word = f"loading {numbers.count(len(self.view.state.tokens))} tokens"
-        return replace(self.status, word=word, recording=text)
+        title = self.status.title if self.source is None else self.source.title
+        return replace(self.status, title=title, word=word, recording=text)
 
     @property
     def _is_loading(self) -> bool:

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from lmtool.types import GenerateRequest, ModelInfo
 
 
+_USUAL = ":8080"
+"""Where nothing has to be said."""
+
+
 class ConnectSource(Source):
     """One connection to an LMTP server; a `Source`. Make it inside a running event loop."""
 
@@ -69,7 +73,9 @@ class ConnectSource(Source):
     @property
     def advice(self) -> str:
         """How a stream of another client comes about."""
-        return 'ask something in another terminal:  lmtool chat "Hello there"' if self._watching else ""
+        where = "" if self._requests is None else self._requests.where
+        place = "" if where == _USUAL else f"-e {where} "
+        return f'ask something in another terminal:  lmtool chat {place}"Hello there"' if self._watching else ""
 
     async def run(self, feed: Feed) -> None:
         """Connect, send the prompts, feed what arrives. Raises `ConnectError` when the server is not there or goes.
