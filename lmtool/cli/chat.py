@@ -95,6 +95,7 @@ def chat(
         OneShotOptions,
         OutputOptions,
         constraint_from_options,
+        constraint_origin,
         output_form,
         processors_from_options,
     )
@@ -116,7 +117,8 @@ def chat(
     typed = {name: check_typed(name, value) for name, value in options.items() if value is not None}
     parameters = {"top_logprobs": alternatives, **typed, **parse_options(option or [])}
     processors = processors_from_options(logits_processor or ())
-    requests = RequestOptions(model, system, template, parameters, constraint, processors)
+    origin = constraint_origin(json_schema, regex, choice or (), grammar)
+    requests = RequestOptions(model, system, template, parameters, constraint, processors, origin)
     display = OutputOptions(output_form(json=json, jsonl=jsonl, raw=raw, table=table), heat, stats, not no_stream, echo)
     parsing = PromptParsing(literal or "--" in sys.argv, compat_space)
     resume = ResumeOptions(retries, token_timeout)

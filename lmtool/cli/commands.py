@@ -330,7 +330,7 @@ TREE: tuple[Command | Group, ...] = (
             Command(
                 "show",
                 "config",
-                "Print each option's effective value and its origin.",
+                "Print the settings as TOML: what is set where, and defaults.",
                 examples=(
                     "lmtool config show chat",
                     "lmtool config show > lmtool.toml",

@@ -138,7 +138,10 @@ async def _in_lines(
         _print_trace(out, files[0], expression, sentences=sentences)
         return
     if len(targets) > 1:
-        raise UsageError("two traces are compared on a screen", f"in lines:  lmtool trace diff {' '.join(files)}")
+        raise UsageError(
+            "two traces side by side need a terminal, and this is none",
+            f"in lines:  lmtool trace diff {' '.join(files)}",
+        )
     source = await factory.make()
     try:
         if options.record is not None:
