@@ -55,10 +55,12 @@ class LazyGroup(HelpfulGroup):
         prog_name: str | None = None,
         complete_var: str | None = None,
         standalone_mode: bool = True,
+        windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
         """Run the program; errors of the command line are written like all others."""
-        run = functools.partial(super().main, args, prog_name, complete_var, standalone_mode=False, **extra)
+        words = (args, prog_name, complete_var, False, windows_expand_args)
+        run = functools.partial(super().main, *words, **extra)
         return printing_errors(run) if standalone_mode else run()
 
     def invoke(self, ctx: Any) -> Any:

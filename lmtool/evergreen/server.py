@@ -44,7 +44,7 @@ class Tap(Protocol):
         """A client has begun a session; agent: its `User-Agent`."""
 
     @property
-    def wanted(self) -> bool:
+    def active(self) -> bool:
         """Whether messages need be shown now."""
 
     def message(self, connection: int, direction: Literal[">", "<"], value: Mapping[str, object]) -> None:
@@ -177,7 +177,7 @@ class EvergreenServer:
 
     def observe(self, connection: Connection, direction: Literal[">", "<"], message: SessionMessage) -> None:
         """Show a message to the tap."""
-        if self.plugs.tap is not None and self.plugs.tap.wanted:
+        if self.plugs.tap is not None and self.plugs.tap.active:
             from lmtool.evergreen.codec import json_value
 
             self.plugs.tap.message(connection.number, direction, json_value(message))
@@ -192,7 +192,7 @@ class EvergreenServer:
             self.observe(connection, ">", message)
             return message
         message = await run_in_subprocess(decoder, frame)
-        if self.plugs.tap is not None and self.plugs.tap.wanted:
+        if self.plugs.tap is not None and self.plugs.tap.active:
             value = await asyncio.to_thread(json_value, message)
             self.plugs.tap.message(connection.number, ">", value)
         return message

@@ -31,22 +31,26 @@ def regex_fault(pattern: str, message: str) -> str | None:
 
 def schema_fault(schema: object, message: str) -> str | None:
     """What is wrong with a JSON Schema, and where (a JSON pointer, RFC 6901); None where that is not known."""
-    if found := _TYPE.match(message):
-        for place, key, value in _members(schema):
-            names = value if isinstance(value, list) else [value]
-            if key == "type" and found[1] in names:
-                near = difflib.get_close_matches(found[1], _TYPES, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(_TYPES)}"
-                return f"the type {json.dumps(found[1])} at #{place} is none; {hint}"
-    if found := _POINTER.match(message):
-        for place, key, value in _members(schema):
-            if key == "$ref" and value == f"#{found[1]}":
-                return f"what #{place} refers to does not exist: #{found[1]}"
-    if (found := _KEYWORD.match(message)) is None:
+    if (unknown := _TYPE.match(message)) is not None:
+        return _unknown_type(schema, unknown[1])
+    if (pointer := _POINTER.match(message)) is not None:
+        target = f"#{pointer[1]}"
+        places = (place for place, key, value in _members(schema) if key == "$ref" and value == target)
+        return next((f"what #{place} refers to does not exist: {target}" for place in places), None)
+    if (keyword := _KEYWORD.match(message)) is None:
         return None
-    name = found[1] or found[2]
-    place = next((place for place, key, value in _members(schema) if key == name and _is_wrong(value, message)), None)
-    return None if place is None else f"at #{place}: {message}"
+    name = keyword[1] or keyword[2]
+    found = (place for place, key, value in _members(schema) if key == name and _is_wrong(value, message))
+    return next((f"at #{place}: {message}" for place in found), None)
+
+
+def _unknown_type(schema: object, name: str) -> str | None:
+    near = difflib.get_close_matches(name, _TYPES, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(_TYPES)}"
+    for place, key, value in _members(schema):
+        if key == "type" and name in (value if isinstance(value, list) else [value]):
+            return f"the type {json.dumps(name)} at #{place} is none; {hint}"
+    return None
 
 
 def _is_wrong(value: object, message: str) -> bool:

@@ -196,7 +196,7 @@ class LmtpClient:
             return await self._live_link().change_buffer(request)
 
     async def watch(self, on_watched: Callable[[Watched], None]) -> None:
-        """Be told what goes over the server's other connections; see `ClientConnection.watch`."""
+        """Watch the server's other connections; see `ClientConnection.watch`."""
         await self._live_link().watch(on_watched)
 
     def buffer_length(self, name: str) -> int:

@@ -250,7 +250,7 @@ class ClientConnection:
         return int(str(await self._answers.expect(self._buffers.change(request))))
 
     async def watch(self, on_watched: Callable[[Watched], None]) -> None:
-        """Be told what goes over the server's other connections (WATCH), as long as this one lasts.
+        """Watch the server's other connections, as long as this one lasts (WATCH).
 
         on_watched: called with each answer; this returns with the first. Raises `AccessDeniedError` where that is not
         allowed, `RequestError` for a server that does not know it, `ConnectError`.

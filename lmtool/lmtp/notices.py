@@ -1,4 +1,4 @@
-"""What a server tells beside its answers, handed to whoever wants to know."""
+"""Callbacks for what a server sends beside its answers: progress, hold-ups, ignored fields, watched traffic."""
 
 from __future__ import annotations
 

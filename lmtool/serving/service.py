@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import sys
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +57,7 @@ class Service:
         """
         self._config = config
         self._log = log
-        self._tap = tap or ServerTap()
+        self._tap = tap or ServerTap(None, time.monotonic)
         self._loader = Loader(config.engine, config.backend, models=config.models)
         self._models = None if config.pools_only else models_of(config, self._loader)
         self._pools = pools_of(config, self._models, self._tap)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -36,11 +35,9 @@ class ServerTap(FrameTap):
     recorded and nobody watches, only open connections are kept track of.
     """
 
-    def __init__(
-        self, record: Callable[[int, Iterable[Event]], None] | None = None, clock: Callable[[], float] | None = None
-    ) -> None:
-        """record: as `FrameTap.emit`, takes everything; None: nothing is recorded. clock: in seconds."""
-        super().__init__(self._hand_on, clock or _new_clock())
+    def __init__(self, record: Callable[[int, Iterable[Event]], None] | None, clock: Callable[[], float]) -> None:
+        """record: as `emit` of `FrameTap`, takes everything; None: nothing is recorded. clock: in seconds."""
+        super().__init__(self._hand_on, clock)
         self._record = record
         self._traffic = TrafficWatch()
         self._count = 0
@@ -48,7 +45,7 @@ class ServerTap(FrameTap):
         """Of LMTP connections, by the server's own number."""
 
     @property
-    def wanted(self) -> bool:
+    def active(self) -> bool:
         """Whether anybody wants to see what goes by now."""
         return self._record is not None or self._traffic.watched
 
@@ -78,7 +75,7 @@ class ServerTap(FrameTap):
 
     def frame(self, connection: int, direction: Literal[">", "<"], frame: str | bytes) -> None:
         """A frame goes by."""
-        if self.wanted:
+        if self.active:
             self._frame(self._numbers[connection], direction, frame)
 
     def _frame(self, number: int, direction: Literal[">", "<"], frame: str | bytes) -> None:
@@ -93,7 +90,7 @@ class ServerTap(FrameTap):
 
     def sessions(self) -> SessionTap:
         """What a protocol of sessions is given to be shown: Evergreen."""
-        return SessionTap(self._next, self._hand_on, self._clock, lambda: self.wanted)
+        return SessionTap(self._next, self._hand_on, self._clock, lambda: self.active)
 
     def upstream(self) -> UpstreamTap | None:
         """What a gateway is given to have its calls of providers recorded; None: they are not. None watches them."""
@@ -111,7 +108,7 @@ class ServerTap(FrameTap):
             if scope["type"] == "websocket" and is_chat_socket(path):
                 await self._record_socket(application, scope, receive, send)
                 return
-            if scope["type"] != "http" or path in leave_out or not self.wanted:
+            if scope["type"] != "http" or path in leave_out or not self.active:
                 await application(scope, receive, send)
                 return
             number = self._next()
@@ -134,7 +131,7 @@ class ServerTap(FrameTap):
 
         def note(message: AsgiMessage, direction: Literal[">", "<"]) -> None:
             kind, code = message["type"], message.get("code")
-            if kind in {"websocket.receive", "websocket.send"} and self.wanted:
+            if kind in {"websocket.receive", "websocket.send"} and self.active:
                 text = message.get("text")
                 self._frame(number, direction, message["bytes"] if text is None else text)
             elif kind in {"websocket.disconnect", "websocket.close"} and not closed:
@@ -168,12 +165,12 @@ class SessionTap:
         next_number: Callable[[], int],
         emit: Callable[[int, Iterable[Event]], None],
         clock: Callable[[], float],
-        wanted: Callable[[], bool],
+        active: Callable[[], bool],
     ) -> None:
         self._next = next_number
         self._emit = emit
         self._clock = clock
-        self._wanted = wanted
+        self._active = active
         self._numbers: dict[int, int] = {}
         """By the server's own number."""
 
@@ -184,9 +181,9 @@ class SessionTap:
         self._emit(number, [Open(self._clock(), number, facts)])
 
     @property
-    def wanted(self) -> bool:
+    def active(self) -> bool:
         """Whether messages need be shown now."""
-        return self._wanted()
+        return self._active()
 
     def message(self, connection: int, direction: Literal[">", "<"], value: Mapping[str, object]) -> None:
         """A message goes by; value: as proto-JSON."""
@@ -256,11 +253,6 @@ class _Exchange:
         if not self._answered:
             self._request([], complete=True)
         self._emit(self._tap.end(self._clock(), "client" if self._complete else self._ended_by))
-
-
-def _new_clock() -> Callable[[], float]:
-    began = time.monotonic()
-    return lambda: time.monotonic() - began
 
 
 def _data(message: AsgiMessage) -> Data:

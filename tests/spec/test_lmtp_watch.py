@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import time
 
 import pytest
 from websockets.asyncio.client import unix_connect
@@ -27,7 +28,7 @@ EVERYBODY = ServerConfig(watch=True)
 @contextlib.asynccontextmanager
 async def watchable(config=EVERYBODY, **more):
     """A server of a scripted model that can be watched."""
-    tap = ServerTap()
+    tap = ServerTap(None, time.monotonic)
     async with serving(more.pop("model", None) or ScriptedModel(), config=config, tap=tap, traffic=tap, **more) as it:
         yield it
 
@@ -99,7 +100,7 @@ async def test_a_stream_that_runs_already(manual):
 async def test_nothing_of_its_own():
     """WAT-2: neither its own connection is told, nor answers to WATCH to anybody else, recordings included."""
     recorded = []
-    tap = ServerTap(lambda _number, events: recorded.extend(events))
+    tap = ServerTap(lambda _number, events: recorded.extend(events), time.monotonic)
     async with (
         serving(ScriptedModel(), config=EVERYBODY, tap=tap, traffic=tap) as served,
         wire(served) as one,
@@ -136,7 +137,7 @@ async def test_nobody_waits(monkeypatch):
     """WAT-3: a client that watches and does not read loses the oldest events and is told how many; nobody waits."""
     monkeypatch.setattr(traffic, "MAX_BYTES", 3000)
     monkeypatch.setattr("lmtool.lmtp.watching.ANSWER_BYTES", 1000)
-    tap, notified = ServerTap(), []
+    tap, notified = ServerTap(None, time.monotonic), []
     tap.opened(7, "")
     tap.opened(8, "")
     watcher = tap.watch(7, lambda: notified.append(1))
@@ -211,7 +212,7 @@ async def test_another_user(tmp_path, monkeypatch):
 
 async def test_no_keys():
     """WAT-5: headers that may hold a key are left out, and what stands behind the ? of a path."""
-    tap = ServerTap()
+    tap = ServerTap(None, time.monotonic)
     tap.opened(1, "")
     watcher = tap.watch(1, lambda: None)
 

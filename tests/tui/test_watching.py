@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,7 +44,7 @@ def ask(*prompt: int) -> GenerateRequest:
 
 async def test_streams_of_others_are_seen() -> None:
     """Another client's stream is fed with its request; requests of the inspector's own are fed once."""
-    tap = ServerTap()
+    tap = ServerTap(None, time.monotonic)
     async with (
         serving(ScriptedModel(), config=EVERYBODY, tap=tap, traffic=tap) as served,
         watching(source(served.url, others="if possible")) as watch,
@@ -66,7 +67,7 @@ async def test_streams_of_others_are_seen() -> None:
 
 async def test_where_it_is_not_allowed() -> None:
     """Own prompts are shown as before, and a note says why no others are; without a keyboard nothing is left to see."""
-    tap = ServerTap()
+    tap = ServerTap(None, time.monotonic)
     async with serving(ScriptedModel(), tap=tap, traffic=tap) as served:
         async with watching(source(served.url, others="if possible", prompts=[ask(1)])) as watch:
             await watch.until(lambda: watch.ends() == 1)
