@@ -104,7 +104,7 @@ class Connection:
             case BufferRequest():
                 self._change_buffer(event)
             case WatchRequest():
-                self._watch_others(event)
+                self._log_answer(event, error=self._watching.begin(event, self._refusal))
             case RefusedFrameError():
                 self._log(RequestLog(self.number, event.stream_id or "null", event.command, error=event.message))
         self._update_flow()
@@ -128,12 +128,6 @@ class Connection:
         self._deadlines.start(message.request, handle)
         if self._paused:
             handle.pause()
-
-    def _watch_others(self, request: WatchRequest) -> None:
-        problem = self._refusal or self._watching.begin(request)
-        if problem is not None:
-            self._session.refuse(request.stream_id, problem)
-        self._log_answer(request, error=None if problem is None else problem.message)
 
     def _describe(self, request: ModelInfoRequest | ModelsRequest) -> None:
         if lists_only(request) and self._catalogue is not None:

@@ -64,17 +64,22 @@ class Watching:
         self._stream_id = ""
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self, request: WatchRequest) -> LmtoolError | None:
-        """Answer the request, now and as long as the connection lasts; why not, where it has to be refused."""
-        problem = self._problem()
+    def begin(self, request: WatchRequest, problem: LmtoolError | None = None) -> str | None:
+        """Answer the request, now and as long as the connection lasts; why it was refused, None where it was not.
+
+        problem: what is against it in any case, such as a server that shuts down.
+        """
+        problem = problem or self._problem()
         if problem is None:
             assert self._traffic is not None
             self._watcher = self._traffic.watch(self._connection, self._notice)
             problem = None if self._watcher is not None else OverloadedError("as many watch this server as may")
-        if problem is None:
-            self._stream_id = request.stream_id
-            self._tell(even_nothing=True)
-        return problem
+        if problem is not None:
+            self._session.refuse(request.stream_id, problem)
+            return problem.message
+        self._stream_id = request.stream_id
+        self._tell(even_nothing=True)
+        return None
 
     def _problem(self) -> LmtoolError | None:
         if self._watcher is not None:
