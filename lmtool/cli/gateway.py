@@ -19,6 +19,7 @@ from lmtool.serving.config import (
     PoolsConfig,
     ServiceConfig,
     ServingConfig,
+    WatchConfig,
 )
 from lmtool.serving.tls_config import TlsConfig
 
@@ -49,6 +50,7 @@ async def gateway(
     http: HttpConfig,
     tls: TlsConfig,
     server: ServerConfig,
+    watch: WatchConfig,
     life: LifeConfig,
     config: str | None = option(None, "YAML file of pools, or a configuration of Glide.", MODELS, metavar="FILE"),
     check: bool = option(False, "Print the pools of --config, or every fault in it with its line, and exit.", MODELS),
@@ -104,6 +106,7 @@ async def gateway(
         pools_only=True,
         certificate=tls.load(listen),
         api_keys=access.api_keys,
+        watch=watch,
     )
     serving = ServingConfig(listen, service, replace(life), record, verbose=bool(common.verbose), debug=common.debug)
     await run(serving, common.output())

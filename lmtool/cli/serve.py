@@ -28,6 +28,7 @@ from lmtool.serving.config import (
     ReplicasConfig,
     ServiceConfig,
     ServingConfig,
+    WatchConfig,
 )
 from lmtool.serving.tls_config import TlsConfig
 
@@ -40,6 +41,7 @@ async def serve(
     tls: TlsConfig,
     evergreen: EvergreenOptions,
     server: ServerConfig,
+    watch: WatchConfig,
     engine: EngineConfig,
     replicas: ReplicasConfig,
     models: ModelsConfig,
@@ -110,6 +112,7 @@ async def serve(
         evergreen=evergreen,
         certificate=tls.load(None if stdio else listen),
         api_keys=access.api_keys,
+        watch=watch,
     )
     workers = commands(replicas, service, dict(os.environ), verbose=bool(common.verbose))
     config = ServingConfig(

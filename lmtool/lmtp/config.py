@@ -25,8 +25,6 @@ class ServerConfig:
     """Buffers of one connection, those that have expired too."""
     max_buffer_bytes: int = 4 * 1024 * 1024
     """Bytes of all buffers of one connection together, at `buffers.ID_BYTES` an id."""
-    watch: bool = option(False, "Let every client watch the others' traffic: lmtool inspect.", "Connections")
-    """Without it, and without keys of a file, only the server's own user may, over a Unix socket."""
     high_water_bytes: int = 256 * 1024
     """Unsent answers above this pause their client's streams and the reading of its requests."""
     max_sent_frame_bytes: int = 1024 * 1024

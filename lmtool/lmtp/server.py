@@ -153,7 +153,7 @@ class LmtpServer:
             watch_refusal,
             current_caller.get(),
             websocket.headers.items(),
-            everybody=self._plugs.config.watch,
+            everybody=self._plugs.everybody_watches,
             same_user=is_same_user(websocket.scope),
         )
 

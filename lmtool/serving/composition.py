@@ -228,7 +228,15 @@ def lmtp_server(
     control = served if isinstance(served, ModelControl) else None
     model = observed(served, metrics)
     plugs = Plugs(
-        model, config.server, progress=served, catalogue=served, control=control, log=log, tap=tap, traffic=tap
+        model,
+        config.server,
+        progress=served,
+        catalogue=served,
+        control=control,
+        log=log,
+        tap=tap,
+        traffic=tap,
+        everybody_watches=config.watch.watch,
     )
     return LmtpServer(plugs)
 

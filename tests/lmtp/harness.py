@@ -55,11 +55,14 @@ async def serving(
     control: ModelControl | None = None,
     traffic: Traffic | None = None,
     path: str | None = None,
+    everybody_watches: bool = False,
 ) -> AsyncIterator[Served]:
     """Serve a model on a free port, or on the Unix socket `path`, in this event loop, behind every server's door."""
     logged: list[RequestLog] = []
     config = config or ServerConfig()
-    server = LmtpServer(Plugs(model, config, progress, catalogue, logged.append, tap, control, traffic))
+    server = LmtpServer(
+        Plugs(model, config, progress, catalogue, logged.append, tap, control, traffic, everybody_watches)
+    )
     async with listening(server, policy, config, path) as port:
         yield Served(port, server, logged)
 

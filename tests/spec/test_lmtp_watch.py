@@ -11,7 +11,6 @@ from websockets.asyncio.client import unix_connect
 from lmtool.access.caller import Callers
 from lmtool.access.keys import Key, KeyRing, digest_of
 from lmtool.access.policy import AccessPolicy
-from lmtool.lmtp.config import ServerConfig
 from lmtool.lmtp.messages import EXTENSIONS
 from lmtool.trace import traffic
 from lmtool.trace.codec import event_from
@@ -22,15 +21,15 @@ from tests.scripted_model import ScriptedModel
 
 ASK = 'WATCH {"stream_id": "w", "lmtp": 1}'
 GENERATE = 'GENERATE {"prompt": [5], "max_tokens": 2, "stream_id": 1}'
-EVERYBODY = ServerConfig(watch=True)
 
 
 @contextlib.asynccontextmanager
-async def watchable(config=EVERYBODY, **more):
-    """A server of a scripted model that can be watched."""
+async def watchable(everybody=True, **more):
+    """A server of a scripted model that can be watched, by everybody where nothing else is said."""
     tap = ServerTap(None, time.monotonic)
-    async with serving(more.pop("model", None) or ScriptedModel(), config=config, tap=tap, traffic=tap, **more) as it:
-        yield it
+    model = more.pop("model", None) or ScriptedModel()
+    async with serving(model, tap=tap, traffic=tap, everybody_watches=everybody, **more) as served:
+        yield served
 
 
 async def answer(client, stream_id="w"):
@@ -102,7 +101,7 @@ async def test_nothing_of_its_own():
     recorded = []
     tap = ServerTap(lambda _number, events: recorded.extend(events), time.monotonic)
     async with (
-        serving(ScriptedModel(), config=EVERYBODY, tap=tap, traffic=tap) as served,
+        serving(ScriptedModel(), tap=tap, traffic=tap, everybody_watches=True) as served,
         wire(served) as one,
         wire(served) as two,
         wire(served) as third,
@@ -169,7 +168,7 @@ async def test_who_may_with_keys(marked):
     callers = Callers(ring)
     shown = {"additional_headers": {"x-api-key": "a"}}
     async with (
-        watchable(ServerConfig(), policy=AccessPolicy(callers=callers)) as served,
+        watchable(everybody=False, policy=AccessPolicy(callers=callers)) as served,
         wire(served, **shown) as client,
     ):
         await client.send(ASK)
@@ -184,13 +183,13 @@ async def test_who_may_with_keys(marked):
 
 async def test_who_may(tmp_path):
     """WAT-4: over a port nobody, unless the server was started so; over a Unix socket its own user, without a proxy."""
-    async with watchable(ServerConfig()) as served, wire(served) as client:
+    async with watchable(everybody=False) as served, wire(served) as client:
         await client.send(ASK)
         entry = await answer(client)
         assert entry["error_code"] == "access_denied"
         assert "--watch" in entry["error"]
     path = str(tmp_path / "s")
-    async with watchable(ServerConfig(), path=path):
+    async with watchable(everybody=False, path=path):
         async with unix_connect(path, "ws://localhost/") as connection:
             assert "events" in await watch(Wire(connection))
         forwarded = {"x-forwarded-for": "10.0.0.1"}
@@ -204,7 +203,7 @@ async def test_another_user(tmp_path, monkeypatch):
     """WAT-4: over a Unix socket no other user may watch."""
     monkeypatch.setattr("os.geteuid", lambda: 123456)
     path = str(tmp_path / "s")
-    async with watchable(ServerConfig(), path=path), unix_connect(path, "ws://localhost/") as connection:
+    async with watchable(everybody=False, path=path), unix_connect(path, "ws://localhost/") as connection:
         client = Wire(connection)
         await client.send(ASK)
         assert (await answer(client))["error_code"] == "access_denied"

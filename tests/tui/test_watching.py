@@ -12,7 +12,6 @@ import pytest
 
 from lmtool.errors import UsageError
 from lmtool.lmtp.client import LmtpClient
-from lmtool.lmtp.config import ServerConfig
 from lmtool.lmtp.endpoint import parse
 from lmtool.lmtp.messages import Watched
 from lmtool.trace.events import Drop, Frame, Open, Remark, Request
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from lmtool.trace.events import Event
     from tests.conftest import StartServer
 
-EVERYBODY = ServerConfig(watch=True)
-
 
 def source(url: str, **more: object) -> ConnectSource:
     return ConnectSource(url, pytest.fail, find_tokenizer=no_tokenizer, **more)  # type: ignore[arg-type]
@@ -46,7 +43,7 @@ async def test_streams_of_others_are_seen() -> None:
     """Another client's stream is fed with its request; requests of the inspector's own are fed once."""
     tap = ServerTap(None, time.monotonic)
     async with (
-        serving(ScriptedModel(), config=EVERYBODY, tap=tap, traffic=tap) as served,
+        serving(ScriptedModel(), tap=tap, traffic=tap, everybody_watches=True) as served,
         watching(source(served.url, others="if possible")) as watch,
         LmtpClient(served.url) as other,
     ):
