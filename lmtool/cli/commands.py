@@ -251,6 +251,13 @@ TREE: tuple[Command | Group, ...] = (
         ),
         "Traces",
     ),
+    Command(
+        "audit",
+        "audit",
+        "Check that a server's logprobs are true.",
+        "Traces",
+        examples=("lmtool audit http://127.0.0.1:8000/v1",),
+    ),
     Command("record", "trace.record", "The same as `lmtool trace record`.", hidden=True),
     Command("replay", "trace.serve", "The same as `lmtool trace serve`.", function="serve", hidden=True),
     Command(
