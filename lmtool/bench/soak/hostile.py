@@ -21,6 +21,8 @@ BATCH = 16
 PATIENCE = 1.0
 """Seconds that a request is given that is not whole: the server may wait for the rest."""
 _SYNC = "soak sync"
+_SPEAKS_EXTENSIONS = b'MODEL_INFO {"stream_id": "soak", "list": true, "lmtp": 1}'
+"""What makes the server tell the kinds of errors (SPEC.md, EXT-2)."""
 _FAULTS = {500}
 """Statuses that say that the server failed, not the request."""
 _FAULT_CODES = ("server", "error")
@@ -150,6 +152,7 @@ class Attacker:
         try:
             if not await self._upgraded(connection, attacks[0]):
                 return "refused"
+            await connection.send(frame(TEXT, _SPEAKS_EXTENSIONS))
             for attack in attacks:
                 await connection.send(frame(BINARY if attack.binary else TEXT, attack.data))
             await connection.send(frame(TEXT, f'MODEL_INFO {{"stream_id": "{_SYNC}", "list": true}}'.encode()))

@@ -101,7 +101,7 @@ class BareClient:
     async def drip(self) -> None:
         """Read one byte a second until the connection ends, or this is cancelled."""
         with contextlib.suppress(ConnectionEnded):
-            while await self._connection.read(1):
+            while await self._connection.read(1):  # noqa: ASYNC110  # a pace, no poll
                 await asyncio.sleep(1.0)
 
     def abort(self) -> None:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from lmtool.bench.soak.connection import Address
+    from lmtool.bench.soak.finding import Finding
     from lmtool.bench.soak.run import SoakReport
-    from lmtool.bench.soak.scenarios import Finding
     from lmtool.bench.soak.settings import SoakBench
     from lmtool.bench.soak.wires import Spoken
 

@@ -1,19 +1,18 @@
-"""Loads of one kind, each judged by its own bars: a crowd, idle connections, one slow reader among fast ones."""
+"""Loads of many connections, each judged by its own bars: a crowd that is served in order, and idle ones."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
-from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lmtool.bench.record import percentile
+from lmtool.bench.soak.finding import Finding, need_lmtp
 from lmtool.bench.soak.lmtp_client import BareClient
-from lmtool.bench.soak.visits import SMALL_BUFFER
+from lmtool.bench.soak.slow_reader import slow_reader
 from lmtool.bench.soak.watch import leaks
-from lmtool.errors import ResourceError, ServerError
+from lmtool.errors import ServerError
 from lmtool.lmtp.client import LmtpClient
 from lmtool.lmtp.endpoint import SocketEndpoint
 
@@ -40,29 +39,6 @@ STEPS = 2
 """Of the median gap between tokens: by so much a stream may begin after a younger one, as steps bring several."""
 FEWEST_SECONDS = 0.05
 """And at least by this: a client sees the answers of a thousand connections one after the other."""
-READERS = 32
-SPARE_DESCRIPTORS = 100
-ALTERNATIVES = 100
-"""`top_logprobs` of the readers: enough bytes to fill what lies between a server and one that does not read."""
-
-
-@dataclass
-class Finding:
-    """What a scenario has found."""
-
-    title: str
-    rows: list[tuple[str, str, str]] = field(default_factory=list)
-    """What was measured, its value, and the bar."""
-    figures: dict[str, Any] = field(default_factory=dict)
-    breaches: list[str] = field(default_factory=list)
-    seconds: float = 0.0
-    interrupted: bool = False
-
-    def judge(self, name: str, value: str, bar: str, *, ok: bool) -> None:
-        """Add a row with a bar, and a breach where it is not kept."""
-        self.rows.append((name, value, bar))
-        if not ok:
-            self.breaches.append(f"{name}: {value}; expected {bar}")
 
 
 async def crowd(
@@ -70,12 +46,13 @@ async def crowd(
 ) -> Finding:
     """Connections with two streams each, at once: all served, first tokens in order of arrival within a priority."""
     count = bench.connections or MANY
-    _need(spoken, address, count)
+    need_lmtp(spoken, address, count)
     before = await watch.held()
     note(f"opening {count} connections")
     clients = await _open_all(address, count)
     reading = [asyncio.create_task(client.read()) for client in clients]
-    random, order = Random(bench.seed), list[tuple[int, StreamTimes]]()  # noqa: S311  # no secret
+    random = Random(bench.seed)  # noqa: S311  # no secret
+    order: list[tuple[int, StreamTimes]] = []
     began = time.perf_counter()
     try:
         note(f"{STREAMS_EACH * count} streams, each once the server has read the one before")
@@ -156,7 +133,7 @@ async def idle(
 ) -> Finding:
     """Connections that do nothing but answer pings: the CPU time that they cost."""
     count = bench.connections or MANY
-    _need(spoken, address, count)
+    need_lmtp(spoken, address, count)
     if watch.process is None:
         raise ServerError("the CPU time of a server elsewhere is not known", "run this on its machine, with  --pid N")
     before = await watch.held()
@@ -190,115 +167,6 @@ async def _cpu_share(watch: Watch, seconds: float) -> float:
     began, used = time.perf_counter(), watch.cpu_seconds() or 0.0
     await asyncio.sleep(seconds)
     return ((watch.cpu_seconds() or 0.0) - used) / (time.perf_counter() - began)
-
-
-async def slow_reader(
-    bench: SoakBench, address: Address, spoken: Spoken, watch: Watch, note: Callable[[str], None]
-) -> Finding:
-    """Fast readers alone and beside one that takes a byte a second, in turn: whether their gaps differ."""
-    _need(spoken, address, READERS)
-    tokens = await _longest(address, spoken)
-    seconds = bench.seconds / (3 * bench.rounds)
-    note(f"{bench.rounds} rounds of three runs of {seconds:.1f} s, after one that warms up")
-    await _readers(bench, address, spoken, tokens, seconds, slow=False)
-    quiet, beside = list[tuple[float, float]](), list[float]()
-    for number in range(bench.rounds):
-        runs = {}
-        for name, slow in (("first", False), ("slow", True), ("second", False)):
-            runs[name] = await _readers(bench, address, spoken, tokens, seconds, slow=slow)
-        quiet.append((runs["first"], runs["second"]))
-        beside.append(runs["slow"])
-        said = "  ".join(f"{1000 * runs[name]:.1f}" for name in ("first", "slow", "second"))
-        note(f"round {number + 1}: p99 gap ms alone, beside the slow one, alone:  {said}")
-    finding = Finding(f"{READERS - 1} fast readers and one at 1 byte/s", seconds=bench.seconds)
-    differences = [slow - sum(pair) / 2 for slow, pair in zip(beside, quiet, strict=True)]
-    median, most = percentile(differences, 50), max(abs(first - second) for first, second in quiet)
-    finding.judge(
-        "p99 gap beside it longer by, ms, median of rounds",
-        f"{1000 * median:.2f}",
-        f"at most {1000 * most:.2f}, that of two quiet runs",
-        ok=median <= most,
-    )
-    finding.figures |= {
-        "quiet_p99_s": quiet,
-        "beside_p99_s": beside,
-        "difference_s": median,
-        "quiet_difference_s": most,
-    }
-    return finding
-
-
-async def _readers(
-    bench: SoakBench, address: Address, spoken: Spoken, tokens: int, seconds: float, *, slow: bool
-) -> float:
-    """The p99 gap, in seconds, of the fast readers of one run. slow: whether the last one reads a byte a second."""
-    clients = [await BareClient.open(address) for _ in range(READERS - 1)]
-    clients.append(await BareClient.open(address, receive_buffer=SMALL_BUFFER if slow else None))
-    last = clients[-1]
-
-    async def ask(client: BareClient, number: int) -> None:
-        members = {"prompt": f"The sun is {number}", "max_tokens": tokens, "top_logprobs": ALTERNATIVES}
-        await client.generate(number, **members, **({"model": spoken.model} if spoken.model else {}))
-
-    async def again(client: BareClient) -> None:
-        ended: asyncio.Queue[int] = asyncio.Queue()
-        client.listen(ended.put_nowait)
-        for number in itertools.count():
-            await ask(client, number)
-            await ended.get()
-
-    async def every_second(client: BareClient) -> None:
-        """It never sees an end; what it asks for is read until too much of its answers waits."""
-        for number in itertools.count():
-            await ask(client, number)
-            await asyncio.sleep(1.0)
-
-    busy = clients[:-1] if slow else clients
-    tasks = [asyncio.create_task(client.read()) for client in busy]
-    tasks += [asyncio.create_task(again(client)) for client in busy]
-    if slow:
-        tasks += [asyncio.create_task(last.drip()), asyncio.create_task(every_second(last))]
-    try:
-        done, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        for client in clients:
-            client.abort()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    streams = [stream for client in clients[:-1] for stream in client.streams.values()]
-    if errors := [stream.error for stream in streams if stream.error and stream.stamps]:
-        raise ServerError(f"a fast reader's stream failed: {errors[0]}")
-    gaps = [gap for stream in streams for gap in stream.gaps]
-    if not gaps:
-        raise ServerError("no fast reader got two tokens in a run", "give it more time:  --minutes N")
-    return percentile(gaps, 99)
-
-
-async def _longest(address: Address, spoken: Spoken) -> int:
-    """Tokens of a stream that fills the context."""
-    place = SocketEndpoint(address.lmtp, loopback=True, authorization=address.authorization)
-    async with LmtpClient(place) as client:
-        info = await client.info(spoken.model or None)
-    return max(2, min(400, (info.context_length or 512) - 64))
-
-
-def _need(spoken: Spoken, address: Address, count: int) -> None:
-    """Raise `ServerError` without LMTP, `ResourceError` where this process may not open so many connections."""
-    if "LMTP" not in spoken.wires:
-        raise ServerError(f"{address.url} does not speak LMTP, over which this is measured", "try  --scenario mixed")
-    try:
-        import resource
-    except ImportError:
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = count + SPARE_DESCRIPTORS
-    if hard not in (resource.RLIM_INFINITY,) and needed > hard:
-        raise ResourceError(f"{count} connections need {needed} descriptors, and this process may have {hard}")
-    if soft < needed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 async def _open_all(address: Address, count: int) -> list[BareClient]:
