@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 from lmtool.errors import UsageError
 from lmtool.option import option
+from lmtool.serving.byte_size import parse_bytes
 
 Scenario: TypeAlias = Literal["mixed", "crowd", "idle", "slow-reader"]
 PARTS = ("churn", "faults", "slow", "hostile")
@@ -61,6 +62,8 @@ class SoakBench:
 
     def check(self) -> None:
         """Raise `UsageError` for what contradicts itself."""
+        if self.max_rss is not None:
+            parse_bytes(self.max_rss, "--max-rss")
         for part in self.only:
             if part not in PARTS:
                 raise UsageError(f"--only {part!r} is no part of the load", f"known: {', '.join(PARTS)}")
