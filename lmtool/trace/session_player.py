@@ -10,6 +10,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
+from lmtool.access.caller import counted_stream
 from lmtool.errors import ConnectError, ResourceError
 from lmtool.evergreen.actions import ActionType, Registry
 from lmtool.evergreen.codec import encode, encode_json
@@ -105,7 +106,8 @@ class SessionPlayer:
                 await node.completed()
         recorded, why = self._player.find(_request(call))
         if isinstance(recorded, SessionAction):
-            await self._play(recorded, call)
+            with counted_stream():
+                await self._play(recorded, call)
         elif self._player.on_miss == "hang":
             await asyncio.Event().wait()
         else:
