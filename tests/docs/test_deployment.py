@@ -97,7 +97,7 @@ def test_the_container_asks_for_a_key(tmp_path: Path) -> None:
 
 @pytest.mark.peer
 def test_the_container_in_a_fresh_environment(tmp_path: Path) -> None:
-    """RUN and CMD lines, in the order of the file, in a copy of the checkout; the image's paths stand below a folder."""
+    """RUN and CMD lines, in the order of the file, in a copy of the checkout; the image's paths are below a folder."""
     (work,) = image_lines("WORKDIR")
 
     def placed(text: str) -> str:

@@ -175,7 +175,7 @@ class TestTheRecorder:
             assert all(one.idle for one in keys.callers._by_key.values())  # type: ignore[union-attr]
 
     async def test_a_server_behind_the_same_door_counts_itself(self) -> None:
-        """The recorder of `serve --inspect` only says where a request comes from, whatever the client says of itself."""
+        """The recorder of `serve --inspect` only says where a request comes from, whatever the client says."""
         seen.clear()
         keys = policy("requests_per_minute = 1")
         async with raw_server(_forgiving) as port, proxy_to(f"http://127.0.0.1:{port}", keys, same_door=True) as proxy:
