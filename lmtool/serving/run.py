@@ -296,6 +296,10 @@ class ReadyFile:
             ) from error
 
 
+_WRITTEN_TO_NOBODY = "socket.send() raised exception."
+"""What asyncio says of a client that has left, whose end is told by its reader."""
+
+
 class _Warnings(logging.Handler):
     """Turns log records of warnings and errors into events: a sentence, and the traceback only when debugging."""
 
@@ -305,6 +309,8 @@ class _Warnings(logging.Handler):
         self._debug = debug
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.name == "asyncio" and record.msg == _WRITTEN_TO_NOBODY:
+            return
         message = record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
             error = record.exc_info[1]

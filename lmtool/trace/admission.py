@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from lmtool.access.caller import Caller, StreamUse
     from lmtool.access.policy import AccessPolicy
-    from lmtool.trace.events import Entry
+    from lmtool.lmtp.frames import Entry
     from lmtool.trace.exchanges import HttpExchange
     from lmtool.trace.http_stream import Head
 

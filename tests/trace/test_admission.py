@@ -77,8 +77,10 @@ class TestRecordingsThatArePlayed:
 
     async def test_requests_a_minute(self) -> None:
         """Over HTTP and LMTP together; the next one is told when to come again."""
-        async with playing([*ANSWERED, *STREAMED], policy=policy("requests_per_minute = 2")) as mock:
-            async with client(mock.port) as http, socket(mock) as lmtp:
+        keys = policy("requests_per_minute = 2")
+        async with playing([*ANSWERED, *STREAMED], policy=keys) as mock:
+            http_and_lmtp = client(mock.port), socket(mock)
+            async with http_and_lmtp[0] as http, http_and_lmtp[1] as lmtp:
                 assert (await ask(http)).status_code == 200
                 await lmtp.send(request(1))
                 await lmtp.send(request(2, lmtp=1))
@@ -178,11 +180,14 @@ class TestTheRecorder:
         """The recorder of `serve --inspect` only says where a request comes from, whatever the client says."""
         seen.clear()
         keys = policy("requests_per_minute = 1")
-        async with raw_server(_forgiving) as port, proxy_to(f"http://127.0.0.1:{port}", keys, same_door=True) as proxy:
-            async with client(proxy.port) as http:
-                for _ in range(2):
-                    headers = {"x-forwarded-for": "192.0.2.1", "forwarded": "for=192.0.2.1"}
-                    assert (await http.get("/", headers=headers)).status_code == 200
+        async with (
+            raw_server(_forgiving) as port,
+            proxy_to(f"http://127.0.0.1:{port}", keys, same_door=True) as proxy,
+            client(proxy.port) as http,
+        ):
+            for _ in range(2):
+                headers = {"x-forwarded-for": "192.0.2.1", "forwarded": "for=192.0.2.1"}
+                assert (await http.get("/", headers=headers)).status_code == 200
         assert b"X-Forwarded-For: 127.0.0.1\r\n" in seen[0]
         assert b"192.0.2.1" not in seen[0]
 

@@ -149,7 +149,7 @@ def request_body(wire: str, model: str, prompt: str, tokens: int) -> dict[str, A
         "chat": {"model": model, "messages": says, "max_tokens": tokens, "temperature": 0},
         "responses": {"model": model, "input": prompt, "max_output_tokens": tokens, "temperature": 0},
         "messages": {"model": model, "messages": says, "max_tokens": tokens, "temperature": 0},
-        "unified": {"message": says[0], "params": {"max_tokens": tokens, "temperature": 0}},
+        "unified": {"message": says[0]},  # a pool says itself how long answers are
     }
     return bodies[wire]
 
@@ -228,7 +228,7 @@ def _raw_http(random: Random, wire: str, address: Address, path: str, model: str
 
 
 def _chat_stream(random: Random, path: str) -> Attack:
-    tree = {"id": "1", "message": {"role": "user", "content": "Hello"}, "params": {"max_tokens": FEW_TOKENS}}
+    tree = {"id": "1", "message": {"role": "user", "content": "Hello"}}
     kind, text = broken_json(random, tree)
     return Attack("chatStream", kind, "message", text, path, random.random() < 0.05)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import time
 from dataclasses import dataclass, field
@@ -76,7 +75,9 @@ class GoodStreams:
 
     def __post_init__(self) -> None:
         wires = [wire for wire in self.spoken.wires if wire != "chatStream"]
-        self.streams = [GoodStream(number, wires[number % len(wires)]) for number in range(self.count)]
+        chosen = [(number, wires[number % len(wires)]) for number in range(self.count)]
+        # The unified API has neither seeds nor temperatures of a request: what a pool says, nobody can ask for again.
+        self.streams = [GoodStream(number, wire, unsteady=wire == "unified") for number, wire in chosen]
 
     async def once(self) -> None:
         """Run each stream once, all at once."""
@@ -146,8 +147,8 @@ class GoodStreams:
         )
         answer: list[object] = []
         request = GenerateRequest(f"good {each.number}", each.prompt, sampling, self.spoken.model or None)
-        async with asyncio.timeout(None) as limit, contextlib.aclosing(stream(self._client, request)) as outputs:
-            async for output in outputs:
+        async with asyncio.timeout(SILENCE) as limit:
+            async for output in stream(self._client, request):
                 _prolong(limit)
                 if output.error is not None:
                     raise Breach(output.error)

@@ -52,7 +52,7 @@ class Attacker:
         """Send a few; how many."""
         wire = self._random.choice(self._spoken.wires)
         attacks = [self._next(wire) for _ in range(BATCH if wire == "LMTP" else 1)]
-        messages = [one for one in attacks if one.delivery == "message"]
+        messages = sorted((one for one in attacks if one.delivery == "message"), key=_ends_connection)
         if wire == "LMTP" and messages:
             await self._guarded(messages, self._messages(messages))
         for attack in attacks:
@@ -198,6 +198,15 @@ class Attacker:
             if status in {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}:
                 self._breach(attack, f"status {status.name}: {await call.details()}")
             return str(status.name)
+
+
+def _ends_connection(attack: Attack) -> bool:
+    """Whether a message closes its WebSocket: text that is not UTF-8 (RFC 6455, 8.1)."""
+    try:
+        attack.data.decode()
+    except UnicodeDecodeError:
+        return not attack.binary
+    return False
 
 
 def _entries(payload: bytes) -> list[dict[str, Any]]:

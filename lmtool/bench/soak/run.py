@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 
 QUIET_RUNS = 3
 """Of all good streams before the load: the first is their reference."""
-WARM_SHARE = 0.1
+WARM_SHARE = 0.05
 """Of the duration: a load before the first look at what the server holds, which starts what it keeps for ever."""
-MOST_WARM_SECONDS = 10.0
+WARM_SECONDS = (1.0, 5.0)
+"""Of one such load, at least and at most."""
+MOST_WARM_UPS = 5
 SAMPLE_SECONDS = 1.0
 _LARGEST_LINE = 16 << 20
 
@@ -87,8 +89,8 @@ async def run(
         note(f"{bench.good} good streams alone, {QUIET_RUNS} times")
         await _quiet_runs(report, good)
         note(f"warming up, then {bench.minutes:g} min of {', '.join(bench.parts)}")
-        await _warm_up(report, watch, stop)
-        report.before = await _without_clients(watch, good)
+        await good.close()
+        report.before = await _warm_up(report, watch, stop)
         await _beside_load(report, watch, good, show, stop)
         note("good streams alone again")
         await good.once()
@@ -113,25 +115,21 @@ async def _quiet_runs(report: SoakReport, good: GoodStreams) -> None:
         each.equal = 0
 
 
-async def _warm_up(report: SoakReport, watch: Watch, stop: asyncio.Event) -> None:
-    """A short load whose breaches count and whose times do not: it starts what the server keeps for ever."""
-    tally = Tally()
-    async with _loading(report, report.bench.seed + 1, tally) as loading:
-        await _until(min(MOST_WARM_SECONDS, WARM_SHARE * report.bench.seconds), stop, loading)
-    report.breaches += tally.breaches
-    watch.begin()
+async def _warm_up(report: SoakReport, watch: Watch, stop: asyncio.Event) -> Held:
+    """Short loads whose breaches count and whose times do not, until what the server holds behind them is the same.
 
-
-async def _without_clients(watch: Watch, good: GoodStreams) -> Held:
-    """What the server holds when nobody is connected: as soon as that no longer shrinks."""
-    await good.close()
+    They start what it keeps for ever, such as helper processes; one that leaks holds more after each.
+    """
+    low, high = WARM_SECONDS
     held = await watch.held()
-    for _ in range(20):
-        await asyncio.sleep(0.5)
-        now = await watch.held()
-        if not leaks(now, held):
-            return now
-        held = now
+    for number in range(MOST_WARM_UPS):
+        tally = Tally()
+        async with _loading(report, report.bench.seed + 1 + number, tally) as loading:
+            await _until(max(low, min(high, WARM_SHARE * report.bench.seconds)), stop, loading, sent=tally)
+        report.breaches += tally.breaches
+        before, held = held, await watch.settled(held)
+        if stop.is_set() or not leaks(before, held):
+            break
     return held
 
 
@@ -175,15 +173,25 @@ async def _show(report: SoakReport, watch: Watch, good: GoodStreams, show: Calla
         await asyncio.sleep(SAMPLE_SECONDS)
 
 
-async def _until(seconds: float, stop: asyncio.Event, *tasks: asyncio.Task[None]) -> None:
-    """Wait so long, or for the stop, or for the first of the tasks, whose exception is raised."""
+async def _until(seconds: float, stop: asyncio.Event, *tasks: asyncio.Task[None], sent: Tally | None = None) -> None:
+    """Wait so long, or for the stop, or for the first of the tasks, whose exception is raised.
+
+    sent: the time begins when this counts something.
+    """
     stopping = asyncio.create_task(stop.wait())
     try:
+        while not _begun(sent) and not any(task.done() for task in (stopping, *tasks)):  # noqa: ASYNC110  # a tally comes twice a second
+            await asyncio.sleep(0.1)
         done, _ = await asyncio.wait((stopping, *tasks), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     finally:
         stopping.cancel()
     for task in done & set(tasks):
         task.result()
+
+
+def _begun(tally: Tally | None) -> bool:
+    """Whether something was counted, where that is wanted."""
+    return tally is None or bool(tally.outcomes)
 
 
 @contextlib.asynccontextmanager

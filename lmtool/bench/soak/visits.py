@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 TOKENS = 8
 SLOW_TOKENS = 400
-SLOW_SECONDS = 20.0
+SLOW_SECONDS = (2, 20)
 """For how long a slow reader takes a byte a second before it reads on or leaves."""
 SMALL_BUFFER = 4096
 """Bytes that the system keeps for a slow reader."""
@@ -92,7 +92,7 @@ class Visitor:
             return self._generate(1, tokens)
         if wire == "Evergreen":
             return frame(TEXT, json.dumps(session_message("n", self._prompt(), self._spoken.model, tokens)).encode())
-        says = {"id": "1", "message": {"role": "user", "content": self._prompt()}, "params": {"max_tokens": tokens}}
+        says = {"id": "1", "message": {"role": "user", "content": self._prompt()}}
         return frame(TEXT, json.dumps(says).encode())
 
     def _posted(self, wire: str, tokens: int, *, streamed: bool, **more: object) -> bytes:
@@ -249,9 +249,7 @@ class Visitor:
             return await self._slowly(connection)
 
     async def _slowly(self, connection: Connection) -> str:
-        loop = asyncio.get_running_loop()
-        until = loop.time() + SLOW_SECONDS
-        while loop.time() < until:
+        for _ in range(self._random.randint(*SLOW_SECONDS)):
             if not await connection.read(1):
                 return "closed"
             await asyncio.sleep(1.0)

@@ -27,8 +27,10 @@ EARLY = 0.1
 """Where in the run memory is first looked at, as a share of it."""
 WINDOW = 0.02
 """Share of the run around that, and at its end, whose median is taken."""
-SETTLE_SECONDS = 20.0
+SETTLE_SECONDS = 10.0
 """How long a server may take to give back what the load has used."""
+SPARE: Mapping[str, int] = {"descriptors": 4, "threads": 8, "processes": 0}
+"""By how many more a server may have after a load: pools of threads grow as they are needed, and keep their threads."""
 _GAUGE = re.compile(r"lmtool_((?:\w+_)?(?:connections|streams|sessions|running|waiting))(\{[^}]*\})? ([0-9.e+]+)")
 """Samples of `/metrics` that count what is open."""
 
@@ -112,10 +114,12 @@ class Watch:
 
 def leaks(before: Held, after: Held) -> list[str]:
     """A sentence for everything of which there is more than before, memory aside."""
-    pairs = [(name, getattr(before, name), getattr(after, name)) for name in ("descriptors", "threads", "processes")]
+    pairs = [(name, getattr(before, name), getattr(after, name)) for name in SPARE]
     pairs += [(name, before.open.get(name, 0.0), value) for name, value in after.open.items()]
     return [
-        f"{name}: {was:g} before, {now:g} after" for name, was, now in pairs if None not in (was, now) and now > was
+        f"{name}: {was:g} before, {now:g} after"
+        for name, was, now in pairs
+        if None not in (was, now) and now > was + SPARE.get(name, 0)
     ]
 
 

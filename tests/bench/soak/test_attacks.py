@@ -59,7 +59,7 @@ def test_broken_json_is_mostly_broken() -> None:
             broken += json.loads(text) != tree
         except (ValueError, RecursionError):
             broken += 1
-    assert broken > 280
+    assert broken > 250  # a member twice with one value, and line breaks around it, change nothing
 
 
 def test_a_plain_session_is_valid() -> None:

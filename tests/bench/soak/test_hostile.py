@@ -48,8 +48,8 @@ async def test_a_server_that_holds(tmp_path: Path) -> None:
         await asyncio.gather(running, return_exceptions=True)
         await good.once()
         await good.close()
-        assert (tally.breaches, good.breaches) == ([], [])
-        assert all(each.equal for each in good.streams)
+        assert [*tally.breaches, *good.breaches] == [], "\n".join([*tally.breaches, *good.breaches])
+        assert all(each.equal > 1 for each in good.streams if each.wire != "unified")  # a pool's answers are not seeded
         assert {wire for part, wire, _ in tally.outcomes if part == "hostile"} == set(ALL)
         assert tally.sent("hostile") > 120
         assert tally.sent("churn") == tally.sent("faults") == 16
@@ -68,8 +68,8 @@ async def test_wires_over_a_unix_socket(tmp_path: Path) -> None:
         attacker = Attacker(address, spoken, tally, "unix", 60)
         for _ in range(8):
             await attacker.turn()
-        assert (tally.breaches, good.breaches) == ([], [])
-        assert all(each.equal for each in good.streams)
+        assert [*tally.breaches, *good.breaches] == [], "\n".join([*tally.breaches, *good.breaches])
+        assert all(each.equal for each in good.streams if each.wire != "unified")
 
 
 @asynccontextmanager
