@@ -104,10 +104,13 @@ class SessionPlayer:
         if not early or any(isinstance(one, SessionAction) and one.waited for one in early):
             for node in call.inputs.values():
                 await node.completed()
+        with counted_stream():
+            await self._answer(call)
+
+    async def _answer(self, call: ActionCall) -> None:
         recorded, why = self._player.find(_request(call))
         if isinstance(recorded, SessionAction):
-            with counted_stream():
-                await self._play(recorded, call)
+            await self._play(recorded, call)
         elif self._player.on_miss == "hang":
             await asyncio.Event().wait()
         else:

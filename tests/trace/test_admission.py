@@ -93,8 +93,10 @@ class TestRecordingsThatArePlayed:
 
     async def test_an_old_client_meets_nothing_new(self) -> None:
         """Without the extensions a refusal is an error and nothing else (EXT-2)."""
-        async with playing(STREAMED, policy=policy("streams = 0")) as mock, socket(mock) as lmtp:
+        keys = policy("streams = 1")
+        async with playing(STREAMED, pace=Pace(1.0), policy=keys) as mock, socket(mock) as lmtp:
             await lmtp.send(request(1))
+            await lmtp.send(request(2))
             assert set(await failure(lmtp)) == {"stream_id", "error"}
 
     async def test_streams_and_connections(self) -> None:
@@ -140,15 +142,16 @@ class TestRecordingsThatArePlayed:
     @pytest.mark.parametrize("wire", ["http", "grpc"])
     async def test_sessions(self, wire: str) -> None:
         """An action is a stream, over either of Evergreen's wires."""
-        async with playing(SESSION, policy=policy("streams = 0")) as mock:
+        async with playing(SESSION, policy=policy("requests_per_minute = 1")) as mock:
             assert mock.player.sessions is not None
             grpc = await mock.player.sessions.listen("127.0.0.1", 0)
             url = f"grpc://{grpc}" if wire == "grpc" else f"http://127.0.0.1:{mock.port}"
             with pytest.raises(Abort) as caught:
                 async with lmtool.session(url, api_key="secret") as session:
-                    await (await session.call("UPPER", {"text": "jam"}, ["text"]))["text"].text()
+                    assert await (await session.call("UPPER", {"text": "jam"}, ["text"]))["text"].value() == b"JAM"
+                    await (await session.call("UPPER", {"text": "jam"}, ["text"]))["text"].value()
         assert caught.value.status is Status.RESOURCE_EXHAUSTED
-        assert "streams of the key a" in str(caught.value)
+        assert "requests_per_minute of the key a" in str(caught.value)
 
 
 async def answer_each(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
