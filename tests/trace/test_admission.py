@@ -146,12 +146,17 @@ class TestRecordingsThatArePlayed:
             assert mock.player.sessions is not None
             grpc = await mock.player.sessions.listen("127.0.0.1", 0)
             url = f"grpc://{grpc}" if wire == "grpc" else f"http://127.0.0.1:{mock.port}"
+            assert await upper(url) == b"JAM"
             with pytest.raises(Abort) as caught:
-                async with lmtool.session(url, api_key="secret") as session:
-                    assert await (await session.call("UPPER", {"text": "jam"}, ["text"]))["text"].value() == b"JAM"
-                    await (await session.call("UPPER", {"text": "jam"}, ["text"]))["text"].value()
+                await upper(url)
         assert caught.value.status is Status.RESOURCE_EXHAUSTED
         assert "requests_per_minute of the key a" in str(caught.value)
+
+
+async def upper(url: str) -> bytes:
+    """The answer to the recorded action."""
+    async with lmtool.session(url, api_key="secret") as session:
+        return await (await session.call("UPPER", {"text": "jam"}, ["text"]))["text"].value()
 
 
 async def answer_each(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
