@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from socket import create_server
 
 import httpx2
 import pytest
@@ -20,8 +21,11 @@ from lmtool.access.policy import AccessPolicy
 from lmtool.evergreen.status import Abort, Status
 from lmtool.trace.content import JsonText
 from lmtool.trace.events import Done, Event, Piece, Request, Response
+from lmtool.trace.exchanges import recorded_requests
 from lmtool.trace.http_stream import Head, HttpStream, redirect_head
+from lmtool.trace.matching import Matcher
 from lmtool.trace.pace import Pace
+from lmtool.trace.player import Player
 from tests.evergreen.harness import action, leaf
 from tests.trace.conftest import generate, token, tokens
 from tests.trace.test_player import Playing, playing, request
@@ -142,13 +146,19 @@ class TestRecordingsThatArePlayed:
     @pytest.mark.parametrize("wire", ["http", "grpc"])
     async def test_sessions(self, wire: str) -> None:
         """An action is a stream, over either of Evergreen's wires."""
-        async with playing(SESSION, policy=policy("requests_per_minute = 1")) as mock:
-            assert mock.player.sessions is not None
-            grpc = await mock.player.sessions.listen("127.0.0.1", 0)
-            url = f"grpc://{grpc}" if wire == "grpc" else f"http://127.0.0.1:{mock.port}"
+        matcher, keys = Matcher(recorded_requests(SESSION)), policy("requests_per_minute = 1")
+        player = Player(matcher, Pace(None), "error", lambda _: None, policy=keys)
+        listening = create_server(("127.0.0.1", 0))
+        await player.listen([listening])
+        assert player.sessions is not None
+        grpc = await player.sessions.listen("127.0.0.1", 0)
+        url = f"grpc://{grpc}" if wire == "grpc" else f"http://127.0.0.1:{listening.getsockname()[1]}"
+        try:
             assert await upper(url) == b"JAM"
             with pytest.raises(Abort) as caught:
                 await upper(url)
+        finally:
+            await player.close()
         assert caught.value.status is Status.RESOURCE_EXHAUSTED
         assert "requests_per_minute of the key a" in str(caught.value)
 

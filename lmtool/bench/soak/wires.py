@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from lmtool.access.outgoing import DENIED, denied
-from lmtool.bench.soak.attacks import GRPC, ROUTES, SOCKETS
+from lmtool.bench.soak.attacks import GRPC, ROUTES, SOCKETS, request_body
 from lmtool.bench.soak.connection import Connection, ConnectionEnded
 from lmtool.errors import ConnectError, ServerError, TimeLimitError, UsageError
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from lmtool.bench.soak.connection import Address, Head
 
+PROBE_TOKENS = 16
+"""The fewest that every API allows."""
 PROBE_SECONDS = 120.0
 """Longest wait for an answer of an idle server, which may still load its model."""
 _NO_ROUTE = frozenset({404, 405, 426, 501})
@@ -35,6 +37,8 @@ class Spoken:
     """The pool that requests of the unified API name."""
     grpc: str | None = None
     """`HOST:PORT` of its gRPC."""
+    left_out: tuple[str, ...] = ()
+    """Routes that there are, and that do not answer a plain request, with the reason."""
 
     def metadata(self, address: Address) -> Sequence[tuple[str, str]]:
         """The metadata of a gRPC call: the key."""
@@ -73,13 +77,20 @@ async def find_wires(address: Address, model: str | None, grpc: str | None) -> S
     name = model or _first_model(body)
     pool = await _first_pool(address)
     wires = [wire for wire, path in SOCKETS.items() if await _is_socket(address, path, pool, wire)]
-    wires += [wire for wire, path in ROUTES.items() if await _is_route(address, path, pool)]
+    found = {wire: await _refused(address, wire, path.format(pool=pool), name) for wire, path in routes(pool).items()}
+    wires += [wire for wire, reason in found.items() if reason == ""]
+    left_out = [f"{wire}: {reason}" for wire, reason in found.items() if reason]
     if grpc is not None:
         _need_grpc()
         wires.append(GRPC)
     if not wires:
         raise ServerError(f"{address.url} speaks none of {', '.join((*SOCKETS, *ROUTES))}", "check the URL")
-    return Spoken(tuple(wires), name, pool, grpc)
+    return Spoken(tuple(wires), name, pool, grpc, tuple(left_out))
+
+
+def routes(pool: str) -> Mapping[str, str]:
+    """The paths to ask at; those of pools only where there is one."""
+    return {wire: path for wire, path in ROUTES.items() if pool or "{pool}" not in path}
 
 
 def _need_grpc() -> None:
@@ -128,9 +139,9 @@ async def _is_socket(address: Address, path: str, pool: str, wire: str) -> bool:
         connection.abort()
 
 
-async def _is_route(address: Address, path: str, pool: str) -> bool:
-    """Whether there is something: an empty object is no request anywhere."""
-    if "{pool}" in path and not pool:
-        return False
-    head, _ = await ask(address, "POST", path.format(pool=pool), {})
-    return head.status not in _NO_ROUTE
+async def _refused(address: Address, wire: str, path: str, model: str) -> str | None:
+    """Why a plain request is not answered, empty where it is; None where there is no such route."""
+    head, body = await ask(address, "POST", path, request_body(wire, model, "Hello", PROBE_TOKENS))
+    if head.status in _NO_ROUTE:
+        return None
+    return "" if head.status == 200 else f"status {head.status}: {body[:200].decode('utf-8', 'replace')}"

@@ -60,6 +60,8 @@ async def soak(
     address = Address.of(url or common.address, common.api_key)
     out.note(f"asking {address.url} what it speaks")
     spoken = await find_wires(address, model, grpc)
+    for reason in spoken.left_out:
+        out.note(f"left out, because a plain request fails there: {reason}")
     process = pid if pid is not None else process_behind(address)
     out.note(f"it speaks {', '.join(spoken.wires)}; its process is {process or 'not known'}")
     if bench.scenario != "mixed":
