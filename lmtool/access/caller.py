@@ -58,7 +58,7 @@ class Callers:
         return Caller(self, key, tuple(allowances))
 
     def showing(self, headers: Headers, address: str | None) -> Caller | None:
-        """Whoever shows one of the keys in these headers; None for anybody else. address: as of `caller`."""
+        """The caller with one of the keys in these headers; None for anybody else. address: as of `caller`."""
         key = self.ring.find(candidate_keys(headers))
         return None if key is None else self.caller(key, address)
 

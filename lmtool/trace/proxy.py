@@ -149,7 +149,7 @@ class Proxy(ConnectionServer):
             return None
 
     def request_bytes(self, part: Part, admission: Admission) -> bytes:
-        """A part of a request as the server expects it: one behind the same door is told where it comes from."""
+        """A part of a request as the server expects it: behind the same door, with the address of its client."""
         if not isinstance(part, Head):
             return part.raw
         target = self.target

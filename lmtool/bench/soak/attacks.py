@@ -70,9 +70,9 @@ def _lmtp(random: Random, model: str) -> Attack:
     command = random.choice((*sorted(KNOWN), "GENERATE", "GENERATE", "SCORE"))
     tree = _lmtp_members(random, command, model)
     kind, text = broken_json(random, tree)
-    spoken = random.choice((command,) * 8 + ("NONSENSE", command.lower(), "", " ", command * 500))
+    target = random.choice((command,) * 8 + ("NONSENSE", command.lower(), "", " ", command * 500))
     gap = random.choice((b" ",) * 12 + (b"", b"  ", b"\t", b"\n", b"\xa0"))
-    return Attack("LMTP", f"{command}: {kind}", "message", spoken.encode() + gap + text, "/", random.random() < 0.05)
+    return Attack("LMTP", f"{command}: {kind}", "message", target.encode() + gap + text, "/", random.random() < 0.05)
 
 
 def _lmtp_members(random: Random, command: str, model: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from lmtool.errors import ResourceError, ServerError
 
 if TYPE_CHECKING:
     from lmtool.bench.soak.connection import Address
-    from lmtool.bench.soak.wires import Spoken
+    from lmtool.bench.soak.wires import SoakTarget
 
 SPARE_DESCRIPTORS = 100
 """Of this process, beside those of its connections."""
@@ -34,9 +34,9 @@ class Finding:
             self.breaches.append(f"{name}: {value}; expected {bar}")
 
 
-def need_lmtp(spoken: Spoken, address: Address, count: int) -> None:
-    """Raise `ServerError` without LMTP, `ResourceError` where this process may not open so many connections."""
-    if "LMTP" not in spoken.wires:
+def need_lmtp(target: SoakTarget, address: Address, count: int) -> None:
+    """Raise `ServerError` without LMTP, `ResourceError` where this process may not open that number of connections."""
+    if "LMTP" not in target.wires:
         raise ServerError(f"{address.url} does not speak LMTP, over which this is measured", "try  --scenario mixed")
     try:
         import resource

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from lmtool.bench.soak.connection import Address
-    from lmtool.bench.soak.wires import Spoken
+    from lmtool.bench.soak.wires import SoakTarget
     from lmtool.lmtp.client import LmtpClient
     from lmtool.providers.answer_events import AnswerEvent
 
@@ -64,7 +64,7 @@ class GoodStreams:
     """All of them, with the times of their tokens."""
 
     address: Address
-    spoken: Spoken
+    target: SoakTarget
     count: int
     tokens: int
     records: list[Record] = field(default_factory=list)
@@ -74,7 +74,7 @@ class GoodStreams:
     _client: LmtpClient | None = None
 
     def __post_init__(self) -> None:
-        wires = [wire for wire in self.spoken.wires if wire != "chatStream"]
+        wires = [wire for wire in self.target.wires if wire != "chatStream"]
         chosen = [(number, wires[number % len(wires)]) for number in range(self.count)]
         # The unified API has neither seeds nor temperatures of a request: what a pool says, nobody can ask for again.
         self.streams = [GoodStream(number, wire, unsteady=wire == "unified") for number, wire in chosen]
@@ -146,7 +146,7 @@ class GoodStreams:
             max_tokens=self.tokens, temperature=1.0, seed=each.number, ignore_eos=True, top_logprobs=3
         )
         answer: list[object] = []
-        request = GenerateRequest(f"good {each.number}", each.prompt, sampling, self.spoken.model or None)
+        request = GenerateRequest(f"good {each.number}", each.prompt, sampling, self.target.model or None)
         async with asyncio.timeout(SILENCE) as limit:
             async for output in stream(self._client, request):
                 _prolong(limit)
@@ -161,12 +161,12 @@ class GoodStreams:
         """Text, ids and logprobs of a session."""
         import lmtool
 
-        url = self.address.evergreen if each.wire != GRPC else f"grpc://{self.spoken.grpc}"
+        url = self.address.evergreen if each.wire != GRPC else f"grpc://{self.target.grpc}"
         key = None if self.address.authorization is None else self.address.authorization.rpartition(" ")[2]
         options = {"max_tokens": self.tokens, "temperature": 1.0, "seed": each.number, "ignore_eos": True}
         wanted = ["response", "tokens", "logprobs"]
         async with asyncio.timeout(SILENCE), lmtool.session(url, api_key=key) as session:
-            nodes = await session.call("GENERATE", {"prompt": each.prompt}, wanted, target=self.spoken.model, **options)
+            nodes = await session.call("GENERATE", {"prompt": each.prompt}, wanted, target=self.target.model, **options)
             pieces = []
             async for piece in session.pieces(nodes["response"]):
                 record.stamps.append(time.perf_counter())
@@ -176,8 +176,8 @@ class GoodStreams:
 
     async def http(self, each: GoodStream, record: Record) -> Answer:
         """Text, tokens with logprobs where the API has them, and the ending."""
-        body = good_body(each, self.spoken.model, self.tokens)
-        path = ROUTES[each.wire].format(pool=self.spoken.pool)
+        body = good_body(each, self.target.model, self.tokens)
+        path = ROUTES[each.wire].format(pool=self.target.pool)
         connection = await Connection.open(self.address)
         try:
             data = json.dumps(body).encode()

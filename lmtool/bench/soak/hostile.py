@@ -1,4 +1,4 @@
-"""Sends attacks and judges what comes back: a refusal, an answer or a closed connection is right, all else a breach."""
+"""Sends attacks and judges the replies: a refusal, an answer or a closed connection is right, all else a breach."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lmtool.bench.soak.connection import BINARY, CLOSE, TEXT, Connection, Connec
 if TYPE_CHECKING:
     from lmtool.bench.soak.connection import Address
     from lmtool.bench.soak.tally import Tally
-    from lmtool.bench.soak.wires import Spoken
+    from lmtool.bench.soak.wires import SoakTarget
 
 BATCH = 16
 """Messages on one LMTP connection before it is asked whether it has read them."""
@@ -34,10 +34,10 @@ _INTERNAL_ERROR = 1011
 class Attacker:
     """One hostile client: an endless series of attacks over all wires, the same for its seed."""
 
-    def __init__(self, address: Address, spoken: Spoken, tally: Tally, seed: str, timeout: float) -> None:
+    def __init__(self, address: Address, target: SoakTarget, tally: Tally, seed: str, timeout: float) -> None:
         """timeout: seconds within which what must be answered is answered."""
         self._address = address
-        self._spoken = spoken
+        self._target = target
         self._tally = tally
         self._seed = seed
         self._random = Random(seed)  # noqa: S311  # no secret
@@ -46,11 +46,11 @@ class Attacker:
 
     def _next(self, wire: str) -> Attack:
         self._number += 1
-        return generate(self._random, wire, self._address, self._spoken.model, self._spoken.pool)
+        return generate(self._random, wire, self._address, self._target.model, self._target.pool)
 
     async def turn(self) -> int:
         """Send a few; how many."""
-        wire = self._random.choice(self._spoken.wires)
+        wire = self._random.choice(self._target.wires)
         attacks = [self._next(wire) for _ in range(BATCH if wire == "LMTP" else 1)]
         messages = sorted((one for one in attacks if one.delivery == "message"), key=_ends_connection)
         if wire == "LMTP" and messages:
@@ -180,10 +180,10 @@ class Attacker:
         import grpc
         import grpc.aio
 
-        assert self._spoken.grpc is not None
+        assert self._target.grpc is not None
         path = "/evergreen.v2.EvergreenService/StartSession"
-        async with grpc.aio.insecure_channel(self._spoken.grpc) as channel:
-            call = channel.stream_stream(path)(metadata=self._spoken.metadata(self._address))
+        async with grpc.aio.insecure_channel(self._target.grpc) as channel:
+            call = channel.stream_stream(path)(metadata=self._target.metadata(self._address))
             with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
                 await call.write(attack.data)
                 await call.done_writing()

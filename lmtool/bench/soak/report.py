@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lmtool.bench.soak.finding import Finding
     from lmtool.bench.soak.run import SoakReport
     from lmtool.bench.soak.settings import SoakBench
-    from lmtool.bench.soak.wires import Spoken
+    from lmtool.bench.soak.wires import SoakTarget
 
 SHOWN_BREACHES = 12
 SHOWN_OUTCOMES = 6
@@ -36,8 +36,8 @@ def as_outcome(report: SoakReport) -> dict[str, Any]:
         metrics["memory MB"] = Metric(report.late_memory / 1e6, "lower")
     details = {
         "url": report.address.url,
-        "wires": list(report.spoken.wires),
-        "model": report.spoken.model,
+        "wires": list(report.target.wires),
+        "model": report.target.model,
         "settings": asdict(report.bench),
         "seconds": report.seconds,
         "interrupted": report.interrupted,
@@ -58,16 +58,16 @@ def as_outcome(report: SoakReport) -> dict[str, Any]:
 
 def soak_card(report: SoakReport) -> Group:
     """The report for a terminal."""
-    head = Text(f"{report.spoken.model or 'a server'} at {report.address.url}", "bold")
+    head = Text(f"{report.target.model or 'a server'} at {report.address.url}", "bold")
     ended = " (ended early)" if report.interrupted else ""
-    lasted = Text(f"{report.seconds / 60:.1f} min{ended} over {', '.join(report.spoken.wires)}", "dim")
+    lasted = Text(f"{report.seconds / 60:.1f} min{ended} over {', '.join(report.target.wires)}", "dim")
     parts: list[RenderableType] = [head, lasted, _sent(report), _streams(report), _held(report)]
     parts += [Text(note, "yellow") for note in report.notes]
     parts += _judged(report.breaches)
     return Group(*parts)
 
 
-def finding_outcome(finding: Finding, bench: SoakBench, address: Address, spoken: Spoken) -> dict[str, Any]:
+def finding_outcome(finding: Finding, bench: SoakBench, address: Address, target: SoakTarget) -> dict[str, Any]:
     """What a scenario has found as `result.outcome` has it."""
     metrics = {
         name: Metric(value, "higher" if name == "served" else "lower")
@@ -76,7 +76,7 @@ def finding_outcome(finding: Finding, bench: SoakBench, address: Address, spoken
     }
     details = {
         "url": address.url,
-        "model": spoken.model,
+        "model": target.model,
         "settings": asdict(bench),
         "seconds": finding.seconds,
         "figures": finding.figures,
@@ -85,12 +85,12 @@ def finding_outcome(finding: Finding, bench: SoakBench, address: Address, spoken
     return outcome("soak", details, metrics)
 
 
-def finding_card(finding: Finding, address: Address, spoken: Spoken) -> Group:
+def finding_card(finding: Finding, address: Address, target: SoakTarget) -> Group:
     """What a scenario has found, for a terminal: each figure beside its bar."""
     table = _table(finding.title, "measured", "expected")
     for row in finding.rows:
         table.add_row(*row)
-    head = Text(f"{spoken.model or 'a server'} at {address.url}", "bold")
+    head = Text(f"{target.model or 'a server'} at {address.url}", "bold")
     return Group(head, table, *_judged(finding.breaches))
 
 

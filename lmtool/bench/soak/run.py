@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lmtool.bench.record import Record
     from lmtool.bench.soak.connection import Address
     from lmtool.bench.soak.settings import SoakBench
-    from lmtool.bench.soak.wires import Spoken
+    from lmtool.bench.soak.wires import SoakTarget
 
 QUIET_RUNS = 3
 """Of all good streams before the load: the first is their reference."""
@@ -44,7 +44,7 @@ class SoakReport:
 
     bench: SoakBench
     address: Address
-    spoken: Spoken
+    target: SoakTarget
     process: int | None
     seconds: float = 0.0
     """How long the load ran."""
@@ -72,7 +72,7 @@ class SoakReport:
 async def run(
     bench: SoakBench,
     address: Address,
-    spoken: Spoken,
+    target: SoakTarget,
     process: int | None,
     note: Callable[[str], None],
     show: Callable[[str], None],
@@ -82,9 +82,9 @@ async def run(
 
     Raises `ServerError` where a good stream fails on the quiet server.
     """
-    report = SoakReport(bench, address, spoken, process)
+    report = SoakReport(bench, address, target, process)
     watch = Watch(address, process)
-    good = GoodStreams(address, spoken, bench.good, bench.output_len)
+    good = GoodStreams(address, target, bench.good, bench.output_len)
     try:
         note(f"{bench.good} good streams alone, {QUIET_RUNS} times")
         await _quiet_runs(report, good)
@@ -198,7 +198,7 @@ def _begun(tally: Tally | None) -> bool:
 async def _loading(report: SoakReport, seed: int, tally: Tally) -> AsyncIterator[asyncio.Task[None]]:
     """The loading process while the block runs; a task that is done once the load has ended by itself."""
     bench = report.bench
-    load = Load(report.address, report.spoken, bench.places, seed, bench.timeout, bench.frames)
+    load = Load(report.address, report.target, bench.places, seed, bench.timeout, bench.frames)
     words = (sys.executable, "-m", "lmtool.bench.soak.worker")
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe, limit=_LARGEST_LINE)

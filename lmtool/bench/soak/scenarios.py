@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lmtool.bench.soak.lmtp_client import StreamTimes
     from lmtool.bench.soak.settings import SoakBench
     from lmtool.bench.soak.watch import Held, Watch
-    from lmtool.bench.soak.wires import Spoken
+    from lmtool.bench.soak.wires import SoakTarget
 
 MANY = 1000
 """Connections of a crowd, and of idle ones, unless others are asked for."""
@@ -42,11 +42,11 @@ FEWEST_SECONDS = 0.05
 
 
 async def crowd(
-    bench: SoakBench, address: Address, spoken: Spoken, watch: Watch, note: Callable[[str], None]
+    bench: SoakBench, address: Address, target: SoakTarget, watch: Watch, note: Callable[[str], None]
 ) -> Finding:
     """Connections with two streams each, at once: all served, first tokens in order of arrival within a priority."""
     count = bench.connections or MANY
-    need_lmtp(spoken, address, count)
+    need_lmtp(target, address, count)
     before = await watch.held()
     note(f"opening {count} connections")
     clients = await _open_all(address, count)
@@ -58,7 +58,7 @@ async def crowd(
         note(f"{STREAMS_EACH * count} streams, each once the server has read the one before")
         for number in range(STREAMS_EACH * count):
             client, priority = clients[number % count], random.randrange(2)
-            await _send(client, number, priority, bench, spoken)
+            await _send(client, number, priority, bench, target)
             order.append((priority, client.streams[number]))
         await _all_ended([stream for _, stream in order], bench.timeout)
     finally:
@@ -73,9 +73,9 @@ async def crowd(
     return finding
 
 
-async def _send(client: BareClient, number: int, priority: int, bench: SoakBench, spoken: Spoken) -> None:
+async def _send(client: BareClient, number: int, priority: int, bench: SoakBench, target: SoakTarget) -> None:
     members = {"prompt": f"Once upon a time {number}", "max_tokens": CROWD_TOKENS, "priority": priority}
-    members |= {"model": spoken.model} if spoken.model else {}
+    members |= {"model": target.model} if target.model else {}
     try:
         async with asyncio.timeout(bench.timeout):
             await client.generate(number, **members)
@@ -129,11 +129,11 @@ def overtaken(order: Sequence[tuple[int, StreamTimes]]) -> list[float]:
 
 
 async def idle(
-    bench: SoakBench, address: Address, spoken: Spoken, watch: Watch, note: Callable[[str], None]
+    bench: SoakBench, address: Address, target: SoakTarget, watch: Watch, note: Callable[[str], None]
 ) -> Finding:
     """Connections that do nothing but answer pings: the CPU time that they cost."""
     count = bench.connections or MANY
-    need_lmtp(spoken, address, count)
+    need_lmtp(target, address, count)
     if watch.process is None:
         raise ServerError("the CPU time of a server elsewhere is not known", "run this on its machine, with  --pid N")
     before = await watch.held()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lmtool.bench.soak.connection import Address
     from lmtool.bench.soak.settings import SoakBench
     from lmtool.bench.soak.watch import Watch
-    from lmtool.bench.soak.wires import Spoken
+    from lmtool.bench.soak.wires import SoakTarget
 
 READERS = 32
 ALTERNATIVES = 100
@@ -31,13 +31,13 @@ ALTERNATIVES = 100
 async def slow_reader(
     bench: SoakBench,
     address: Address,
-    spoken: Spoken,
+    target: SoakTarget,
     watch: Watch,  # noqa: ARG001  # as the other scenarios
     note: Callable[[str], None],
 ) -> Finding:
     """Fast readers alone and beside one that takes a byte a second, in turn: whether their gaps differ."""
-    need_lmtp(spoken, address, READERS)
-    readers = Readers(address, spoken.model, await _longest(address, spoken))
+    need_lmtp(target, address, READERS)
+    readers = Readers(address, target.model, await _longest(address, target))
     seconds = bench.seconds / (3 * bench.rounds)
     note(f"{bench.rounds} rounds of three runs of {seconds:.1f} s, after one that warms up")
     await readers.run(seconds, slow=False)
@@ -128,9 +128,9 @@ def _p99_gap(clients: list[BareClient]) -> float:
     return percentile(gaps, 99)
 
 
-async def _longest(address: Address, spoken: Spoken) -> int:
+async def _longest(address: Address, target: SoakTarget) -> int:
     """Tokens of a stream that fills the context."""
     place = SocketEndpoint(address.lmtp, loopback=True, authorization=address.authorization)
     async with LmtpClient(place) as client:
-        info = await client.info(spoken.model or None)
+        info = await client.info(target.model or None)
     return max(2, min(400, (info.context_length or 512) - 64))

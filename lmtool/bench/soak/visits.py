@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from lmtool.bench.soak.connection import Address
     from lmtool.bench.soak.tally import Tally
-    from lmtool.bench.soak.wires import Spoken
+    from lmtool.bench.soak.wires import SoakTarget
 
 TOKENS = 8
 SLOW_TOKENS = 400
@@ -34,17 +34,17 @@ Visit: TypeAlias = "Callable[[Visitor, str], Awaitable[str]]"
 class Visitor:
     """One place of the load, at which clients come one after the other; the same for its seed."""
 
-    def __init__(self, address: Address, spoken: Spoken, tally: Tally, seed: str, timeout: float) -> None:
+    def __init__(self, address: Address, target: SoakTarget, tally: Tally, seed: str, timeout: float) -> None:
         """timeout: seconds without a byte after which an answer counts as lost."""
         self._address = address
-        self._spoken = spoken
+        self._target = target
         self._tally = tally
         self._random = Random(seed)  # noqa: S311  # no secret
         self._timeout = timeout
 
     async def turn(self, part: str) -> None:
         """One visit of a part: `churn`, `faults` or `slow`."""
-        wire = self._random.choice(self._spoken.wires)
+        wire = self._random.choice(self._target.wires)
         visit = self._random.choice(_visits(part, wire))
         try:
             outcome = await visit(self, wire)
@@ -72,7 +72,7 @@ class Visitor:
     async def _upgrade(self, connection: Connection, wire: str) -> str:
         """Open the wire's WebSocket; how it was refused, empty where it is open."""
         async with asyncio.timeout(self._timeout):
-            head = await connection.upgrade(self._address, SOCKETS[wire].format(pool=self._spoken.pool))
+            head = await connection.upgrade(self._address, SOCKETS[wire].format(pool=self._target.pool))
         if head.status not in {101, *_BUSY}:
             self._tally.breach(f"{wire}: a handshake was answered with {head.status}")
         return "" if head.status == 101 else str(head.status)
@@ -82,8 +82,8 @@ class Visitor:
 
     def _generate(self, stream: int, tokens: int, **more: object) -> bytes:
         members = {"stream_id": stream, "prompt": self._prompt(), "max_tokens": tokens, "ignore_eos": True, **more}
-        if self._spoken.model:
-            members["model"] = self._spoken.model
+        if self._target.model:
+            members["model"] = self._target.model
         return frame(TEXT, f"GENERATE {json.dumps(members)}".encode())
 
     def _message(self, wire: str, tokens: int) -> bytes:
@@ -91,15 +91,15 @@ class Visitor:
         if wire == "LMTP":
             return self._generate(1, tokens)
         if wire == "Evergreen":
-            return frame(TEXT, json.dumps(session_message("n", self._prompt(), self._spoken.model, tokens)).encode())
+            return frame(TEXT, json.dumps(session_message("n", self._prompt(), self._target.model, tokens)).encode())
         says = {"id": "1", "message": {"role": "user", "content": self._prompt()}}
         return frame(TEXT, json.dumps(says).encode())
 
     def _posted(self, wire: str, tokens: int, *, streamed: bool, **more: object) -> bytes:
-        body = request_body(wire, self._spoken.model, self._prompt(), tokens) | more
+        body = request_body(wire, self._target.model, self._prompt(), tokens) | more
         if streamed and wire != "unified":
             body["stream"] = True
-        path = ROUTES[wire].format(pool=self._spoken.pool)
+        path = ROUTES[wire].format(pool=self._target.pool)
         return self._address.request("POST", path, json.dumps(body).encode())
 
     async def whole_lmtp(self, wire: str) -> str:
@@ -157,7 +157,7 @@ class Visitor:
         """Leave in the middle of a handshake, or of a frame."""
         async with self._open() as connection:
             if self._random.random() < 0.5:
-                handshake = self._address.handshake(SOCKETS[wire].format(pool=self._spoken.pool))
+                handshake = self._address.handshake(SOCKETS[wire].format(pool=self._target.pool))
                 await connection.send(handshake[: self._random.randrange(1, len(handshake))])
                 return "half a handshake"
             if refused := await self._upgrade(connection, wire):
@@ -170,13 +170,13 @@ class Visitor:
         """An answer in a session of Evergreen, over either of its transports."""
         import lmtool
 
-        url = self._address.evergreen if wire != GRPC else f"grpc://{self._spoken.grpc}"
+        url = self._address.evergreen if wire != GRPC else f"grpc://{self._target.grpc}"
         shown = self._address.authorization
         key = None if shown is None else shown.rpartition(" ")[2]
         cut = wire == GRPC and self._random.random() < 0.3
         async with asyncio.timeout(self._timeout), lmtool.session(url, api_key=key) as session:
             options = {"max_tokens": TOKENS, "ignore_eos": True}
-            pieces = session.generate(self._prompt(), model=self._spoken.model, **options)
+            pieces = session.generate(self._prompt(), model=self._target.model, **options)
             async with contextlib.aclosing(pieces):
                 async for _ in pieces:
                     if cut:
@@ -242,7 +242,7 @@ class Visitor:
             return await self._slowly(connection)
 
     async def slow_http(self, wire: str) -> str:
-        """The same of an answer over HTTP."""
+        """Take a byte a second of a long answer over HTTP."""
         async with self._open(SMALL_BUFFER) as connection:
             more = {"chat": {"logprobs": True, "top_logprobs": 5}, "completions": {"logprobs": 5}}.get(wire, {})
             await connection.send(self._posted(wire, SLOW_TOKENS, streamed=True, **more))

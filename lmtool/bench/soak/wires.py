@@ -26,7 +26,7 @@ _NO_ROUTE = frozenset({404, 405, 426, 501})
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class SoakTarget:
     """The wires of a server."""
 
     wires: tuple[str, ...]
@@ -65,7 +65,7 @@ async def ask(address: Address, method: str, path: str, body: object = None) -> 
         raise TimeLimitError(f"no answer from {address.url} within {PROBE_SECONDS:g} s") from None
 
 
-async def find_wires(address: Address, model: str | None, grpc: str | None) -> Spoken:
+async def find_wires(address: Address, model: str | None, grpc: str | None) -> SoakTarget:
     """Ask a server what it speaks. model: which one to use; None: its first. grpc: `HOST:PORT` of its gRPC.
 
     Raises `ConnectError`, `AccessDeniedError`, `TimeLimitError`, and `ServerError` where it speaks none of ours.
@@ -85,7 +85,7 @@ async def find_wires(address: Address, model: str | None, grpc: str | None) -> S
         wires.append(GRPC)
     if not wires:
         raise ServerError(f"{address.url} speaks none of {', '.join((*SOCKETS, *ROUTES))}", "check the URL")
-    return Spoken(tuple(wires), name, pool, grpc, tuple(left_out))
+    return SoakTarget(tuple(wires), name, pool, grpc, tuple(left_out))
 
 
 def routes(pool: str) -> Mapping[str, str]:

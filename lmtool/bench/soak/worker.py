@@ -1,7 +1,7 @@
 """The load of `bench soak`, in a process of its own: `python -m lmtool.bench.soak.worker`, which `run` starts.
 
 Settings come as a line of JSON on stdin; a tally goes as a line of JSON to stdout every second. It ends when stdin
-does, when enough was sent, or when it is told to.
+does, or when enough was sent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lmtool.bench.soak.connection import Address
 from lmtool.bench.soak.hostile import Attacker
 from lmtool.bench.soak.tally import Tally
 from lmtool.bench.soak.visits import Visitor
-from lmtool.bench.soak.wires import Spoken
+from lmtool.bench.soak.wires import SoakTarget
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -34,7 +34,7 @@ class Load:
     """What to put on a server."""
 
     address: Address
-    spoken: Spoken
+    target: SoakTarget
     places: Mapping[str, int]
     """Connections at once, by part: `churn`, `faults`, `slow`, `hostile`."""
     seed: int
@@ -46,17 +46,17 @@ class Load:
 
     def as_line(self) -> bytes:
         """For the loading process's stdin."""
-        spoken = {name: getattr(self.spoken, name) for name in ("wires", "model", "pool", "grpc")}
+        target = {name: getattr(self.target, name) for name in ("wires", "model", "pool", "grpc")}
         settings = {"places": dict(self.places), "seed": self.seed, "timeout": self.timeout, "frames": self.frames}
-        return json.dumps({"address": self.address.as_json(), "spoken": spoken, **settings}).encode() + b"\n"
+        return json.dumps({"address": self.address.as_json(), "target": target, **settings}).encode() + b"\n"
 
     @classmethod
     def of(cls, line: bytes) -> Load:
         """What `as_line` wrote."""
         value: dict[str, Any] = json.loads(line)
-        spoken = value.pop("spoken")
-        spoken["wires"] = tuple(spoken["wires"])
-        return cls(Address(**value.pop("address")), Spoken(**spoken), **value)
+        target = value.pop("target")
+        target["wires"] = tuple(target["wires"])
+        return cls(Address(**value.pop("address")), SoakTarget(**target), **value)
 
     async def run(self) -> None:
         """Keep all places busy until enough was sent; for ever where that is not limited."""
@@ -66,7 +66,7 @@ class Load:
                     group.create_task(self._place(part, f"{self.seed} {part} {number}"))
 
     async def _place(self, part: str, seed: str) -> None:
-        common = (self.address, self.spoken, self.tally, seed, self.timeout)
+        common = (self.address, self.target, self.tally, seed, self.timeout)
         turn: Callable[[], Awaitable[object]]
         if part == "hostile":
             turn = Attacker(*common).turn

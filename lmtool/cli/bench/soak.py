@@ -59,20 +59,20 @@ async def soak(
     before = report.before("soak")
     address = Address.of(url or common.address, common.api_key)
     out.note(f"asking {address.url} what it speaks")
-    spoken = await find_wires(address, model, grpc)
-    for reason in spoken.left_out:
+    target = await find_wires(address, model, grpc)
+    for reason in target.left_out:
         out.note(f"left out, because a plain request fails there: {reason}")
     process = pid if pid is not None else process_behind(address)
-    out.note(f"it speaks {', '.join(spoken.wires)}; its process is {process or 'not known'}")
+    out.note(f"it speaks {', '.join(target.wires)}; its process is {process or 'not known'}")
     if bench.scenario != "mixed":
         with _stop_on_signal(at_once=True):
-            finding = await SCENARIOS[bench.scenario](bench, address, spoken, Watch(address, process), out.note)
-        result = finding_outcome(finding, bench, address, spoken)
-        report.finish(out, lambda _columns: finding_card(finding, address, spoken), result, before)
+            finding = await SCENARIOS[bench.scenario](bench, address, target, Watch(address, process), out.note)
+        result = finding_outcome(finding, bench, address, target)
+        report.finish(out, lambda _columns: finding_card(finding, address, target), result, before)
         raise typer.Exit(1 if finding.breaches else 0)
     progress = _Progress(out)
     with _stop_on_signal() as stop:
-        found = await run(bench, address, spoken, process, progress.note, progress.show, stop)
+        found = await run(bench, address, target, process, progress.note, progress.show, stop)
     progress.clear()
     report.finish(out, lambda _columns: soak_card(found), as_outcome(found), before)
     if found.breaches:

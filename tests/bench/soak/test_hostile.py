@@ -15,7 +15,7 @@ from lmtool.bench.soak.good_streams import GoodStreams
 from lmtool.bench.soak.hostile import Attacker
 from lmtool.bench.soak.tally import Tally
 from lmtool.bench.soak.visits import Visitor
-from lmtool.bench.soak.wires import Spoken, find_wires
+from lmtool.bench.soak.wires import SoakTarget, find_wires
 from tests.serving.keyed_wires import keyed_server
 
 KEYS = '[[keys]]\nname = "soak"\nkey = "soak-key"\n'
@@ -26,14 +26,14 @@ async def test_a_server_that_holds(tmp_path: Path) -> None:
     """Every wire is found, hundreds of attacks are answered as they should be, and good streams do not change."""
     async with keyed_server(KEYS, tmp_path) as server:
         address = Address.of(server.url, "soak-key")
-        spoken = await find_wires(address, "lmtool-tiny", server.grpc.removeprefix("grpc://"))
-        assert spoken.wires == ALL
-        assert spoken.pool == "own"
-        good, tally = GoodStreams(address, spoken, len(ALL) - 1, 12), Tally()
+        target = await find_wires(address, "lmtool-tiny", server.grpc.removeprefix("grpc://"))
+        assert target.wires == ALL
+        assert target.pool == "own"
+        good, tally = GoodStreams(address, target, len(ALL) - 1, 12), Tally()
         await good.once()
         running = asyncio.create_task(good.endless())
-        attackers = [Attacker(address, spoken, tally, f"test {number}", 60) for number in range(12)]
-        visitors = [Visitor(address, spoken, tally, f"test {number}", 60) for number in range(8)]
+        attackers = [Attacker(address, target, tally, f"test {number}", 60) for number in range(12)]
+        visitors = [Visitor(address, target, tally, f"test {number}", 60) for number in range(8)]
 
         async def visit(visitor: Visitor) -> None:
             for part in ("churn", "faults", "churn", "faults"):
@@ -59,13 +59,13 @@ async def test_wires_over_a_unix_socket(tmp_path: Path) -> None:
     """The same wires, and the same answers."""
     async with keyed_server(KEYS, tmp_path) as server:
         address, tally = Address.of(server.unix, "soak-key"), Tally()
-        spoken = await find_wires(address, "lmtool-tiny", None)
-        assert spoken.wires == ALL[:-1]
-        good = GoodStreams(address, spoken, len(ALL) - 2, 6)
+        target = await find_wires(address, "lmtool-tiny", None)
+        assert target.wires == ALL[:-1]
+        good = GoodStreams(address, target, len(ALL) - 2, 6)
         await good.once()
         await good.once()
         await good.close()
-        attacker = Attacker(address, spoken, tally, "unix", 60)
+        attacker = Attacker(address, target, tally, "unix", 60)
         for _ in range(8):
             await attacker.turn()
         assert [*tally.breaches, *good.breaches] == [], "\n".join([*tally.breaches, *good.breaches])
@@ -87,20 +87,20 @@ async def answering(answer: bytes) -> AsyncIterator[Address]:
 
 
 BROKEN = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 4\r\n\r\noops"
-SPOKEN = Spoken(("chat",), "m")
+TARGET = SoakTarget(("chat",), "m")
 
 
 async def test_a_server_that_fails_is_noticed() -> None:
     """A 500 is a breach that names the attack; plain requests must be answered well."""
     async with answering(BROKEN) as address:
         tally = Tally()
-        attacker = Attacker(address, SPOKEN, tally, "s", 5)
+        attacker = Attacker(address, TARGET, tally, "s", 5)
         for _ in range(5):
             await attacker.turn()
         assert all("status 500: oops" in one for one in tally.breaches)
         assert "(seed s, attack 1)" in tally.breaches[0]
         tally = Tally()
-        await Visitor(address, SPOKEN, tally, "s", 5).turn("churn")
+        await Visitor(address, TARGET, tally, "s", 5).turn("churn")
         assert tally.breaches == ["churn chat: a plain request was answered with 500: oops"]
 
 
@@ -108,9 +108,9 @@ async def test_a_server_that_hangs_up_is_noticed() -> None:
     """Whoever sends nonsense may be cut off, whoever sends a plain request may not."""
     async with answering(b"") as address:
         tally = Tally()
-        await Attacker(address, SPOKEN, tally, "s", 5).turn()
+        await Attacker(address, TARGET, tally, "s", 5).turn()
         assert tally.breaches == []
-        await Visitor(address, SPOKEN, tally, "s", 5).turn("churn")
+        await Visitor(address, TARGET, tally, "s", 5).turn("churn")
         assert "closed the connection of a plain request" in tally.breaches[0]
 
 
@@ -123,7 +123,7 @@ async def test_a_server_that_does_not_answer_is_noticed() -> None:
     async with await asyncio.start_server(swallow, "127.0.0.1", 0) as listening:
         address = Address.of(f"127.0.0.1:{listening.sockets[0].getsockname()[1]}")
         tally = Tally()
-        await Visitor(address, SPOKEN, tally, "s", 0.05).turn("churn")
+        await Visitor(address, TARGET, tally, "s", 0.05).turn("churn")
     assert tally.breaches == ["churn chat: no byte within 0.05 s"]
 
 
@@ -141,7 +141,7 @@ async def test_a_stream_that_changes_is_noticed(monkeypatch: pytest.MonkeyPatch,
     from lmtool.bench.soak import good_streams
 
     monkeypatch.setitem(good_streams._WAYS, "http", Changing.http)
-    good = Changing(Address.of(":1"), SPOKEN, 1, 4)
+    good = Changing(Address.of(":1"), TARGET, 1, 4)
     await good.once()
     if settled:
         await good.once()

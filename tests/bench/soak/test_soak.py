@@ -20,12 +20,12 @@ from lmtool.bench.soak.scenarios import overtaken
 from lmtool.bench.soak.settings import SoakBench
 from lmtool.bench.soak.tally import MOST_BREACHES, Tally
 from lmtool.bench.soak.watch import Held, Watch, family, leaks
-from lmtool.bench.soak.wires import Spoken
+from lmtool.bench.soak.wires import SoakTarget
 from lmtool.bench.soak.worker import Load
 from lmtool.errors import UsageError
 
 ADDRESS = Address.of("ws://user:secret@127.0.0.1:8080/")
-SPOKEN = Spoken(("LMTP", "chat"), "m")
+TARGET = SoakTarget(("LMTP", "chat"), "m")
 
 
 def test_what_is_more_than_before_is_a_leak() -> None:
@@ -56,8 +56,8 @@ def test_memory_of_this_process() -> None:
 def judged(**changes: Any) -> list[str]:
     """The breaches of a run of 30 minutes."""
     bench = changes.pop("bench", SoakBench(minutes=30, max_rss="500MB"))
-    report = SoakReport(bench, ADDRESS, SPOKEN, 1, **{"seconds": 60 * bench.minutes, **changes})
-    return _breaches(report, GoodStreams(ADDRESS, SPOKEN, 1, 2))
+    report = SoakReport(bench, ADDRESS, TARGET, 1, **{"seconds": 60 * bench.minutes, **changes})
+    return _breaches(report, GoodStreams(ADDRESS, TARGET, 1, 2))
 
 
 def test_memory_is_judged() -> None:
@@ -83,7 +83,7 @@ def test_what_the_load_found_is_a_breach() -> None:
 
 def test_settings_travel_to_the_loading_process() -> None:
     """With the key, over its stdin."""
-    load = Load(ADDRESS, SPOKEN, {"hostile": 3}, 5, 60.0, 100)
+    load = Load(ADDRESS, TARGET, {"hostile": 3}, 5, 60.0, 100)
     again = Load.of(load.as_line())
     assert replace(again, tally=load.tally) == load
     assert again.address.authorization == "Basic dXNlcjpzZWNyZXQ="
@@ -134,7 +134,7 @@ def test_the_card(columns: int) -> None:
     """What was sent, how it was answered, what it cost and what broke; no secret in it or in the JSON."""
     tally = Tally()
     tally.count("hostile", "chat", "400", 1234)
-    report = SoakReport(SoakBench(minutes=30), ADDRESS, SPOKEN, 7, 1800.0, tally=tally)
+    report = SoakReport(SoakBench(minutes=30), ADDRESS, TARGET, 7, 1800.0, tally=tally)
     report.quiet = report.beside = {"ttft_p50": 0.1, "ttft_p99": 0.2, "gap_p50": 0.01, "gap_p99": 0.0304}
     report.before, report.after = Held(1, 10, 5, 1), Held(1, 12, 5, 1)
     report.early_memory, report.late_memory = 300_000_000, 330_000_000
@@ -155,6 +155,6 @@ def test_the_card_of_a_scenario() -> None:
     finding = Finding("1000 idle connections")
     finding.judge("share of a core", "0.004", "at most 0.01", ok=True)
     finding.judge("others", "3", "at most 2", ok=False)
-    text = printed(finding_card(finding, ADDRESS, SPOKEN), 80)
+    text = printed(finding_card(finding, ADDRESS, TARGET), 80)
     assert "share of a core 0.004 at most 0.01" in text
     assert "1 breach: others: 3; expected at most 2" in text
