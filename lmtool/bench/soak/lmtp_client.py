@@ -1,4 +1,4 @@
-"""A bare client of LMTP with one connection and no extensions: what it is told, and when."""
+"""A bare client of LMTP with one connection and no extensions: the tokens that it gets, and when."""
 
 from __future__ import annotations
 

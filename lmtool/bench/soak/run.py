@@ -14,7 +14,7 @@ from lmtool.bench.record import percentile
 from lmtool.bench.soak.good_streams import GoodStreams
 from lmtool.bench.soak.settings import GROWTH_MINUTES
 from lmtool.bench.soak.tally import Tally
-from lmtool.bench.soak.watch import Held, Watch, leaks
+from lmtool.bench.soak.watch import ServerState, Watch, leaks
 from lmtool.bench.soak.worker import Load
 from lmtool.errors import ServerError
 from lmtool.serving.byte_size import parse_bytes
@@ -59,8 +59,8 @@ class SoakReport:
     equal: int = 0
     """Those that were the same as their first run."""
     notes: list[str] = field(default_factory=list)
-    before: Held = field(default_factory=Held)
-    after: Held = field(default_factory=Held)
+    before: ServerState = field(default_factory=ServerState)
+    after: ServerState = field(default_factory=ServerState)
     early_memory: int | None = None
     """Resident bytes at 10 % of the time."""
     late_memory: int | None = None
@@ -115,22 +115,22 @@ async def _quiet_runs(report: SoakReport, good: GoodStreams) -> None:
         each.equal = 0
 
 
-async def _warm_up(report: SoakReport, watch: Watch, stop: asyncio.Event) -> Held:
+async def _warm_up(report: SoakReport, watch: Watch, stop: asyncio.Event) -> ServerState:
     """Short loads whose breaches count and whose times do not, until what the server holds behind them is the same.
 
     They start what it keeps for ever, such as helper processes; one that leaks holds more after each.
     """
     low, high = WARM_SECONDS
-    held = await watch.held()
+    state = await watch.state()
     for number in range(MOST_WARM_UPS):
         tally = Tally()
         async with _loading(report, report.bench.seed + 1 + number, tally) as loading:
             await _until(max(low, min(high, WARM_SHARE * report.bench.seconds)), stop, loading, sent=tally)
         report.breaches += tally.breaches
-        before, held = held, await watch.settled(held)
-        if stop.is_set() or not leaks(before, held):
+        before, state = state, await watch.settled(state)
+        if stop.is_set() or not leaks(before, state):
             break
-    return held
+    return state
 
 
 async def _beside_load(

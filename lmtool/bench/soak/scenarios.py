@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lmtool.bench.soak.connection import Address
     from lmtool.bench.soak.lmtp_client import StreamTimes
     from lmtool.bench.soak.settings import SoakBench
-    from lmtool.bench.soak.watch import Held, Watch
+    from lmtool.bench.soak.watch import ServerState, Watch
     from lmtool.bench.soak.wires import SoakTarget
 
 MANY = 1000
@@ -47,7 +47,7 @@ async def crowd(
     """Connections with two streams each, at once: all served, first tokens in order of arrival within a priority."""
     count = bench.connections or MANY
     need_lmtp(target, address, count)
-    before = await watch.held()
+    before = await watch.state()
     note(f"opening {count} connections")
     clients = await _open_all(address, count)
     reading = [asyncio.create_task(client.read()) for client in clients]
@@ -136,7 +136,7 @@ async def idle(
     need_lmtp(target, address, count)
     if watch.process is None:
         raise ServerError("the CPU time of a server elsewhere is not known", "run this on its machine, with  --pid N")
-    before = await watch.held()
+    before = await watch.state()
     note(f"the server without connections, for {min(10.0, bench.seconds):g} s")
     alone = await _cpu_share(watch, min(10.0, bench.seconds))
     place = SocketEndpoint(address.lmtp, loopback=True, authorization=address.authorization)
@@ -194,7 +194,7 @@ async def _all_ended(streams: Sequence[StreamTimes], patience: float) -> None:
             return
 
 
-async def _judge_leaks(finding: Finding, watch: Watch, before: Held) -> None:
+async def _judge_leaks(finding: Finding, watch: Watch, before: ServerState) -> None:
     after = await watch.settled(before)
     finding.breaches += [f"left open: {one}" for one in leaks(before, after)]
     if before.memory is not None and after.memory is not None:

@@ -36,7 +36,7 @@ _GAUGE = re.compile(r"lmtool_((?:\w+_)?(?:connections|streams|sessions|running|w
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ServerState:
     """What a server holds at a moment; None where it is not known."""
 
     memory: int | None = None
@@ -87,7 +87,7 @@ class Watch:
         near = [memory for at, memory in self.samples if abs(at - share * duration) <= width]
         return None if not near else int(percentile(near, 50))
 
-    async def held(self) -> Held:
+    async def state(self) -> ServerState:
         """What the server holds now."""
         counts: dict[str, float] = {}
         with contextlib.suppress(LmtoolError):
@@ -96,23 +96,23 @@ class Watch:
                 found = _GAUGE.finditer(body.decode("utf-8", "replace"))
                 counts = {f"{name}{labels or ''}": float(value) for name, labels, value in (f.groups() for f in found)}
         if self.process is None:
-            return Held(open=counts)
+            return ServerState(open=counts)
         processes = family(self.process)
         files = [_count(PROC / str(each) / "fd") for each in processes]
         threads = [_count(PROC / str(each) / "task") for each in processes]
-        return Held(self.memory(), sum(files), sum(threads), len(processes), counts)
+        return ServerState(self.memory(), sum(files), sum(threads), len(processes), counts)
 
-    async def settled(self, before: Held) -> Held:
+    async def settled(self, before: ServerState) -> ServerState:
         """What it holds once the load is gone: as soon as that is no more than before, or after `SETTLE_SECONDS`."""
         until = time.monotonic() + SETTLE_SECONDS
         while True:
-            now = await self.held()
+            now = await self.state()
             if not leaks(before, now) or time.monotonic() > until:
                 return now
             await asyncio.sleep(0.5)
 
 
-def leaks(before: Held, after: Held) -> list[str]:
+def leaks(before: ServerState, after: ServerState) -> list[str]:
     """A sentence for everything of which there is more than before, memory aside."""
     pairs = [(name, getattr(before, name), getattr(after, name)) for name in SPARE]
     pairs += [(name, before.open.get(name, 0.0), value) for name, value in after.open.items()]

@@ -19,7 +19,7 @@ from lmtool.bench.soak.run import SoakReport, _breaches
 from lmtool.bench.soak.scenarios import overtaken
 from lmtool.bench.soak.settings import SoakBench
 from lmtool.bench.soak.tally import MOST_BREACHES, Tally
-from lmtool.bench.soak.watch import Held, Watch, family, leaks
+from lmtool.bench.soak.watch import ServerState, Watch, family, leaks
 from lmtool.bench.soak.wires import SoakTarget
 from lmtool.bench.soak.worker import Load
 from lmtool.errors import UsageError
@@ -30,16 +30,16 @@ TARGET = SoakTarget(("LMTP", "chat"), "m")
 
 def test_what_is_more_than_before_is_a_leak() -> None:
     """Descriptors, processes and what /metrics counts as open; not memory, which is judged by its growth."""
-    before = Held(100, 10, 5, 1, {"connections": 1.0, "streams_running": 0.0})
+    before = ServerState(100, 10, 5, 1, {"connections": 1.0, "streams_running": 0.0})
     assert leaks(before, before) == []
-    assert leaks(before, Held(900, 14, 13, 1)) == []  # what pools of threads may keep
-    after = Held(900, 15, 5, 1, {"connections": 1.0, "streams_running": 2.0, "evergreen_sessions": 1.0})
+    assert leaks(before, ServerState(900, 14, 13, 1)) == []  # what pools of threads may keep
+    after = ServerState(900, 15, 5, 1, {"connections": 1.0, "streams_running": 2.0, "evergreen_sessions": 1.0})
     assert leaks(before, after) == [
         "descriptors: 10 before, 15 after",
         "streams_running: 0 before, 2 after",
         "evergreen_sessions: 0 before, 1 after",
     ]
-    assert leaks(Held(), Held(1, 2, 3, 4)) == []
+    assert leaks(ServerState(), ServerState(1, 2, 3, 4)) == []
 
 
 def test_memory_of_this_process() -> None:
@@ -74,7 +74,7 @@ def test_what_the_load_found_is_a_breach() -> None:
     tally = Tally()
     for number in range(MOST_BREACHES + 2):
         tally.breach(str(number))
-    found = judged(tally=tally, before=Held(processes=1), after=Held(processes=2))
+    found = judged(tally=tally, before=ServerState(processes=1), after=ServerState(processes=2))
     assert found[:1] + found[-2:] == ["0", "and 2 more of the load", "left open: processes: 1 before, 2 after"]
     copy = Tally()
     copy.update(tally.as_json())
@@ -136,7 +136,7 @@ def test_the_card(columns: int) -> None:
     tally.count("hostile", "chat", "400", 1234)
     report = SoakReport(SoakBench(minutes=30), ADDRESS, TARGET, 7, 1800.0, tally=tally)
     report.quiet = report.beside = {"ttft_p50": 0.1, "ttft_p99": 0.2, "gap_p50": 0.01, "gap_p99": 0.0304}
-    report.before, report.after = Held(1, 10, 5, 1), Held(1, 12, 5, 1)
+    report.before, report.after = ServerState(1, 10, 5, 1), ServerState(1, 12, 5, 1)
     report.early_memory, report.late_memory = 300_000_000, 330_000_000
     report.breaches = ["left open: descriptors: 10 before, 12 after"]
     text = printed(soak_card(report), columns)
