@@ -34,7 +34,6 @@ from lmtool.serving.interrupts import Interrupts, watch
 from lmtool.serving.listening import bind, explain, url
 from lmtool.serving.model_names import served
 from lmtool.serving.service import Service
-from lmtool.telemetry.otel import tracer_from_environment
 from lmtool.unix_sockets import PREFIX
 
 if TYPE_CHECKING:
@@ -103,6 +102,8 @@ class _Run:
 
     async def all(self) -> None:
         """Run from start to end."""
+        from lmtool.telemetry.otel import tracer_from_environment
+
         self.ready_file.prepare()
         async with self._tap() as tap:
             await self._all(Service(self.config.service, self._log, tap, self._log_http, tracer_from_environment()))
