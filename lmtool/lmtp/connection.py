@@ -376,9 +376,8 @@ class Connection:
         if self._closed:
             return
         self._closed = True
-        now = time.perf_counter()
         for record in self._records.values():
-            self._log(record.log(now, end="left"))
+            self._log(record.log(time.perf_counter(), end="left"))
         self._records.clear()
         self._deadlines.close()
         if self._next_look is not None:
