@@ -20,6 +20,7 @@ from lmtool.errors import ConnectError, RateLimitError, ResourceError
 from lmtool.evergreen.codec import encode
 from lmtool.evergreen.descriptors import METHOD, PACKAGE, SERVICE
 from lmtool.evergreen.status import Abort, Status
+from lmtool.telemetry.trace_context import current_trace, read_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,6 +104,7 @@ class GrpcServer:
         except ConflictingAddressesError:
             refusal, address = Refusal("invalid_headers", "two headers name different clients", "send neither"), peer
         with contextlib.ExitStack() as stack:
+            stack.callback(current_trace.reset, current_trace.set(read_trace(headers)))
             if refusal is None:
                 refusal = self._count(stack, shown, address)
             abort = _abort_of(refusal) if refusal is not None else await self._sessions.refusal(address)

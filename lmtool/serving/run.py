@@ -20,6 +20,7 @@ from lmtool import __version__
 from lmtool.errors import FileError, LmtoolError, ResourceError
 from lmtool.serving.console import Console, unbuffered
 from lmtool.serving.events import (
+    Answered,
     Draining,
     Finished,
     Listening,
@@ -39,9 +40,9 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 
-    from lmtool.lmtp.request_log import RequestLog
     from lmtool.serving.config import ModelsConfig, ServingConfig
     from lmtool.serving.events import Event
+    from lmtool.telemetry.request_log import HttpLog, RequestLog
     from lmtool.terminal import Output
     from lmtool.trace.server_tap import ServerTap
     from lmtool.types import LoadProgress, ModelInfo
@@ -101,9 +102,11 @@ class _Run:
 
     async def all(self) -> None:
         """Run from start to end."""
+        from lmtool.telemetry.otel import tracer_from_environment
+
         self.ready_file.prepare()
         async with self._tap() as tap:
-            await self._all(Service(self.config.service, self._log, tap))
+            await self._all(Service(self.config.service, self._log, tap, self._log_http, tracer_from_environment()))
         self.console.emit(Stopped())
 
     @contextlib.asynccontextmanager
@@ -222,6 +225,10 @@ class _Run:
         asks = entry.command in {"MODEL_INFO", "BUFFER"} or (entry.command == "MODELS" and entry.model is None)
         if not asks or entry.error is not None or self.config.verbose:
             self.console.emit(Finished(entry))
+
+    def _log_http(self, entry: HttpLog) -> None:
+        if self.config.life.json_logs or self.config.verbose:
+            self.console.emit(Answered(entry))
 
 
 def _spelling(models: ModelsConfig) -> Callable[[int], bytes] | None:
