@@ -289,6 +289,12 @@ TREE: tuple[Command | Group, ...] = (
                 examples=("lmtool bench serve --concurrency 1,8 --save before.json",),
             ),
             Command(
+                "soak",
+                "bench.soak",
+                "Soak a server in faults and hostile frames; 1 if it breaks.",
+                examples=("lmtool bench soak ws://127.0.0.1:8080/",),
+            ),
+            Command(
                 "gateway",
                 "bench.gateway",
                 "Measure the gateway beside a bare forwarder and LiteLLM.",
