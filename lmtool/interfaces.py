@@ -379,7 +379,7 @@ class GuideCompiler(Protocol):
         """Begin to compile; never blocks and never raises.
 
         The result is a fresh guide at the constraint's start, its exception an `LmtoolError` for the client, within the
-        deadline. `cancel` it when the stream has ended. marks: of the thought before; then it may be without constraint.
+        deadline. `cancel` it when the stream has ended. marks: of a thought before; then a constraint may lack.
         """
 
     def fill(self, rows: Sequence[tuple[Guide, int]], mask: NDArray[np.int32]) -> None:
