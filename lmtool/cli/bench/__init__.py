@@ -1,1 +1,1 @@
-"""Commands below `lmtool bench`: engine, kernels, serve, gateway, inspect."""
+"""Commands below `lmtool bench`: engine, kernels, serve, soak, gateway, inspect."""

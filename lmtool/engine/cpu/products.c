@@ -68,6 +68,7 @@ typedef struct {
     const char *next;    /* of the next one: what to ask memory for while we compute */
     int64_t pace;        /* so many bytes of `next` for each word, each input of int8, each group of int4 */
     int64_t column;      /* first output */
+    int64_t near;        /* whether to ask for it into the nearest cache: where rows take so long that it comes in time */
 } Place;
 
 /* The first row of a group; the groups are of nearly equal height. */
@@ -102,7 +103,8 @@ static void finish(const float *result, const Job *job, const Place *at) {
 /* Ask memory for the part of the next tile that belongs to `count` words from k on. */
 INLINE void fetch_next(const Place *at, int64_t k, int64_t count) {
     const char *from = at->next + k * at->pace, *to = from + count * at->pace;
-    for (; from < to; from += LINE) __builtin_prefetch(from, 0, 2);
+    if (at->near) for (; from < to; from += LINE) __builtin_prefetch(from, 0, 3);
+    else for (; from < to; from += LINE) __builtin_prefetch(from, 0, 2);
 }
 
 INLINE vec widened(const uint16_t *at) {
@@ -553,7 +555,7 @@ static void multiply(const Product *p, const float *inputs, int64_t tokens, int6
 #pragma omp for schedule(static)
         for (int64_t tile = 0; tile < tiles; tile++) {
             Place at = {.weights = (const char *)p->weights + tile * size, .column = tile * WIDTH};
-            at.next = at.weights + size, at.pace = size / paces / groups;
+            at.next = at.weights + size, at.pace = size / paces / groups, at.near = groups > 2;
             (p->kind == INT8 ? int8_tile : p->kind == INT4 ? int4_tile : float_tile)(&job, &at);
         }
     }
