@@ -606,10 +606,12 @@ static volatile float spin_sink;
 /* Multiply and add in registers alone, `count` times a full tile: what no product can be faster than. Returns the number
    of operations, 2 for each multiply-add. */
 int64_t spin(int64_t kind, int64_t count) {
-    vec total[ROWS][VECTORS] = {0};
-    sums whole_total[ROWS][VECTORS] = {0};
+    vec total[ROWS][VECTORS];
+    sums whole_total[ROWS][VECTORS];
     uint8_t inputs[4] = {129, 128, 128, 128};
     const int bytes = kind == INT8 || kind == INT4, pairs = kind == BFLOAT16 && PAIRED;
+    for (int r = 0; r < ROWS; r++) for (int v = 0; v < VECTORS; v++) /* each another, or they would be computed once */
+        total[r][v] = fill(r * VECTORS + v), whole_total[r][v] = (sums){r * VECTORS + v};
     const ivec weights = repeated(inputs), x = (ivec)fill(1.0f);
     if (bytes) {
         for (int64_t i = 0; i < count; i++)
