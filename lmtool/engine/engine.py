@@ -13,6 +13,7 @@ import torch
 
 from lmtool.engine.admission import StreamFactory, clamp_logprobs
 from lmtool.engine.engine_thread import EngineThread, Outbox, step_error, stopped_error
+from lmtool.engine.idle_memory import IdleMemory
 from lmtool.engine.masks import MaskFiller
 from lmtool.engine.prefix_cache import BlockAllocator, PrefixCache
 from lmtool.engine.queue_estimate import QueueEstimate
@@ -98,8 +99,14 @@ class Engine:
         self._outbox = Outbox()
         self._accepting = True
         self._on_drained: list[Callable[[], None]] = []
+        idle = IdleMemory(self._scheduler, runner.cache, -(-(info.context_length or 0) // limits.block_tokens))
         self._thread = EngineThread(
-            f"engine {info.model}", runner.device, config.threads, step=self._step_and_flush, finish=self._end_all
+            f"engine {info.model}",
+            runner.device,
+            config.threads,
+            step=self._step_and_flush,
+            finish=self._end_all,
+            rests=idle.rests(),
         )
 
     @property

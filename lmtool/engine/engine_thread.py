@@ -6,7 +6,7 @@ import logging
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
 
@@ -17,6 +17,7 @@ from lmtool.types import TokenOutput
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Sequence
 
 _logger = logging.getLogger(__name__)
 
@@ -24,8 +25,17 @@ Command: TypeAlias = Callable[[], None]
 _Outputs: TypeAlias = dict[Sink, list[TokenOutput]]
 
 
+class Rest(NamedTuple):
+    """Work for a time without steps."""
+
+    seconds: float
+    """How long the thread must have had nothing to do, since the work before this one."""
+    work: Callable[[Callable[[], bool]], None]
+    """Is given what tells whether the thread is interrupted, and ends soon then."""
+
+
 class EngineThread:
-    """Runs commands and steps in turn; sleeps on a condition variable while there is nothing to do."""
+    """Runs commands and steps in turn; rests, then sleeps on a condition variable, while there is nothing to do."""
 
     def __init__(
         self,
@@ -35,16 +45,18 @@ class EngineThread:
         *,
         step: Callable[[], bool],
         finish: Callable[[LmtoolError], None],
+        rests: Sequence[Rest] = (),
     ) -> None:
         """threads: CPU threads of a step; None: torch's choice.
 
         step: computes one step; False when there was nothing to compute. finish: called last, with why nothing more
-        will be computed.
+        will be computed. rests: what is done while there is nothing to compute, one after the other.
         """
         self._device = device
         self._threads = threads
         self._step = step
         self._finish = finish
+        self._rests = rests
         self._commands: deque[Command] = deque()
         self._wake = threading.Condition()
         self._closing = False
@@ -103,11 +115,23 @@ class EngineThread:
                 busy = self._step()
             arrival(self._device)()  # a step begun ahead uses the model's memory
 
+    def _sleep(self) -> None:
+        """Return when something was posted, or the thread is to end; do meanwhile what is for times of rest."""
+        for rest in self._rests:
+            if self._interrupted_within(rest.seconds):
+                return
+            rest.work(lambda: self.interrupted)
+        self._interrupted_within(None)
+
+    def _interrupted_within(self, seconds: float | None) -> bool:
+        with self._wake:
+            return self._wake.wait_for(lambda: self.interrupted, seconds)
+
     def _run_commands(self, *, wait: bool) -> bool:
         """Run what was posted; False when the thread is to end. wait: sleep until something is posted."""
+        if wait:
+            self._sleep()
         with self._wake:
-            while wait and not self.interrupted:
-                self._wake.wait()
             commands = list(self._commands)
             self._commands.clear()
         for command in commands:

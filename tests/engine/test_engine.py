@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from dataclasses import replace
 from random import Random
@@ -10,6 +11,7 @@ from random import Random
 import pytest
 import torch
 
+from lmtool.engine import idle_memory
 from lmtool.engine.config import EngineConfig
 from lmtool.engine.engine_loader import load_engine
 from lmtool.streams import stream
@@ -347,6 +349,25 @@ class TestLife:
         before = time.process_time()
         await asyncio.sleep(0.5)
         assert time.process_time() - before < 0.1
+
+    async def test_memory_comes_back(self, checkpoint, run, monkeypatch):
+        """While nothing runs, the memory of keys and values is the system's; streams then are what they were."""
+        monkeypatch.setattr(idle_memory, "REST_SECONDS", 0.0)
+        monkeypatch.setattr(idle_memory, "LONG_REST_SECONDS", 0.0)
+        engine = load_engine(str(checkpoint("llama-packed")), EngineConfig(threads=1))
+        try:
+            given_back = threading.Event()
+            monkeypatch.setattr(idle_memory, "release_memory", given_back.set)
+            before = await run(engine, GenerateRequest(1, tuple(range(3, 60)), SHORT))
+            for _ in range(2):
+                assert await asyncio.to_thread(given_back.wait, 30)
+                given_back.clear()
+            ((keys, values),) = engine._runner.cache._pools.values()
+            assert not keys[:, :, 2:].any()
+            assert not values[:, :, 2:].any()
+            assert await run(engine, GenerateRequest(1, tuple(range(3, 60)), SHORT)) == before
+        finally:
+            engine.close()
 
     async def test_info_counts(self, engine_of):
         """Running and waiting streams are counted; the rest says what the model is."""
