@@ -41,8 +41,8 @@ class KVCache:
 
     Layers of one shape share a tensor `[layers, KV, blocks + 1, BLOCK_TOKENS, dim]` for keys and one for values; KV
     heads come before blocks so that gathered blocks are the batch of a matrix product without another copy. Block 0
-    pads tables and is always zero. Memory is touched, and so really allocated, when a block is first handed out, until it
-    is given back.
+    pads tables and is always zero. Memory is touched, and so allocated, when a block is first handed out, until it is
+    given back.
     """
 
     def __init__(

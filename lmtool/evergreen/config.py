@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lmtool.access.stall import STALL_SECONDS
+
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
@@ -44,8 +46,8 @@ class SessionLimits:
     """Without a message and without a running action: DEADLINE_EXCEEDED."""
     input_seconds: float = 120.0
     """An action waits so long for the rest of its inputs while its peer sends nothing: DEADLINE_EXCEEDED."""
-    stall_seconds: float = 300.0
-    """A peer that takes no byte for so long is taken for gone."""
+    stall_limit: float = STALL_SECONDS
+    """Seconds for which a message may wait to be taken by the peer's transport; then it is taken for gone. 0: any."""
     strict_metadata: bool = False
     """Abort for any metadata after seq 0, as the letter of the source has it, also where it repeats that of seq 0."""
 

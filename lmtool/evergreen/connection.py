@@ -146,12 +146,12 @@ class Connection:
         self._note_idle()
 
     async def _write(self, send: Send) -> None:
-        stall = self.session.limits.stall_seconds
+        stall = self.session.limits.stall_limit
         while True:
             while (message := self.session.take()) is not None:
                 self._roomy.set()
                 try:
-                    async with asyncio.timeout(stall):
+                    async with asyncio.timeout(stall or None):
                         await send(message)
                 except TimeoutError:
                     raise ConnectError(f"the peer took no byte for {stall:g} s") from None

@@ -309,6 +309,7 @@ def evergreen_server(
 ) -> EvergreenServer:
     """Evergreen, over WebSocket and gRPC. log: gets each action that ended; tap: is shown every message."""
     from lmtool.evergreen.actions import GROUP
+    from lmtool.evergreen.config import EvergreenConfig, SessionLimits
     from lmtool.evergreen.server import EvergreenServer, Plugs
 
     references = None
@@ -326,7 +327,8 @@ def evergreen_server(
 
     plugs = Plugs(
         registry,
-        references=references,
+        EvergreenConfig(SessionLimits(stall_limit=config.server.stall_limit)),
+        references,
         log=log_action,
         tap=None if tap is None else tap.sessions(),
         peer_actions=config.evergreen.peer_actions,

@@ -235,7 +235,8 @@ class Service:
         self._wire, printed = _wire(), sys.stdout
         sys.stdout = self._wire
         try:
-            reader, writer = await open_stdio(self._config.server.max_frame_bytes)
+            config = self._config.server
+            reader, writer = await open_stdio(config.max_frame_bytes, config.stall_limit)
         finally:
             sys.stdout = printed
         await server.run_stdio(reader, writer)
@@ -282,7 +283,7 @@ def http_server(
             return contextlib.nullcontext()
 
     how = how or HttpConfig()
-    options = uvicorn_options(config) | {"log_level": how.uvicorn_log_level, "http": http_protocol()}
+    options = uvicorn_options(config) | {"log_level": how.uvicorn_log_level, "http": http_protocol(config.stall_limit)}
     guarded = Door(application, access, write)
     placed = _below(how.root_path, guarded) if how.root_path else guarded
     # Who is believed about a client's address is up to the door: uvicorn believes everybody on this machine.

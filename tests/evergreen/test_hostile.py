@@ -210,7 +210,7 @@ async def test_a_stalled_call_keeps_nothing():
         finally:
             cancelled.set()
 
-    limits = SessionLimits(stall_seconds=0.3, unread_bytes=100_000)
+    limits = SessionLimits(stall_limit=0.3, unread_bytes=100_000)
     server = EvergreenServer(Plugs(registry(ActionType("FLOOD", (), (Port("out"),), flood)), EvergreenConfig(limits)))
     async with grpc_serving(server) as address, grpc_session(address) as caller:
         await caller.send(actions=[action("FLOOD", {}, {"out": "out"})])
@@ -239,7 +239,7 @@ async def test_a_reader_that_never_reads_is_cut_off():
         finally:
             cancelled.set()
 
-    limits = SessionLimits(stall_seconds=0.3, unread_bytes=100_000)
+    limits = SessionLimits(stall_limit=0.3, unread_bytes=100_000)
     server = EvergreenServer(Plugs(registry(ActionType("FLOOD", (), (Port("out"),), flood)), EvergreenConfig(limits)))
     async with listening(server) as port, dialled(port, max_queue=1) as websocket:
         await websocket.send(encode(SessionMessage(actions=(action("FLOOD", {}, {"out": "out"}),))))
