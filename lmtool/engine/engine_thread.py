@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
 
+from lmtool.engine.device_loss import step_error
 from lmtool.engine.device_transfer import arrival
-from lmtool.errors import LmtoolError, OutOfMemoryError, ServerError
+from lmtool.errors import LmtoolError, ServerError
 from lmtool.interfaces import Sink
 from lmtool.types import TokenOutput
 
@@ -44,13 +45,14 @@ class EngineThread:
         threads: int | None,
         *,
         step: Callable[[], bool],
-        finish: Callable[[LmtoolError], None],
+        finish: Callable[[LmtoolError, Exception | None], None],
         rests: Sequence[Rest] = (),
     ) -> None:
         """threads: CPU threads of a step; None: torch's choice.
 
         step: computes one step; False when there was nothing to compute. finish: called last, with why nothing more
-        will be computed. rests: what is done while there is nothing to compute, one after the other.
+        will be computed, and with what the thread has failed of. rests: what is done while there is nothing to compute,
+        one after the other.
         """
         self._device = device
         self._threads = threads
@@ -97,16 +99,19 @@ class EngineThread:
             torch.set_num_threads(self._threads)  # the OpenMP setting is one of the thread, not of the process
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)  # Triton launches where the thread is
-        reason = stopped_error()
+        reason, failure = stopped_error(), None
         try:
             self._work()
-        except Exception as bug:  # a mistake of ours outside a step: no caller may wait for a dead thread
+        except BaseException as problem:  # a lost device, or a bug of ours: no caller may wait for a dead thread
             _logger.exception("the engine failed and serves nothing more")
-            reason = step_error(bug)
+            reason = step_error(problem)
+            failure = (
+                problem if isinstance(problem, Exception) else RuntimeError(f"{type(problem).__name__}: {problem}")
+            )
         with self._wake:
             self._stopped = True
         self._run_commands(wait=False)
-        self._finish(reason)
+        self._finish(reason, failure)
 
     def _work(self) -> None:
         busy = False
@@ -142,13 +147,6 @@ class EngineThread:
 def stopped_error() -> LmtoolError:
     """Why streams end with the engine."""
     return ServerError("the server stopped before the stream's end", "connect again later")
-
-
-def step_error(problem: Exception) -> LmtoolError:
-    """Why the streams of a failed step end."""
-    if isinstance(problem, torch.OutOfMemoryError | MemoryError):
-        return OutOfMemoryError("the device ran out of memory in this step", "try again, or with fewer tokens")
-    return ServerError(f"the model failed in this step: {type(problem).__name__}", "see the server's log")
 
 
 class Outbox:

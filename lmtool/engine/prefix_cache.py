@@ -134,9 +134,15 @@ class PrefixCache:
             self.acquire([prefix])
         return prefix
 
+    def discard(self, prefixes: Iterable[Prefix]) -> None:
+        """Match these no more, nor what follows them; they are evicted like others."""
+        for prefix in prefixes:
+            if self._prefixes.get(prefix.key) is prefix:
+                del self._prefixes[prefix.key]
+
     def evict(self) -> tuple[int, ...]:
         """Drop the unused chunk that was used least recently; its blocks are the caller's."""
         prefix, _ = self._idle.popitem(last=False)
-        del self._prefixes[prefix.key]
+        self.discard([prefix])
         self.idle_blocks -= len(prefix.blocks)
         return prefix.blocks

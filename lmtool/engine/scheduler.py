@@ -75,6 +75,11 @@ class Scheduler:
         if sequence in self._admitted:
             self._admitted.remove(sequence)
 
+    def discard(self, sequence: Sequence) -> None:
+        """Let no other sequence begin with what was computed of this one."""
+        if self._cache is not None:
+            self._cache.discard(sequence.prefixes)
+
     def forget(self, kept: int) -> Iterator[tuple[int, int]]:
         """Drop cached chunks that nobody uses, the least recently used first, until they hold at most `kept` blocks.
 

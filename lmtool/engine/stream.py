@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from lmtool.types import FinishReason, SamplingParams, StreamId, TokenOutput, Us
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
     from torch import Tensor
@@ -25,8 +25,32 @@ if TYPE_CHECKING:
     from lmtool.engine.sequence import Sequence as TokenSequence
     from lmtool.engine.speculation import Drafter
     from lmtool.errors import LmtoolError
-    from lmtool.interfaces import Guide, Sink
+    from lmtool.interfaces import Guide, QueuePlace, Sink
     from lmtool.logits_processors import Processors
+
+
+Control: TypeAlias = Literal["cancel", "pause", "resume"]
+
+
+class Handle:
+    """The caller's handle on a running stream, an `interfaces.StreamHandle`; takes effect before the next step."""
+
+    def __init__(self, control: Callable[[Control], object], place: Callable[[], QueuePlace | None]) -> None:
+        self._control = control
+        self.queue_place = place
+        """Where the stream waits, see `interfaces.Queued`."""
+
+    def cancel(self) -> None:
+        """End the stream within one step."""
+        self._control("cancel")
+
+    def pause(self) -> None:
+        """Produce nothing more until `resume`; the stream stays admitted."""
+        self._control("pause")
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._control("resume")
 
 
 @dataclass(slots=True, eq=False)
