@@ -28,9 +28,9 @@ OWNERS = {"time", "datetime", "date"}
 def reads_time_of_day(module: Path) -> bool:
     """Whether the module calls a clock of the day, or takes one by its name."""
     for node in ast.walk(ast.parse(module.read_text())):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            if node.value.id in OWNERS and node.attr in NAMES:
-                return True
+        named = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+        if named and node.value.id in OWNERS and node.attr in NAMES:
+            return True
         if isinstance(node, ast.ImportFrom) and node.module == "time" and NAMES & {one.name for one in node.names}:
             return True
     return False
