@@ -39,7 +39,7 @@ class SessionLimits:
     """Updates of nodes by edges that were added below them, over the whole session: a session in any usual order
     needs about one for each edge."""
     unread_bytes: int = 1024 * 1024
-    """Output of one action that the peer has not read; above it the action pauses. Of all actions four times as much."""
+    """Output of one action that the peer has not read; above it the action pauses. Of all actions: four times it."""
     sent_message_bytes: int = 256 * 1024
     """Queued output is joined into messages of about this size."""
     idle_seconds: float = 600.0

@@ -8,6 +8,7 @@ import json
 import pytest
 
 from lmtool.evergreen.actions import ActionCall, ActionType, Port
+from lmtool.evergreen.config import SessionLimits
 from lmtool.evergreen.connection import Connection
 from lmtool.evergreen.in_process import in_process
 from lmtool.evergreen.messages import SessionMessage
