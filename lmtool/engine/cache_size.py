@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _CPU_SHARE = 0.4
 """Share of the memory free after loading that keys and values may use at most on CPU; touched as it is needed."""
 
-_CPU_CONTEXTS = 64
+_CPU_CONTEXTS = 32
 """Full contexts of keys and values for which there is room on a CPU: streams share it, and what does not fit waits."""
 
 _CUDA_SHARE = 0.85

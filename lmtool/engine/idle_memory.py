@@ -19,7 +19,7 @@ REST_SECONDS = 5.0
 """Without a step, after which memory that no stream needs goes, all but that of the last prompts."""
 LONG_REST_SECONDS = 600.0
 """Further seconds, after which that goes too."""
-KEPT_CONTEXTS = 16
+KEPT_CONTEXTS = 8
 """How many full contexts of keys and values are kept in between, for prompts that begin like the last ones."""
 
 

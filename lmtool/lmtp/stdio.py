@@ -53,7 +53,8 @@ class PipeWriter:
 
     def __init__(self, writer: asyncio.StreamWriter, stall_limit: float) -> None:
         self._writer = writer
-        self._stall = StallTimer(writer.transport, stall_limit)
+        self._stall = StallTimer(writer.transport, stall_limit, self._give_up)
+        self._stalled = False
 
     def write(self, data: bytes) -> None:
         """Queue bytes."""
@@ -64,6 +65,11 @@ class PipeWriter:
         self._stall.start()
         await self._writer.drain()
         self._stall.stop()
+        if self._stalled:
+            raise BrokenPipeError("the reader took nothing for too long")
+
+    def _give_up(self) -> None:
+        self._stalled = True
 
 
 LineWriter: TypeAlias = FileWriter | PipeWriter

@@ -36,8 +36,7 @@ async def test_nothing_is_taken(pair) -> None:
     began = loop.time()
     StallTimer(writer.transport, LIMIT, lambda: told.append(loop.time())).start()
     async with asyncio.timeout(PATIENCE):
-        with pytest.raises(ConnectionError):
-            await writer.drain()
+        await writer.drain()
     assert told[0] - began >= LIMIT
     assert writer.transport.get_write_buffer_size() == 0
 
@@ -50,7 +49,7 @@ async def test_slow_is_not_stalled(pair) -> None:
     timer.start()
     loop, until_then = asyncio.get_running_loop(), asyncio.get_running_loop().time() + 5 * LIMIT
     while loop.time() < until_then:
-        await loop.sock_recv(theirs, 200_000)
+        await loop.sock_recv(theirs, 50_000)
         await asyncio.sleep(LIMIT / 5)
     assert not writer.transport.is_closing()
     timer.stop()

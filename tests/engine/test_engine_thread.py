@@ -26,7 +26,7 @@ def test_rests():
         return False
 
     rests = [Rest(0.0, lambda _: seen.append("first")), Rest(0.01, second)]
-    thread = EngineThread("test", torch.device("cpu"), None, step=step, finish=lambda _: None, rests=rests)
+    thread = EngineThread("test", torch.device("cpu"), None, step=step, finish=lambda *_: None, rests=rests)
     thread.start()
     for _ in range(2):
         assert entered.wait(30)

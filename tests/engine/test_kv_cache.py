@@ -138,9 +138,9 @@ def test_full_contexts():
     assert blocks(max_streams=5) == 5 * 7
 
 
-def test_on_a_cpu_64_contexts():
+def test_on_a_cpu_32_contexts():
     """More streams share the room; a GPU has room for all."""
-    assert blocks(max_streams=256) == 64 * 7
+    assert blocks(max_streams=256) == 32 * 7
 
 
 def test_never_fewer_than_are_needed():

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from lmtool.access.stall import StallTimer
 from lmtool.evergreen.server import EvergreenServer
@@ -31,9 +32,11 @@ from lmtool.types import GenerateRequest, SamplingParams
 from tests.lmtp.harness import PATIENCE, masked, until
 from tests.serving.keyed_wires import MODEL, POOLS
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 LIMIT = 0.5
-SMALL = 4096
-"""Bytes of a socket's buffers, so that a client that reads nothing is noticed soon."""
+SMALL = 1000
+"""Bytes of a socket's buffers (a system takes some more), so that a client that reads nothing is noticed soon."""
 TOKENS = 480
 
 
@@ -44,12 +47,14 @@ class Port:
     service: Service
     port: int
     path: str
+    others: int = 0
+    """Connections that are always open: of a balancer in front of it."""
 
     @property
     def connections(self) -> int:
-        """That are open, whatever they carry."""
+        """Those of tests that are open, whatever they carry."""
         assert self.service._http_server is not None
-        return len(self.service._http_server.server_state.connections)
+        return len(self.service._http_server.server_state.connections) - self.others
 
 
 async def listening(config: ServiceConfig, path: Path) -> Port:
@@ -64,7 +69,7 @@ async def listening(config: ServiceConfig, path: Path) -> Port:
     return Port(service, sockets[0].getsockname()[1], str(path))
 
 
-@pytest.fixture(scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ports(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[dict[str, Port]]:
     """A server with a pool over its model, and a balancer in front of it."""
     folder, config = tmp_path_factory.mktemp("sockets"), ServerConfig(stall_limit=LIMIT)
@@ -75,6 +80,7 @@ async def ports(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[dict[
         own = await listening(models, folder / "own")
         balancing = ServiceConfig(server=config, workers=(f"unix:{own.path}",), balances=True)
         balancer = await listening(balancing, folder / "balancer")
+        own.others = own.connections
         yield {"serve": own, "balance": balancer}
         await balancer.service.close()
         await own.service.close()
@@ -86,19 +92,23 @@ def narrow(transport: asyncio.WriteTransport, *limit: float) -> StallTimer:
     return StallTimer(transport, *limit)
 
 
-def post(path: str, body: dict[str, Any]) -> bytes:
+Request = tuple[bytes, bytes]
+"""What a client sends, and what it sends once that was answered."""
+
+
+def post(path: str, body: dict[str, Any]) -> Request:
     """An HTTP request."""
     data = json.dumps(body).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    return f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
+    return f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data, b""
 
 
-def frames(path: str, *texts: str) -> bytes:
-    """A WebSocket's handshake and frames."""
+def frame(path: str, text: str) -> Request:
+    """A WebSocket's handshake, and a frame."""
     key = base64.b64encode(bytes(16)).decode()
     head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     head += f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n\r\n"
-    return head.encode() + b"".join(masked(text) for text in texts)
+    return head.encode(), masked(text)
 
 
 MESSAGES = [{"role": "user", "content": "Tell me of the sea"}]
@@ -106,27 +116,30 @@ LONG = {"max_tokens": TOKENS, "stream": True}
 GENERATE = {"stream_id": 1, "prompt": [1, 40], "max_tokens": TOKENS, "ignore_eos": True, "top_logprobs": 200}
 COMPLETION = {"prompt": "Once", "logprobs": 5, "ignore_eos": True, **LONG}
 REQUESTS = {
-    "LMTP": frames("/", f"GENERATE {json.dumps(GENERATE)}"),
-    "chat completions": post("/v1/chat/completions", {"messages": MESSAGES, "temperature": 2, "seed": 1, **LONG}),
+    "LMTP": frame("/", f"GENERATE {json.dumps(GENERATE)}"),
+    "chat completions": post("/v1/chat/completions", {"messages": MESSAGES, "ignore_eos": True, **LONG}),
     "completions": post("/v1/completions", COMPLETION),
     "whole": post("/v1/completions", {**COMPLETION, "stream": False}),
     "responses": post("/v1/responses", {"input": "Tell me", "stream": True, "temperature": 2}),
     "messages": post("/v1/messages", {"messages": MESSAGES, "temperature": 2, **LONG}),
     "unified": post("/v1/language/own/chatStream", {"message": MESSAGES[0]}),
-    "unified over WebSocket": frames("/v1/language/own/chatStream", json.dumps({"id": "1", "message": MESSAGES[0]})),
+    "unified over WebSocket": frame("/v1/language/own/chatStream", json.dumps({"id": "1", "message": MESSAGES[0]})),
 }
 """Each has an answer of more bytes than the system takes on its own."""
 CASES = [("serve", wire) for wire in REQUESTS] + [("balance", "LMTP"), ("balance", "completions")]
 
 
-async def unread(address: int | str, request: bytes) -> socket.socket:
-    """A client that has sent a request and reads nothing."""
+async def unread(address: int | str, request: Request) -> socket.socket:
+    """A client that has sent a request and reads nothing of what is streamed."""
     client = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
     client.setblocking(False)
     loop = asyncio.get_running_loop()
     await loop.sock_connect(client, address if isinstance(address, str) else ("127.0.0.1", address))
-    await loop.sock_sendall(client, request)
+    await loop.sock_sendall(client, request[0])
+    if request[1]:
+        assert b"101" in await loop.sock_recv(client, 1000)
+        await loop.sock_sendall(client, request[1])
     return client
 
 
@@ -190,7 +203,7 @@ async def test_each_wire_has_the_limit(ports) -> None:
     assert sessions.plugs.config.limits.stall_limit == LIMIT
 
 
-def test_over_a_pipe() -> None:
+async def test_over_a_pipe() -> None:
     """A parent that reads nothing for the time loses its server, which ends by itself."""
     command = [sys.executable, "-m", "lmtool", "serve", "--stdio", "--stall-limit", str(LIMIT)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
