@@ -10,7 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from lmtool.errors import ConnectError, OverloadedError, TimeLimitError
-from lmtool.interfaces import client_of, place_of
+from lmtool.interfaces import began_at, client_of, place_of
 from lmtool.streams import Deadlines, error_of, failure, renamed
 from lmtool.types import GenerateRequest, TokenOutput
 
@@ -239,7 +239,9 @@ class _Stream:
         """Where the present attempt waits, see `interfaces.Queued`."""
         return place_of(self._handle)
 
-    # Attempts.
+    def began_at(self) -> float | None:
+        """When the turn of the present attempt came, see `interfaces.Timed`."""
+        return began_at(self._handle)
 
     def begin(self) -> None:
         """Submit the stream from where it stands."""
@@ -359,8 +361,6 @@ class _Stream:
     def _end_between_attempts(self) -> None:
         self._close()
         self._channel.end([TokenOutput(self._request.stream_id, finish_reason="cancelled")])
-
-    # Silence.
 
     def _watch(self) -> None:
         """Note that something came, or was asked for, and see to it that silence is noticed."""

@@ -33,12 +33,12 @@ def is_lost(device: torch.device, problem: BaseException) -> bool:
     return False
 
 
-def lost_device(device: torch.device, problem: BaseException) -> DeviceLostError:
-    """Why a process ends whose device is lost."""
-    reason = str(problem).strip().partition("\n")[0] or type(problem).__name__
-    return DeviceLostError(
-        f"the device {device} is lost: {reason}", "start the server again; if that fails too, see nvidia-smi and dmesg"
-    )
+def raise_if_lost(device: torch.device, problem: BaseException) -> None:
+    """Raise `DeviceLostError` where this problem of a step shows that its device is lost."""
+    if is_lost(device, problem):
+        reason = str(problem).strip().partition("\n")[0] or type(problem).__name__
+        hint = "start the server again; if that fails too, see nvidia-smi and dmesg"
+        raise DeviceLostError(f"the device {device} is lost: {reason}", hint) from problem
 
 
 def step_error(problem: BaseException) -> LmtoolError:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from lmtool.engine.admission import StreamFactory, clamp_logprobs
-from lmtool.engine.device_loss import is_lost, lost_device, step_error
+from lmtool.engine.device_loss import raise_if_lost, step_error
 from lmtool.engine.engine_thread import EngineThread, Outbox, stopped_error
 from lmtool.engine.idle_memory import IdleMemory
 from lmtool.engine.masks import MaskFiller
@@ -25,6 +25,7 @@ from lmtool.engine.speculation import StepCost
 from lmtool.engine.stream import Handle
 from lmtool.errors import LmtoolError, OverloadedError, ServerError
 from lmtool.interfaces import QueuePlace
+from lmtool.model_usage import ModelUsage
 from lmtool.streams import refuse
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Engine:
         self._outbox = Outbox()
         self._accepting = True
         self._on_drained: list[Callable[[], None]] = []
-        self._on_lost: Callable[[Exception], None] = _ignore
+        self._on_lost: Callable[[Exception], None] | None = None
         idle = IdleMemory(self._scheduler, runner.cache, -(-(info.context_length or 0) // limits.block_tokens))
         self._thread = EngineThread(
             f"engine {info.model}",
@@ -93,6 +94,13 @@ class Engine:
     def info_now(self) -> ModelInfo:
         """The model's description, with the current numbers of streams."""
         return replace(self._info, running=self._scheduler.running, waiting=self._scheduler.waiting)
+
+    @property
+    def usage_now(self) -> ModelUsage:
+        """What it does and holds, see `model_usage.Measured`."""
+        size = None if self._runner is None else self._runner.block_bytes
+        held = () if size is None else (count * size for count in self._scheduler.blocks)
+        return ModelUsage(self._scheduler.running, self._scheduler.waiting, *held)
 
     async def info(self, model: str | None = None) -> ModelInfo:  # noqa: ARG002  # names are the host's business
         """The model's description. The engine has one model and answers for it under any name."""
@@ -130,7 +138,7 @@ class Engine:
             return refuse(request.stream_id, sink, stopped_error())
         if stream.pending_guide is not None:
             stream.pending_guide.add_done_callback(lambda _: self._post(stream, self._guide_ready))
-        return Handle(partial(self._post, stream, self._control), partial(self._place, stream))
+        return Handle(partial(self._post, stream, self._control), partial(self._place, stream), stream)
 
     def _post(self, stream: Stream, command: Callable[..., None], *arguments: object) -> bool:
         """Have the thread carry out a command about a stream before its next step; False where it has ended."""
@@ -183,7 +191,7 @@ class Engine:
         self._next_step = None
         self._fail(list(self._streams.values()), reason)
         self._flush()
-        if failure is not None:
+        if failure is not None and self._on_lost is not None:
             self._on_lost(failure)
 
     def _step(self) -> bool:
@@ -210,8 +218,7 @@ class Engine:
         except BaseException as problem:  # a panic of a library in Rust is no `Exception`
             _logger.exception("a step of %d streams failed", len(streams))
             self._next_step = None
-            if is_lost(self._runner.device, problem):
-                raise lost_device(self._runner.device, problem) from problem
+            raise_if_lost(self._runner.device, problem)
             self._fail([stream for stream in streams if self._alive(stream)], step_error(problem))
         return True
 
@@ -221,8 +228,12 @@ class Engine:
             share = self._cost.share(len(decoding))
             for sequence in decoding:
                 sequence.draft = self._streams[sequence.number].propose(share)
-        plan = self._scheduler.plan()
-        self._estimate.learn(self._scheduler.admissions, self._scheduler.waiting, time.perf_counter())
+        admissions, plan, now = self._scheduler.admissions, self._scheduler.plan(), time.perf_counter()
+        if self._scheduler.admissions > admissions:
+            for span in plan.spans:
+                stream = self._streams[span.sequence.number]
+                stream.began_at = stream.began_at or now
+        self._estimate.learn(self._scheduler.admissions, self._scheduler.waiting, now)
         return plan
 
     def _compute(
@@ -382,10 +393,6 @@ class Engine:
             for signal in self._on_drained:
                 signal()
             self._on_drained.clear()
-
-
-def _ignore(_failure: Exception) -> None:
-    """Tell nobody."""
 
 
 def _signal(loop: asyncio.AbstractEventLoop, done: asyncio.Event) -> None:

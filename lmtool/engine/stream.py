@@ -1,4 +1,4 @@
-"""One running request: its sink, how it samples, and its outputs."""
+"""One running request: its sink, how it samples, its outputs, and its caller's handle."""
 
 from __future__ import annotations
 
@@ -30,27 +30,6 @@ if TYPE_CHECKING:
 
 
 Control: TypeAlias = Literal["cancel", "pause", "resume"]
-
-
-class Handle:
-    """The caller's handle on a running stream, an `interfaces.StreamHandle`; takes effect before the next step."""
-
-    def __init__(self, control: Callable[[Control], object], place: Callable[[], QueuePlace | None]) -> None:
-        self._control = control
-        self.queue_place = place
-        """Where the stream waits, see `interfaces.Queued`."""
-
-    def cancel(self) -> None:
-        """End the stream within one step."""
-        self._control("cancel")
-
-    def pause(self) -> None:
-        """Produce nothing more until `resume`; the stream stays admitted."""
-        self._control("pause")
-
-    def resume(self) -> None:
-        """Go on after `pause`."""
-        self._control("resume")
 
 
 @dataclass(slots=True, eq=False)
@@ -89,6 +68,8 @@ class Stream:
     """Such ids, not yet part of the sequence."""
     drafter: Drafter | None = None
     """Guesses what follows; None without speculation."""
+    began_at: float | None = None
+    """When its first step was planned, by `time.perf_counter`."""
     logprob_ids: tuple[int, ...] = ()
     """Ids whose log-probabilities each token has, in place of the most likely ones."""
 
@@ -290,3 +271,31 @@ class Stream:
     def usage(self) -> Usage:
         """Token counts so far."""
         return Usage(self.sequence.prompt_length, self.sent, self.sequence.cached_tokens or 0)
+
+
+class Handle:
+    """The caller's handle on a running stream, an `interfaces.StreamHandle`; takes effect before the next step."""
+
+    def __init__(
+        self, control: Callable[[Control], object], place: Callable[[], QueuePlace | None], stream: Stream
+    ) -> None:
+        self._control = control
+        self.queue_place = place
+        """Where the stream waits, see `interfaces.Queued`."""
+        self._stream = stream
+
+    def began_at(self) -> float | None:
+        """When its turn came, see `interfaces.Timed`."""
+        return self._stream.began_at
+
+    def cancel(self) -> None:
+        """End the stream within one step."""
+        self._control("cancel")
+
+    def pause(self) -> None:
+        """Produce nothing more until `resume`; the stream stays admitted."""
+        self._control("pause")
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._control("resume")

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from lmtool.engine import device_loss
-from lmtool.engine import engine as engine_module
 from lmtool.engine.config import EngineConfig
 from lmtool.engine.device_loss import is_lost, step_error
 from lmtool.engine.engine_loader import load_engine
@@ -126,7 +125,7 @@ async def test_a_lost_device(checkpoint, run, monkeypatch) -> None:
     told: list[Exception] = []
     heard = threading.Event()
     engine.on_lost(lambda failure: (told.append(failure), heard.set()))
-    monkeypatch.setattr(engine_module, "is_lost", lambda _device, _problem: True)
+    monkeypatch.setattr(device_loss, "is_lost", lambda _device, _problem: True)
     monkeypatch.setattr(type(engine._runner.forward), "logits", raising(RuntimeError("CUDA error: gone\nmore")))
     try:
         outputs = await run(engine, *requests(3))

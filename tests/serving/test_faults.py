@@ -18,7 +18,7 @@ import pytest
 import pytest_asyncio
 
 import lmtool
-from lmtool.engine import engine
+from lmtool.engine import device_loss
 from lmtool.engine.model_runner import ModelRunner
 from lmtool.errors import ConnectError, DeviceLostError, LmtoolError, OutOfMemoryError, TimeLimitError
 from lmtool.gateway.config_reader import parse
@@ -177,7 +177,7 @@ async def test_a_lost_device_fails_the_server(monkeypatch: pytest.MonkeyPatch) -
     async with running(ServiceConfig(ModelsConfig(MODEL))) as (service, url):
         ended = asyncio.create_task(service.ended())
         await asyncio.sleep(0)
-        monkeypatch.setattr(engine, "is_lost", lambda *_: True)
+        monkeypatch.setattr(device_loss, "is_lost", lambda *_: True)
         monkeypatch.setattr(ModelRunner, "run", _gone)
         assert await lmtp(url) == (ConnectError.code, True)
         async with asyncio.timeout(PATIENCE):
