@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from lmtool.access.stall import StallTimer
 from lmtool.evergreen.server import EvergreenServer
 from lmtool.gateway.config_reader import parse
 from lmtool.http_api import http_protocol
+from lmtool.interfaces import Sink, StreamHandle
 from lmtool.lmtp import websocket_protocol
 from lmtool.lmtp.client import LmtpClient
 from lmtool.lmtp.config import ServerConfig
@@ -30,7 +31,7 @@ from lmtool.serving.service import Service
 from lmtool.streams import stream
 from lmtool.types import GenerateRequest, SamplingParams
 from tests.lmtp.harness import PATIENCE, masked, until
-from tests.serving.keyed_wires import MODEL
+from tests.serving.keyed_wires import MODEL, POOLS
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -78,12 +79,27 @@ async def ports(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[dict[
         for module in (http_protocol, websocket_protocol):
             patch.setattr(module, "StallTimer", narrow)
         own = await listening(models, folder / "own")
+        lengthen(own.service)
         balancing = ServiceConfig(server=config, workers=(f"unix:{own.path}",), balances=True)
         balancer = await listening(balancing, folder / "balancer")
         own.others = own.connections
         yield {"serve": own, "balance": balancer}
         await balancer.service.close()
         await own.service.close()
+
+
+def lengthen(service: Service) -> None:
+    """Let every answer be long, whatever its API can ask for."""
+    models: Any = service._models
+    model = models._slots[0].model
+    submit = model.submit
+
+    def submit_longer(request: GenerateRequest, sink: Sink) -> StreamHandle:
+        longer = replace(request.sampling, ignore_eos=True, max_tokens=max(request.sampling.max_tokens, TOKENS))
+        handle: StreamHandle = submit(replace(request, sampling=longer), sink)
+        return handle
+
+    model.submit = submit_longer
 
 
 def narrow(transport: asyncio.WriteTransport, *limit: float) -> StallTimer:
@@ -111,10 +127,6 @@ def frame(path: str, text: str) -> Request:
     return head.encode(), masked(text)
 
 
-POOLS = """
-pools:
-  - {id: own, overridable: [temperature, max_tokens], models: [{id: local, local: {model: lmtool-tiny}}]}
-"""
 MESSAGES = [{"role": "user", "content": "Tell me of the sea"}]
 LONG = {"max_tokens": TOKENS, "stream": True}
 GENERATE = {
@@ -125,16 +137,16 @@ GENERATE = {
     "ignore_eos": True,
     "top_logprobs": 200,
 }
-UNIFIED = {"id": "1", "message": MESSAGES[0], "temperature": 2, "max_tokens": TOKENS}
+UNIFIED = {"id": "1", "message": MESSAGES[0]}
 COMPLETION = {"model": MODEL, "prompt": "Once", "logprobs": 5, "ignore_eos": True, **LONG}
 REQUESTS = {
     "LMTP": frame("/", f"GENERATE {json.dumps(GENERATE)}"),
-    "chat completions": post("/v1/chat/completions", {"messages": MESSAGES, "ignore_eos": True, **LONG}),
+    "chat completions": post("/v1/chat/completions", {"messages": MESSAGES, **LONG}),
     "completions": post("/v1/completions", COMPLETION),
     "whole": post("/v1/completions", {**COMPLETION, "stream": False}),
-    "responses": post("/v1/responses", {"input": "Tell me", "stream": True, "temperature": 2}),
-    "messages": post("/v1/messages", {"messages": MESSAGES, "temperature": 2, **LONG}),
-    "unified": post("/v1/language/own/chatStream", UNIFIED),
+    "responses": post("/v1/responses", {"input": "Tell me", "stream": True}),
+    "messages": post("/v1/messages", {"messages": MESSAGES, **LONG}),
+    "unified": post("/v1/language/own/chat", {"message": MESSAGES[0], "stream": True}),
     "unified over WebSocket": frame("/v1/language/own/chatStream", json.dumps(UNIFIED)),
 }
 """Each has an answer of more bytes than the system takes on its own."""
@@ -158,7 +170,7 @@ async def unread(address: int | str, request: Request) -> socket.socket:
 async def fast(port: Port) -> list[Any]:
     """A stream of somebody else."""
     async with LmtpClient(f"ws://127.0.0.1:{port.port}/") as client:
-        request = GenerateRequest("fast", (1, 40, 41), SamplingParams(max_tokens=100, ignore_eos=True))
+        request = GenerateRequest("fast", (1, 40, 41), SamplingParams(max_tokens=TOKENS, ignore_eos=True))
         outputs = [output async for output in stream(client, request)]
     return [(output.token, output.logprob) for output in outputs]
 
