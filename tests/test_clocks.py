@@ -7,6 +7,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "lmtool"
 READERS = {
+    "bench/result.py": "a result says when it was measured",
     "cli/trace/record.py": "a trace says when it was recorded, and its file is named after that",
     "gateway/cache.py": "a file of answers outlives the process, and every count of seconds that is the process's own",
     "gateway/http_backend.py": "a provider may name the time of day at which it is to be asked again",
