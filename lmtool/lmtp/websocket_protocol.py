@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import struct
+import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,21 @@ if TYPE_CHECKING:
     from uvicorn._types import ASGISendEvent
     from websockets.frames import Frame
     from websockets.http11 import Request
+
+
+class _ServerLog(logging.LoggerAdapter[logging.Logger]):
+    """uvicorn's log without the exceptions that are a client's doing: a stranger could fill it."""
+
+    @property
+    def level(self) -> int:
+        """That of the log."""
+        return self.logger.level
+
+    def exception(self, msg: object, *arguments: object, **options: Any) -> None:  # noqa: ANN401  # as of the log
+        """Log an exception of the server."""
+        if not isinstance(sys.exc_info()[1], UnicodeDecodeError):
+            super().exception(msg, *arguments, **options)
+
 
 _FAILED = 1011
 """The close code of a connection whose pings nobody answers."""
@@ -42,6 +59,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         stall_limit: seconds for which a client may take nothing of what was sent; 0: any number.
         """
         super().__init__(*arguments, **options)
+        self.logger: Any = _ServerLog(self.logger)
         self._pings = pings or PingLimits()
         self._stall_limit = stall_limit
         self._keepalive = Keepalive(self.loop, self._send_ping, self._give_up, deaf=self._deaf)
@@ -104,6 +122,11 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         """Keep a part of a message, or pass the whole message on."""
         super().handle_cont(event)
         event.data = b""
+
+    def handle_parser_exception(self) -> None:
+        """Close a connection whose client breaks RFC 6455; what the application still sends finds nobody."""
+        self._given_up = True
+        super().handle_parser_exception()
 
     async def send(self, event: ASGISendEvent) -> None:
         """Send, unless the client was given up: the application has not been told yet."""
