@@ -37,9 +37,9 @@ class IdleMemory:
         some = partial(self._give_back, KEPT_CONTEXTS * self.context_blocks)
         return Rest(REST_SECONDS, some), Rest(LONG_REST_SECONDS, partial(self._give_back, 0))
 
-    def _give_back(self, kept: int, interrupted: Callable[[], bool]) -> None:
+    def _give_back(self, keep_blocks: int, interrupted: Callable[[], bool]) -> None:
         """Keep at most so many blocks for prompts that begin alike."""
-        for first, count in self.scheduler.forget(kept):
+        for first, count in self.scheduler.forget(keep_blocks):
             self.cache.give_back(first, count)
             if interrupted():
                 return

@@ -96,12 +96,12 @@ class Scheduler:
         if self._cache is not None:
             self._cache.discard(sequence.prefixes)
 
-    def forget(self, kept: int) -> Iterator[tuple[int, int]]:
-        """Drop cached chunks that nobody uses, the least recently used first, until they hold at most `kept` blocks.
+    def forget(self, keep_blocks: int) -> Iterator[tuple[int, int]]:
+        """Drop cached chunks that nobody uses, the least recently used first, until they hold at most `keep_blocks`.
 
         Returns runs of blocks whose memory nobody needs then, see `BlockAllocator.take_touched`.
         """
-        while self._cache is not None and self._cache.idle_blocks > kept:
+        while self._cache is not None and self._cache.idle_blocks > keep_blocks:
             self._allocator.release(self._cache.evict())
         return self._allocator.take_touched()
 
