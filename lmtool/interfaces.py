@@ -195,14 +195,6 @@ class LoadedModel(TokenModel, Protocol):
         """Give everything back; streams still running end with `error`. Blocks: call it off the event loop."""
 
 
-@runtime_checkable
-class Losable(Protocol):
-    """A model that may be lost while it is in memory, such as together with its device."""
-
-    def on_lost(self, listener: Callable[[Exception], None]) -> None:
-        """Call `listener` once, in any thread, when nothing can be computed any more, with the reason."""
-
-
 class ProgressSource(Protocol):
     """Whatever can tell how a model's load proceeds."""
 

@@ -113,7 +113,7 @@ class Engine:
         self._factory.guides = guides
 
     def on_lost(self, listener: Callable[[Exception], None]) -> None:
-        """See `interfaces.Losable`."""
+        """Call `listener` once, in the engine thread, when nothing can be computed any more, with the reason."""
         self._on_lost = listener
 
     def start(self) -> None:

@@ -17,8 +17,9 @@ from weakref import WeakSet
 
 from lmtool.backends.registry import DEFAULT, BackendConfig, find
 from lmtool.errors import LmtoolError, ModelNotFoundError, ResourceError
-from lmtool.interfaces import Counted, Losable, ModelControl
+from lmtool.interfaces import Counted, ModelControl
 from lmtool.serving.config import ModelsConfig
+from lmtool.serving.model_loss import hear_of_loss
 from lmtool.serving.model_names import AUTO, GGUF, served
 from lmtool.types import Usage
 
@@ -78,8 +79,7 @@ class Loader:
     """The constraint compilers of these engines."""
     models: ModelsConfig = field(default_factory=ModelsConfig)
     """Where the main model's tokenizer and chat template come from."""
-    on_lost: Callable[[Exception], None] | None = None
-    """Called in any thread with why a model is lost, see `interfaces.Losable`."""
+    on_lost: Callable[[Exception], None] | None = None  # called in any thread with why a model is lost
 
     def load(self, source: str, on_progress: Callable[[LoadProgress], None]) -> LoadedModel:
         """A running model that takes text, or token ids only where it has no tokenizer. Blocks; call it from a thread.
@@ -107,8 +107,7 @@ class Loader:
             engine = find(self.backend.backend)(source, self.config, self.backend.options, report)
             if isinstance(engine, Counted):
                 self.engines.add(engine)
-            if isinstance(engine, Losable) and self.on_lost is not None:
-                engine.on_lost(self.on_lost)
+            hear_of_loss(engine, self.on_lost)
             tokenizer = _tokenizer_or_none(source, reading.result)
         if tokenizer is None:
             return engine
