@@ -24,7 +24,6 @@ import lmtool.tiny
 
 if TYPE_CHECKING:
     from tests.conftest import Run
-    from tests.peer.conftest import Lmql
 
 pytestmark = pytest.mark.peer
 
