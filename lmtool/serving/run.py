@@ -20,6 +20,7 @@ from lmtool import __version__
 from lmtool.errors import FileError, LmtoolError, ResourceError
 from lmtool.serving.console import Console, unbuffered
 from lmtool.serving.events import (
+    Answered,
     Draining,
     Finished,
     Listening,
@@ -33,15 +34,16 @@ from lmtool.serving.interrupts import Interrupts, watch
 from lmtool.serving.listening import bind, explain, url
 from lmtool.serving.model_names import served
 from lmtool.serving.service import Service
+from lmtool.serving.unix_listener import listen_beside
 from lmtool.unix_sockets import PREFIX
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 
-    from lmtool.lmtp.request_log import RequestLog
     from lmtool.serving.config import ModelsConfig, ServingConfig
     from lmtool.serving.events import Event
+    from lmtool.telemetry.request_log import HttpLog, RequestLog
     from lmtool.terminal import Output
     from lmtool.trace.server_tap import ServerTap
     from lmtool.types import LoadProgress, ModelInfo
@@ -101,9 +103,11 @@ class _Run:
 
     async def all(self) -> None:
         """Run from start to end."""
+        from lmtool.telemetry.otel import tracer_from_environment
+
         self.ready_file.prepare()
         async with self._tap() as tap:
-            await self._all(Service(self.config.service, self._log, tap))
+            await self._all(Service(self.config.service, self._log, tap, self._log_http, tracer_from_environment()))
         self.console.emit(Stopped())
 
     @contextlib.asynccontextmanager
@@ -150,8 +154,21 @@ class _Run:
             sockets = bind(self.config.listen)
         except ResourceError as refusal:
             raise await explain(self.config.listen, refusal, access.key) from refusal
+        sockets += self._beside(sockets[0])
         self.leaving += [one.close for one in sockets]
         return sockets
+
+    def _beside(self, main: socket.socket) -> list[socket.socket]:
+        """A Unix socket beside a port, over which the server's own user may watch it (`lmtool inspect`)."""
+        assert self.config.listen is not None
+        if self.config.listen.unix is not None or self.config.service.certificate is not None:
+            return []
+        try:
+            listener = listen_beside(main.getsockname()[1])
+        except ResourceError as refusal:
+            self.console.emit(LoggedWarning(f"lmtool inspect cannot watch this server: {refusal.sentence}"))
+            return []
+        return [] if listener is None else [listener]
 
     async def _open(self, service: Service, sockets: list[socket.socket]) -> str:
         if self.config.listen is None:
@@ -222,6 +239,10 @@ class _Run:
         asks = entry.command in {"MODEL_INFO", "BUFFER"} or (entry.command == "MODELS" and entry.model is None)
         if not asks or entry.error is not None or self.config.verbose:
             self.console.emit(Finished(entry))
+
+    def _log_http(self, entry: HttpLog) -> None:
+        if self.config.life.json_logs or self.config.verbose:
+            self.console.emit(Answered(entry))
 
 
 def _spelling(models: ModelsConfig) -> Callable[[int], bytes] | None:
@@ -296,6 +317,10 @@ class ReadyFile:
             ) from error
 
 
+_WRITTEN_TO_NOBODY = "socket.send() raised exception."
+"""What asyncio says of a client that has left, whose end is told by its reader."""
+
+
 class _Warnings(logging.Handler):
     """Turns log records of warnings and errors into events: a sentence, and the traceback only when debugging."""
 
@@ -305,6 +330,8 @@ class _Warnings(logging.Handler):
         self._debug = debug
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.name == "asyncio" and record.msg == _WRITTEN_TO_NOBODY:
+            return
         message = record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
             error = record.exc_info[1]
