@@ -288,6 +288,7 @@ def _show_marks(tokenizer: dict[str, Any]) -> bool:
     marks = [one for one in added if not one.get("special") and _MARK.fullmatch(one["content"])]
     if not marks or not isinstance(vocab, dict):
         return False
-    vocab.update({one["content"]: one["id"] for one in marks})
+    # Those that stay are in the vocabulary as well: otherwise they are numbered anew behind it, over the marks.
+    vocab.update({one["content"]: one["id"] for one in added})
     tokenizer["added_tokens"] = [one for one in added if one not in marks]
     return True

@@ -94,7 +94,9 @@ class Loader:
             where, template = self.models.tokenizer_source(source)
             where = where if where != source else folder
             revision = self.config.revision if where == folder else None
-            reading = pool.submit(load_tokenizer, where, self._converted, revision=revision, chat_template=template)
+            parser = self.models.reasoning_parser_of(source)
+            read = partial(load_tokenizer, chat_template=template, reasoning_parser=parser)
+            reading = pool.submit(read, where, self._converted, revision=revision)
             # Known at once here; transformers would ask a hub that cannot be reached for half a minute.
             absent = not Path(folder).is_dir() and isinstance(reading.exception(), ModelNotFoundError)
             if absent or (where != folder and reading.exception() is not None):
@@ -129,9 +131,11 @@ class Loader:
 
         own = [model.source for model in self.models.served() if info.model in model.names]
         main = None if self.models.model == AUTO else self.models.model
-        where, template = self.models.tokenizer_source(own[0] if own else served(main).source)
+        source = own[0] if own else served(main).source
+        where, template = self.models.tokenizer_source(source)
+        read = partial(load_tokenizer, chat_template=template, reasoning_parser=self.models.reasoning_parser_of(source))
         try:
-            tokenizer = load_tokenizer(where, revision=self.config.revision, chat_template=template)
+            tokenizer = read(where, revision=self.config.revision)
         except LmtoolError:
             return None  # a model from elsewhere: what needs its tokenizer is refused by name
         if info.tokenizer is None or info.tokenizer.sha256 != tokenizer.info.sha256:

@@ -152,7 +152,8 @@ def _tokenizer(settings: dict[str, Any], log: EngineLog) -> TextTokenizer | None
     from lmtool.text.tokenizer import load_tokenizer
 
     try:
-        return load_tokenizer(settings["model"], chat_template=settings.get("chat_template"))
+        template, parser = settings.get("chat_template"), settings.get("reasoning_parser")
+        return load_tokenizer(settings["model"], chat_template=template, reasoning_parser=parser)
     except LmtoolError as problem:
         log.report("warning", f"served with token ids only: {problem.message}")
         return None
