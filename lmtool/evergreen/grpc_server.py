@@ -14,7 +14,6 @@ import grpc
 import grpc.aio
 
 from lmtool.access.caller import current_caller
-from lmtool.access.credentials import candidate_keys
 from lmtool.access.forwarding import ConflictingAddressesError, client_address
 from lmtool.access.policy import Refusal, find_refusal
 from lmtool.errors import ConnectError, RateLimitError, ResourceError
@@ -118,10 +117,9 @@ class GrpcServer:
     def _count(self, stack: contextlib.ExitStack, headers: list[tuple[str, str]], address: str) -> Refusal | None:
         """Count the call until the stack is left, as one of its key; why it is not begun, or None."""
         callers = self._policy.callers
-        key = None if callers is None else callers.ring.find(candidate_keys(headers))
-        if callers is None or key is None:
+        caller = None if callers is None else callers.showing(headers, address)
+        if caller is None:
             return None
-        caller = callers.caller(key, address)
         try:
             stack.enter_context(caller.connected())
         except RateLimitError as error:
@@ -140,7 +138,8 @@ class GrpcServer:
                 reason = abort
             except ConnectError:
                 reason = None
-        await calls.written()
+        with self._sessions.lingering(address):
+            await calls.written()
         return reason
 
 
