@@ -1,4 +1,4 @@
-"""Write the included model as GGUF with its vocabulary, for llama.cpp's server: `python tiny_gguf.py REPOSITORY FILE`."""
+"""The included model as GGUF with its vocabulary, for llama.cpp's server: `tiny_gguf.py REPOSITORY FILE`."""
 
 from __future__ import annotations
 
