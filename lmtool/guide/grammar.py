@@ -19,6 +19,7 @@ from lmtool.guide.structural_tag import lark_string, open_names_in, tag_grammar
 from lmtool.subprocesses.process import LONG
 
 if TYPE_CHECKING:
+    from lmtool.guide.schema.document import Schema
     from lmtool.types import Constraint
 
 _LENIENT_HINT = 'leave it out, or send "strict": false to have it ignored with a warning'
@@ -148,8 +149,26 @@ def _grammar(constraint: Constraint) -> Grammars:
 
 
 def _structural_tag(constraint: Constraint) -> Grammars:
-    lark, parts = tag_grammar(json.loads(constraint.text))
+    """The tag as it is, and with its schemas rewritten."""
+    tag = json.loads(constraint.text)
+    lark, parts = tag_grammar(tag)
     yield Grammar(LLMatcher.grammar_from_lark(lark), (), *open_names_in(parts))
+    narrowed: list[str] = []
+
+    def rewritten(schema: Schema) -> Schema:
+        try:
+            written = rewrite(schema)
+        except UnsupportedError as problem:
+            raise ConstraintError(
+                f"a JSON Schema of the structural tag cannot be held: {problem}", _LENIENT_HINT
+            ) from None
+        if written.schema is False:
+            raise ConstraintError("no text matches a JSON Schema of the structural tag", *written.impossible[:1])
+        narrowed.extend(written.narrowed)
+        return written.schema
+
+    lark, parts = tag_grammar(tag, rewritten=rewritten)
+    yield Grammar(LLMatcher.grammar_from_lark(lark), tuple(narrowed), *open_names_in(parts))
 
 
 _WRITERS: Mapping[str, Callable[[Constraint], Grammars]] = {

@@ -225,7 +225,7 @@ class ConstraintBackend:
     def _grammars(self, constraint: Constraint) -> Iterator[Grammar]:
         """The ways to write a constraint, lazily; long ones are written in another process."""
         yield first_grammar(constraint) if is_quick(constraint) else self._write(first_grammar, constraint)
-        if constraint.kind == "json_schema":
+        if constraint.kind in {"json_schema", "structural_tag"}:
             others, problem = self._write(other_grammars, constraint)
             yield from others
             if problem is not None:
