@@ -46,7 +46,8 @@ def tag_grammar(
     captures: whether each JSON part is captured under its index; special tokens, no part of a text, are left out then.
     rewritten: what stands for a strict schema in the grammar; None: itself. Free text (`any_text`, `triggered_tags`)
     may stand at the end only, `any_text` also as all that a tag holds and before a special token: what follows it would
-    otherwise not be found. Raises `ConstraintError`, which names the part that is wrong, and `UnmarkedTextError` for a tag whose JSON cannot be captured.
+    otherwise not be found. Raises `ConstraintError`, which names the part that is wrong, and `UnmarkedTextError` for a
+    tag whose JSON cannot be captured.
     """
     writer = _Writer(captures=captures, rewritten=rewritten)
     return writer.grammar(as_format(tag)), writer.parts
@@ -167,15 +168,20 @@ class _Writer:
         return '""' if self._captures else f"<[{number}]>"
 
     def _regex(self, node: dict[str, object], where: str, _: bool) -> str:
-        """A text that matches `pattern` and all of `also`, and has none of `excludes` in it."""
+        """A text that matches `pattern` and all of `also`, and has none of `excludes` in it, and behind it its `end`.
+
+        Text and end are one terminal: the longest that matches is taken, and a text of its own might swallow its end.
+        """
         self._before = ()
         patterns = [_text(node, "pattern", where), *_texts(node, "also", where)]
-        excluded = [f"(?s:.*)(?:{re.escape(text)})(?s:.*)" for text in _texts(node, "excludes", where)]
-        if len(patterns) == 1 and not excluded:
+        end = re.escape(_text(node, "end", where, empty=True)) if "end" in node else ""
+        behind = "(?s:.+)" if end else "(?s:.*)"
+        excluded = [f"(?s:.*)(?:{re.escape(text)}){behind}" for text in _texts(node, "excludes", where)]
+        if len(patterns) == 1 and not excluded and not end:
             return self._rule(_slashed(patterns[0]))
+        held = [_slashed(f"(?:{pattern}){end}") for pattern in patterns]
         terminal = f"TEXT_{len(self._rules)}"
-        both = " & ".join([*map(_slashed, patterns), *(f"~{_slashed(pattern)}" for pattern in excluded)])
-        self._rules.append(f"{terminal}: {both}")
+        self._rules.append(f"{terminal}: {' & '.join([*held, *(f'~{_slashed(pattern)}' for pattern in excluded)])}")
         return terminal
 
     def _any_text(self, _: dict[str, object], where: str, last: bool) -> str:
@@ -281,6 +287,8 @@ def _is_free_tail(parts: Sequence[object]) -> bool:
 
 
 def _slashed(pattern: str) -> str:
+    """A pattern as Lark has it: between slashes, on one line."""
+    pattern = pattern.replace("\\\n", "\\n").replace("\n", "\\n")
     return "/" + re.sub(r"(?<!\\)((?:\\\\)*)/", r"\1\\/", pattern) + "/"
 
 

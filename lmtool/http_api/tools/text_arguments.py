@@ -109,23 +109,31 @@ class _Arguments:
                 return sequence({"type": "any_text"}, self._held.mark(end))
             return {"type": "tag", "begin": "", "content": {"type": "any_text"}, "end": end}
         written = [self._way(way) for way in ways]
-        value = written[0] if len(written) == 1 else {"type": "or", "elements": written}
-        return sequence(value, *self._marks(self._tags.after))
+        return written[0] if len(written) == 1 else {"type": "or", "elements": written}
 
     def _way(self, schema: Mapping[str, Any]) -> Part:
-        """A value of a schema that allows strings only, or none."""
+        """A value of a schema that allows strings only, or none, and what ends it."""
         types = types_of(schema, self._root)
         if (values := _listed(schema)) is not None:
             texts = [value if isinstance(value, str) else json.dumps(value) for value in values]
-            return {"type": "regex", "pattern": "|".join(map(re.escape, texts)), "excludes": [self._tags.after[-1]]}
+            return self._matching(["|".join(map(re.escape, texts))])
         if types == {"string"}:
             return self._string(schema)
         if types == {"boolean"}:
-            return {"type": "regex", "pattern": "true|false|True|False"}
+            return self._matching(["true|false|True|False"])
         if types == {"null"}:
-            return {"type": "regex", "pattern": "null|None"}
+            return self._matching(["null|None"])
         part: Part = {"type": "json_schema", "json_schema": alone(schema, self._root)}
-        return part if self._tool.strict else {**part, "strict": False}
+        return sequence(part if self._tool.strict else {**part, "strict": False}, *self._marks(self._tags.after))
+
+    def _matching(self, patterns: Sequence[str]) -> Part:
+        """A text that matches some patterns, and what ends it."""
+        first, *others = patterns
+        *before, mark = self._tags.after
+        part: Part = {"type": "regex", "pattern": first, "also": others}
+        if mark in self._held.special:
+            return sequence({**part, "end": "".join(before)}, self._held.mark(mark))
+        return {**part, "end": "".join(self._tags.after), "excludes": [mark]}
 
     def _string(self, schema: Mapping[str, Any]) -> Part:
         low, high = schema.get("minLength", 0), schema.get("maxLength", "")
@@ -134,7 +142,7 @@ class _Arguments:
             patterns.append(_whole(pattern))
         if (known := _FORMATS.get(str(schema.get("format")))) is not None:
             patterns.append(known)
-        return {"type": "regex", "pattern": patterns[-1], "also": patterns[:-1], "excludes": [self._tags.after[-1]]}
+        return self._matching(patterns)
 
 
 def _flat(schema: object, root: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 KEY, KEY_END = "<arg_key>", "</arg_key>"
 VALUE, VALUE_END = "<arg_value>", "</arg_value>"
-_TAGS = ArgumentTags(KEY, f"{KEY_END}\n{VALUE}", VALUE_END, "\n")
+_TAGS = ArgumentTags((KEY,), (KEY_END, "\n", VALUE), (VALUE_END,), "\n")
 GRAMMAR = CallGrammar(text_call("{name}\n", _TAGS, ""), before=OPENING, after=CLOSING, separator="\n")
 
 

@@ -1,4 +1,4 @@
-"""Granite 3: text, and behind a mark calls, `<|tool_call|>[{...}, ...]`; Granite 20B marks each, `<function_call> {...}`."""
+"""Granite 3: text, and behind a mark calls, `<|tool_call|>[{...}, ...]`; 20B marks each, `<function_call> {...}`."""
 
 from __future__ import annotations
 

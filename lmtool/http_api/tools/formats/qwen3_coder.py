@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 FUNCTION, FUNCTION_END = "<function=", "</function>"
 PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
-_TAGS = ArgumentTags(PARAMETER, ">\n", f"\n{PARAMETER_END}", "\n")
+_TAGS = ArgumentTags((PARAMETER,), (">\n",), ("\n", PARAMETER_END), "\n")
 GRAMMAR = CallGrammar(
     text_call("\n<function={name}>\n", _TAGS, f"{FUNCTION_END}\n"), before=OPENING, after=CLOSING, separator="\n"
 )

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmtool.http_api.tools.deltas import Delta
 from lmtool.http_api.tools.definitions import Tool
+from lmtool.http_api.tools.deltas import Delta
 from lmtool.http_api.tools.parsers import TOOL_CALL_PARSERS
 from tests.http_api.tools.test_parsers import Told, read
 
@@ -57,12 +57,18 @@ QWEN = [
         ),
     ),
     (
-        '<tool_call><function=write_file><parameter=path>if a < b:\n\treturn "</p>"\n\n</parameter></function></tool_call>',
+        (
+            '<tool_call><function=write_file><parameter=path>if a < b:\n\treturn "</p>"\n\n</parameter></function>'
+            "</tool_call>"
+        ),
         ("", [("write_file", '{"path": "if a < b:\\n\\treturn \\"</p>\\"\\n"}')]),
     ),
     (
-        "<tool_call>\n<function=write_file>\n<parameter=mode>\nnull\n</parameter>\n<parameter=lines>\nmany\n</parameter>\n"
-        "<parameter=tags>\n['x', 'y']\n</parameter>\n<parameter=new>\n[1]\n</parameter>\n</function>\n</tool_call>",
+        (
+            "<tool_call>\n<function=write_file>\n<parameter=mode>\nnull\n</parameter>\n<parameter=lines>\nmany\n"
+            "</parameter>\n<parameter=tags>\n['x', 'y']\n</parameter>\n<parameter=new>\n[1]\n</parameter>\n"
+            "</function>\n</tool_call>"
+        ),
         ("", [("write_file", '{"mode": null, "lines": "many", "tags": ["x", "y"], "new": [1]}')]),
     ),
     ("<tool_call>\nno function\n</tool_call>", ("<tool_call>\nno function\n</tool_call>", [])),
@@ -79,8 +85,10 @@ GLM = [
         ("Good.", [("write_file", '{"path": "a\\nb", "lines": 3}'), ("stop", "{}")]),
     ),
     (
-        "<tool_call>write_file<arg_key>force</arg_key><arg_value>false</arg_value><arg_key>mode</arg_key>"
-        "<arg_value>7</arg_value></tool_call><tool_call>stop</tool_call>",
+        (
+            "<tool_call>write_file<arg_key>force</arg_key><arg_value>false</arg_value><arg_key>mode</arg_key>"
+            "<arg_value>7</arg_value></tool_call><tool_call>stop</tool_call>"
+        ),
         ("", [("write_file", '{"force": false, "mode": "7"}'), ("stop", "{}")]),
     ),
     ("<tool_call></tool_call>", ("<tool_call></tool_call>", [])),
@@ -145,7 +153,10 @@ PYTHONIC = [
         (
             "",
             [
-                ("write_file", '{"path": "it\'s \\"a\\"", "lines": -3, "tags": ["x", [1, 2]], "force": true, "mode": null}'),
+                (
+                    "write_file",
+                    '{"path": "it\'s \\"a\\"", "lines": -3, "tags": ["x", [1, 2]], "force": true, "mode": null}',
+                ),
                 ("stop", "{}"),
             ],
         ),
@@ -231,7 +242,7 @@ def whole(deltas: list[Delta]) -> list[tuple[str, str]]:
 
 
 def test_arguments_come_as_they_form() -> None:
-    """A string argument is told letter by letter, other values and what may be a mark's beginning when they are whole."""
+    """A string argument is told letter by letter, others and what may be a mark's beginning when they are whole."""
     reader = TOOL_CALL_PARSERS["qwen3_coder"].reader(TOOLS)
     pieces = [
         "<tool_call>\n<function=write_file>\n<parameter=path>\n",
