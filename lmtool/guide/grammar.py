@@ -93,8 +93,12 @@ def _json_schema(constraint: Constraint) -> Grammars:
             raise ConstraintError(f"the JSON Schema cannot be held: {problem}", _LENIENT_HINT) from None
         rewritten = None
     if rewritten is not None and rewritten.schema is False:
-        hints = rewritten.impossible or ("look for parts that exclude each other",)
-        raise ConstraintError("no text matches the JSON Schema", *hints[:1])
+        if not rewritten.narrowed:
+            hints = rewritten.impossible or ("look for parts that exclude each other",)
+            raise ConstraintError("no text matches the JSON Schema", *hints[:1])
+        if constraint.strict:
+            raise ConstraintError(f"the JSON Schema cannot be held: {rewritten.narrowed[0]}", _LENIENT_HINT)
+        rewritten = None
     if rewritten is not None:
         plain = {} if rewritten.schema is True else rewritten.schema
         lark = _json_lark(json.dumps(plain, ensure_ascii=False), constraint)

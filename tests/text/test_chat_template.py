@@ -140,7 +140,7 @@ def test_tools_equal_transformers() -> None:
     ],
 )
 def test_arguments_that_a_template_joins(shown: str) -> None:
-    """Earlier calls are shown by templates that take arguments for a text (DeepSeek), and for an object (all others)."""
+    """Earlier calls are shown by templates that take arguments for a text (DeepSeek), and by those for an object."""
     template = "{% for m in messages %}{% for c in m.tool_calls %}{% set a = c.function.arguments %}" + shown
     turns = [ChatMessage("assistant", "", (ToolCall("1", "f", '{"n": 1}'),))]
     rendered = ChatTemplate(template + "{% endfor %}{% endfor %}", TOKENS).render(ChatPrompt(tuple(turns)))

@@ -29,6 +29,15 @@ if TYPE_CHECKING:
 _MAX_WAYS = 64
 _MAX_DEPTH = 12
 
+_MAX_FRACTION = 8
+_FRACTIONS: Schema = {
+    "anyOf": [
+        {"type": "number", "exclusiveMinimum": whole, "exclusiveMaximum": whole + 1}
+        for whole in range(-_MAX_FRACTION, _MAX_FRACTION)
+    ]
+}
+"""Numbers that are no integers: each lies between two of these."""
+
 Ways: TypeAlias = list[Schema]
 
 
@@ -99,9 +108,11 @@ def _type(schema: dict[str, object], context: Schema, document: Document, _: int
     others = {kind for kind in ALL_TYPES - types if may_be(context, kind)}
     if "integer" in types and "number" in others:
         others.discard("number")
-        if "number" in (types_of(context) or {"number"}):
-            document.narrow("where a value must not be an integer, other numbers are not used either")
-    return [{"type": sorted(others)}] if others else []
+    ways: Ways = [{"type": sorted(others)}] if others else []
+    if "integer" in types and "number" not in types and "number" in (types_of(context) or {"number"}):
+        document.narrow(f"a number that must not be an integer lies between -{_MAX_FRACTION} and {_MAX_FRACTION}")
+        ways.append(_FRACTIONS)
+    return ways
 
 
 def _values(schema: dict[str, object], context: Schema, _: Document, __: int) -> Ways:

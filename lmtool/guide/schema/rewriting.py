@@ -10,6 +10,7 @@ from lmtool.guide.schema.combinators import write_dependencies, write_if, write_
 from lmtool.guide.schema.document import ASSERTIONS, Document, Schema
 from lmtool.guide.schema.objects import write_property_counts, write_property_names
 from lmtool.guide.schema.strings import SUPPORTED_FORMATS, write_format
+from lmtool.guide.schema.unevaluated import write_unevaluated
 from lmtool.guide.schema.values import allowed_values
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ _TOGETHER = (
 """Keywords whose meaning depends on one another."""
 
 _WRITERS: tuple[tuple[frozenset[str], Callable[[dict[str, object], Document], list[Schema]]], ...] = (
+    (frozenset({"unevaluatedProperties", "unevaluatedItems"}), write_unevaluated),
     (frozenset({"dependencies", "dependentRequired", "dependentSchemas"}), write_dependencies),
     (frozenset({"if"}), write_if),
     (frozenset({"not"}), write_not),
@@ -36,6 +38,11 @@ _WRITERS: tuple[tuple[frozenset[str], Callable[[dict[str, object], Document], li
     (frozenset({"contains"}), write_contains),
 )
 """Keywords, and the function that takes them out of a node and returns the schemas that must hold instead."""
+
+
+_NEEDED = {"then": {"if"}, "else": {"if"}, "minContains": {"contains"}, "maxContains": {"contains"}}
+"""Keywords that say nothing without another one."""
+_COUNTS = frozenset(f"{end}{of}" for end in ("min", "max") for of in ("Length", "Items", "Properties", "Contains"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +70,7 @@ def _rewrite(schema: Schema, document: Document) -> Schema:
     document.count()
     if isinstance(schema, bool):
         return schema
-    node = {name: value for name, value in schema.items() if name not in {"then", "else"} or "if" in schema}
+    node = {name: _count(name, value) for name, value in schema.items() if schema.keys() & _NEEDED.get(name, {name})}
     if (values := allowed_values(node, document)) is not None:
         return _listed(node, values, document)
     required = _format(node, document)
@@ -73,6 +80,11 @@ def _rewrite(schema: Schema, document: Document) -> Schema:
     written = _inside(node, document)
     parts = [_rewrite(part, document) for part in required if part not in (True, {})]
     return _joined(written, parts)
+
+
+def _count(keyword: str, value: object) -> object:
+    """The value of a keyword; a count may be written with a point and a zero."""
+    return int(value) if keyword in _COUNTS and isinstance(value, float) and value.is_integer() else value
 
 
 def _listed(node: dict[str, object], values: list[object], document: Document) -> Schema:
