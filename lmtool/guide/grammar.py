@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -210,8 +210,15 @@ def noun(constraint: Constraint) -> str:
     return _NOUNS[constraint.kind]
 
 
-def refusal(constraint: Constraint, message: str) -> ConstraintError:
-    """Return the error for a constraint that the library refused with this message."""
+_UNSATISFIABLE = "Unsatisfiable schema: "
+_FALSE = "schema is false"
+
+
+def refusal(constraint: Constraint, message: str, narrowed: Sequence[str] = ()) -> ConstraintError:
+    """Return the error for a constraint that the library refused with this message.
+
+    narrowed: in which ways the refused grammar allows less than the constraint, so that more could match.
+    """
     what = noun(constraint)
     # Without the place and the line of one of our own grammars, which is the whole schema.
     message = message.partition(f"\n   1 | {_JSON_START}")[0].removeprefix(_JSON_PLACE)
@@ -219,6 +226,13 @@ def refusal(constraint: Constraint, message: str) -> ConstraintError:
         if sign in message:
             return ConstraintError(f"the {what} cannot be held: {why}", advice)
     hints = [_LENIENT_HINT] if constraint.kind == "json_schema" and constraint.strict else []
+    if _UNSATISFIABLE in message:
+        reason = _short(message.partition(_UNSATISFIABLE)[2]).partition("; while processing")[0]
+        if narrowed:
+            return ConstraintError(f"the {what} cannot be held: {narrowed[0]}", *hints)
+        if reason.startswith(_FALSE):
+            return ConstraintError(f"no text matches the {what}", "look for parts that exclude each other")
+        return ConstraintError(f"the {what} cannot be held: parts of it exclude each other: {reason}", *hints)
     return ConstraintError(f"the {what} cannot be held: {_short(message)}", *hints)
 
 

@@ -214,7 +214,7 @@ class ConstraintBackend:
             matcher = LLMatcher(self.tokenizer, grammar.text, log_level=0, limits=_LIMITS)
             if not matcher.is_error():
                 return self._try(constraint, grammar, matcher)
-            problem = refusal(constraint, matcher.get_error())
+            problem = refusal(constraint, matcher.get_error(), grammar.warnings)
         assert problem is not None, "a constraint can be written in one way at least"
         raise problem
 

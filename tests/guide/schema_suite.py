@@ -1,4 +1,4 @@
-"""Measures JSON-Schema-Test-Suite (json-schema-org): `python -m tests.guide.schema_suite DIR`, such as tests/draft2020-12.
+"""Measures json-schema-org/JSON-Schema-Test-Suite, tests/draft2020-12: `python -m tests.guide.schema_suite DIR`.
 
 Every schema is compiled as strict; every instance is followed as compact JSON in the embedded model's tokens.
 """

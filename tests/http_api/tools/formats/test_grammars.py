@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -74,9 +74,11 @@ FORMS: Mapping[str, tuple[str, str, str]] = {
 
 
 @pytest.fixture(scope="module")
-def backend() -> ConstraintBackend:
+def backend() -> Iterator[ConstraintBackend]:
     """For the embedded model's tokenizer."""
-    return ConstraintBackend(TOKENIZER, VOCAB, EOS)
+    made = ConstraintBackend(TOKENIZER, VOCAB, EOS)
+    yield made
+    made.close()
 
 
 def uses(mode: Mode, *tools: Tool, parallel: bool = True) -> ToolUse:
