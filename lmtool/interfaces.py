@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from lmtool.prompt_limits import PromptLimits
 from lmtool.types import (
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
     from lmtool.errors import LmtoolError
+    from lmtool.metrics import MetricFamily
     from lmtool.model_entry import ModelEntry
     from lmtool.prompt_limits import LimitsByModel
 
@@ -79,6 +80,19 @@ def place_of(handle: StreamHandle | None) -> QueuePlace | None:
     return handle.queue_place() if isinstance(handle, Queued) else None
 
 
+@runtime_checkable
+class Timed(Protocol):
+    """A `StreamHandle` that tells when its stream began."""
+
+    def began_at(self) -> float | None:
+        """When its first step was planned, by `time.perf_counter`; None before that, and where it is not known."""
+
+
+def began_at(handle: StreamHandle | None) -> float | None:
+    """When a stream's turn came, as far as its handle tells."""
+    return handle.began_at() if isinstance(handle, Timed) else None
+
+
 class TokenModel(Protocol):
     """Whatever streams tokens: the engine, an LMTP client, a replayed trace."""
 
@@ -91,27 +105,6 @@ class TokenModel(Protocol):
 
     async def info(self, model: str | None = None) -> ModelInfo:
         """What is served under this name (None: the only model). Raises `RequestError` for a name not served."""
-
-
-class MetricFamily(NamedTuple):
-    """One metric in the terms of Prometheus: its samples share a name, a kind and a sentence."""
-
-    name: str
-    """Without the prefix `lmtool_`."""
-    kind: Literal["counter", "gauge"]
-    help: str
-    samples: Sequence[tuple[str, float]]
-    """Labels, as `{name="value"}` or empty, and a number each."""
-
-    @classmethod
-    def gauge(cls, name: str, help_text: str, value: float) -> MetricFamily:
-        """A number of now."""
-        return cls(name, "gauge", help_text, (("", value),))
-
-    @classmethod
-    def counter(cls, name: str, help_text: str, value: float) -> MetricFamily:
-        """A number that only grows."""
-        return cls(name, "counter", help_text, (("", value),))
 
 
 class Face(Protocol):
@@ -206,6 +199,15 @@ class ProgressSource(Protocol):
 
     def subscribe(self, model: str | None, listener: Callable[[LoadProgress], None]) -> Unsubscribe:
         """Call `listener` in the event loop: once now, then at each change until the phase is `ready` or `failed`."""
+
+
+@runtime_checkable
+class Available(Protocol):
+    """Models that tell whether any of them can answer."""
+
+    @property
+    def can_answer(self) -> bool:
+        """Whether a request that comes now has a model to go to, loaded or to be loaded for it."""
 
 
 class Catalogue(Protocol):

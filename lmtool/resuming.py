@@ -10,7 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from lmtool.errors import ConnectError, OverloadedError, TimeLimitError
-from lmtool.interfaces import client_of, place_of
+from lmtool.interfaces import began_at, client_of, place_of
 from lmtool.streams import Deadlines, error_of, failure, renamed
 from lmtool.types import GenerateRequest, TokenOutput
 
@@ -228,6 +228,10 @@ class _Stream:
     def queue_place(self) -> QueuePlace | None:
         """Where the present attempt waits, see `interfaces.Queued`."""
         return place_of(self._handle)
+
+    def began_at(self) -> float | None:
+        """When the turn of the present attempt came, see `interfaces.Timed`."""
+        return began_at(self._handle)
 
     # Attempts.
 

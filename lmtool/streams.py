@@ -7,7 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from lmtool.errors import deadline_error, kind_of, rebuilt
-from lmtool.interfaces import place_of
+from lmtool.interfaces import began_at, place_of
 from lmtool.types import TokenOutput
 
 if TYPE_CHECKING:
@@ -255,6 +255,10 @@ class DeferredHandle:
     def queue_place(self) -> QueuePlace | None:
         """Where the stream waits once it has started, see `interfaces.Queued`."""
         return place_of(self._handle)
+
+    def began_at(self) -> float | None:
+        """When the stream's turn came, see `interfaces.Timed`."""
+        return began_at(self._handle)
 
     def end(self, output: TokenOutput) -> None:
         """End the stream with this output, at the next turn of the event loop."""

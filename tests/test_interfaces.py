@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lmtool.interfaces import LoadedModel, MetricFamily
+from lmtool.interfaces import LoadedModel
 
 
 class Remote:
@@ -26,9 +26,3 @@ def test_a_model_that_must_be_closed_is_told_from_one_that_need_not() -> None:
     """By its methods alone."""
     assert isinstance(Local(), LoadedModel)
     assert not isinstance(Remote(), LoadedModel)
-
-
-def test_a_metric_without_labels() -> None:
-    """One sample, of its kind."""
-    assert MetricFamily.gauge("up", "Whether.", 1) == ("up", "gauge", "Whether.", (("", 1),))
-    assert MetricFamily.counter("done", "How many.", 2) == ("done", "counter", "How many.", (("", 2),))

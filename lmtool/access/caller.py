@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from lmtool.access.allowance import Allowance
 from lmtool.access.names import address_group
 from lmtool.errors import AccessDeniedError
-from lmtool.interfaces import MetricFamily
+from lmtool.metrics import MetricFamily
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -78,6 +78,8 @@ class Callers:
             [(k, one.connections) for k, one in keys],
         )
         yield MetricFamily("key_streams", "gauge", "Streams by key.", [(k, one.streams) for k, one in keys])
+        waiting = "Streams that have had no token yet, by key."
+        yield MetricFamily("key_streams_waiting", "gauge", waiting, [(k, one.waiting) for k, one in keys])
         yield MetricFamily(
             "key_refused_total", "counter", "Requests above a limit by key.", [(k, one.refused) for k, one in keys]
         )

@@ -54,6 +54,8 @@ class LlamaRunner:
     slots: list[Sequence | None]
     """The owner of each of llama.cpp's sequences."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    block_bytes: None = None
+    """It is llama.cpp's own."""
 
     def __post_init__(self) -> None:
         self._batch = self.library.llama_batch_init(STEP_TOKENS, 0, 1)

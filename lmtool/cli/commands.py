@@ -86,6 +86,7 @@ TREE: tuple[Command | Group, ...] = (
         ),
         "Traces",
     ),
+    Command("audit", "audit", "Check that a server's logprobs are true.", "Traces"),
     Command("record", "trace.record", "The same as `lmtool trace record`.", hidden=True),
     Command("replay", "trace.serve", "The same as `lmtool trace serve`.", function="serve", hidden=True),
     Command("inspect", "inspect", "Watch streams, probabilities, frames and time: live, or a trace.", "Look"),

@@ -7,7 +7,7 @@ import logging
 import time
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,8 +20,10 @@ from lmtool.engine.run_ahead import RunAheadStep, SampledStep, sample_step
 from lmtool.engine.sampling_result import SampledToken
 from lmtool.engine.scheduler import Scheduler
 from lmtool.engine.speculation import StepCost
+from lmtool.engine.stream import Handle
 from lmtool.errors import LmtoolError, OverloadedError
 from lmtool.interfaces import QueuePlace
+from lmtool.model_usage import ModelUsage
 from lmtool.streams import refuse
 
 if TYPE_CHECKING:
@@ -33,34 +35,11 @@ if TYPE_CHECKING:
     from lmtool.engine.config import EngineConfig
     from lmtool.engine.model_runner import ModelRunner
     from lmtool.engine.plan import Limits, Plan
-    from lmtool.engine.stream import Stream
+    from lmtool.engine.stream import Control, Stream
     from lmtool.interfaces import Guide, GuideCompiler, Sink, StreamHandle
     from lmtool.types import GenerateRequest, ModelInfo, ScoreRequest, TokenOutput
 
 _logger = logging.getLogger(__name__)
-
-_Control: TypeAlias = Literal["cancel", "pause", "resume"]
-
-
-class Handle:
-    """The caller's handle on a running stream, an `interfaces.StreamHandle`; takes effect before the next step."""
-
-    def __init__(self, control: Callable[[_Control], object], place: Callable[[], QueuePlace | None]) -> None:
-        self._control = control
-        self.queue_place = place
-        """Where the stream waits, see `interfaces.Queued`."""
-
-    def cancel(self) -> None:
-        """End the stream within one step."""
-        self._control("cancel")
-
-    def pause(self) -> None:
-        """Produce nothing more until `resume`; the stream stays admitted."""
-        self._control("pause")
-
-    def resume(self) -> None:
-        """Go on after `pause`."""
-        self._control("resume")
 
 
 class Engine:
@@ -107,6 +86,13 @@ class Engine:
         """The model's description, with the current numbers of streams."""
         return replace(self._info, running=self._scheduler.running, waiting=self._scheduler.waiting)
 
+    @property
+    def usage_now(self) -> ModelUsage:
+        """What it does and holds, see `model_usage.Measured`."""
+        size = None if self._runner is None else self._runner.block_bytes
+        held = () if size is None else (count * size for count in self._scheduler.blocks)
+        return ModelUsage(self._scheduler.running, self._scheduler.waiting, *held)
+
     async def info(self, model: str | None = None) -> ModelInfo:  # noqa: ARG002  # names are the host's business
         """The model's description. The engine has one model and answers for it under any name."""
         return self.info_now
@@ -140,7 +126,9 @@ class Engine:
         if stream.pending_guide is not None:
             stream.pending_guide.add_done_callback(lambda _: self._thread.post(partial(self._guide_ready, stream)))
         return Handle(
-            lambda control: self._thread.post(partial(self._control, stream, control)), partial(self._place, stream)
+            lambda control: self._thread.post(partial(self._control, stream, control)),
+            partial(self._place, stream),
+            stream,
         )
 
     def _place(self, stream: Stream) -> QueuePlace | None:
@@ -215,8 +203,12 @@ class Engine:
             share = self._cost.share(len(decoding))
             for sequence in decoding:
                 sequence.draft = self._streams[sequence.number].propose(share)
-        plan = self._scheduler.plan()
-        self._estimate.learn(self._scheduler.admissions, self._scheduler.waiting, time.perf_counter())
+        admissions, plan, now = self._scheduler.admissions, self._scheduler.plan(), time.perf_counter()
+        if self._scheduler.admissions > admissions:
+            for span in plan.spans:
+                stream = self._streams[span.sequence.number]
+                stream.began_at = stream.began_at or now
+        self._estimate.learn(self._scheduler.admissions, self._scheduler.waiting, now)
         return plan
 
     def _compute(
@@ -342,7 +334,7 @@ class Engine:
         if not last:
             self._scheduler.add(sequence)
 
-    def _control(self, stream: Stream, control: _Control) -> None:
+    def _control(self, stream: Stream, control: Control) -> None:
         stream.sequence.paused = control == "pause"
         if control == "cancel" and self._alive(stream):
             self._scheduler.remove(stream.sequence)

@@ -46,6 +46,8 @@ class KVCache:
     ) -> None:
         """layers: an object for each layer, with its shape. blocks: how many can be handed out, without block 0."""
         self.device, self.dtype = device, dtype
+        self.block_bytes = block_bytes((shape for _, shape in layers), dtype)
+        """Bytes of one block over all layers."""
         self._pools: dict[LayerShape, tuple[Tensor, Tensor]] = {}
         self._place: dict[int, tuple[Tensor, Tensor]] = {}
         self._key_scratch = _Scratch(dtype, device)

@@ -14,6 +14,7 @@ from lmtool.engine.model_slot import CountingSink, ModelSlot
 from lmtool.engine.model_transitions import ModelTransitions, copied, shutting_down
 from lmtool.errors import LmtoolError, OverloadedError, RequestError, UnknownModelError, unnamed_model
 from lmtool.interfaces import current_limits, tokenizer_of
+from lmtool.model_usage import ModelUsage, usage_of
 from lmtool.prompt_limits import limits_of, widest
 from lmtool.streams import DeferredHandle, refuse
 from lmtool.types import LoadProgress
@@ -175,6 +176,24 @@ class ModelManager:
         if name is not None and self._on_demand is not None and (slot is None or not self._listed(slot)):
             raise UnknownModelError(f"model {_short(name)} is not in memory", "a request that names it loads it")
         return (slot or self._find(name)).entry(self._clock())
+
+    def usage(self) -> dict[str, ModelUsage]:
+        """What each model in memory or on its way does and holds, by its name."""
+        found = {}
+        for slot in self._slots:
+            if slot.model is not None or slot.waiting:
+                own = ModelUsage(0, 0) if slot.model is None else usage_of(slot.model)
+                waiting = own.waiting + len(slot.waiting)
+                weights = None if slot.model is None else slot.memory_bytes
+                found[slot.name] = own._replace(waiting=waiting, weights_bytes=weights)
+        return found
+
+    @property
+    def can_answer(self) -> bool:
+        """See `interfaces.Available`: not where the last load of each model has failed."""
+        now = self._clock()
+        entries = [slot.entry(now) for slot in self._served]
+        return not entries or any(entry.phase != "failed" for entry in entries)
 
     def _listed(self, slot: ModelSlot) -> bool:
         """Whether the catalogue lists it: not a client's own name that could not be loaded."""

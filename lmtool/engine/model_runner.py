@@ -54,6 +54,11 @@ class ModelRunner:
         """Free what Python does not free by itself; nothing may be computed afterwards."""
 
     @property
+    def block_bytes(self) -> int | None:
+        """Bytes of one block of the key-value cache; None: not known."""
+        return self.cache.block_bytes
+
+    @property
     def max_ahead_rows(self) -> int:
         """Rows of the largest step that `run_ahead` takes; 0 where nothing runs ahead."""
         return 0

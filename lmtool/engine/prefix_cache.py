@@ -68,6 +68,8 @@ class PrefixCache:
         self.chunk_tokens = chunk_tokens
         self._prefixes: dict[Key, Prefix] = {}
         self._idle: OrderedDict[Prefix, None] = OrderedDict()
+        self.blocks = 0
+        """Blocks of all cached chunks."""
         self.idle_blocks = 0
         """Blocks that calls of `evict` can free."""
 
@@ -118,6 +120,7 @@ class PrefixCache:
         prefix = self._prefixes.get(key)
         if prefix is None:
             self._prefixes[key] = prefix = Prefix(key, tuple(blocks), users=1)
+            self.blocks += len(prefix.blocks)
         else:
             self.acquire([prefix])
         return prefix
@@ -126,5 +129,6 @@ class PrefixCache:
         """Drop the unused chunk that was used least recently; its blocks are the caller's."""
         prefix, _ = self._idle.popitem(last=False)
         del self._prefixes[prefix.key]
+        self.blocks -= len(prefix.blocks)
         self.idle_blocks -= len(prefix.blocks)
         return prefix.blocks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from lmtool.engine.plan import Plan, Span
 from lmtool.engine.waiting_queue import WaitingQueue, rank
@@ -20,6 +20,16 @@ if TYPE_CHECKING:
 
 _AHEAD_TOKENS = 256
 """Most tokens of a step that computes nothing but prefills ahead of their prompts."""
+
+
+class BlockUsage(NamedTuple):
+    """Blocks of the key-value cache."""
+
+    total: int
+    used: int
+    """By sequences, those in the prefix cache that one of them uses among these."""
+    cached: int
+    """In the prefix cache, whether a sequence uses them or not."""
 
 
 class Scheduler:
@@ -48,6 +58,12 @@ class Scheduler:
     def waiting(self) -> int:
         """Sequences not admitted yet."""
         return len(self._waiting)
+
+    @property
+    def blocks(self) -> BlockUsage:
+        """Who has the blocks now. Safe from any thread."""
+        cached, idle = (0, 0) if self._cache is None else (self._cache.blocks, self._cache.idle_blocks)
+        return BlockUsage(self._allocator.total, self._allocator.total - self._allocator.free - idle, cached)
 
     def place(self, sequence: Sequence) -> int | None:
         """Where a sequence waits in order of service, from 1; None where it does not wait. Safe from any thread."""

@@ -1,11 +1,11 @@
-"""One running request: its sink, how it samples, and its outputs."""
+"""One running request: its sink, how it samples, its outputs, and its caller's handle."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from lmtool.types import FinishReason, SamplingParams, StreamId, TokenOutput, Us
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
     from torch import Tensor
@@ -25,8 +25,11 @@ if TYPE_CHECKING:
     from lmtool.engine.sequence import Sequence as TokenSequence
     from lmtool.engine.speculation import Drafter
     from lmtool.errors import LmtoolError
-    from lmtool.interfaces import Guide, Sink
+    from lmtool.interfaces import Guide, QueuePlace, Sink
     from lmtool.logits_processors import Processors
+
+
+Control: TypeAlias = Literal["cancel", "pause", "resume"]
 
 
 @dataclass(slots=True, eq=False)
@@ -65,6 +68,8 @@ class Stream:
     """Such ids, not yet part of the sequence."""
     drafter: Drafter | None = None
     """Guesses what follows; None without speculation."""
+    began_at: float | None = None
+    """When its first step was planned, by `time.perf_counter`."""
     logprob_ids: tuple[int, ...] = ()
     """Ids whose log-probabilities each token has, in place of the most likely ones."""
 
@@ -266,3 +271,31 @@ class Stream:
     def usage(self) -> Usage:
         """Token counts so far."""
         return Usage(self.sequence.prompt_length, self.sent, self.sequence.cached_tokens or 0)
+
+
+class Handle:
+    """The caller's handle on a running stream, an `interfaces.StreamHandle`; takes effect before the next step."""
+
+    def __init__(
+        self, control: Callable[[Control], object], place: Callable[[], QueuePlace | None], stream: Stream
+    ) -> None:
+        self._control = control
+        self.queue_place = place
+        """Where the stream waits, see `interfaces.Queued`."""
+        self._stream = stream
+
+    def began_at(self) -> float | None:
+        """When its turn came, see `interfaces.Timed`."""
+        return self._stream.began_at
+
+    def cancel(self) -> None:
+        """End the stream within one step."""
+        self._control("cancel")
+
+    def pause(self) -> None:
+        """Produce nothing more until `resume`; the stream stays admitted."""
+        self._control("pause")
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._control("resume")

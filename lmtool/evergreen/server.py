@@ -20,7 +20,7 @@ from lmtool.errors import ConnectError
 from lmtool.evergreen.actions import Registry
 from lmtool.evergreen.config import EvergreenConfig
 from lmtool.evergreen.status import ABORTED, Abort, Status, close_reason
-from lmtool.interfaces import MetricFamily
+from lmtool.metrics import MetricFamily
 from lmtool.subprocesses.offload import is_long, run_in_subprocess
 
 if TYPE_CHECKING:
@@ -97,9 +97,11 @@ class EvergreenServer:
 
     def metrics(self) -> Iterable[MetricFamily]:
         """How many sessions are open and have ended, and actions that run."""
+        held = sum(connection.session.graph.size for connection in self._sessions)
         ended = [(f'{{status="{status.name}"}}', count) for status, count in sorted(self._totals.items())]
         return [
             MetricFamily.gauge("evergreen_sessions", "Open Evergreen sessions.", len(self._sessions)),
+            MetricFamily.gauge("evergreen_node_bytes", "Nodes of open Evergreen sessions.", held),
             MetricFamily.gauge("evergreen_actions_running", "Evergreen actions that run.", self.running),
             MetricFamily("evergreen_sessions_total", "counter", "Ended Evergreen sessions by status.", ended),
         ]

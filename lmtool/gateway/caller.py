@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
@@ -10,13 +11,16 @@ from typing import TYPE_CHECKING, TypeVar
 from lmtool.access.caller import caller_turns, counted_stream
 from lmtool.errors import TimeLimitError
 from lmtool.gateway.failures import PoolFailedError, deadline_passed
+from lmtool.gateway.partial_answer import is_piece
 from lmtool.streams import within
+from lmtool.types import Usage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Hashable, Sequence
 
     from lmtool.gateway.failures import Attempt
-    from lmtool.providers.answer_events import TokenUsage
+    from lmtool.providers.answer_events import AnswerEvent, TokenUsage
+    from lmtool.telemetry.observation import Observation
 
 T = TypeVar("T")
 
@@ -85,3 +89,29 @@ async def metered(events: AsyncGenerator[T, None], usage: Callable[[], TokenUsag
         finally:
             if use is not None:
                 use.count(usage().prompt_tokens or 0, usage().completion_tokens or 0)
+
+
+async def observed(
+    events: AsyncGenerator[list[AnswerEvent], None], usage: Callable[[], TokenUsage], observation: Observation
+) -> AsyncGenerator[list[AnswerEvent], None]:
+    """The events, observed. usage: as in `metered`. Raises what `events` raises."""
+    reason: str | None = None
+    try:
+        async with aclosing(events):
+            async for some in events:
+                if any(map(is_piece, some)):
+                    observation.token(time.perf_counter())
+                yield some
+        reason = "stop"
+    except (GeneratorExit, asyncio.CancelledError):
+        reason = "cancelled"
+        raise
+    finally:
+        observation.end(reason, _counts(usage()), time.perf_counter())
+
+
+def _counts(usage: TokenUsage) -> Usage | None:
+    """The tokens in the terms of models; None where the member does not count."""
+    if usage.completion_tokens is None:
+        return None
+    return Usage(usage.prompt_tokens or 0, usage.completion_tokens, usage.cached_tokens or 0)

@@ -6,8 +6,10 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
+from lmtool.access.caller import caller_name
 from lmtool.routing.prefixes import PrefixTable
 from lmtool.routing.strategies import STRATEGIES, Candidate, LeastLatency
+from lmtool.telemetry.observation import Observation
 from lmtool.types import ChatPrompt
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from lmtool.gateway.member import Member
     from lmtool.gateway.pool_request import PoolRequest
     from lmtool.routing.strategies import Strategy
+    from lmtool.telemetry.request_metrics import RequestMetrics
 
 EXPECTED_TOKENS = 500
 """Of an answer without a limit, to compare prices."""
@@ -35,11 +38,14 @@ class Pool:
         members: Sequence[Member],
         cache: AnswerCache | None = None,
         clock: Callable[[], float] = time.monotonic,
+        metrics: RequestMetrics | None = None,
     ) -> None:
+        """clock: seconds. metrics: where streams are counted that come neither from LMTP nor from OpenAI's routes."""
         self.config = config
         self.members = members
         self.cache = cache
         self.clock = clock
+        self._metrics = metrics
         self.requests = 0
         """Since the start, those from the cache included."""
         self.cached = 0
@@ -60,6 +66,12 @@ class Pool:
     def id(self) -> str:
         """Its name."""
         return self.config.id
+
+    def observe(self) -> Observation | None:
+        """The observation of a request that begins now; None where nothing is counted."""
+        if self._metrics is None:
+            return None
+        return Observation(self._metrics, self.id, caller_name(), time.perf_counter())
 
     def order(self, request: PoolRequest, available: Sequence[int], now: float) -> list[int]:
         """Members in the order in which to try them."""

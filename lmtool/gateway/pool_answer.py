@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from lmtool.errors import RequestError
 from lmtool.gateway.backend import CallFailedError, Reply
 from lmtool.gateway.cache import StoredAnswer
-from lmtool.gateway.caller import Caller, in_time, metered
+from lmtool.gateway.caller import Caller, in_time, metered, observed
 from lmtool.gateway.failures import OVER, Attempt, broken, deadline_passed, gave_up
 from lmtool.gateway.partial_answer import PartialAnswer, is_piece, is_reasoning, obstacle_to_prefill
 from lmtool.providers.answer_events import ChoiceFinished, TokenUsage
@@ -89,8 +89,12 @@ class PoolAnswer:
         Raises `PoolFailedError`, and `RateLimitError` before anything is called. Closing it ends the call under way.
         """
         events = in_time(self.caller, self._events(), self.attempts)
-        async with aclosing(events if self.caller.counted else metered(events, lambda: self.usage)) as shown:
-            async for some in shown:
+        if not self.caller.counted:
+            events = metered(events, lambda: self.usage)
+            if (observation := self.pool.observe()) is not None:
+                events = observed(events, lambda: self.usage, observation)
+        async with aclosing(events):
+            async for some in events:
                 yield some
 
     async def _events(self) -> AsyncGenerator[list[AnswerEvent], None]:

@@ -13,7 +13,8 @@ from lmtool.gateway.http_backend import HttpBackend, HttpClient
 from lmtool.gateway.member import Member
 from lmtool.gateway.pool import Pool
 from lmtool.gateway.pool_stream import PoolStream
-from lmtool.interfaces import MetricFamily, current_limits, tokenizer_of
+from lmtool.interfaces import Available, current_limits, tokenizer_of
+from lmtool.metrics import MetricFamily
 from lmtool.model_entry import ModelEntry
 from lmtool.streams import refuse
 from lmtool.types import LoadProgress, ModelInfo
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     )
     from lmtool.lmtp.endpoint import Endpoint
     from lmtool.prompt_limits import LimitsByModel
+    from lmtool.telemetry.request_metrics import RequestMetrics
     from lmtool.types import GenerateRequest, ScoreRequest
 
 
@@ -56,13 +58,16 @@ class Pools:
         own: OwnModels | None = None,
         local: Endpoint | None = None,
         tap: UpstreamTap | None = None,
+        metrics: RequestMetrics | None = None,
     ) -> None:
         """own: models in this process, which `local` members stand for; local: else the endpoint that they are behind.
 
-        tap: shown every exchange with a provider. Raises `FileError` for a cache that cannot be opened.
+        tap: shown every exchange with a provider. metrics: see `Pool`. Raises `FileError` for a cache that cannot be
+        opened.
         """
         self._own = own
         self._local = local
+        self._metrics = metrics
         self._client = HttpClient(tap)
         self._pools: dict[str, Pool] = {}
         self._retired: list[Member] = []
@@ -94,7 +99,7 @@ class Pools:
             for one in config.members
         ]
         cache = None if config.cache is None else AnswerCache(config.cache, config)
-        return Pool(config, members, cache)
+        return Pool(config, members, cache, metrics=self._metrics)
 
     def _backend(self, config: MemberConfig) -> Backend:
         target = config.target
@@ -122,6 +127,13 @@ class Pools:
     def pools(self) -> Sequence[Pool]:
         """In the order of the configuration."""
         return list(self._pools.values())
+
+    @property
+    def can_answer(self) -> bool:
+        """See `Available`: where a member may be called, or a model of the server itself can answer."""
+        if self._own is not None and isinstance(self._own.model, Available) and self._own.model.can_answer:
+            return True
+        return any(member.health.available(pool.clock()) for pool in self.pools for member in pool.members)
 
     def pool(self, name: str | None) -> Pool | None:
         """The pool of this name; without one the only pool or that named default, unless there are models beside it."""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from lmtool.gateway.pool_answer import PoolAnswer
     from lmtool.gateway.pools import Pools
     from lmtool.http_api.http import Event
-    from lmtool.interfaces import MetricFamily
+    from lmtool.metrics import MetricFamily
 
     Handler: TypeAlias = Callable[[Request, Pool], Awaitable[tuple[Response, PoolAnswer]]]
     """Answers a request to a pool, and says what was called for it."""

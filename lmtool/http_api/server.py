@@ -25,7 +25,7 @@ from lmtool.http_api.openai.replies import Reply
 from lmtool.http_api.requests import MAX_LOGPROBS
 from lmtool.http_api.responses.server import ResponsesRoutes
 from lmtool.http_api.tokenizing import TokenizingRoutes
-from lmtool.interfaces import MetricFamily
+from lmtool.metrics import MetricFamily
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -68,8 +68,12 @@ class OpenAIServer:
         return self._tracker.count
 
     def metrics(self) -> list[MetricFamily]:
-        """How many requests are being answered."""
-        return [MetricFamily.gauge("http_requests_running", "HTTP requests being answered.", self.running)]
+        """How many requests are being answered, and what is kept for later ones."""
+        held = self._responses.store.memory_bytes
+        return [
+            MetricFamily.gauge("http_requests_running", "HTTP requests being answered.", self.running),
+            MetricFamily.gauge("stored_response_bytes", "Responses that later requests may go on from.", held),
+        ]
 
     async def drain(self, seconds: float) -> bool:
         """Take nothing new, and wait for what runs; whether all of it ended within `seconds`."""

@@ -92,9 +92,19 @@ class Balancer:
         self._started = False
 
     @property
+    def workers(self) -> Sequence[Worker]:
+        """All of them, in order."""
+        return self._workers
+
+    @property
     def up(self) -> list[str]:
         """The workers that answer."""
         return [worker.name for worker in self._workers if worker.up]
+
+    @property
+    def can_answer(self) -> bool:
+        """See `interfaces.Available`: where a worker answers."""
+        return any(worker.up for worker in self._workers)
 
     def streams(self) -> tuple[int, int]:
         """Streams on all workers, of which some may wait there, and those that wait for a worker."""

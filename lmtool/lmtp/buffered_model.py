@@ -91,6 +91,11 @@ class BufferedModel:
         """Ids of a buffer, 0 of one that is not there."""
         return self._buffers.length(name)
 
+    @property
+    def memory_bytes(self) -> int:
+        """Of all buffers together."""
+        return self._buffers.memory_bytes
+
     def close(self) -> None:
         """Free the buffers; what waits is dropped."""
         self._closed = True

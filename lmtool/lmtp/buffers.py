@@ -48,6 +48,11 @@ class Buffers:
         buffer = self._buffers.get(name)
         return 0 if buffer is None else len(buffer.ids)
 
+    @property
+    def memory_bytes(self) -> int:
+        """Of the ids of all buffers."""
+        return ID_BYTES * sum(len(buffer.ids) for buffer in self._buffers.values())
+
     def append(self, name: str, ids: Iterable[int], now: float) -> int:
         """Append ids, and make the buffer where there is none; its length then."""
         added = array("i", ids)

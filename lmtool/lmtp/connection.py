@@ -314,6 +314,11 @@ class Connection:
         return len(self._records)
 
     @property
+    def memory_bytes(self) -> tuple[int, int]:
+        """Of its buffers, and of answers that wait to be sent."""
+        return self._buffered.memory_bytes, self._session.waiting_bytes
+
+    @property
     def busy(self) -> bool:
         """Whether a stream runs or a request waits."""
         return not self._idle.is_set()
@@ -360,9 +365,8 @@ class Connection:
         """End all streams with an error, which is sent like any other; none are left once it is closed."""
         if self._closed:
             return
-        now = time.perf_counter()
         for stream_id in self._session.fail_streams(error):
-            self._log(self._records[stream_id].log(now, error=error.message))
+            self._log(self._records[stream_id].log(time.perf_counter(), error=error.message))
             self._end(stream_id)
         self._update_flow()
 

@@ -11,10 +11,10 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from lmtool.errors import ConnectError, RequestError
-from lmtool.interfaces import MetricFamily
 from lmtool.lmtp.connection import Connection
 from lmtool.lmtp.keepalive import expect_pongs
 from lmtool.lmtp.messages import PROTOCOL_VERSION, SUBPROTOCOL
+from lmtool.metrics import MetricFamily
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable
@@ -56,8 +56,13 @@ class LmtpServer:
         return [WebSocketRoute("/", self._websocket), Route("/", self._welcome, methods=["GET"])]
 
     def metrics(self) -> list[MetricFamily]:
-        """How many connections are open."""
-        return [MetricFamily.gauge("connections", "Open LMTP connections.", len(self._connections))]
+        """How many connections are open, and what they hold."""
+        held, gauge = [connection.memory_bytes for connection in self._connections], MetricFamily.gauge
+        return [
+            gauge("connections", "Open LMTP connections.", len(self._connections)),
+            gauge("buffer_bytes", "Ids in the buffers of LMTP connections.", sum(size for size, _ in held)),
+            gauge("send_queue_bytes", "Answers over LMTP that wait for their readers.", sum(size for _, size in held)),
+        ]
 
     async def drain(self, seconds: float) -> bool:
         """Take no new work, let running streams end, then close every connection.

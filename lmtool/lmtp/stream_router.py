@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,7 +24,7 @@ from lmtool.streams import DeferredHandle, refuse
 from lmtool.types import GenerateRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from lmtool.interfaces import Sink, StreamHandle
     from lmtool.lmtp.worker import Description, Worker
@@ -55,6 +56,7 @@ class Attempt(DeferredHandle):
     """One attempt at a stream, on a worker or waiting for one; the handle on it."""
 
     __slots__ = (
+        "_began",
         "description",
         "expires",
         "failures",
@@ -71,6 +73,7 @@ class Attempt(DeferredHandle):
     def __init__(self, request: Request, sink: Sink, expires: float) -> None:
         """expires: when it is given up if it still waits, in the loop's time."""
         super().__init__(request.stream_id, sink)
+        self._began: float | None = None
         self.request = request
         self.sink = sink
         self.model = request.model
@@ -90,6 +93,15 @@ class Attempt(DeferredHandle):
         """Of the model there."""
         self.given_up = False
         """Whether it ended because there is no worker for it."""
+
+    def start(self, submit: Callable[[], StreamHandle]) -> None:
+        """See `DeferredHandle.start`."""
+        self._began = time.perf_counter()
+        super().start(submit)
+
+    def began_at(self) -> float | None:
+        """When it was given to a worker, whose own queue is another matter."""
+        return self._began
 
     @property
     def fingerprint(self) -> str | None:

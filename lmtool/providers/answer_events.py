@@ -33,13 +33,17 @@ class ChunkToken:
     @property
     def alternatives(self) -> tuple[tuple[Piece, float], ...]:
         """What might have been chosen, and logprobs in nats, best first; the chosen one may be among them."""
+        return tuple(sorted(self.alternatives_as_sent, key=lambda one: -one[1]))
+
+    @property
+    def alternatives_as_sent(self) -> tuple[tuple[Piece, float], ...]:
+        """The same in the order in which they were sent."""
         if isinstance(self.top, dict):
             named = [(piece_of(name), logprob_of(value)) for name, value in self.top.items()]
         else:
             entries = [object_of(one) for one in list_of(self.top)]
             named = [(piece_of(one.get("token"), one.get("bytes")), logprob_of(one.get("logprob"))) for one in entries]
-        known = [(piece, logprob) for piece, logprob in named if logprob is not None]
-        return tuple(sorted(known, key=lambda one: -one[1]))
+        return tuple((piece, logprob) for piece, logprob in named if logprob is not None)
 
 
 def piece_of(text: object, data: object = None) -> Piece:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 from weakref import WeakSet
 
 from lmtool.backends.registry import DEFAULT, BackendConfig, find
 from lmtool.errors import LmtoolError, ModelNotFoundError, ResourceError
-from lmtool.interfaces import Counted, MetricFamily, ModelControl
+from lmtool.interfaces import Counted, ModelControl
 from lmtool.serving.config import ModelsConfig
 from lmtool.serving.model_names import AUTO, GGUF, served
 from lmtool.types import Usage
@@ -36,13 +36,14 @@ if TYPE_CHECKING:
     from lmtool.evergreen.server import EvergreenServer
     from lmtool.gateway.pools import Pools
     from lmtool.guide.compiler import MatcherCompiler
-    from lmtool.interfaces import Face, GuideCompiler, LoadedModel
+    from lmtool.interfaces import Catalogue, Face, GuideCompiler, LoadedModel, TokenModel
     from lmtool.lmtp.balancer import Balancer
     from lmtool.lmtp.request_log import RequestLog
     from lmtool.lmtp.server import LmtpServer
     from lmtool.prompt_limits import PromptLimits
     from lmtool.serving.config import ServiceConfig
     from lmtool.serving.health import Health
+    from lmtool.telemetry.request_metrics import RequestMetrics
     from lmtool.text.tokenizer import TextTokenizer
     from lmtool.trace.server_tap import ServerTap
     from lmtool.types import LoadProgress, ModelInfo
@@ -145,42 +146,6 @@ class Loader:
         return sum(info.running or 0 for info in now), sum(info.waiting or 0 for info in now)
 
 
-GUIDE_METRICS: tuple[tuple[str, str, Literal["counter", "gauge"], str], ...] = (
-    ("compiles", "compiles_total", "counter", "Constraints that were compiled, or could not be."),
-    ("hits", "hits_total", "counter", "Constraints that were known already."),
-    ("failures", "failures_total", "counter", "Constraints that were refused."),
-    ("seconds", "seconds_total", "counter", "Time spent compiling."),
-    ("waiting", "waiting", "gauge", "Constraints being compiled, or waiting to be."),
-    ("cached", "cached", "gauge", "Compiled constraints in the cache."),
-    ("cached_bytes", "cached_bytes", "gauge", "Their estimated size."),
-)
-"""Field of the compiler's counts, and its metric after `lmtool_guide_`."""
-
-
-def model_metrics(models: Models | None, loader: Loader) -> list[MetricFamily]:
-    """Streams of all models or workers, and what compiling constraints has taken."""
-    gauge, counts = MetricFamily.gauge, [guides.counts for guides in loader.guides]
-    running, waiting = loader.streams()
-    families: list[MetricFamily] = []
-    if models is not None:  # a gateway without models never imports the balancer
-        from lmtool.lmtp.balancer import Balancer
-
-        if isinstance(models, Balancer):
-            running, waiting = models.streams()
-            families.append(gauge("workers_up", "Workers that answer.", len(models.up)))
-            sentence = "How often a stream has gone on at another worker, or again."
-            families.append(MetricFamily.counter("streams_resumed_total", sentence, models.resumed))
-    return [
-        gauge("streams_running", "Streams being computed.", running),
-        gauge("streams_waiting", "Streams not yet started.", waiting),
-        *(
-            MetricFamily(f"guide_{name}", kind, meaning, (("", sum(getattr(each, field) for each in counts)),))
-            for field, name, kind, meaning in GUIDE_METRICS
-        ),
-        *families,
-    ]
-
-
 def _report_loading(on_progress: Callable[[LoadProgress], None], progress: LoadProgress) -> None:
     """Forward progress until the end; success and failure are reported by returning or raising."""
     if progress.phase == "loading":
@@ -233,8 +198,13 @@ def models_of(config: ServiceConfig, loader: Loader) -> Models:
     )
 
 
-def pools_of(config: ServiceConfig, models: Models | None, tap: ServerTap | None) -> Pools | None:
-    """The pools of a server, which stand for its models as well; None where it has none. Raises `FileError`."""
+def pools_of(
+    config: ServiceConfig, models: Models | None, tap: ServerTap | None, metrics: RequestMetrics
+) -> Pools | None:
+    """The pools of a server, which stand for its models as well; None where it has none. Raises `FileError`.
+
+    metrics: where streams are counted that are none of a `TokenModel`.
+    """
     if config.pools is None:
         return None
     from lmtool.gateway.pools import OwnModels, Pools
@@ -242,11 +212,15 @@ def pools_of(config: ServiceConfig, models: Models | None, tap: ServerTap | None
 
     own = None if models is None else OwnModels(models, models, models)
     local = None if config.pools.local is None else parse(config.pools.local, config.pools.key)
-    return Pools(config.pools.gateway, own, local, None if tap is None else tap.upstream())
+    return Pools(config.pools.gateway, own, local, None if tap is None else tap.upstream(), metrics)
 
 
 def lmtp_server(
-    models: Models | Pools, config: ServiceConfig, log: Callable[[RequestLog], None], tap: ServerTap | None
+    models: Models | Pools,
+    config: ServiceConfig,
+    log: Callable[[RequestLog], None],
+    tap: ServerTap | None,
+    metrics: RequestMetrics | None = None,
 ) -> LmtpServer:
     """LMTP, over a port or a pipe. log: gets each request that ended; tap: is shown every frame."""
     from lmtool.lmtp.plugs import Plugs
@@ -254,9 +228,17 @@ def lmtp_server(
 
     served = visible_models(models, config)
     control = served if isinstance(served, ModelControl) else None
-    return LmtpServer(
-        Plugs(served, config.server, progress=served, catalogue=served, control=control, log=log, tap=tap)
-    )
+    model = observed(served, metrics)
+    return LmtpServer(Plugs(model, config.server, progress=served, catalogue=served, control=control, log=log, tap=tap))
+
+
+def observed(served: Models | Pools | KeyedModels, metrics: RequestMetrics | None) -> TokenModel:
+    """What streams are requested of. metrics: where they are counted; None: nowhere."""
+    if metrics is None:
+        return served
+    from lmtool.telemetry.observed_model import ObservedModel
+
+    return ObservedModel(served, served, metrics)
 
 
 def visible_models(models: Models | Pools, config: ServiceConfig) -> Models | Pools | KeyedModels:
@@ -274,16 +256,18 @@ def faces(
     health: Health,
     log: Callable[[RequestLog], None],
     tap: ServerTap | None,
+    metrics: RequestMetrics,
 ) -> list[Face]:
-    """Every protocol on the port; a further one is a room of its own and a line here."""
+    """Every protocol on the port; a further one is a room of its own and a line here. metrics: of all their streams."""
     from lmtool.http_api.models import ApiConfig
     from lmtool.http_api.server import OpenAIServer
 
     api = ApiConfig(config.models.tool_call_parser, health.count_answer, config.engine.max_logprobs)
     served = visible_models(models, config)
-    mounted: list[Face] = [lmtp_server(models, config, log, tap), OpenAIServer(served, api, catalogue=served)]
+    http = OpenAIServer(observed(served, metrics), api, catalogue=served)
+    mounted: list[Face] = [lmtp_server(models, config, log, tap, metrics), http]
     if not config.pools_only:
-        mounted.append(evergreen_server(models, config, log, tap))
+        mounted.append(evergreen_server(models, config, log, tap, metrics))
     if config.pools is not None:
         from lmtool.gateway.pools import Pools
         from lmtool.gateway.server import GatewayServer
@@ -305,7 +289,11 @@ def refused_of(config: ServiceConfig) -> Write:
 
 
 def evergreen_server(
-    models: Models | Pools, config: ServiceConfig, log: Callable[[RequestLog], None], tap: ServerTap | None
+    models: Models | Pools,
+    config: ServiceConfig,
+    log: Callable[[RequestLog], None],
+    tap: ServerTap | None,
+    metrics: RequestMetrics,
 ) -> EvergreenServer:
     """Evergreen, over WebSocket and gRPC. log: gets each action that ended; tap: is shown every message."""
     from lmtool.evergreen.actions import GROUP
@@ -317,9 +305,10 @@ def evergreen_server(
 
         references = allowed_references(config.evergreen.allow_ref)
     served = visible_models(models, config)
-    registry: Callable[[], Registry] | Registry = partial(_menu, served)
+    model = observed(served, metrics)
+    registry: Callable[[], Registry] | Registry = partial(_menu, model, served)
     if entry_points(group=GROUP):  # what is wrong with an installed action is found at the start
-        registry = _menu(served)
+        registry = _menu(model, served)
 
     def log_action(entry: ActionLog) -> None:
         log(_request_log(entry))
@@ -334,10 +323,10 @@ def evergreen_server(
     return EvergreenServer(plugs)
 
 
-def _menu(models: Models | Pools | KeyedModels) -> Registry:
+def _menu(model: TokenModel, catalogue: Catalogue) -> Registry:
     from lmtool.evergreen.menu import menu
 
-    return menu(models, models)
+    return menu(model, catalogue)
 
 
 def _request_log(entry: ActionLog) -> RequestLog:

@@ -1,4 +1,4 @@
-"""`/health` and `/metrics`: the state of a server for probes and dashboards."""
+"""`/health`, `/health/live`, `/health/ready` and `/metrics`: the state of a server for probes and dashboards."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from lmtool.errors import InvalidAnswerError
-from lmtool.interfaces import MetricFamily
 from lmtool.lmtp.request_log import RequestLog
+from lmtool.metrics import MetricFamily, as_text
 from lmtool.types import Usage
 
 if TYPE_CHECKING:
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 State: TypeAlias = Literal["loading", "ready", "failed", "draining"]
 COMMANDS = frozenset({"GENERATE", "SCORE", "MODEL_INFO", "MODELS", "BUFFER", "CANCEL"})
 STATUS: dict[State, int] = {"ready": 200, "loading": 503, "draining": 503, "failed": 500}
+UNRECORDED = ("/health", "/health/live", "/health/ready", "/metrics")
+"""What probes and dashboards ask for again and again, which is no part of what a server's users said."""
+_LATER = {"retry-after": "1"}
+_FRESH = {"cache-control": "no-store"}
+"""Of a probe's answer, which is true for a moment only."""
 
 
 @dataclass
@@ -107,25 +112,38 @@ class Health:
         return state
 
 
-def as_text(families: Iterable[MetricFamily]) -> str:
-    """Metrics in the Prometheus text format, version 0.0.4."""
-    lines = []
-    for name, kind, meaning, samples in families:
-        lines += [f"# HELP lmtool_{name} {meaning}", f"# TYPE lmtool_{name} {kind}"]
-        lines += [f"lmtool_{name}{labels} {value}" for labels, value in samples]
-    return "\n".join(lines) + "\n"
+def routes(
+    health: Health, families: Callable[[], Iterable[MetricFamily]], can_answer: Callable[[], bool] = lambda: True
+) -> list[BaseRoute]:
+    """`/health`, what is below it, and `/metrics` for a starlette application.
 
-
-def routes(health: Health, families: Callable[[], Iterable[MetricFamily]]) -> list[BaseRoute]:
-    """`/health` and `/metrics` for a starlette application. families: the metrics, collected at each request."""
+    families: the metrics, collected at each request. can_answer: whether there is a model for a request.
+    """
     from starlette.responses import JSONResponse, PlainTextResponse, Response
     from starlette.routing import Route
 
     async def answer_health(_request: Request) -> Response:
         status = STATUS[health.state]
-        return JSONResponse(health.report(), status, {"retry-after": "1"} if status == 503 else None)
+        return JSONResponse(health.report(), status, _LATER if status == 503 else None)
+
+    async def answer_live(_request: Request) -> Response:
+        return _probed(ok=health.state != "failed")
+
+    async def answer_ready(_request: Request) -> Response:
+        return _probed(ok=health.state == "ready" and can_answer())
+
+    def _probed(*, ok: bool) -> Response:
+        """The answer to a probe, which anybody may ask: its status, and nothing about the server."""
+        if ok:
+            return PlainTextResponse("ok\n", headers=_FRESH)
+        return PlainTextResponse("unavailable\n", 503, _FRESH | _LATER)
 
     async def answer_metrics(_request: Request) -> Response:
         return PlainTextResponse(as_text(families()), media_type="text/plain; version=0.0.4")
 
-    return [Route("/health", answer_health), Route("/metrics", answer_metrics)]
+    return [
+        Route("/health", answer_health),
+        Route("/health/live", answer_live),
+        Route("/health/ready", answer_ready),
+        Route("/metrics", answer_metrics),
+    ]

@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 from lmtool.access.key_file import read_keys
 from lmtool.errors import LmtoolError
 from lmtool.http_api import errors
-from lmtool.serving.composition import Loader, faces, lmtp_server, model_metrics, models_of, pools_of, refused_of
+from lmtool.serving.composition import Loader, faces, lmtp_server, models_of, pools_of, refused_of
 from lmtool.serving.config import HttpConfig, ServiceConfig
 from lmtool.serving.events import Reloaded
-from lmtool.serving.health import Health, routes
+from lmtool.serving.health import UNRECORDED, Health, routes
 from lmtool.serving.initial_load import load_together
+from lmtool.serving.model_metrics import model_metrics
+from lmtool.telemetry.process_memory import process_metrics
+from lmtool.telemetry.request_metrics import RequestMetrics
 
 if TYPE_CHECKING:
     import socket
@@ -30,11 +33,12 @@ if TYPE_CHECKING:
     from lmtool.access.policy import AccessPolicy
     from lmtool.evergreen.grpc_server import GrpcServer
     from lmtool.gateway.pools import Pools
-    from lmtool.interfaces import Face, MetricFamily, TokenModel
+    from lmtool.interfaces import Face, TokenModel
     from lmtool.lmtp.balancer import Balancer
     from lmtool.lmtp.config import ServerConfig
     from lmtool.lmtp.request_log import RequestLog
     from lmtool.lmtp.server import LmtpServer
+    from lmtool.metrics import MetricFamily
     from lmtool.serving.certificate import Certificate
     from lmtool.serving.composition import Models
     from lmtool.trace.server_tap import ServerTap
@@ -59,7 +63,9 @@ class Service:
         self._tap = tap
         self._loader = Loader(config.engine, config.backend, models=config.models)
         self._models = None if config.pools_only else models_of(config, self._loader)
-        self._pools = pools_of(config, self._models, tap)
+        self.request_metrics = RequestMetrics()
+        """What the streams of all protocols do."""
+        self._pools = pools_of(config, self._models, tap, self.request_metrics)
         self._http_server: uvicorn.Server | None = None
         self._grpc_server: GrpcServer | None = None
         self._wire: TextIO | None = None
@@ -114,7 +120,7 @@ class Service:
     def listen(self, sockets: list[socket.socket]) -> None:
         """Answer on sockets that are bound and listening, from now on; requests wait while the model loads."""
         config = self._config
-        self.faces = faces(self._served, config, self.health, self._ended, self._tap)
+        self.faces = faces(self._served, config, self.health, self._ended, self._tap, self.request_metrics)
         self._http_server = http_server(
             self._application(), config.access, config.server, config.http, refused_of(config), config.certificate
         )
@@ -212,22 +218,26 @@ class Service:
 
     def _metrics(self) -> Iterator[MetricFamily]:
         yield from self.health.metrics()
+        yield from self.request_metrics.families()
         for face in self.faces:
             yield from face.metrics()
         yield from model_metrics(self._models, self._loader)
         if self._config.access.callers is not None:
             yield from self._config.access.callers.metrics()
+        yield from process_metrics()
 
     def _application(self) -> Any:
         from starlette.applications import Starlette
 
         mounted = [route for face in self.faces for route in face.routes()]
-        application: Any = Starlette(routes=[*routes(self.health, self._metrics), *mounted])
+        application: Any = Starlette(
+            routes=[*routes(self.health, self._metrics, lambda: self._served.can_answer), *mounted]
+        )
         if self._pools is not None:
             from lmtool.gateway.server import noting_attempts
 
             application = noting_attempts(application)
-        return application if self._tap is None else self._tap.around(application, leave_out=("/health", "/metrics"))
+        return application if self._tap is None else self._tap.around(application, leave_out=UNRECORDED)
 
     async def _talk(self, server: LmtpServer) -> None:
         from lmtool.lmtp.stdio import open_stdio

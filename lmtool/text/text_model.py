@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from lmtool.errors import LmtoolError, ResourceError, ServerError
 from lmtool.fingerprint import fingerprint
-from lmtool.interfaces import LoadedModel, client_of, current_limits, place_of
+from lmtool.interfaces import LoadedModel, began_at, client_of, current_limits, place_of
+from lmtool.model_usage import usage_of
 from lmtool.prompt_limits import limits_of
 from lmtool.streams import DeferredHandle, failure, refuse
 from lmtool.text.prepared_request import PreparedRequest
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         TokenModel,
         Verdict,
     )
+    from lmtool.model_usage import ModelUsage
     from lmtool.prompt_limits import LimitsByModel
     from lmtool.types import ModelInfo, ScoreRequest, StreamId
 
@@ -80,6 +82,11 @@ class TextModel:
             return self._start(PreparedRequest(request, self._tokenizer, check), sink)
         except LmtoolError as error:
             return refuse(request.stream_id, sink, error)
+
+    @property
+    def usage_now(self) -> ModelUsage:
+        """See `model_usage.Measured`."""
+        return usage_of(self._inner)
 
     @property
     def limits(self) -> LimitsByModel:
@@ -271,6 +278,10 @@ class _Stream:
     def queue_place(self) -> QueuePlace | None:
         """See `interfaces.Queued`."""
         return None if self.ended else place_of(self.handle)
+
+    def began_at(self) -> float | None:
+        """See `interfaces.Timed`."""
+        return began_at(self.handle)
 
     def show(self, output: TokenOutput) -> TokenOutput:
         """Return the submitter's view of the inner stream's next output; may end the stream.

@@ -77,6 +77,24 @@ class TestStreams:
         assert reader.calls == []
         await reader.ended(2)
 
+    async def test_what_it_holds(self, own_engine):
+        """Memory of keys and values by who has it; when a stream's turn came is known from then on."""
+        before, reader = own_engine.usage_now, Reader()
+        assert (before.running, before.kv_cache_used_bytes, before.prefix_cache_bytes) == (0, 0, 0)
+        handle = own_engine.submit(GenerateRequest(1, tuple(range(3, 53)), LONG), reader)
+        assert (handle.began_at(), before.kv_cache_bytes > 0) == (None, True)
+        asked = time.perf_counter()
+        await reader.until(lambda own: own.outputs)
+        assert asked - 1 < handle.began_at() < time.perf_counter()
+        now, block = own_engine.usage_now, 16 * 4 * 2 * 3 * 2 * 8  # positions, float32, K and V, layers, heads, size
+        assert now.running == 1
+        assert now.kv_cache_used_bytes >= 4 * block
+        assert (now.kv_cache_used_bytes % block, now.prefix_cache_bytes) == (0, 3 * block)  # whole chunks
+        handle.cancel()
+        await reader.ended()
+        idle = own_engine.usage_now
+        assert (idle.running, idle.kv_cache_used_bytes, idle.prefix_cache_bytes) == (0, 0, now.prefix_cache_bytes)
+
     async def test_usage_on_the_last_output(self, engine, run):
         """Exactly one last output, which counts tokens."""
         outputs = (await run(engine, GenerateRequest("a", (3, 4), SHORT)))["a"]

@@ -169,6 +169,7 @@ class TestFailure:
         shelf, sink, clock = Shelf(open_=False), Collector(), Clock()
         shelf.errors["m"] = OutOfMemoryError("no room for m", "try --dtype bfloat16")
         host = ModelManager(shelf.load, named("m"), retry_seconds=10, clock=clock)
+        assert host.can_answer
         host.submit(ask(1), sink)
         host.submit(ask(2), sink).cancel()
         waiting = asyncio.create_task(host.info("m"))
@@ -180,6 +181,7 @@ class TestFailure:
         failed = TokenOutput(1, error="no room for m; try --dtype bfloat16", error_code="out_of_memory")
         assert sink.of(1) == [failed]
         assert [output.finish_reason for output in sink.of(2)] == ["cancelled"]
+        assert not host.can_answer
         clock.now += 9.9
         host.submit(ask(1), sink)
         await turn()

@@ -191,6 +191,25 @@ async def test_parameters_that_the_pool_lets_requests_set() -> None:
         assert (body["temperature"], body["seed"], body["max_tokens"]) == (0.9, 3, 4)
 
 
+async def test_a_gateway_is_ready_while_one_of_its_members_is() -> None:
+    """`/health/ready` is 503 once all members rest; `/health/live` goes on."""
+    async with FakeUpstream(BAD["429 in seconds"]) as one, FakeUpstream() as two:
+        async with gateway(pool(member("a", one), member("b", two))) as served:
+            await served.post("/v1/default/chat")
+            assert await _probed(served) == (200, 200)
+        async with gateway(pool(member("a", one))) as served:
+            await served.post("/v1/default/chat")
+            assert await _probed(served) == (200, 503)
+
+
+async def _probed(served: Gateway) -> tuple[int, int]:
+    statuses = []
+    for name in ("live", "ready"):
+        async with served.session.get(f"{served.url}/health/{name}") as response:
+            statuses.append(response.status)
+    return statuses[0], statuses[1]
+
+
 async def test_the_state_of_the_pools() -> None:
     """Members with their health and what they did; no keys."""
     async with FakeUpstream(BAD["429 in seconds"]) as one, FakeUpstream() as two:

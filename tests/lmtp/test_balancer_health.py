@@ -19,6 +19,7 @@ async def test_an_overloaded_worker_rests_and_returns() -> None:
     async with balanced(first, second) as balancer:
         first.error = OverloadedError("its queue is full")
         [worker, other] = balancer._workers
+        assert balancer.can_answer
         assert [one.error_code for one in await outputs(balancer, asked((1,)))] == [None] * 3
         assert 0 < worker.rest_seconds <= 1
         for number in range(3):

@@ -128,6 +128,7 @@ async def test_a_worker_never_comes_back() -> None:
     async with mortals(scripted(manual=False)) as [worker], over(worker, wait_seconds=0.2) as balancer:
         worker.die()
         await until(lambda: not balancer.up)
+        assert not balancer.can_answer
         [end] = await outputs(balancer, asked(PROMPT))
         assert (end.error_code, end.error) == ("connection", "no worker is up; try again in a moment")
         with pytest.raises(LmtoolError, match="no worker is up"):

@@ -87,6 +87,8 @@ async def test_requests_of_all_wires_together(tmp_path: Path) -> None:
         assert (await http(server, f"{KEY}-seldom", "/v1/models")).status == 200
         assert (await http(server, f"{KEY}-seldom", "/v1/models")).status == 429
         assert (await http(server, "", "/health")).status == 200
+        probes = [await http(server, "", path) for path in ("/health/live", "/health/ready")]  # nor do they need a key
+        assert [(probe.status, probe.text) for probe in probes] == [(200, "ok\n")] * 2
 
 
 async def test_streams_of_all_wires_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

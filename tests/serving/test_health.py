@@ -12,13 +12,16 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from lmtool.lmtp.request_log import RequestLog
-from lmtool.serving.health import STATUS, Health, as_text, routes
+from lmtool.metrics import as_text
+from lmtool.serving.health import STATUS, Health, routes
 from lmtool.types import LoadProgress
 
 if TYPE_CHECKING:
     from lmtool.serving.health import State
 
 SAMPLE = re.compile(r'lmtool_[a-z_]+(\{command="[A-Za-z_]+",ending="[a-z]+"\})? [0-9]+(\.[0-9]+)?')
+LABEL = r'[a-z_]+="[^"\\]*"'
+PROMETHEUS = re.compile(rf"(lmtool|process)_[a-z0-9_]+(\{{{LABEL}(,{LABEL})*\}})? [0-9]+(\.[0-9]+)?(e-?[0-9]+)?")
 
 
 def ask(health: Health, path: str) -> tuple[int, str]:
@@ -31,6 +34,27 @@ def test_the_status_code_tells_probes_what_they_need(state: State, status: int) 
     """200 when requests are answered at once, 503 while loading or draining, 500 when the load failed."""
     code, body = ask(Health(state=state, model="gpt2"), "/health")
     assert (code, json.loads(body)["status"]) == (status, state)
+
+
+@pytest.mark.parametrize(
+    ("state", "can_answer", "live", "ready"),
+    [
+        ("loading", True, 200, 503),
+        ("ready", True, 200, 200),
+        ("ready", False, 200, 503),
+        ("draining", True, 200, 503),
+        ("failed", True, 503, 503),
+    ],
+)
+def test_probes_of_an_orchestrator(state: State, can_answer: bool, live: int, ready: int) -> None:
+    """Ready only while a model can answer; live until nothing but a new start can help. Neither names anything."""
+    health = Health(state=state, model="secret-model", message="the file model.safetensors is damaged")
+    client = TestClient(Starlette(routes=routes(health, health.metrics, lambda: can_answer)))
+    answers = [client.get("/health/live"), client.get("/health/ready")]
+    assert [answer.status_code for answer in answers] == [live, ready]
+    assert {answer.text for answer in answers} <= {"ok\n", "unavailable\n"}
+    assert all(answer.headers["cache-control"] == "no-store" for answer in answers)
+    assert [client.head("/health/live").status_code, client.post("/health/live").status_code] == [live, 405]
 
 
 def test_while_loading_the_progress_is_told() -> None:
@@ -94,4 +118,4 @@ def test_a_real_server_answers_both(served: str) -> None:
     assert "lmtool_ready 1" in lines
     assert {"lmtool_connections", "lmtool_http_requests_running", "lmtool_guide_cached_bytes"} <= names  # of faces
     assert {"lmtool_streams_running", "lmtool_streams_waiting", "lmtool_guide_compiles_total"} <= names  # of models
-    assert all(line.startswith("# ") or SAMPLE.fullmatch(line) for line in lines)
+    assert [line for line in lines if not line.startswith("# ") and not PROMETHEUS.fullmatch(line)] == []

@@ -37,6 +37,12 @@ def http_client(where: str) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(base_url=where.replace("ws", "http", 1), timeout=60)
 
 
+async def probed(http: httpx2.AsyncClient) -> tuple[int, int]:
+    """The statuses of `/health/live` and `/health/ready`."""
+    live, ready = [await http.get(f"/health/{name}") for name in ("live", "ready")]
+    return live.status_code, ready.status_code
+
+
 async def test_from_the_open_port_to_the_last_word() -> None:
     """Requests wait while the model loads; draining lets streams end and refuses new ones; closing frees the port."""
     log: list[RequestLog] = []
@@ -49,6 +55,7 @@ async def test_from_the_open_port_to_the_last_word() -> None:
             client, GenerateRequest("a", "Once upon a time", SamplingParams(max_tokens=300, ignore_eos=True))
         )
         assert (await http.get("/health")).status_code == 503
+        assert await probed(http) == (200, 503)
         first = await anext(early)
         assert first.token == 432
         info = await loading
@@ -57,9 +64,11 @@ async def test_from_the_open_port_to_the_last_word() -> None:
         assert service.streams == 1
         lines = (await http.get("/metrics")).text.splitlines()
         assert {"lmtool_connections 1", "lmtool_http_requests_running 0", "lmtool_streams_waiting 0"} <= set(lines)
+        assert await probed(http) == (200, 200)
         draining = asyncio.create_task(service.drain(60.0))
         await asyncio.sleep(0)
         assert json.loads((await http.get("/health")).text)["status"] == "draining"
+        assert await probed(http) == (200, 503)
         rest = [output async for output in early]
         assert (len(rest), rest[-1].finish_reason) == (299, "length")
         assert await draining
@@ -119,6 +128,7 @@ async def test_a_load_that_fails_is_told_to_everybody(tmp_path: Path) -> None:
         health = await http.get("/health")
         assert health.status_code == 500
         assert health.json()["error"]
+        assert await probed(http) == (503, 503)
     await service.close()
 
 

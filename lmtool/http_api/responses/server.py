@@ -33,7 +33,8 @@ class ResponsesRoutes:
         """max_logprobs: alternatives beside a token."""
         self._models = models
         self._max_logprobs = max_logprobs
-        self._store = Store()
+        self.store = Store()
+        """Answers that later requests may go on from."""
 
     def endpoints(self) -> list[Endpoint]:
         """The routes."""
@@ -48,7 +49,7 @@ class ResponsesRoutes:
         """Answer an input, or go on from a stored response (OpenAI's Responses API)."""
         ask = await self._models.read(request, read, max_logprobs=self._max_logprobs)
         if ask.previous is not None:
-            ask = ask.behind(self._store.get(ask.previous).turns)
+            ask = ask.behind(self.store.get(ask.previous).turns)
         generation = await prepare(self._models, ask.call)
         steps = self._events(generation, ask)
         if ask.call.stream:
@@ -87,21 +88,21 @@ class ResponsesRoutes:
         turn = ChatMessage("assistant", answer.text, calls)
         if ask.call.return_token_ids:  # the next turn goes on behind the very same ids
             turn = ChatMessage("assistant", answer.text, tokens=tuple(answer.token_ids))
-        self._store.put(StoredResponse(response, (*ask.turns, turn), ask.items))
+        self.store.put(StoredResponse(response, (*ask.turns, turn), ask.items))
 
     async def _retrieve(self, request: Request) -> Response:
         """A stored response."""
-        return json_response(self._store.get(request.path_params["number"]).response)
+        return json_response(self.store.get(request.path_params["number"]).response)
 
     async def _delete(self, request: Request) -> Response:
         """Forget a stored response."""
         number = request.path_params["number"]
-        self._store.delete(number)
+        self.store.delete(number)
         return json_response({"id": number, "object": "response", "deleted": True})
 
     async def _input_items(self, request: Request) -> Response:
         """The input of a stored response."""
-        items = json.loads(self._store.get(request.path_params["number"]).items)
+        items = json.loads(self.store.get(request.path_params["number"]).items)
         numbered = [{"id": f"item_{at}", **item} for at, item in enumerate(items)]
         ends = {"first_id": numbered[0]["id"], "last_id": numbered[-1]["id"]} if numbered else {}
         return json_response({"object": "list", "data": numbered, "has_more": False, **ends})

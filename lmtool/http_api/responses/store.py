@@ -51,6 +51,11 @@ class Store:
     def __len__(self) -> int:
         return len(self._responses)
 
+    @property
+    def memory_bytes(self) -> int:
+        """Of all answers, estimated."""
+        return self._bytes
+
     def put(self, stored: StoredResponse) -> None:
         """Keep an answer, if it is not larger than everything together may be."""
         size = stored.size

@@ -1,0 +1,37 @@
+"""Servers with one fault each: the check that is there for it finds it."""
+
+from __future__ import annotations
+
+import pytest
+
+from lmtool.lmtp.endpoint import SocketEndpoint, parse
+from tests.audit.faults import FAULTS
+from tests.audit.toy_server import audited, breaches, over_lmtp
+from tests.lmtp.harness import serving
+
+
+@pytest.mark.parametrize("name", FAULTS)
+async def test_fault_is_found(name: str) -> None:
+    """The finding says what is off, and which exchanges show it."""
+    fault = FAULTS[name]
+    findings = await audited(fault.application(), fault.route, claim=fault.claim, only=fault.finds)
+    found = [one for one in findings.values() if one.verdict == "breach"]
+    assert found
+    assert all(one.exchanges for one in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "check"),
+    [
+        ("processed where raw is claimed", "kind"),
+        ("base-2 logarithms", "frequencies"),
+        ("a crowd changes numbers", "crowd"),
+        ("prompts are scored otherwise", "scored"),
+    ],
+)
+async def test_fault_is_found_over_lmtp(name: str, check: str) -> None:
+    """So it is over LMTP, where the fault is the model's and not the HTTP face's."""
+    async with serving(FAULTS[name].model()) as served:  # type: ignore[arg-type] # what the server needs of it
+        endpoint = parse(served.url)
+        assert isinstance(endpoint, SocketEndpoint)
+        assert check in breaches(await over_lmtp(endpoint, (check,)))
