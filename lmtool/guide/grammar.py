@@ -14,7 +14,8 @@ from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 from lmtool.errors import ConstraintError
 from lmtool.guide.schema.document import UnsupportedError
 from lmtool.guide.schema.open_names import LISTED, OpenNames, open_names
-from lmtool.guide.schema.rewriting import rewrite
+from lmtool.guide.schema.property_order import in_order
+from lmtool.guide.schema.rewriting import Rewritten, rewrite
 from lmtool.guide.structural_tag import lark_string, open_names_in, tag_grammar
 from lmtool.subprocesses.process import LONG
 
@@ -83,29 +84,39 @@ def _json_schema(constraint: Constraint) -> Grammars:
     if text == "false":
         raise ConstraintError("no text matches the schema false", "send true, or a schema that allows something")
     schema = json.loads(text)
-    names = open_names(schema)
+    names, ordered = open_names(schema), in_order(schema)
+    if ordered is not schema:
+        text = json.dumps(ordered, ensure_ascii=False)
     if not names.too_few:
         yield Grammar(_json_lark(text, constraint), (), names)
-    try:
-        rewritten = rewrite(schema)
-    except UnsupportedError as problem:
-        if constraint.strict:
-            raise ConstraintError(f"the JSON Schema cannot be held: {problem}", _LENIENT_HINT) from None
-        rewritten = None
-    if rewritten is not None and rewritten.schema is False:
-        if not rewritten.narrowed:
-            hints = rewritten.impossible or ("look for parts that exclude each other",)
-            raise ConstraintError("no text matches the JSON Schema", *hints[:1])
-        if constraint.strict:
-            raise ConstraintError(f"the JSON Schema cannot be held: {rewritten.narrowed[0]}", _LENIENT_HINT)
-        rewritten = None
-    if rewritten is not None:
-        plain = {} if rewritten.schema is True else rewritten.schema
+    if (rewritten := _rewritten(schema, constraint)) is not None:
+        plain = {} if rewritten.schema is True else in_order(rewritten.schema)
         lark = _json_lark(json.dumps(plain, ensure_ascii=False), constraint)
         yield Grammar(lark, rewritten.narrowed, open_names(plain))
     if not constraint.strict:
         yield Grammar(_json_lark(text, constraint, coerce_one_of=True), (), names)
         yield Grammar(_json_lark(text, constraint, coerce_one_of=True, lenient=True), (), names)
+
+
+def _rewritten(schema: Schema, constraint: Constraint) -> Rewritten | None:
+    """The schema without the keywords that the library lacks; None where it is lenient and that cannot be.
+
+    Raises `ConstraintError` where it is strict, or nothing matches it.
+    """
+    try:
+        rewritten = rewrite(schema)
+    except UnsupportedError as problem:
+        if constraint.strict:
+            raise ConstraintError(f"the JSON Schema cannot be held: {problem}", _LENIENT_HINT) from None
+        return None
+    if rewritten.schema is not False:
+        return rewritten
+    if not rewritten.narrowed:
+        hints = rewritten.impossible or ("look for parts that exclude each other",)
+        raise ConstraintError("no text matches the JSON Schema", *hints[:1])
+    if constraint.strict:
+        raise ConstraintError(f"the JSON Schema cannot be held: {rewritten.narrowed[0]}", _LENIENT_HINT)
+    return None
 
 
 def _without_options(text: str) -> str:

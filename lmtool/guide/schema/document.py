@@ -16,6 +16,9 @@ MAX_NODES = 20_000
 """Most subschemas that rewriting one document may look at or make."""
 
 
+_OLD_DRAFT = re.compile(r"json-schema\.org/draft-0[3467]/")
+
+
 class UnsupportedError(Exception):
     """A keyword that has no equivalent here."""
 
@@ -34,6 +37,12 @@ class Document:
         self.impossibilities: list[str] = []
         """Why parts of it match nothing."""
         self._nodes = 0
+
+    @property
+    def ref_stands_alone(self) -> bool:
+        """Whether keywords beside `$ref` say nothing: in the drafts up to 7 (JSON Schema draft-07, Core, 8.3)."""
+        dialect = self.root.get("$schema") if isinstance(self.root, dict) else None
+        return isinstance(dialect, str) and _OLD_DRAFT.search(dialect) is not None
 
     def count(self, nodes: int = 1) -> None:
         """Count work. Raises `UnsupportedError` when there is too much of it."""

@@ -62,7 +62,12 @@ def rewrite(schema: Schema) -> Rewritten:
     Raises `UnsupportedError`, which names the keyword, where that cannot be done.
     """
     document = Document(schema)
-    written = _rewrite(schema, document)
+    try:
+        written = _rewrite(schema, document)
+    except RecursionError:
+        raise UnsupportedError(
+            "the schema", "needs subschemas nested too deeply where it is written otherwise"
+        ) from None
     return Rewritten(written, tuple(document.narrowed), tuple(document.impossibilities))
 
 
@@ -70,6 +75,8 @@ def _rewrite(schema: Schema, document: Document) -> Schema:
     document.count()
     if isinstance(schema, bool):
         return schema
+    if "$ref" in schema and document.ref_stands_alone:
+        schema = {name: value for name, value in schema.items() if name == "$ref" or name not in ASSERTIONS}
     node = {name: _count(name, value) for name, value in schema.items() if schema.keys() & _NEEDED.get(name, {name})}
     if (values := allowed_values(node, document)) is not None:
         return _listed(node, values, document)
