@@ -235,7 +235,7 @@ def _property_names(schema: dict[str, object], _: Schema, document: Document, de
             return [{"type": "object", "minProperties": 1}]
         if isinstance(way, dict) and may_be(way, "string"):
             least, most = way.get("minLength", 0), way.get("maxLength", "")
-            ways.append(_only_names(str(way.get("pattern", f"^[\\s\\S]{{{least},{most}}}$")), True))
+            ways.append(_only_names(str(way.get("pattern", f"^[\\s\\S]{{{least},{most}}}$")), {}))
     if ways:
         document.narrow("an object whose names must not all match has none that do")
     return ways

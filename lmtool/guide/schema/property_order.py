@@ -14,7 +14,7 @@ _MAX_NAMES = 200
 
 
 def in_order(schema: Schema) -> Schema:
-    """The schema, which allows the same, with a first part where the library would put joined schemas' properties first.
+    """The schema, which allows the same, with a first part where the library would put other properties first.
 
     It takes properties in the order in which it meets them, and looks at `allOf` before all else. The same object where
     there is nothing to change.

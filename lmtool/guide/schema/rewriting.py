@@ -62,12 +62,7 @@ def rewrite(schema: Schema) -> Rewritten:
     Raises `UnsupportedError`, which names the keyword, where that cannot be done.
     """
     document = Document(schema)
-    try:
-        written = _rewrite(schema, document)
-    except RecursionError:
-        raise UnsupportedError(
-            "the schema", "needs subschemas nested too deeply where it is written otherwise"
-        ) from None
+    written = _rewrite(schema, document)
     return Rewritten(written, tuple(document.narrowed), tuple(document.impossibilities))
 
 
@@ -75,6 +70,11 @@ def _rewrite(schema: Schema, document: Document) -> Schema:
     document.count()
     if isinstance(schema, bool):
         return schema
+    with document.deeper():
+        return _rewrite_node(schema, document)
+
+
+def _rewrite_node(schema: dict[str, object], document: Document) -> Schema:
     if "$ref" in schema and document.ref_stands_alone:
         schema = {name: value for name, value in schema.items() if name == "$ref" or name not in ASSERTIONS}
     node = {name: _count(name, value) for name, value in schema.items() if schema.keys() & _NEEDED.get(name, {name})}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from re import _parser  # type: ignore[attr-defined]  # no other reads patterns without running them
 from dataclasses import dataclass, field
+from re import _parser  # type: ignore[attr-defined]  # no other reads patterns without running them
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -110,9 +110,9 @@ def unlike(pattern: str) -> tuple[list[dict[str, object]], bool]:
     except (re.error, RecursionError, OverflowError):
         return [], False
     others: list[dict[str, object]] = [{"maxLength": int(least) - 1}] if least else []
-    if pattern.startswith("^") and pattern.endswith("$") and not pattern.endswith("\\$") and most < _ENDLESS:
-        if "|" not in re.sub(r"\([^()]*\)", "", pattern):
-            others.append({"minLength": int(most) + 1})
+    whole = pattern.startswith("^") and pattern.endswith("$") and not pattern.endswith("\\$")
+    if whole and most < _ENDLESS and "|" not in re.sub(r"\([^()]*\)", "", pattern):
+        others.append({"minLength": int(most) + 1})
     return others, False
 
 
