@@ -101,8 +101,8 @@ class MatcherGuide:
             return
         self._names.forbid_repeats(row, self.matcher)
         if not row.any():
-            problem = "the object has every name already that the constraint allows it, and needs another"
-            self.fail(ConstraintError(problem, "ask for fewer properties, or allow more names"))
+            problem = "the object or array has every name or string already that it may have, and needs another"
+            self.fail(ConstraintError(problem, "ask for fewer properties or items, or allow more of them"))
 
     def forced(self) -> list[int]:
         """Return the tokens that must follow now, without following them; none where the search takes too long."""

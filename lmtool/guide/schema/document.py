@@ -13,6 +13,8 @@ Schema: TypeAlias = "bool | dict[str, object]"
 
 ALL_TYPES = frozenset({"null", "boolean", "object", "array", "number", "string"})
 """JSON's types; `integer` is a part of `number`."""
+UNIQUE = "x-unique-items"
+"""Stands in a node in the place of `uniqueItems` where the stream itself keeps strings unique, see `UniqueNames`."""
 MAX_NODES = 20_000
 """Most subschemas that rewriting one document may look at or make."""
 
@@ -41,6 +43,8 @@ class Document:
         """One sentence for each way in which fewer texts are allowed than the schema allows; in order."""
         self.impossibilities: list[str] = []
         """Why parts of it match nothing."""
+        self.unique_items = False
+        """Whether there is a node with `UNIQUE`."""
         self._nodes = 0
         self._depth = 0
 
