@@ -14,6 +14,7 @@ from lmtool.http_api.tools.formats import (
     call_list,
     deepseek,
     glm,
+    gpt_oss,
     granite,
     hermes,
     kimi_k2,
@@ -130,6 +131,8 @@ _FORMS = (
     ToolCallParser(
         "granite-20b-fc", granite.read_functions, marks=(granite.FUNCTION,), grammar=granite.FUNCTION_GRAMMAR
     ),
+    # The reader of thoughts shows its marks as text; a call that must be stands behind the thought, on `final`.
+    ToolCallParser("openai", gpt_oss.read),
     ToolCallParser("pythonic", pythonic.read, marks=(pythonic.OPENING, pythonic.CLOSING), grammar=pythonic.GRAMMAR),
 )
 _ALSO = {
