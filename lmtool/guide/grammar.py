@@ -12,7 +12,9 @@ from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
 from lmtool.errors import ConstraintError
+from lmtool.guide.regex_errors import regex_problem
 from lmtool.guide.schema.document import UnsupportedError
+from lmtool.guide.schema.mistakes import mistake_in, without_unsupported_patterns
 from lmtool.guide.schema.open_names import LISTED, OpenNames, open_names
 from lmtool.guide.schema.property_order import in_order
 from lmtool.guide.schema.rewriting import Rewritten, rewrite
@@ -42,6 +44,8 @@ class Grammar:
     """Of the JSON in it, whether names could come twice."""
     markers: tuple[bytes, ...] = (b"",)
     """Behind which texts this JSON begins, see `JsonCursor`."""
+    wider: bool = False
+    """Whether it holds less of the constraint than the library could, were it not for what it refused."""
 
 
 Grammars: TypeAlias = Iterator[Grammar]
@@ -96,6 +100,43 @@ def _json_schema(constraint: Constraint) -> Grammars:
     if not constraint.strict:
         yield Grammar(_json_lark(text, constraint, coerce_one_of=True), (), names)
         yield Grammar(_json_lark(text, constraint, coerce_one_of=True, lenient=True), (), names)
+        yield from _wider(schema, constraint)
+
+
+def _wider(schema: Schema, constraint: Constraint) -> Grammars:
+    """Without patterns that cannot be held; at last, JSON of the schema's type. Nothing for a malformed schema."""
+    mistake = mistake_in(schema)
+    if mistake is not None and not mistake.unsupported:
+        return
+    wider, warnings = without_unsupported_patterns(schema)
+    if warnings and isinstance(wider, dict):
+        text = json.dumps(wider, ensure_ascii=False)
+        lark = _json_lark(text, constraint, coerce_one_of=True, lenient=True)
+        yield Grammar(lark, tuple(warnings), open_names(wider), wider=True)
+    kind: dict[str, object] = {} if isinstance(schema, bool) or "type" not in schema else {"type": schema["type"]}
+    warning = "the JSON Schema cannot be held, and only the type of its root is"
+    yield Grammar(_json_lark(json.dumps(kind), constraint), (warning,), open_names(kind), wider=True)
+
+
+def _rewritten(schema: Schema, constraint: Constraint) -> Rewritten | None:
+    """The schema without the keywords that the library lacks; None where it is lenient and that cannot be.
+
+    Raises `ConstraintError` where it is strict, or nothing matches it.
+    """
+    try:
+        rewritten = rewrite(schema)
+    except UnsupportedError as problem:
+        if constraint.strict:
+            raise ConstraintError(f"the JSON Schema cannot be held: {problem}", _LENIENT_HINT) from None
+        return None
+    if rewritten.schema is not False:
+        return rewritten
+    if not rewritten.narrowed:
+        hints = rewritten.impossible or ("look for parts that exclude each other",)
+        raise ConstraintError("no text matches the JSON Schema", *hints[:1])
+    if constraint.strict:
+        raise ConstraintError(f"the JSON Schema cannot be held: {rewritten.narrowed[0]}", _LENIENT_HINT)
+    return None
 
 
 def _rewritten(schema: Schema, constraint: Constraint) -> Rewritten | None:
@@ -195,18 +236,6 @@ _WRITERS: Mapping[str, Callable[[Constraint], Grammars]] = {
 }
 
 
-_REGEX_ADVICE = (
-    ("look-around", "look-ahead and look-behind are not supported", "say what may stand there instead"),
-    (
-        "lookarounds",
-        r"^, $ and \b are supported at the ends only",
-        r"drop ^, $ or \b: the whole text must match anyway",
-    ),
-    ("unrecognized flag", "named back-references are not supported", "repeat the group itself"),
-    ("backreferences", "back-references are not supported", "repeat the group itself"),
-)
-
-
 _NOUNS = {
     "json_schema": "JSON Schema",
     "regex": "regular expression",
@@ -225,6 +254,11 @@ _UNSATISFIABLE = "Unsatisfiable schema: "
 _FALSE = "schema is false"
 
 
+def is_impossible(message: str) -> bool:
+    """Whether the library says that nothing matches a grammar."""
+    return _UNSATISFIABLE in message
+
+
 def refusal(constraint: Constraint, message: str, narrowed: Sequence[str] = ()) -> ConstraintError:
     """Return the error for a constraint that the library refused with this message.
 
@@ -233,9 +267,14 @@ def refusal(constraint: Constraint, message: str, narrowed: Sequence[str] = ()) 
     what = noun(constraint)
     # Without the place and the line of one of our own grammars, which is the whole schema.
     message = message.partition(f"\n   1 | {_JSON_START}")[0].removeprefix(_JSON_PLACE)
-    for sign, why, advice in _REGEX_ADVICE:
-        if sign in message:
-            return ConstraintError(f"the {what} cannot be held: {why}", advice)
+    if constraint.kind == "regex" and (problem := regex_problem(message, constraint.text)) is not None:
+        return ConstraintError(f"the {what} cannot be held: {problem.at(constraint.text)}", problem.advice)
+    mistake = None
+    if constraint.kind == "json_schema" and is_quick(constraint):
+        mistake = mistake_in(json.loads(constraint.text))
+    if mistake is not None:
+        advice = [mistake.advice] if mistake.advice else []
+        return ConstraintError(f"the {what} cannot be held: {mistake.pointer}: {mistake.why}", *advice)
     hints = [_LENIENT_HINT] if constraint.kind == "json_schema" and constraint.strict else []
     if _UNSATISFIABLE in message:
         reason = _short(message.partition(_UNSATISFIABLE)[2]).partition("; while processing")[0]

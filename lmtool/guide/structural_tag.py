@@ -87,7 +87,11 @@ def open_names_in(parts: Sequence[JsonPart]) -> tuple[OpenNames, tuple[bytes, ..
             "the structural tag has a JSON Schema with names that it does not list, and no constant text before it",
             "put a const_string before it, or list the names and set additionalProperties to false",
         )
-    joined = OpenNames(any(own.any for own in names), any(own.may_run_out for own in names))
+    joined = OpenNames(
+        any(own.any for own in names),
+        any(own.may_run_out for own in names),
+        unique_items=any(own.unique_items for own in names),
+    )
     return joined, tuple({marker.encode(): None for part in parts for marker in part.markers})
 
 

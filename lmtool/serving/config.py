@@ -67,7 +67,7 @@ class ModelsConfig:
     tool_call_parser: str | None = option(
         None,
         "How the model writes tool calls, by vLLM's names: hermes, llama3_json, mistral, qwen3_coder, glm45, "
-        "deepseek_v3, deepseek_v31, kimi_k2, granite, pythonic, none.",
+        "deepseek_v3, deepseek_v31, kimi_k2, granite, pythonic, openai, none.",
         MODELS,
         metavar="NAME",
         shown_default="as its template",

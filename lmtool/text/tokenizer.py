@@ -328,6 +328,7 @@ def _named_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 _FORMS_BY_SIGNS = (
+    ("openai", ("<|channel|>", "<|message|>", "functions")),
     ("kimi_k2", ("<|tool_calls_section_begin|>",)),
     ("deepseek_v3", (_DEEPSEEK_MARKS[0], "```json")),
     ("deepseek_v31", (_DEEPSEEK_MARKS[0],)),

@@ -250,6 +250,24 @@ def test_what_may_be_possible_is_not_called_impossible(backend):
     assert accepts(backend, found, "-100.5")
 
 
+@pytest.mark.parametrize(
+    ("schema", "good", "bad", "warning"),
+    [
+        ({"type": "string", "pattern": "(?=x)"}, "y", 5, "#/pattern is ignored"),
+        ({"properties": {"a": {"type": "string", "pattern": "a$b"}}}, {"a": "y"}, {"a": 5}, "#/properties/a/pattern"),
+    ],
+)
+def test_lenient_falls_through_to_a_wider_form(backend, schema, good, bad, warning):
+    """What no grammar can hold is left out with a warning; what is malformed, or matches nothing, is not."""
+    found = compiled_schema(backend, schema, strict=False)
+    assert not isinstance(found, LmtoolError)
+    assert any(warning in sentence for sentence in found.warnings)
+    assert accepts(backend, found, compact(good))
+    assert not accepts(backend, found, compact(bad))
+    for wrong in ({"type": "strin"}, {"pattern": "(["}, {"type": "string", "minLength": 3, "maxLength": 1}):
+        assert isinstance(compiled_schema(backend, wrong, strict=False), ConstraintError)
+
+
 def test_objects_that_need_more_names_than_there_are(backend):
     """A part that no object matches, since names come once, is left out; where nothing is left, that is said."""
     two = {"minProperties": 2, "patternProperties": {"^a$": {"const": 1}}, "additionalProperties": False}

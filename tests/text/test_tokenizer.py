@@ -261,6 +261,7 @@ class TestToolCalls:
             ("{{ tools }}<|tool_calls_section_begin|>", "kimi_k2"),
             ("{{ tools }}<|tool_call|>", "granite"),
             ("{{ tools }}<function_call>", "granite-20b-fc"),
+            ("{{ tools }}<|channel|>commentary to=functions.f<|message|>", "openai"),
             ("{{ tools }} [func_name1(param1=value1)]", "pythonic"),
             ("{{ tools }}[TOOL_CALLS]", "mistral"),
             ("{{ tools }}<|python_tag|>", "llama3_json"),

@@ -8,6 +8,7 @@ from math import perm
 
 from lmtool.guide.schema.document import (
     ALL_TYPES,
+    UNIQUE,
     Document,
     Schema,
     UnsupportedError,
@@ -25,29 +26,43 @@ _PLACES = 4
 
 
 def write_unique_items(node: dict[str, object], document: Document) -> list[Schema]:
-    """Take `uniqueItems` out of a node: all arrays that can be, where items have few values."""
+    """Take `uniqueItems` out of a node: all arrays that can be, where items have few values.
+
+    Strings that are more are kept apart while they are written.
+    """
     if node.pop("uniqueItems") is not True or not may_be(node, "array") or _count(node, "maxItems", 2) <= 1:
         return []
-    values = _few_values(document.target(_items(node, "uniqueItems")), document)
+    items = document.target(_items(node, "uniqueItems"))
+    values = _few_values(items, document)
+    if values is None:
+        node[UNIQUE] = document.unique_items = True
+        return []
     least = max(_count(node, "minItems", 0), 0)
     most = min(_count(node, "maxItems", len(values)), len(values))
     lengths = range(least, most + 1)
     if sum(perm(len(values), length) for length in lengths) > _MAX_ARRAYS:
-        raise UnsupportedError("uniqueItems", f"leaves more than {_MAX_ARRAYS} arrays of the {len(values)} values")
+        if not all(isinstance(value, str) for value in values):
+            raise UnsupportedError("uniqueItems", f"leaves more than {_MAX_ARRAYS} arrays of the {len(values)} values")
+        document.unique_items = True
+        node |= {UNIQUE: True, "maxItems": most}
+        return []
     arrays = [list(array) for length in lengths for array in permutations(values, length)]
     for keyword in ("items", "minItems", "maxItems"):
         node.pop(keyword, None)
     return [any_of([*_other_types(node), {"enum": arrays} if arrays else False])]
 
 
-def _few_values(items: Schema, document: Document) -> list[object]:
+def _few_values(items: Schema, document: Document) -> list[object] | None:
+    """The values that items have; None where they are any strings. Raises `UnsupportedError` for others."""
     document.count()
     if isinstance(items, dict):
         if (values := allowed_values(items, document)) is not None:
             return list({json.dumps(value, sort_keys=True): value for value in values}.values())
         if types_of(items) == frozenset({"boolean"}):
             return [False, True]
-    raise UnsupportedError("uniqueItems", "is supported for items of few values only, such as a short enum")
+        if types_of(items) == frozenset({"string"}):
+            return None
+    raise UnsupportedError("uniqueItems", "is supported for strings, and for other items of few values, only")
 
 
 def write_contains(node: dict[str, object], document: Document) -> list[Schema]:

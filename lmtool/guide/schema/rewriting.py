@@ -9,6 +9,7 @@ from lmtool.guide.schema.arrays import write_contains, write_unique_items
 from lmtool.guide.schema.combinators import write_dependencies, write_if, write_not, write_one_of
 from lmtool.guide.schema.document import ASSERTIONS, Document, Schema
 from lmtool.guide.schema.objects import write_property_counts, write_property_names
+from lmtool.guide.schema.repeated_strings import check_repeats
 from lmtool.guide.schema.strings import SUPPORTED_FORMATS, write_format
 from lmtool.guide.schema.unevaluated import write_unevaluated
 from lmtool.guide.schema.values import allowed_values
@@ -63,6 +64,7 @@ def rewrite(schema: Schema) -> Rewritten:
     """
     document = Document(schema)
     written = _rewrite(schema, document)
+    check_repeats(written, document)
     return Rewritten(written, tuple(document.narrowed), tuple(document.impossibilities))
 
 
@@ -70,6 +72,13 @@ def _rewrite(schema: Schema, document: Document) -> Schema:
     document.count()
     if isinstance(schema, bool):
         return schema
+    with document.deeper():
+        return _rewrite_node(schema, document)
+
+
+def _rewrite_node(schema: dict[str, object], document: Document) -> Schema:
+    if "$ref" in schema and document.ref_stands_alone:
+        schema = {name: value for name, value in schema.items() if name == "$ref" or name not in ASSERTIONS}
     node = {name: _count(name, value) for name, value in schema.items() if schema.keys() & _NEEDED.get(name, {name})}
     if (values := allowed_values(node, document)) is not None:
         return _listed(node, values, document)

@@ -89,6 +89,10 @@ class Feed:
         self._place, head = "text", "".join(self._head)
         self.say(head)
 
+    def leave_out(self) -> None:
+        """What was read since `begin_head`, and what is read from now on, is neither text nor a call."""
+        self._place = "between"
+
     def begin_call(self, name: str, call_id: str | None = None) -> None:
         """A call begins here, of the tool of this name."""
         self._place, self._blanks = "call", ""
@@ -117,10 +121,15 @@ class Feed:
 
     def text_before(self, mark: str) -> Reading:
         """Tell text up to a mark, behind which the head of a call begins."""
+        yield from self.text_before_any(mark)
+
+    def text_before_any(self, *marks: str) -> Generator[None, None, str]:
+        """As `text_before`, for the first of some marks, which is returned."""
         self._place = "text"
-        yield from self.until(mark, emit=self.say)
+        mark = yield from self.until(*marks, emit=self.say)
         self._blanks = ""
         self.begin_head(mark)
+        return mark
 
     def rest(self) -> Reading:
         """Tell all that comes as text."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from lmtool.http_api.tools.argument_types import ArgumentTypes
 from lmtool.http_api.tools.call_grammar import CallGrammar, Held
@@ -14,6 +13,7 @@ from lmtool.http_api.tools.formats import (
     call_list,
     deepseek,
     glm,
+    gpt_oss,
     granite,
     hermes,
     kimi_k2,
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from lmtool.http_api.tools.call_grammar import Part
     from lmtool.http_api.tools.definitions import Tool, ToolUse
-
-Script: TypeAlias = "Callable[[Feed], Reading] | Callable[[Feed, ArgumentTypes], Reading]"
 
 
 class CallListReader(ScriptedReader):
@@ -69,7 +67,8 @@ class ToolCallParser:
     def reader(self, tools: Sequence[Tool] = ()) -> Reader:
         """A reader for one answer that may call these tools."""
         if self.typed_script is not None:
-            return ScriptedReader(partial(self.typed_script, types=ArgumentTypes(tools)))
+            script, types = self.typed_script, ArgumentTypes(tools)
+            return ScriptedReader(lambda feed: script(feed, types))
         return Plain() if self.script is None else ScriptedReader(self.script)
 
     def calls(self, tools: ToolUse, special: Mapping[str, int]) -> Part | None:
@@ -130,6 +129,8 @@ _FORMS = (
     ToolCallParser(
         "granite-20b-fc", granite.read_functions, marks=(granite.FUNCTION,), grammar=granite.FUNCTION_GRAMMAR
     ),
+    # The reader of thoughts shows its marks as text; a call that must be stands behind the thought, on `final`.
+    ToolCallParser("openai", gpt_oss.read),
     ToolCallParser("pythonic", pythonic.read, marks=(pythonic.OPENING, pythonic.CLOSING), grammar=pythonic.GRAMMAR),
 )
 _ALSO = {

@@ -170,6 +170,28 @@ PYTHONIC = [
     ("Hello [stop()]", ("Hello [stop()]", [])),
     ("[write_file(path=", ("", [("write_file", '{"path": ""}')])),
 ]  # fmt: skip
+GPT_OSS = [
+    (
+        (
+            "<|channel|>analysis<|message|>Need to <call> it.<|end|><|start|>assistant<|channel|>commentary"
+            ' to=functions.write_file <|constrain|>json<|message|>{"path": "a"}<|call|>'
+        ),
+        ("", [("write_file", '{"path": "a"}')]),
+    ),
+    (
+        (
+            "<|channel|>commentary<|message|>I write.<|end|><|start|>assistant to=functions.stop<|channel|>commentary "
+            "json<|message|>{}<|call|>"
+        ),
+        ("I write.", [("stop", "{}")]),
+    ),
+    (
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Hello a < b.<|return|>",
+        ("Hello a < b.", []),
+    ),
+    ("Hello.", ("Hello.", [])),
+    ("<|channel|>analysis<|message|>Hm. Let", ("", [])),
+]
 CASES = [
     (form, *case)
     for form, cases in (
@@ -182,6 +204,7 @@ CASES = [
         ("granite", GRANITE),
         ("granite-20b-fc", GRANITE_20B),
         ("pythonic", PYTHONIC),
+        ("openai", GPT_OSS),
     )
     for case in cases
 ]
