@@ -20,7 +20,6 @@ from lmtool.guide.llguidance import CompiledConstraint, ConstraintBackend
 from lmtool.tiny.path import MODEL_DIR
 from tests.guide.following import accepts, accepts_reordered
 
-
 _TRIES = {True: 400, False: 20}
 """Of one property before another, for a valid instance and for another one, of which there are many."""
 
