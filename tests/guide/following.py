@@ -32,21 +32,19 @@ def accepts(backend: ConstraintBackend, compiled: CompiledConstraint, text: str)
     return guide.may_end()
 
 
-_MAX_ORDERS = 3000
-"""Properties that are tried before another before an order is given up."""
-
-
-def accepts_reordered(backend: ConstraintBackend, compiled: CompiledConstraint, value: object) -> bool:
-    """Whether JSON is a whole match with its properties in some order, as far as that is searched."""
-    return any(guide.may_end() for guide in _Orders(backend).write(value, compiled.guide()))
+def accepts_reordered(
+    backend: ConstraintBackend, compiled: CompiledConstraint, value: object, tries: int = 500
+) -> bool:
+    """Whether JSON is a whole match with its properties in some order. tries: of one property before another."""
+    return any(guide.may_end() for guide in _Orders(backend, tries).write(value, compiled.guide()))
 
 
 class _Orders:
     """Searches for an order of properties that a guide allows."""
 
-    def __init__(self, backend: ConstraintBackend) -> None:
+    def __init__(self, backend: ConstraintBackend, tries: int) -> None:
         self._backend = backend
-        self._left = _MAX_ORDERS
+        self._left = tries
 
     def write(self, value: object, guide: MatcherGuide) -> Iterator[MatcherGuide]:
         """The guides behind a value, one for each order that is allowed."""

@@ -337,7 +337,7 @@ def _ref(schema: dict[str, object], context: Schema, document: Document, depth: 
 def conjunction(ways: list[Ways], document: Document) -> Ways:
     """Return the ways to match one of each list; of very many, some."""
     joined = (all_of(chosen) for chosen in product(*ways))
-    found = list(islice((way for way in joined if way is not False), _MAX_WAYS + 1))
+    found: Ways = list(islice((way for way in joined if way is not False), _MAX_WAYS + 1))
     if len(found) > _MAX_WAYS:
         document.narrow(_SOME_WAYS)
     document.count(len(found))
