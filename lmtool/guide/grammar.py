@@ -139,27 +139,6 @@ def _rewritten(schema: Schema, constraint: Constraint) -> Rewritten | None:
     return None
 
 
-def _rewritten(schema: Schema, constraint: Constraint) -> Rewritten | None:
-    """The schema without the keywords that the library lacks; None where it is lenient and that cannot be.
-
-    Raises `ConstraintError` where it is strict, or nothing matches it.
-    """
-    try:
-        rewritten = rewrite(schema)
-    except UnsupportedError as problem:
-        if constraint.strict:
-            raise ConstraintError(f"the JSON Schema cannot be held: {problem}", _LENIENT_HINT) from None
-        return None
-    if rewritten.schema is not False:
-        return rewritten
-    if not rewritten.narrowed:
-        hints = rewritten.impossible or ("look for parts that exclude each other",)
-        raise ConstraintError("no text matches the JSON Schema", *hints[:1])
-    if constraint.strict:
-        raise ConstraintError(f"the JSON Schema cannot be held: {rewritten.narrowed[0]}", _LENIENT_HINT)
-    return None
-
-
 def _without_options(text: str) -> str:
     """The schema's text without the library's own options, which are ours to choose."""
     if _JSON_OPTIONS not in text:
