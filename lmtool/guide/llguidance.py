@@ -101,7 +101,9 @@ class MatcherGuide:
             return
         self._names.forbid_repeats(row, self.matcher)
         if not row.any():
-            problem = "the object or array has every name or string already that it may have, and needs another"
+            problem = (
+                "the object has every name already, or the array every string, that it may have, and needs another"
+            )
             self.fail(ConstraintError(problem, "ask for fewer properties or items, or allow more of them"))
 
     def forced(self) -> list[int]:
