@@ -26,6 +26,8 @@ from lmtool.streams import error_of, stream
 from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest, ScoreRequest, TokenOutput
 
 if TYPE_CHECKING:
+    from os import PathLike
+
     from lmtool.buffer import BufferKeeper
     from lmtool.errors import LmtoolError
     from lmtool.evergreen.actions import ActionType
@@ -295,6 +297,8 @@ async def serve(
     served_model_name: Sequence[str] = (),
     allow_model: Sequence[str] = (),
     api_key: str | None = None,
+    api_keys: str | PathLike[str] | None = None,
+    trusted_proxy: Sequence[str] = (),
     allow_origin: Sequence[str] = (),
     allow_host: Sequence[str] = (),
     no_auth: bool = False,
@@ -305,9 +309,10 @@ async def serve(
 
     model: a folder, a hub name, a list of these, `auto`, or None for the embedded model. port: 0 takes a free one.
     unix: the path of a Unix socket, in the place of a port. The others are those of `lmtool serve`; engine: fields of
-    `EngineConfig`. Entered once the models answer. Leaving ends what still runs; `Server.drain` lets it end before.
+    `EngineConfig`. api_keys: a TOML file of keys, in place of one `api_key`. Entered once the models answer. Leaving
+    ends what still runs; `Server.drain` lets it end before.
     Raises what `load` raises, `ResourceError` for a port or path that cannot be had, `UsageError` for a host that other
-    machines reach without `api_key` or `no_auth`.
+    machines reach without a key or `no_auth`, `FileError` for a file of keys with faults.
     """
     from lmtool.engine.config import EngineConfig
     from lmtool.serving.access_config import AccessConfig
@@ -319,8 +324,10 @@ async def serve(
     need_serve_packages()
     models = ModelsConfig.of(model, served_model_name=tuple(served_model_name), allow_model=tuple(allow_model))
     listen = ListenConfig(host, port, unix)
-    access = AccessConfig(tuple(allow_origin), tuple(allow_host), no_auth).policy(listen, api_key)
-    service = Service(ServiceConfig(models, EngineConfig(**engine), access=access))
+    keys = None if api_keys is None else str(api_keys)
+    access = AccessConfig(tuple(allow_origin), tuple(allow_host), no_auth, keys, tuple(trusted_proxy))
+    policy = access.policy(listen, api_key)
+    service = Service(ServiceConfig(models, EngineConfig(**engine), access=policy, api_keys=keys))
     service.listen(sockets := bind(listen))
     try:
         yield Server(url(listen, sockets), await service.ready(on_progress or _ignore), service)

@@ -7,7 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from lmtool.access.caller import current_caller
-from lmtool.access.credentials import KEY_PROTOCOL, candidate_keys, without_credentials
+from lmtool.access.credentials import KEY_PROTOCOL, without_credentials
 from lmtool.access.forwarding import ConflictingAddressesError, client_address
 from lmtool.access.policy import Refusal, answer_headers, find_refusal, is_open, is_preflight, preflight_headers
 from lmtool.errors import RateLimitError
@@ -15,7 +15,6 @@ from lmtool.errors import RateLimitError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from lmtool.access.caller import Caller
     from lmtool.access.credentials import Headers
     from lmtool.access.policy import AccessPolicy
 
@@ -83,7 +82,8 @@ class Door:
             return Refusal("invalid_headers", "Forwarded and X-Forwarded-For name different clients", "send neither")
         if peer is not None and address != peer[0]:
             scope["client"] = (address, 0)
-        caller = self._caller(headers, address) if counted else None
+        callers = self._policy.callers if counted else None
+        caller = None if callers is None else callers.showing(headers, address)
         if caller is None:
             await self._application(*passing)
             return None
@@ -96,11 +96,6 @@ class Door:
             stack.callback(current_caller.reset, token)
             await self._application(*passing)
         return None
-
-    def _caller(self, headers: Headers, address: str | None) -> Caller | None:
-        callers = self._policy.callers
-        key = None if callers is None else callers.ring.find(candidate_keys(headers))
-        return None if callers is None or key is None else callers.caller(key, address)
 
     async def _refuse(self, send: Send, scope: Scope, refusal: Refusal, headers: list[tuple[str, str]]) -> None:
         status, body = self._write(_path(scope), refusal)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lmtool.access.allowance import Allowance
+from lmtool.access.credentials import candidate_keys
 from lmtool.access.names import address_group
 from lmtool.errors import AccessDeniedError
 from lmtool.metrics import MetricFamily
@@ -18,6 +19,7 @@ from lmtool.metrics import MetricFamily
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
 
+    from lmtool.access.credentials import Headers
     from lmtool.access.keys import Key, KeyRing
     from lmtool.types import TokenOutput
 
@@ -54,6 +56,11 @@ class Callers:
             own = self._by_key[key.name] = Allowance(f"the key {key.name}", key.limits)
         allowances = [own] if address is None else [own, self._of_address(address_group(address))]
         return Caller(self, key, tuple(allowances))
+
+    def showing(self, headers: Headers, address: str | None) -> Caller | None:
+        """The caller with one of the keys in these headers; None for anybody else. address: as of `caller`."""
+        key = self.ring.find(candidate_keys(headers))
+        return None if key is None else self.caller(key, address)
 
     def _of_address(self, group: str) -> Allowance:
         if group not in self._by_address:

@@ -97,6 +97,7 @@ TREE: tuple[Command | Group, ...] = (
         (
             Command("engine", "bench.engine", "Measure our engine beside others on the same weights."),
             Command("serve", "bench.serve", "Load a server: latencies, throughput, goodput."),
+            Command("soak", "bench.soak", "Soak a server in faults and hostile frames; 1 if it breaks."),
             Command("gateway", "bench.gateway", "Measure the gateway beside a bare forwarder and LiteLLM."),
             Command("inspect", "bench.inspect", "Load the inspector: key delay, CPU, opening a long trace."),
         ),

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lmtool.access.forwarding import parse_proxies
+from lmtool.access.keys import Key, digest_of
 from lmtool.errors import LmtoolError, ResourceError
 from lmtool.serving.config import ListenConfig, ServingConfig
 from lmtool.serving.listening import bind, explain, url
@@ -22,12 +25,16 @@ if TYPE_CHECKING:
 
     from lmtool.access.policy import AccessPolicy
     from lmtool.cli.common_options import Common
+    from lmtool.lmtp.endpoint import Endpoint
     from lmtool.serving.certificate import Certificate
     from lmtool.terminal import Output
     from lmtool.text.tokenizer import TextTokenizer
     from lmtool.tui.options import InspectorOptions
     from lmtool.tui.sources.proxy import ProxySource
     from lmtool.types import ModelInfo
+
+INSPECTOR = "lmtool inspect"
+"""The name of the inspector's own key; no key of a file has a space in its name."""
 
 
 def find_tokenizer(info: ModelInfo) -> TextTokenizer | None:
@@ -60,6 +67,7 @@ async def serve_inspected(config: ServingConfig, common: Common, out: Output) ->
 
     Clients connect to a proxy on the port that was asked for; the server itself takes a free one of this machine.
     """
+    from lmtool.lmtp.endpoint import parse
     from lmtool.tui.app import run_inspector
     from lmtool.tui.event_store import EventStore
     from lmtool.tui.sources.proxy import short_place
@@ -68,11 +76,13 @@ async def serve_inspected(config: ServingConfig, common: Common, out: Output) ->
     ready_file.prepare()
     assert config.listen is not None
     outer, inner = await _taken(config.listen, config.service.access.key), bind(ListenConfig(port=0))
-    service = Service(replace(config.service, certificate=None))  # the proxy in front speaks TLS
+    own_key, behind = _behind_proxy(config.service.access)
+    service = Service(replace(config.service, certificate=None, access=behind))  # the proxy in front speaks TLS
     service.listen(inner)
     access, drained = config.service.access, lambda: _drained(service, config.life.drain_limit, out)
     certificate = config.service.certificate
-    source = _source(url(ListenConfig(), inner), outer, warnings, drained, access, certificate)
+    endpoint = parse(url(ListenConfig(), inner), own_key)
+    source = _source(endpoint, outer, warnings, drained, access, certificate)
     warnings += access.warnings(public=config.listen.public)
     source.url, source.title = url(config.listen, outer, tls=certificate is not None), f"serve {short_place(outer)}"
     loading = asyncio.create_task(_load(service, source, ready_file))
@@ -99,24 +109,36 @@ async def _taken(listen: ListenConfig, api_key: str | None) -> list[socket.socke
         raise await explain(listen, refusal, api_key) from refusal
 
 
+def _behind_proxy(access: AccessPolicy) -> tuple[str | None, AccessPolicy]:
+    """The key of the inspector's own requests, and the policy of the server behind its proxy.
+
+    Where there are keys of a file, the inspector gets one of its own among them, for as long as the server runs, and
+    the server believes its proxy where requests come from.
+    """
+    if access.callers is None:
+        return access.key, access
+    ring, secret = access.callers.ring, secrets.token_urlsafe(32)
+    access.callers.replace(replace(ring, keys=(*ring.keys, Key(INSPECTOR, digest_of(secret)))))
+    return secret, replace(access, proxies=parse_proxies(("127.0.0.1",)))
+
+
 def _source(
-    inner: str,
+    inner: Endpoint,
     outer: list[socket.socket],
     warnings: list[str],
     drained: Callable[[], Awaitable[None]],
     access: AccessPolicy,
     certificate: Certificate | None,
 ) -> ProxySource:
-    from lmtool.lmtp.endpoint import parse
     from lmtool.trace.proxy import parse_target
     from lmtool.tui.sources.proxy import ProxySource
 
     return ProxySource(
-        replace(parse_target(inner), same_door=True),
+        replace(parse_target(inner.url), same_door=True),
         outer,
         warnings.append,
         find_tokenizer=find_tokenizer,
-        endpoint=parse(inner, access.key),
+        endpoint=inner,
         before_close=drained,
         policy=access,
         tls=None if certificate is None else certificate.context,

@@ -78,11 +78,6 @@ async def serve(
     from lmtool.serving.run import run
 
     _check_contradictions(common, engine.device, stdio=stdio, cuda=cuda, json_logs=life.json_logs, inspect=inspect)
-    if inspect and access.api_keys is not None:
-        raise UsageError(
-            "--inspect and --api-keys contradict each other: the inspector itself has none of these keys",
-            "look at it from outside:  lmtool inspect --proxy 127.0.0.1:8081 --to URL",
-        )
     main, extra = (model[0], tuple(model[1:])) if model else (None, ())
     models = replace(models, model=main, extra_models=extra)
     _check_models(models, backend, static=static)

@@ -14,13 +14,13 @@ import grpc
 import grpc.aio
 
 from lmtool.access.caller import current_caller
-from lmtool.access.credentials import candidate_keys
 from lmtool.access.forwarding import ConflictingAddressesError, client_address
 from lmtool.access.policy import Refusal, find_refusal
 from lmtool.errors import ConnectError, RateLimitError, ResourceError
 from lmtool.evergreen.codec import encode
 from lmtool.evergreen.descriptors import METHOD, PACKAGE, SERVICE
 from lmtool.evergreen.status import Abort, Status
+from lmtool.telemetry.trace_context import current_trace, read_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,6 +104,7 @@ class GrpcServer:
         except ConflictingAddressesError:
             refusal, address = Refusal("invalid_headers", "two headers name different clients", "send neither"), peer
         with contextlib.ExitStack() as stack:
+            stack.callback(current_trace.reset, current_trace.set(read_trace(headers)))
             if refusal is None:
                 refusal = self._count(stack, shown, address)
             abort = _abort_of(refusal) if refusal is not None else await self._sessions.refusal(address)
@@ -116,10 +117,9 @@ class GrpcServer:
     def _count(self, stack: contextlib.ExitStack, headers: list[tuple[str, str]], address: str) -> Refusal | None:
         """Count the call until the stack is left, as one of its key; why it is not begun, or None."""
         callers = self._policy.callers
-        key = None if callers is None else callers.ring.find(candidate_keys(headers))
-        if callers is None or key is None:
+        caller = None if callers is None else callers.showing(headers, address)
+        if caller is None:
             return None
-        caller = callers.caller(key, address)
         try:
             stack.enter_context(caller.connected())
         except RateLimitError as error:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from lmtool.gateway.caller import Caller
+from lmtool.telemetry.trace_context import current_trace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from lmtool.gateway.token_stream import TokenStream
     from lmtool.providers.answer_events import AnswerEvent
     from lmtool.routing.outcomes import Outcome
+    from lmtool.telemetry.trace_context import TraceContext
 
 MAX_ANSWER_BYTES = 32 << 20
 """Of a provider's answer; a longer one counts as malformed."""
@@ -45,6 +47,8 @@ class Reply:
     """Fingerprints of our own models that have refused the request: others with one of these would do so as well."""
     refused_by: str | None = None
     """The fingerprint of our own model that refused it now."""
+    trace_context: TraceContext | None = field(default_factory=current_trace.get)
+    """The place of the call in a trace, which is sent to the provider."""
 
 
 class Backend(Protocol):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from lmtool.access.caller import caller_turns, counted_stream
-from lmtool.errors import TimeLimitError
+from lmtool.errors import LmtoolError, TimeLimitError
 from lmtool.gateway.failures import PoolFailedError, deadline_passed
 from lmtool.gateway.partial_answer import is_piece
 from lmtool.streams import within
@@ -96,6 +96,7 @@ async def observed(
 ) -> AsyncGenerator[list[AnswerEvent], None]:
     """The events, observed. usage: as in `metered`. Raises what `events` raises."""
     reason: str | None = None
+    code: str | None = None
     try:
         async with aclosing(events):
             async for some in events:
@@ -106,8 +107,11 @@ async def observed(
     except (GeneratorExit, asyncio.CancelledError):
         reason = "cancelled"
         raise
+    except LmtoolError as error:
+        code = error.code
+        raise
     finally:
-        observation.end(reason, _counts(usage()), time.perf_counter())
+        observation.end(reason, _counts(usage()), time.perf_counter(), code)
 
 
 def _counts(usage: TokenUsage) -> Usage | None:

@@ -252,7 +252,8 @@ class _Call:
         """The response's head."""
         from lmtool.http_client import as_body
 
-        headers = request.wire_headers()
+        trace = self._reply.trace_context
+        headers = request.wire_headers() | ({} if trace is None else trace.headers)
         self._end_exchange()  # of a call with an older key
         if self._tap is not None:
             self._filter = SecretFilter(_secrets(request))

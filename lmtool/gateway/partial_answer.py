@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lmtool.gateway.pool_request import Prefill
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from lmtool.gateway.config import MemberConfig
     from lmtool.gateway.pool_request import PoolRequest
-    from lmtool.providers.answer_events import AnswerEvent
+    from lmtool.providers.answer_events import AnswerEvent, TokenUsage
 
 _FORMATS = frozenset({"response_format", "output_config"})
 """Providers' own parameters that give an answer a form."""
@@ -96,3 +96,13 @@ def obstacle_to_prefill(request: PoolRequest, partial: PartialAnswer, member: Me
 def _may_stop(text: str, stops: Sequence[str]) -> bool:
     """Whether the text ends with the beginning of a stop string, whose rest would not be known as one."""
     return any(text.endswith(stop[:length]) for stop in stops for length in range(1, len(stop)))
+
+
+def without_prefill(usage: TokenUsage, tokens: int) -> TokenUsage:
+    """The counts of an answer whose first tokens were counted as part of its prompt."""
+    prompt, completion = usage.prompt_tokens, usage.completion_tokens
+    return replace(
+        usage,
+        prompt_tokens=None if prompt is None else max(0, prompt - tokens),
+        completion_tokens=None if completion is None else completion + tokens,
+    )

@@ -6,10 +6,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from lmtool.access.caller import caller_name
 from lmtool.routing.prefixes import PrefixTable
 from lmtool.routing.strategies import STRATEGIES, Candidate, LeastLatency
-from lmtool.telemetry.observation import Observation
 from lmtool.types import ChatPrompt
 
 if TYPE_CHECKING:
@@ -20,7 +18,9 @@ if TYPE_CHECKING:
     from lmtool.gateway.member import Member
     from lmtool.gateway.pool_request import PoolRequest
     from lmtool.routing.strategies import Strategy
-    from lmtool.telemetry.request_metrics import RequestMetrics
+    from lmtool.telemetry.observation import Observation
+    from lmtool.telemetry.spans import Tracer
+    from lmtool.telemetry.telemetry import Telemetry
 
 EXPECTED_TOKENS = 500
 """Of an answer without a limit, to compare prices."""
@@ -38,14 +38,14 @@ class Pool:
         members: Sequence[Member],
         cache: AnswerCache | None = None,
         clock: Callable[[], float] = time.monotonic,
-        metrics: RequestMetrics | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
-        """clock: seconds. metrics: where streams are counted that come neither from LMTP nor from OpenAI's routes."""
+        """clock: seconds. telemetry: observes streams of the unified API."""
         self.config = config
         self.members = members
         self.cache = cache
         self.clock = clock
-        self._metrics = metrics
+        self._telemetry = telemetry
         self.requests = 0
         """Since the start, those from the cache included."""
         self.cached = 0
@@ -69,9 +69,12 @@ class Pool:
 
     def observe(self) -> Observation | None:
         """The observation of a request that begins now; None where nothing is counted."""
-        if self._metrics is None:
-            return None
-        return Observation(self._metrics, self.id, caller_name(), time.perf_counter())
+        return None if self._telemetry is None else self._telemetry.observe_pool(self.id)
+
+    @property
+    def tracer(self) -> Tracer | None:
+        """Begins the spans of calls; None: there are none."""
+        return None if self._telemetry is None else self._telemetry.tracer
 
     def order(self, request: PoolRequest, available: Sequence[int], now: float) -> list[int]:
         """Members in the order in which to try them."""

@@ -8,17 +8,19 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lmtool.errors import RequestError
+from lmtool.gateway.attempt_span import in_span
 from lmtool.gateway.backend import CallFailedError, Reply
 from lmtool.gateway.cache import StoredAnswer
 from lmtool.gateway.caller import Caller, in_time, metered, observed
 from lmtool.gateway.failures import OVER, Attempt, broken, deadline_passed, gave_up
-from lmtool.gateway.partial_answer import PartialAnswer, is_piece, is_reasoning, obstacle_to_prefill
+from lmtool.gateway.partial_answer import PartialAnswer, is_piece, is_reasoning, obstacle_to_prefill, without_prefill
 from lmtool.providers.answer_events import ChoiceFinished, TokenUsage
 from lmtool.providers.chat_answer import ChatAnswer, newer_usage
 from lmtool.providers.outcomes import CONTEXT_TOO_LONG
 from lmtool.routing.outcomes import OK, Outcome
 from lmtool.routing.passes import GiveUp, Passes, Wait
 from lmtool.seam import Seam
+from lmtool.telemetry.trace_context import current_trace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from lmtool.gateway.pool import Pool
     from lmtool.gateway.pool_request import PoolRequest
     from lmtool.providers.answer_events import AnswerEvent
+    from lmtool.telemetry.trace_context import TraceContext
 
 _Way: TypeAlias = Literal["anew", "tokens", "prefill"]
 """How members are called: for a whole answer; to go on with a stream of the same fingerprint; to go on with a text."""
@@ -65,6 +68,8 @@ class PoolAnswer:
     """Of a finished answer, where its members have prices."""
     seams: list[Seam] = field(default_factory=list)
     """Each is there before the first event behind it is given out."""
+    trace_context: TraceContext | None = field(default_factory=current_trace.get)
+    """What the calls of its members are part of."""
     partial: PartialAnswer = field(default_factory=PartialAnswer)
     """What the caller has got."""
     _way: _Way = "anew"
@@ -92,6 +97,7 @@ class PoolAnswer:
         if not self.caller.counted:
             events = metered(events, lambda: self.usage)
             if (observation := self.pool.observe()) is not None:
+                self.trace_context = observation.trace or self.trace_context
                 events = observed(events, lambda: self.usage, observation)
         async with aclosing(events):
             async for some in events:
@@ -165,7 +171,11 @@ class PoolAnswer:
         if not member.backend.resumes:
             await self._release()
         self.reply = Reply(
-            stream=self.reply.stream, must_resume=self._cut is not None, caller=self.caller, refused=self._refused
+            stream=self.reply.stream,
+            must_resume=self._cut is not None,
+            caller=self.caller,
+            refused=self._refused,
+            trace_context=self.trace_context,
         )
         self.usage, self._begun = TokenUsage(), False
         member.running += 1
@@ -210,7 +220,8 @@ class PoolAnswer:
 
     def _called(self, member: Member) -> AsyncGenerator[list[AnswerEvent], None]:
         """The events of the member's answer, see `Backend.answer`."""
-        return member.backend.answer(self._request, self.reply)
+        events, tracer = member.backend.answer(self._request, self.reply), self.pool.tracer
+        return events if tracer is None else in_span(events, tracer, member, self.reply)
 
     @property
     def _request(self) -> PoolRequest:
@@ -227,7 +238,7 @@ class PoolAnswer:
         found: list[AnswerEvent] = []
         for event in events:
             if isinstance(event, TokenUsage):
-                counted = _moved(event, self._prefilled)
+                counted = without_prefill(event, self._prefilled)
                 self.usage = newer_usage(self.usage, counted)
                 found.append(counted)
             else:
@@ -381,16 +392,6 @@ def begin_answer(pool: Pool, request: PoolRequest, caller: Caller | None = None)
         raise RequestError(f"no model of the pool {pool.id} can do this: {'; '.join(parts)}")
     pool.requests += 1
     return PoolAnswer(pool, request, able, caller or Caller())
-
-
-def _moved(usage: TokenUsage, tokens: int) -> TokenUsage:
-    """The counts of an answer whose first tokens were counted as part of its prompt."""
-    prompt, completion = usage.prompt_tokens, usage.completion_tokens
-    return replace(
-        usage,
-        prompt_tokens=None if prompt is None else max(0, prompt - tokens),
-        completion_tokens=None if completion is None else completion + tokens,
-    )
 
 
 def _ms(seconds: float) -> int:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     )
     from lmtool.lmtp.endpoint import Endpoint
     from lmtool.prompt_limits import LimitsByModel
-    from lmtool.telemetry.request_metrics import RequestMetrics
+    from lmtool.telemetry.telemetry import Telemetry
     from lmtool.types import GenerateRequest, ScoreRequest
 
 
@@ -58,16 +58,16 @@ class Pools:
         own: OwnModels | None = None,
         local: Endpoint | None = None,
         tap: UpstreamTap | None = None,
-        metrics: RequestMetrics | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         """own: models in this process, which `local` members stand for; local: else the endpoint that they are behind.
 
-        tap: shown every exchange with a provider. metrics: see `Pool`. Raises `FileError` for a cache that cannot be
+        tap: shown every exchange with a provider. telemetry: see `Pool`. Raises `FileError` for a cache that cannot be
         opened.
         """
         self._own = own
         self._local = local
-        self._metrics = metrics
+        self._telemetry = telemetry
         self._client = HttpClient(tap)
         self._pools: dict[str, Pool] = {}
         self._retired: list[Member] = []
@@ -99,7 +99,7 @@ class Pools:
             for one in config.members
         ]
         cache = None if config.cache is None else AnswerCache(config.cache, config)
-        return Pool(config, members, cache, metrics=self._metrics)
+        return Pool(config, members, cache, telemetry=self._telemetry)
 
     def _backend(self, config: MemberConfig) -> Backend:
         target = config.target

@@ -65,7 +65,11 @@ def read_object(read: Callable[[Mapping[str, Any]], T], data: bytes) -> T:
         raise ApiError(400, f"the request is not JSON: {error}") from None
     if not isinstance(body, dict):
         raise ApiError(400, "the request is not a JSON object")
-    return read(body)
+    try:
+        return read(body)
+    except UnicodeEncodeError as error:
+        half = f"U+{ord(error.object[error.start]):04X}"
+        raise ApiError(400, f"a name in the request has {half}, half a surrogate pair, which is no character") from None
 
 
 def _json(data: bytes) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
@@ -140,7 +141,8 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # ASGI's
         """Send all events; stop when the client disconnects, which ends the streams behind them."""
         try:
-            await unless_gone(receive, self._send(send))
+            with contextlib.suppress(ClientDisconnect):  # raised further, it would be logged as a fault of the server
+                await unless_gone(receive, self._send(send))
         finally:
             await self._steps.aclose()
 

@@ -22,11 +22,12 @@ from lmtool.lmtp.messages import (
     lists_only,
     subject_of,
 )
-from lmtool.lmtp.request_log import RequestLog, StreamRecord
 from lmtool.lmtp.server_session import ServerSession, parse
+from lmtool.lmtp.stream_record import StreamRecord
 from lmtool.prompt_limits import limits_of
 from lmtool.streams import Deadlines, failure
 from lmtool.subprocesses.offload import is_long, run_in_subprocess
+from lmtool.telemetry.request_log import RequestLog
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -366,7 +367,7 @@ class Connection:
         if self._closed:
             return
         for stream_id in self._session.fail_streams(error):
-            self._log(self._records[stream_id].log(time.perf_counter(), error=error.message))
+            self._log(self._records[stream_id].log(time.perf_counter(), error=error.message, error_code=error.code))
             self._end(stream_id)
         self._update_flow()
 
@@ -375,9 +376,8 @@ class Connection:
         if self._closed:
             return
         self._closed = True
-        now = time.perf_counter()
         for record in self._records.values():
-            self._log(record.log(now, end="left"))
+            self._log(record.log(time.perf_counter(), end="left"))
         self._records.clear()
         self._deadlines.close()
         if self._next_look is not None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lmtool.interfaces import Catalogue, ModelControl, ProgressSource, TokenModel
-    from lmtool.lmtp.request_log import RequestLog
+    from lmtool.telemetry.request_log import RequestLog
 
 
 class Tap(Protocol):

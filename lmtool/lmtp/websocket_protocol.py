@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import struct
+import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,21 @@ if TYPE_CHECKING:
     from websockets.frames import Frame
     from websockets.http11 import Request
 
+
+class _ServerLog(logging.LoggerAdapter[logging.Logger]):
+    """uvicorn's log without the exceptions that are a client's doing: a stranger could fill it."""
+
+    @property
+    def level(self) -> int:
+        """That of the log."""
+        return self.logger.level
+
+    def exception(self, msg: object, *arguments: object, **options: Any) -> None:  # noqa: ANN401  # as of the log
+        """Log an exception of the server."""
+        if not isinstance(sys.exc_info()[1], UnicodeDecodeError):
+            super().exception(msg, *arguments, **options)
+
+
 _FAILED = 1011
 """The close code of a connection whose pings nobody answers."""
 
@@ -32,6 +49,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def __init__(self, *arguments: Any, pings: PingLimits | None = None, **options: Any) -> None:  # noqa: ANN401  # uvicorn's
         """pings: limits for a client that knows the extensions; others have more time."""
         super().__init__(*arguments, **options)
+        self.logger: Any = _ServerLog(self.logger)
         self._pings = pings or PingLimits()
         self._keepalive = Keepalive(self.loop, self._send_ping, self._give_up, deaf=self._deaf)
         self._count = 0
@@ -80,6 +98,11 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         """Keep a part of a message, or pass the whole message on."""
         super().handle_cont(event)
         event.data = b""
+
+    def handle_parser_exception(self) -> None:
+        """Close a connection whose client breaks RFC 6455; what the application still sends finds nobody."""
+        self._given_up = True
+        super().handle_parser_exception()
 
     async def send(self, event: ASGISendEvent) -> None:
         """Send, unless the client was given up: the application has not been told yet."""

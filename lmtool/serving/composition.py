@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from lmtool.guide.compiler import MatcherCompiler
     from lmtool.interfaces import Catalogue, Face, GuideCompiler, LoadedModel, TokenModel
     from lmtool.lmtp.balancer import Balancer
-    from lmtool.lmtp.request_log import RequestLog
     from lmtool.lmtp.server import LmtpServer
     from lmtool.prompt_limits import PromptLimits
     from lmtool.serving.config import ServiceConfig
     from lmtool.serving.health import Health
-    from lmtool.telemetry.request_metrics import RequestMetrics
+    from lmtool.telemetry.request_log import RequestLog
+    from lmtool.telemetry.telemetry import Telemetry
     from lmtool.text.tokenizer import TextTokenizer
     from lmtool.trace.server_tap import ServerTap
     from lmtool.types import LoadProgress, ModelInfo
@@ -198,12 +198,10 @@ def models_of(config: ServiceConfig, loader: Loader) -> Models:
     )
 
 
-def pools_of(
-    config: ServiceConfig, models: Models | None, tap: ServerTap | None, metrics: RequestMetrics
-) -> Pools | None:
+def pools_of(config: ServiceConfig, models: Models | None, tap: ServerTap | None, telemetry: Telemetry) -> Pools | None:
     """The pools of a server, which stand for its models as well; None where it has none. Raises `FileError`.
 
-    metrics: where streams are counted that are none of a `TokenModel`.
+    telemetry: observes streams that are none of a `TokenModel`.
     """
     if config.pools is None:
         return None
@@ -212,7 +210,7 @@ def pools_of(
 
     own = None if models is None else OwnModels(models, models, models)
     local = None if config.pools.local is None else parse(config.pools.local, config.pools.key)
-    return Pools(config.pools.gateway, own, local, None if tap is None else tap.upstream(), metrics)
+    return Pools(config.pools.gateway, own, local, None if tap is None else tap.upstream(), telemetry)
 
 
 def lmtp_server(
@@ -220,7 +218,7 @@ def lmtp_server(
     config: ServiceConfig,
     log: Callable[[RequestLog], None],
     tap: ServerTap | None,
-    metrics: RequestMetrics | None = None,
+    telemetry: Telemetry | None = None,
 ) -> LmtpServer:
     """LMTP, over a port or a pipe. log: gets each request that ended; tap: is shown every frame."""
     from lmtool.lmtp.plugs import Plugs
@@ -228,17 +226,17 @@ def lmtp_server(
 
     served = visible_models(models, config)
     control = served if isinstance(served, ModelControl) else None
-    model = observed(served, metrics)
+    model = observed(served, telemetry)
     return LmtpServer(Plugs(model, config.server, progress=served, catalogue=served, control=control, log=log, tap=tap))
 
 
-def observed(served: Models | Pools | KeyedModels, metrics: RequestMetrics | None) -> TokenModel:
-    """What streams are requested of. metrics: where they are counted; None: nowhere."""
-    if metrics is None:
+def observed(served: Models | Pools | KeyedModels, telemetry: Telemetry | None) -> TokenModel:
+    """What streams are requested of. telemetry: None observes none."""
+    if telemetry is None:
         return served
     from lmtool.telemetry.observed_model import ObservedModel
 
-    return ObservedModel(served, served, metrics)
+    return ObservedModel(served, served, telemetry)
 
 
 def visible_models(models: Models | Pools, config: ServiceConfig) -> Models | Pools | KeyedModels:
@@ -256,18 +254,18 @@ def faces(
     health: Health,
     log: Callable[[RequestLog], None],
     tap: ServerTap | None,
-    metrics: RequestMetrics,
+    telemetry: Telemetry,
 ) -> list[Face]:
-    """Every protocol on the port; a further one is a room of its own and a line here. metrics: of all their streams."""
+    """Every protocol on the port; a further one is a room of its own and a line here."""
     from lmtool.http_api.models import ApiConfig
     from lmtool.http_api.server import OpenAIServer
 
     api = ApiConfig(config.models.tool_call_parser, health.count_answer, config.engine.max_logprobs)
     served = visible_models(models, config)
-    http = OpenAIServer(observed(served, metrics), api, catalogue=served)
-    mounted: list[Face] = [lmtp_server(models, config, log, tap, metrics), http]
+    http = OpenAIServer(observed(served, telemetry), api, catalogue=served)
+    mounted: list[Face] = [lmtp_server(models, config, log, tap, telemetry), http]
     if not config.pools_only:
-        mounted.append(evergreen_server(models, config, log, tap, metrics))
+        mounted.append(evergreen_server(models, config, log, tap, telemetry))
     if config.pools is not None:
         from lmtool.gateway.pools import Pools
         from lmtool.gateway.server import GatewayServer
@@ -293,7 +291,7 @@ def evergreen_server(
     config: ServiceConfig,
     log: Callable[[RequestLog], None],
     tap: ServerTap | None,
-    metrics: RequestMetrics,
+    telemetry: Telemetry,
 ) -> EvergreenServer:
     """Evergreen, over WebSocket and gRPC. log: gets each action that ended; tap: is shown every message."""
     from lmtool.evergreen.actions import GROUP
@@ -305,7 +303,7 @@ def evergreen_server(
 
         references = allowed_references(config.evergreen.allow_ref)
     served = visible_models(models, config)
-    model = observed(served, metrics)
+    model = observed(served, telemetry)
     registry: Callable[[], Registry] | Registry = partial(_menu, model, served)
     if entry_points(group=GROUP):  # what is wrong with an installed action is found at the start
         registry = _menu(model, served)
@@ -331,7 +329,7 @@ def _menu(model: TokenModel, catalogue: Catalogue) -> Registry:
 
 def _request_log(entry: ActionLog) -> RequestLog:
     """An action in the terms of the server's log."""
-    from lmtool.lmtp.request_log import RequestLog
+    from lmtool.telemetry.request_log import RequestLog
 
     used = entry.usage or Usage(0, 0)
     return RequestLog(
@@ -347,6 +345,7 @@ def _request_log(entry: ActionLog) -> RequestLog:
         entry.error,
         cached_tokens=used.cached_tokens,
         protocol="evergreen",
+        error_code=None if entry.error is None else entry.status.name.lower(),
     )
 
 

@@ -6,9 +6,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from lmtool.logprobs.numbers import duration
+from lmtool.telemetry.request_log import without_content
 
 if TYPE_CHECKING:
-    from lmtool.lmtp.request_log import RequestLog
+    from lmtool.telemetry.request_log import HttpLog, RequestLog
     from lmtool.types import LoadProgress, ModelInfo
 
 BAR = "━"
@@ -72,6 +73,14 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
+class Answered:
+    """One HTTP request was answered."""
+
+    event: ClassVar[str] = "answered"
+    request: HttpLog
+
+
+@dataclass(frozen=True, slots=True)
 class Reloaded:
     """A file was read again, and is in use: one of these."""
 
@@ -107,15 +116,19 @@ class Stopped:
     event: ClassVar[str] = "stopped"
 
 
-Event: TypeAlias = Started | Listening | Loading | Ready | Finished | Reloaded | LoggedWarning | Draining | Stopped
+Event: TypeAlias = (
+    Started | Listening | Loading | Ready | Finished | Answered | Reloaded | LoggedWarning | Draining | Stopped
+)
 
 
 def as_json(event: Event, time: str) -> str:
     """One line of JSON: the time (ISO 8601, UTC), the event's name, its fields."""
     import json
 
-    fields = asdict(event.request if isinstance(event, Finished) else event)
-    known = {name: value for name, value in fields.items() if value is not None}
+    if isinstance(event, Finished | Answered):
+        known = without_content(event.request)
+    else:
+        known = {name: value for name, value in asdict(event).items() if value is not None}
     return json.dumps({"time": time, "event": event.event, **known}, ensure_ascii=False)
 
 
@@ -136,8 +149,9 @@ def as_lines(event: Event, clock: str, columns: int) -> list[str]:
                 *(line for info in (event.model, *(event.further or ())) for line in _model_lines(info, columns)),
                 f"ready in {event.seconds:.1f} s     Ctrl-C stops (again: at once)",
             ]
-        case Finished():
-            return [f"{clock}  {request_line(event.request)}"]
+        case Finished() | Answered():
+            line = request_line(event.request) if isinstance(event, Finished) else http_line(event.request)
+            return [f"{clock}  {line}"]
         case Reloaded():
             return [f"reloaded: {_reloaded(event)}"]
         case LoggedWarning():
@@ -201,6 +215,16 @@ def _amount(progress: LoadProgress) -> str:
     unit, name = (1e9, "GB") if progress.total_bytes >= 1e10 else (1e6, "MB")
     digits = 1 if progress.total_bytes < 10 * unit else 0
     return f" {progress.done_bytes / unit:.{digits}f}/{progress.total_bytes / unit:.{digits}f} {name}"
+
+
+def http_line(entry: HttpLog) -> str:
+    """`POST /v1/completions 200  2 tok in → 5 out  ttft 9.0 ms  12.3 ms`: counts only where it took streams."""
+    parts = [f"{entry.method} {entry.path} {entry.status or 'left'}"]
+    if entry.streams:
+        parts.append(f"{entry.prompt_tokens} tok in → {entry.output_tokens} out")
+    if entry.ttft is not None:
+        parts.append(f"ttft {duration(entry.ttft)}")
+    return "  ".join([*parts, duration(entry.seconds)])
 
 
 def request_line(entry: RequestLog) -> str:

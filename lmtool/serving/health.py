@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from lmtool.errors import InvalidAnswerError
-from lmtool.lmtp.request_log import RequestLog
 from lmtool.metrics import MetricFamily, as_text
+from lmtool.telemetry.process_memory import process_metrics
+from lmtool.telemetry.request_log import COMMANDS, RequestLog
 from lmtool.types import Usage
 
 if TYPE_CHECKING:
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from lmtool.types import LoadProgress, TokenOutput
 
 State: TypeAlias = Literal["loading", "ready", "failed", "draining"]
-COMMANDS = frozenset({"GENERATE", "SCORE", "MODEL_INFO", "MODELS", "BUFFER", "CANCEL"})
 STATUS: dict[State, int] = {"ready": 200, "loading": 503, "draining": 503, "failed": 500}
 UNRECORDED = ("/health", "/health/live", "/health/ready", "/metrics")
 """What probes and dashboards ask for again and again, which is no part of what a server's users said."""
@@ -117,7 +118,8 @@ def routes(
 ) -> list[BaseRoute]:
     """`/health`, what is below it, and `/metrics` for a starlette application.
 
-    families: the metrics, collected at each request. can_answer: whether there is a model for a request.
+    families: the metrics beside those of the process, collected at each request. can_answer: whether there is a model
+    for a request.
     """
     from starlette.responses import JSONResponse, PlainTextResponse, Response
     from starlette.routing import Route
@@ -139,7 +141,8 @@ def routes(
         return PlainTextResponse("unavailable\n", 503, _FRESH | _LATER)
 
     async def answer_metrics(_request: Request) -> Response:
-        return PlainTextResponse(as_text(families()), media_type="text/plain; version=0.0.4")
+        process = await asyncio.to_thread(process_metrics)  # looks at every process of the machine
+        return PlainTextResponse(as_text([*families(), *process]), media_type="text/plain; version=0.0.4")
 
     return [
         Route("/health", answer_health),

@@ -20,6 +20,7 @@ from lmtool import __version__
 from lmtool.errors import FileError, LmtoolError, ResourceError
 from lmtool.serving.console import Console, unbuffered
 from lmtool.serving.events import (
+    Answered,
     Draining,
     Finished,
     Listening,
@@ -39,9 +40,9 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 
-    from lmtool.lmtp.request_log import RequestLog
     from lmtool.serving.config import ModelsConfig, ServingConfig
     from lmtool.serving.events import Event
+    from lmtool.telemetry.request_log import HttpLog, RequestLog
     from lmtool.terminal import Output
     from lmtool.trace.server_tap import ServerTap
     from lmtool.types import LoadProgress, ModelInfo
@@ -101,9 +102,11 @@ class _Run:
 
     async def all(self) -> None:
         """Run from start to end."""
+        from lmtool.telemetry.otel import tracer_from_environment
+
         self.ready_file.prepare()
         async with self._tap() as tap:
-            await self._all(Service(self.config.service, self._log, tap))
+            await self._all(Service(self.config.service, self._log, tap, self._log_http, tracer_from_environment()))
         self.console.emit(Stopped())
 
     @contextlib.asynccontextmanager
@@ -223,6 +226,10 @@ class _Run:
         if not asks or entry.error is not None or self.config.verbose:
             self.console.emit(Finished(entry))
 
+    def _log_http(self, entry: HttpLog) -> None:
+        if self.config.life.json_logs or self.config.verbose:
+            self.console.emit(Answered(entry))
+
 
 def _spelling(models: ModelsConfig) -> Callable[[int], bytes] | None:
     """The bytes of the served model's token ids; None where they are unknown before the load."""
@@ -296,6 +303,10 @@ class ReadyFile:
             ) from error
 
 
+_WRITTEN_TO_NOBODY = "socket.send() raised exception."
+"""What asyncio says of a client that has left, whose end is told by its reader."""
+
+
 class _Warnings(logging.Handler):
     """Turns log records of warnings and errors into events: a sentence, and the traceback only when debugging."""
 
@@ -305,6 +316,8 @@ class _Warnings(logging.Handler):
         self._debug = debug
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.name == "asyncio" and record.msg == _WRITTEN_TO_NOBODY:
+            return
         message = record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
             error = record.exc_info[1]

@@ -18,8 +18,8 @@ from lmtool.serving.events import Reloaded
 from lmtool.serving.health import UNRECORDED, Health, routes
 from lmtool.serving.initial_load import load_together
 from lmtool.serving.model_metrics import model_metrics
-from lmtool.telemetry.process_memory import process_metrics
-from lmtool.telemetry.request_metrics import RequestMetrics
+from lmtool.telemetry.http_requests import HttpRequests
+from lmtool.telemetry.telemetry import Telemetry
 
 if TYPE_CHECKING:
     import socket
@@ -36,13 +36,17 @@ if TYPE_CHECKING:
     from lmtool.interfaces import Face, TokenModel
     from lmtool.lmtp.balancer import Balancer
     from lmtool.lmtp.config import ServerConfig
-    from lmtool.lmtp.request_log import RequestLog
     from lmtool.lmtp.server import LmtpServer
     from lmtool.metrics import MetricFamily
     from lmtool.serving.certificate import Certificate
     from lmtool.serving.composition import Models
+    from lmtool.telemetry.request_log import HttpLog, RequestLog
+    from lmtool.telemetry.spans import Tracer
     from lmtool.trace.server_tap import ServerTap
     from lmtool.types import LoadProgress, ModelInfo
+
+
+_SPAN_SECONDS = 5.0
 
 
 class Service:
@@ -52,20 +56,26 @@ class Service:
     """
 
     def __init__(
-        self, config: ServiceConfig, log: Callable[[RequestLog], None] = lambda _: None, tap: ServerTap | None = None
+        self,
+        config: ServiceConfig,
+        log: Callable[[RequestLog], None] = lambda _: None,
+        tap: ServerTap | None = None,
+        log_http: Callable[[HttpLog], None] = lambda _: None,
+        tracer: Tracer | None = None,
     ) -> None:
         """Plug everything together; nothing is loaded or opened yet.
 
-        log: called with each request that ended. tap: shown all traffic.
+        log: called with each request that ended, of protocols with connections. log_http: called with each HTTP
+        request that was answered. tap: shown all traffic. tracer: begins spans, and is closed with this.
         """
         self._config = config
         self._log = log
+        self._log_http = log_http
         self._tap = tap
         self._loader = Loader(config.engine, config.backend, models=config.models)
         self._models = None if config.pools_only else models_of(config, self._loader)
-        self.request_metrics = RequestMetrics()
-        """What the streams of all protocols do."""
-        self._pools = pools_of(config, self._models, tap, self.request_metrics)
+        self._telemetry = Telemetry(log=log, tracer=tracer)
+        self._pools = pools_of(config, self._models, tap, self._telemetry)
         self._http_server: uvicorn.Server | None = None
         self._grpc_server: GrpcServer | None = None
         self._wire: TextIO | None = None
@@ -120,7 +130,7 @@ class Service:
     def listen(self, sockets: list[socket.socket]) -> None:
         """Answer on sockets that are bound and listening, from now on; requests wait while the model loads."""
         config = self._config
-        self.faces = faces(self._served, config, self.health, self._ended, self._tap, self.request_metrics)
+        self.faces = faces(self._served, config, self.health, self._ended, self._tap, self._telemetry)
         self._http_server = http_server(
             self._application(), config.access, config.server, config.http, refused_of(config), config.certificate
         )
@@ -211,6 +221,8 @@ class Service:
             await self._pools.close()
         if self._models is not None:
             await self._models.close()
+        if self._telemetry.tracer is not None:
+            await _close_tracer(self._telemetry.tracer)
 
     def _ended(self, entry: RequestLog) -> None:
         self.health.count(entry)
@@ -218,21 +230,21 @@ class Service:
 
     def _metrics(self) -> Iterator[MetricFamily]:
         yield from self.health.metrics()
-        yield from self.request_metrics.families()
+        yield from self._telemetry.metrics.families()
         for face in self.faces:
             yield from face.metrics()
         yield from model_metrics(self._models, self._loader)
         if self._config.access.callers is not None:
             yield from self._config.access.callers.metrics()
-        yield from process_metrics()
 
     def _application(self) -> Any:
         from starlette.applications import Starlette
+        from starlette.middleware import Middleware
 
+        own = routes(self.health, self._metrics, lambda: self._served.can_answer)
         mounted = [route for face in self.faces for route in face.routes()]
-        application: Any = Starlette(
-            routes=[*routes(self.health, self._metrics, lambda: self._served.can_answer), *mounted]
-        )
+        around = [Middleware(HttpRequests, log=self._log_http, leave_out=UNRECORDED)]
+        application: Any = Starlette(routes=[*own, *mounted], middleware=around)
         if self._pools is not None:
             from lmtool.gateway.server import noting_attempts
 
@@ -249,6 +261,13 @@ class Service:
         finally:
             sys.stdout = printed
         await server.run_stdio(reader, writer)
+
+
+async def _close_tracer(tracer: Tracer) -> None:
+    """Send the last spans, in a limited time: a collector that does not answer keeps no server from ending."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_SPAN_SECONDS):
+            await asyncio.to_thread(tracer.close)
 
 
 def _reload_keys(callers: Callers, file: str) -> Reloaded:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lmtool.access.caller import caller_name
 from lmtool.errors import LmtoolError
 from lmtool.interfaces import client_of, current_limits, tokenizer_of
-from lmtool.telemetry.observation import Observation
-from lmtool.types import GenerateRequest
+from lmtool.telemetry.trace_context import within_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lmtool.interfaces import Catalogue, Sink, StreamHandle, Tokenizer, TokenModel
     from lmtool.prompt_limits import LimitsByModel
-    from lmtool.telemetry.request_metrics import RequestMetrics
-    from lmtool.types import ModelInfo, ScoreRequest, StreamId, TokenOutput
+    from lmtool.telemetry.observation import Observation
+    from lmtool.telemetry.telemetry import Telemetry
+    from lmtool.types import GenerateRequest, ModelInfo, ScoreRequest, StreamId, TokenOutput
 
 UNKNOWN = "unknown"
 """Label of models that are not served: clients may name anything."""
@@ -27,30 +25,22 @@ UNKNOWN = "unknown"
 class ObservedModel:
     """Passes everything on to another `TokenModel`, and observes the streams."""
 
-    def __init__(
-        self,
-        model: TokenModel,
-        catalogue: Catalogue,
-        metrics: RequestMetrics,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        """catalogue: of what the model serves, as clients see it. clock: that of `interfaces.Timed`."""
+    def __init__(self, model: TokenModel, catalogue: Catalogue, telemetry: Telemetry) -> None:
+        """catalogue: of what the model serves, as clients see it."""
         self._model = model
         self._catalogue = catalogue
-        self._metrics = metrics
-        self._clock = clock
+        self._telemetry = telemetry
         self._sinks: dict[Sink, _ObservedSink] = {}
 
     def submit(self, request: GenerateRequest | ScoreRequest, sink: Sink) -> StreamHandle:
         """See `interfaces.TokenModel.submit`."""
-        latency = isinstance(request, GenerateRequest) and not request.prefill_only
-        name = self._name(request.model)
-        observation = Observation(self._metrics, name, caller_name(), self._clock(), latency=latency)
+        observation = self._telemetry.observe(self._name(request.model), request)
         observed = self._sinks.get(sink)
         if observed is None:
-            observed = self._sinks[sink] = _ObservedSink(sink, self._sinks, self._clock)
+            observed = self._sinks[sink] = _ObservedSink(sink, self._sinks, self._telemetry.clock)
         observed.streams[request.stream_id] = observation
-        observation.handle = handle = self._model.submit(request, observed)
+        with within_trace(observation.trace):
+            observation.handle = handle = self._model.submit(request, observed)
         return handle
 
     def _name(self, name: str | None) -> str | Callable[[], str]:
@@ -102,7 +92,7 @@ class _ObservedSink:
                 observation.token(now)
             if output.last:
                 del streams[output.stream_id]
-                observation.end(output.finish_reason, output.usage, now)
+                observation.end(output.finish_reason, output.usage, now, output.error_code)
         if not streams:
             self._all.pop(self._sink, None)
         self._sink(outputs)

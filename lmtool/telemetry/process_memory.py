@@ -9,19 +9,21 @@ from typing import TYPE_CHECKING
 from lmtool.metrics import MetricFamily
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
 _PROC = Path("/proc")
 
 
-def process_metrics() -> Iterable[MetricFamily]:
+def process_metrics() -> list[MetricFamily]:
     """Memory, descriptors and CPU time of this process, by the names that every program has; and of its children.
 
-    Nothing where the system has no /proc.
+    Nothing where the system has no /proc. Blocks for some milliseconds, by the number of processes on the machine.
     """
     own = resident_bytes(os.getpid())
-    if own is None:
-        return
+    return [] if own is None else list(_families(own))
+
+
+def _families(own: int) -> Iterator[MetricFamily]:
     gauge, times = MetricFamily.gauge, os.times()
     yield gauge("process_resident_memory_bytes", "Memory of the server's own process.", own)
     yield gauge("process_open_fds", "Descriptors that it has open.", sum(1 for _ in (_PROC / "self/fd").iterdir()))

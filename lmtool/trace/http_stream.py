@@ -246,11 +246,11 @@ def has_no_body(head: Head) -> bool:
     return not any(head.get(name) for name in ("content-length", "transfer-encoding", "upgrade"))
 
 
-def redirect_head(head: Head, host: str | None, base: str) -> bytes:
+def redirect_head(head: Head, host: str | None, base: str, client: str | None = None) -> bytes:
     """The bytes of a request head as the server behind a proxy expects it, without what was for the proxy alone.
 
     host: the server's own `Host`; None leaves what the client asked for. base: the path that the server's URL names;
-    put in front of paths that lack it.
+    put in front of paths that lack it. client: where the request comes from, told in place of what it says itself.
     """
     method, path, version = head.start
     lines = head.raw[:-4].split(b"\r\n")
@@ -259,6 +259,9 @@ def redirect_head(head: Head, host: str | None, base: str) -> bytes:
     new = [line for line in lines if not line.lower().startswith(b"proxy-authorization:")]
     if host is not None:
         new = [b"Host: " + host.encode("latin-1") if line[:5].lower() == b"host:" else line for line in new]
+    if client is not None:
+        new = [line for line in new if not line.lower().startswith((b"forwarded:", b"x-forwarded-for:"))]
+        new.append(f"X-Forwarded-For: {client}".encode("latin-1"))
     return b"\r\n".join(new) + b"\r\n\r\n"
 
 

@@ -6,8 +6,12 @@ import asyncio
 import json
 from typing import TYPE_CHECKING
 
-from lmtool.access.policy import AccessPolicy, answer_headers, is_preflight
-from lmtool.errors import LmtoolError
+from lmtool.access.caller import counted_stream, current_caller
+from lmtool.access.policy import AccessPolicy, Refusal, answer_headers, is_preflight
+from lmtool.errors import LmtoolError, RateLimitError, UnknownModelError
+from lmtool.lmtp.messages import wire_code
+from lmtool.providers.answer_reader import api_of
+from lmtool.trace.admission import Admission, check_model, count_answer, count_entries
 from lmtool.trace.chaos import Chaos
 from lmtool.trace.exchanges import HttpExchange, LmtpExchange, read_request
 from lmtool.trace.forwarding import FrameForwarder, forward_http
@@ -20,6 +24,7 @@ from lmtool.trace.server_socket import ServerSocket
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from lmtool.access.caller import StreamUse
     from lmtool.trace.exchanges import RecordedRequest
     from lmtool.trace.matching import Matcher, OnMiss
     from lmtool.trace.pace import Pace
@@ -31,6 +36,7 @@ _OWN = frozenset(
     {"transfer-encoding", "content-length", "content-encoding", "connection", "vary", "access-control-allow-origin"}
 )
 """Headers that this server writes itself."""
+_STREAMS = ("GENERATE", "SCORE")
 
 
 class Player(ConnectionServer):
@@ -112,18 +118,25 @@ class _Connection:
         self._player = player
         self._reader = reader
         self._writer = writer
+        self._admission = Admission(player.policy, writer)
         self._cors: list[tuple[str, str]] = []
         """Headers for the answer to the request at hand."""
 
     async def run(self) -> None:
         """Answer requests until the client goes, or sends one that is refused."""
+        try:
+            await self._run()
+        finally:
+            self._admission.end()
+
+    async def _run(self) -> None:
         requests, head, body = HttpStream(responses=False), None, bytearray()
         while data := await self._reader.read(2**16):
             parts = requests.feed(data)
             for i, part in enumerate(parts):
                 if isinstance(part, Head):
                     head, body = part, bytearray()
-                    if refusal := refusal_of(self._player.policy, head):
+                    if refusal := refusal_of(self._player.policy, head) or self._admission.begin(head):
                         answer = refusal_answer(self._player.policy, head, refusal)
                         await last_answer(self._reader, self._writer, answer)
                         return
@@ -132,10 +145,12 @@ class _Connection:
                 elif isinstance(part, Last) and head is not None:
                     if is_websocket_handshake(head):
                         rest = b"".join(later.raw for later in parts[i + 1 :])
-                        await self._player.speak(head, ServerSocket(self._reader, self._writer, head.raw + rest))
+                        with self._admission.as_current():
+                            await self._player.speak(head, ServerSocket(self._reader, self._writer, head.raw + rest))
                         return
                     if not await self._answer(head, bytes(body)):
                         return
+                    self._admission.end()
             if requests.broken or len(body) > _LARGEST:
                 return
 
@@ -152,10 +167,20 @@ class _Connection:
         request = IncomingRequest(
             f"{head.start[0]} {head.start[1]}", value if isinstance(value, dict) else {}, body, "http"
         )
-        exchange, why = self._player.find(request)
-        if isinstance(exchange, HttpExchange) and exchange.response is not None:
-            await self._play(exchange)
-            return exchange.complete
+        try:
+            if self._admission.caller is not None:
+                check_model(self._admission.caller, request.payload)
+            exchange, why = self._player.find(request)
+            if isinstance(exchange, HttpExchange) and exchange.response is not None:
+                await self._play_counted(exchange)
+                return exchange.complete
+        except RateLimitError as error:
+            answer = refusal_answer(self._player.policy, head, Refusal.of_limit(error))
+            await last_answer(self._reader, self._writer, answer)
+            return False
+        except UnknownModelError as error:
+            await self._refuse(404, "Not Found", error.message)
+            return True
         if self._player.target is not None:
             await self._forward(self._player.target, head, body)
             return True
@@ -165,6 +190,16 @@ class _Connection:
             await self._refuse(404, "Not Found", why)
             return True
         return False
+
+    async def _play_counted(self, exchange: HttpExchange) -> None:
+        """Play, as a stream of the caller where the request asks for one. Raises `RateLimitError`."""
+        if api_of(exchange.request.method, exchange.request.path) is None:
+            await self._play(exchange)
+            return
+        with self._admission.as_current(), counted_stream() as use:
+            if use is not None:
+                count_answer(use, exchange)
+            await self._play(exchange)
 
     async def _refuse(self, status: int, reason: str, why: str) -> None:
         error = json.dumps({"error": {"message": why, "type": "no_recording", "code": None}}).encode()
@@ -224,6 +259,8 @@ class _LmtpSocket:
         self._socket = socket
         self._plays: list[asyncio.Task[None]] = []
         self._streams: dict[str, asyncio.Task[None]] = {}
+        self._extended = False
+        """Whether the client has shown that it knows the extensions."""
         self._forwarder = None if player.target is None else FrameForwarder(player.target, socket.send)
 
     async def run(self) -> None:
@@ -246,6 +283,7 @@ class _LmtpSocket:
     async def _receive(self, frame: str | bytes) -> bool:
         """Begin to answer a frame; return whether the connection goes on."""
         command, payload = read_request(frame)
+        self._extended = self._extended or "lmtp" in payload
         key = json.dumps(payload.get("stream_id"), sort_keys=True)
         if command == "CANCEL":
             if self._forwarder is not None and key not in self._streams:
@@ -253,14 +291,24 @@ class _LmtpSocket:
             else:
                 await self._cancel(key, payload.get("stream_id"))
             return True
+        try:
+            use = _begun(command, payload)
+        except LmtoolError as error:
+            await self._fail(_answer_of(command), payload.get("stream_id"), error.sentence, error)
+            return True
         exchange, why = self._player.find(IncomingRequest(command or "", payload, frame))
         if isinstance(exchange, LmtpExchange):
-            self._streams[key] = asyncio.create_task(self._play(exchange, payload.get("stream_id")))
+            self._streams[key] = asyncio.create_task(self._play(exchange, payload.get("stream_id"), use))
+            if use is not None:
+                self._streams[key].add_done_callback(lambda _: use.end())
             self._plays.append(self._streams[key])
-        elif self._player.on_miss == "close":
+            return True
+        if use is not None:
+            use.end()
+        if self._player.on_miss == "close":
             return False
-        elif self._player.on_miss != "hang":
-            answer = "TOKEN" if command in ("GENERATE", "SCORE") else "MSG"
+        if self._player.on_miss != "hang":
+            answer = _answer_of(command)
             if self._forwarder is None:
                 await self._fail(answer, payload.get("stream_id"), why)
             else:
@@ -274,15 +322,22 @@ class _LmtpSocket:
         except LmtoolError as error:
             await self._fail(answer, stream_id, error.message)
 
-    async def _fail(self, answer: str, stream_id: object, why: str) -> None:
-        await self._socket.send(f"{answer} {json.dumps([{'stream_id': stream_id, 'error': why}])}")
+    async def _fail(self, answer: str, stream_id: object, why: str, error: LmtoolError | None = None) -> None:
+        """Refuse a request. error: whose kind is told too, to a client that knows the extensions (EXT-2, EXT-7)."""
+        entry: dict[str, object] = {"stream_id": stream_id, "error": why}
+        if error is not None and self._extended:
+            entry |= {"error_code": wire_code(error.code), "retryable": error.retryable}
+            entry |= {"retry_after": error.retry_after} if error.retry_after else {}
+        await self._socket.send(f"{answer} {json.dumps([entry])}")
 
-    async def _play(self, exchange: LmtpExchange, stream_id: object) -> None:
+    async def _play(self, exchange: LmtpExchange, stream_id: object, use: StreamUse | None) -> None:
         replies, cut = self._player.chaos.replies(exchange, exchange.replies)
         due = self._player.pace.due(reply.offset for reply in replies)
         began = asyncio.get_running_loop().time()
         for when, reply in zip(due, replies, strict=True):
             await until(began + when)
+            if use is not None:
+                count_entries(use, reply.entries)
             await self._socket.send(reply.wire(exchange.stream_id, stream_id))
         if cut:
             self._socket.cut()
@@ -292,3 +347,21 @@ class _LmtpSocket:
         if play is not None and not play.done():
             play.cancel()
             await self._socket.send(f"TOKEN {json.dumps([{'stream_id': stream_id, 'finish_reason': 'cancelled'}])}")
+
+
+def _begun(command: str | None, payload: Mapping[str, object]) -> StreamUse | None:
+    """A stream of the current caller, counted until its end; None for other requests, and without keys of a file.
+
+    Raises `LmtoolError` for what its key does not allow.
+    """
+    caller = current_caller.get()
+    if caller is None or command not in _STREAMS:
+        return None
+    check_model(caller, payload)
+    prompt = payload.get("prompt")
+    return caller.begin_stream(len(prompt) if isinstance(prompt, list) else 0)
+
+
+def _answer_of(command: str | None) -> str:
+    """The command of the answer to a request."""
+    return "TOKEN" if command in _STREAMS else "MSG"

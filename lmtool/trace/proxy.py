@@ -10,9 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from lmtool.access.forwarding import ConflictingAddressesError
 from lmtool.access.outgoing import authorization, unreadable
 from lmtool.access.policy import AccessPolicy
 from lmtool.errors import UsageError
+from lmtool.trace.admission import CONFLICTING, Admission
 from lmtool.trace.connection_tap import ConnectionTap
 from lmtool.trace.http_server import CHUNK, UNREADABLE, ConnectionServer, last_answer, refusal_answer, refusal_of
 from lmtool.trace.http_stream import Head, Opaque, redirect_head
@@ -106,7 +108,8 @@ class Proxy(ConnectionServer):
         """Which requests are admitted."""
         self.emit = emit
         self.clock = clock
-        self._target = target
+        self.target = target
+        """The server behind it."""
         self._warn = warn
         super().__init__(self._serve)
         self.connections = 0
@@ -133,7 +136,7 @@ class Proxy(ConnectionServer):
 
     async def connect(self, client: _Side) -> _Side | None:
         """A connection to the server; None, and 502 for the client, if there is no server."""
-        target = self._target
+        target = self.target
         try:
             async with asyncio.timeout(CONNECT_LIMIT):
                 return _Side(*await target.open(limit=CHUNK))
@@ -145,11 +148,14 @@ class Proxy(ConnectionServer):
             await last_answer(client.reader, client.writer, f"{head}connection: close\r\n\r\n".encode() + body)
             return None
 
-    def request_bytes(self, part: Part) -> bytes:
-        """A part of a request as the server expects it."""
+    def request_bytes(self, part: Part, admission: Admission) -> bytes:
+        """A part of a request as the server expects it: behind the same door, with the address of its client."""
         if not isinstance(part, Head):
             return part.raw
-        return redirect_head(part, None if self._target.same_door else self._target.authority, self._target.path)
+        target = self.target
+        if not target.same_door:
+            return redirect_head(part, target.authority, target.path)
+        return redirect_head(part, None, target.path, admission.address(part) if self.policy.callers else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +199,7 @@ class _Link:
         self._number = number
         self._client = client
         self._proxy = proxy
+        self._admission = Admission(proxy.policy, client.writer)
 
     async def run(self) -> None:
         """Pass everything on until both ends have ended; raises `OSError` when one of them has vanished."""
@@ -207,6 +214,8 @@ class _Link:
             # An answer that is still on its way must not be broken into: then the end says enough.
             answer = refusal_answer(self._proxy.policy, refused.head, refused.refusal) if self.tap.idle else b""
             await last_answer(self._client.reader, self._client.writer, answer)
+        finally:
+            self._admission.end()
 
     async def _first_parts(self) -> list[Part]:
         """The first parts that are admitted; none if the client leaves without any."""
@@ -247,15 +256,26 @@ class _Link:
         """The parts that these bytes complete. Raises `_RefusedError` where one of them must not be passed on."""
         parts = self.tap.requests.feed(data)
         for part in parts:
-            if isinstance(part, Head) and (refusal := refusal_of(self._proxy.policy, part)):
+            if isinstance(part, Head) and (refusal := self._refusal(part)):
                 raise _RefusedError(part, refusal)
             if isinstance(part, Opaque) and self.tap.requests.broken:
                 raise _RefusedError(None, UNREADABLE)
         return parts
 
+    def _refusal(self, head: Head) -> Refusal | None:
+        """Why a request is not passed on; else it counts until it is answered, where the server does not count too."""
+        refusal = refusal_of(self._proxy.policy, head)
+        if refusal is not None or not self._proxy.target.same_door:
+            return refusal or self._admission.begin(head)
+        try:
+            self._admission.address(head)
+        except ConflictingAddressesError:
+            return CONFLICTING
+        return None
+
     def _pass_on(self, parts: list[Part], server: _Side) -> None:
         now = self._proxy.clock()
-        server.writer.write(b"".join(map(self._proxy.request_bytes, parts)))
+        server.writer.write(b"".join(self._proxy.request_bytes(part, self._admission) for part in parts))
         self._proxy.emit(self._number, self.tap.request_parts(now, parts))
 
     def _from_client(self, server: _Side, data: bytes) -> None:
@@ -270,3 +290,5 @@ class _Link:
         now = self._proxy.clock()
         self._client.writer.write(data)
         self._proxy.emit(self._number, self.tap.response_bytes(now, data))
+        if self.tap.idle and not self.tap.upgraded:
+            self._admission.end()

@@ -10,6 +10,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
+from lmtool.access.caller import counted_stream
 from lmtool.errors import ConnectError, ResourceError
 from lmtool.evergreen.actions import ActionType, Registry
 from lmtool.evergreen.codec import encode, encode_json
@@ -103,6 +104,10 @@ class SessionPlayer:
         if not early or any(isinstance(one, SessionAction) and one.waited for one in early):
             for node in call.inputs.values():
                 await node.completed()
+        with counted_stream():
+            await self._answer(call)
+
+    async def _answer(self, call: ActionCall) -> None:
         recorded, why = self._player.find(_request(call))
         if isinstance(recorded, SessionAction):
             await self._play(recorded, call)

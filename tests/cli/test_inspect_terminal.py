@@ -109,11 +109,19 @@ class TestServeInspect:
         assert re.search(r'"end", 0', record.read_text().splitlines()[-1])
         assert not ready.exists()
 
-    def test_its_door(self, tmp_path: Path) -> None:
-        """The proxy in front and the server behind it let in the same: key, pages, and the name that was asked for."""
+    @pytest.mark.parametrize("many", [False, True], ids=["one key", "a file of keys"])
+    def test_its_door(self, tmp_path: Path, many: bool) -> None:
+        """The proxy in front and the server behind it let in the same: key, pages, and the name that was asked for.
+
+        The inspector itself asks with the one key, or with one of its own beside those of the file.
+        """
+        keys = tmp_path / "keys.toml"
+        keys.write_text(f'[[keys]]\nname = "a"\nkey = "{KEY}"\n[address]\nrequests_per_minute = 1000\n')
+        own = ("--api-keys", str(keys)) if many else ()
         ready, record = tmp_path / "ready", tmp_path / "all.lmtp.jsonl"
         words = ("serve", str(STORIES), "--port", "0", "--inspect", "--ready-file", str(ready), "--record", str(record))
-        with terminal(*words, "--allow-host", "models.example", columns=140, LMTOOL_API_KEY=KEY) as screen:
+        one_key = {} if many else {"LMTOOL_API_KEY": KEY}
+        with terminal(*words, *own, "--allow-host", "models.example", columns=140, **one_key) as screen:
             screen.until("ready")
             url = ready.read_text().strip().replace("ws://", "http://")
             shown = {"authorization": f"Bearer {KEY}", "host": "models.example", "origin": "http://models.example:3000"}

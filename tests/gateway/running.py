@@ -14,6 +14,7 @@ from lmtool.gateway.config_reader import parse
 from lmtool.gateway.pool import Pool
 from lmtool.serving.config import ModelsConfig, PoolsConfig, ServiceConfig
 from lmtool.serving.service import Service
+from lmtool.telemetry.spans import Tracer
 from tests.fake_upstream import FakeUpstream
 from tests.serving.running import running
 
@@ -72,11 +73,11 @@ class Gateway:
 
 
 @asynccontextmanager
-async def gateway(text: str, key: str | None = None) -> AsyncIterator[Gateway]:
-    """A gateway with this configuration. key: that clients must send."""
+async def gateway(text: str, key: str | None = None, tracer: Tracer | None = None) -> AsyncIterator[Gateway]:
+    """A gateway with this configuration. key: that clients must send. tracer: see `Service`."""
     pools = PoolsConfig(parse(text))
     access = AccessPolicy(key)
     config = ServiceConfig(ModelsConfig(model="auto"), access=access, pools=pools, pools_only=True)
     timeout = aiohttp.ClientTimeout(total=PATIENCE)
-    async with running(config) as (service, where), aiohttp.ClientSession(timeout=timeout) as session:
+    async with running(config, tracer=tracer) as (service, where), aiohttp.ClientSession(timeout=timeout) as session:
         yield Gateway("http" + where.removeprefix("ws").rstrip("/"), service, session)

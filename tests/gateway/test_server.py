@@ -12,6 +12,7 @@ import pytest
 
 from tests.fake_upstream import BAD, FakeUpstream
 from tests.gateway.running import CHAT, KEY, MESSAGE, Gateway, gateway, member, pool
+from tests.telemetry.test_trace_context import GOOD
 
 TURN = '{"role": "user", "content": "x"}'
 HISTORY = [{"role": "system", "content": "Be brief."}, {"role": "assistant", "content": "Yes."}]
@@ -228,6 +229,21 @@ async def test_the_state_of_the_pools() -> None:
             assert 'lmtool_pool_calls_total{pool="default",model="a",outcome="rate_limit"} 1' in text
             assert 'lmtool_pool_cost_total{pool="default",model="b"} 17.0' in text
             assert KEY not in json.dumps(state) + text
+
+
+async def test_the_trace_of_a_request_is_passed_on() -> None:
+    """Each member that is called gets `traceparent` and `tracestate` as they came, over every route; else none."""
+    async with FakeUpstream(BAD["500"]) as one, FakeUpstream() as two:
+        async with gateway(pool(member("a", one), member("b", two))) as served:
+            for path, body in (("/v1/default/chat", MESSAGE), ("/v1/chat/completions", CHAT)):
+                async with served.session.post(
+                    served.url + path, json=body, headers={"traceparent": GOOD, "tracestate": "v=1"}
+                ) as response:
+                    assert response.status == 200
+            await served.post("/v1/default/chat")
+        traces = [[call.headers.get(name) for name in ("traceparent", "tracestate")] for call in two.received]
+        assert traces == [[GOOD, "v=1"], [GOOD, "v=1"], [None, None]]
+        assert one.received[0].headers["traceparent"] == GOOD
 
 
 OWN_PATHS = [

@@ -20,9 +20,9 @@ from lmtool.http_api.errors import refused
 from lmtool.interfaces import Catalogue, Face, ModelControl, ProgressSource, TokenModel
 from lmtool.lmtp.config import ServerConfig
 from lmtool.lmtp.plugs import Plugs, Tap
-from lmtool.lmtp.request_log import RequestLog
 from lmtool.lmtp.server import LmtpServer
 from lmtool.lmtp.websocket_protocol import uvicorn_options
+from lmtool.telemetry.request_log import RequestLog
 
 PATIENCE = 30.0
 """Seconds after which something that does not come counts as missing: generous, the machine may be busy."""

@@ -11,10 +11,11 @@ from lmtool.lmtp.config import ServerConfig
 from lmtool.lmtp.connection import Connection
 from lmtool.lmtp.messages import Generate, Score
 from lmtool.lmtp.plugs import Plugs
-from lmtool.lmtp.request_log import RequestLog, StreamRecord
+from lmtool.lmtp.stream_record import StreamRecord
 from lmtool.logit_bias import PackedBias
 from lmtool.prompt_limits import PromptLimits
 from lmtool.subprocesses.process import LONG
+from lmtool.telemetry.request_log import RequestLog
 from lmtool.types import GenerateRequest, LoadProgress, ScoreRequest, TokenOutput, Usage
 from tests.scripted_model import ScriptedModel, tokens_of
 

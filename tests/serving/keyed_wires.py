@@ -20,9 +20,12 @@ from lmtool.evergreen.status import Abort, Status
 from lmtool.gateway.config_reader import parse
 from lmtool.lmtp.client import LmtpClient
 from lmtool.serving.config import ListenConfig, ModelsConfig, PoolsConfig, ServiceConfig
+from lmtool.serving.events import Answered, Finished, as_json
 from lmtool.serving.listening import bind, url
 from lmtool.serving.service import Service
 from lmtool.streams import error_of, stream
+from lmtool.telemetry.request_log import HttpLog, RequestLog
+from lmtool.telemetry.spans import Tracer
 from lmtool.types import GenerateRequest, SamplingParams
 from tests.conftest import STORIES
 
@@ -65,12 +68,26 @@ class KeyedServer:
 
 
 @asynccontextmanager
-async def keyed_server(keys: str, folder: Path, **policy: Any) -> AsyncIterator[KeyedServer]:
-    """A server of two models and a pool behind these keys; policy: more of its `AccessPolicy`."""
+async def keyed_server(
+    keys: str, folder: Path, lines: list[str] | None = None, tracer: Tracer | None = None, **policy: Any
+) -> AsyncIterator[KeyedServer]:
+    """A server of two models and a pool behind these keys.
+
+    lines: of its log for machines, filled as it goes. tracer: see `Service`. policy: more of its `AccessPolicy`.
+    """
     callers = Callers(parse_keys(keys, "keys.toml"))
     access = AccessPolicy(callers=callers, **policy)
     models = ModelsConfig.of([MODEL, str(STORIES)])
-    service = Service(ServiceConfig(models, access=access, pools=PoolsConfig(parse(POOLS))))
+    lines = [] if lines is None else lines
+
+    def log(entry: RequestLog) -> None:
+        lines.append(as_json(Finished(entry), "now"))
+
+    def log_http(entry: HttpLog) -> None:
+        lines.append(as_json(Answered(entry), "now"))
+
+    config = ServiceConfig(models, access=access, pools=PoolsConfig(parse(POOLS)))
+    service = Service(config, log, log_http=log_http, tracer=tracer)
     port, at_path = ListenConfig(port=0), ListenConfig(unix=str(folder / "s"))
     sockets = bind(port)
     service.listen([*sockets, *bind(at_path)])

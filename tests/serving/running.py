@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from lmtool.serving.config import ListenConfig, ServiceConfig
 from lmtool.serving.listening import bind, url
 from lmtool.serving.service import Service
+from lmtool.telemetry.spans import Tracer
 
 
 def opened(service: Service) -> str:
@@ -19,9 +20,11 @@ def opened(service: Service) -> str:
 
 
 @asynccontextmanager
-async def running(config: ServiceConfig, *, loaded: bool = True) -> AsyncIterator[tuple[Service, str]]:
+async def running(
+    config: ServiceConfig, *, loaded: bool = True, tracer: Tracer | None = None
+) -> AsyncIterator[tuple[Service, str]]:
     """A service that listens, and its address; closed at the end. loaded: whether its model is waited for."""
-    service = Service(config)
+    service = Service(config, tracer=tracer)
     where = opened(service)
     try:
         if loaded:

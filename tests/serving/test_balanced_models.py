@@ -92,3 +92,24 @@ async def compare(own: str, front: str, name: str) -> None:
     async with connect(f"{front}evergreen") as websocket:
         await websocket.send(encode(ask))
         assert await value(websocket, "a") == texts[0].encode()
+
+
+async def test_a_balancer_counts_for_itself(urls: dict[str | None, str]) -> None:
+    """Its own `/metrics` has the streams that went through it by model, its queue, its workers; its probe is ready."""
+    assert (await posted(urls[None], "/v1/completions", model=NAMES[1], prompt=PROMPT)).status_code == 200
+    async with httpx2.AsyncClient(base_url=urls[None].replace("ws", "http", 1), timeout=60) as http:
+        lines = (await http.get("/metrics")).text.splitlines()
+        assert (await http.get("/health/ready")).status_code == 200
+    own = f'{{model_name="{NAMES[1]}"}}'
+    assert {
+        f"lmtool_time_to_first_token_seconds_count{own} 1",
+        f"lmtool_inter_token_latency_seconds_count{own} 5",
+        f"lmtool_request_queue_time_seconds_count{own} 1",
+        f"lmtool_generation_tokens_total{own} 6",
+        "lmtool_workers_up 2",
+        *(
+            f'lmtool_worker_{name}{{worker="{number}"}} {value}'
+            for name, value in (("up", 1), ("streams", 0))
+            for number in "12"
+        ),
+    } <= set(lines)

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from lmtool.lmtp.request_log import RequestLog
 from lmtool.serving.events import (
     Draining,
     Finished,
@@ -22,6 +21,7 @@ from lmtool.serving.events import (
     count,
     request_line,
 )
+from lmtool.telemetry.request_log import RequestLog
 from lmtool.types import LoadProgress, ModelInfo
 
 GPT2 = ModelInfo(

@@ -12,10 +12,10 @@ from websockets.asyncio.client import connect
 from lmtool.errors import ResourceError
 from lmtool.evergreen.codec import encode, encode_json, pack_struct
 from lmtool.evergreen.messages import SessionMessage
-from lmtool.lmtp.request_log import RequestLog
 from lmtool.serving.config import EvergreenOptions, ListenConfig, ServiceConfig
 from lmtool.serving.listening import bind, url
 from lmtool.serving.service import Service
+from lmtool.telemetry.request_log import RequestLog
 from lmtool.terminal import Output
 from lmtool.trace.events import Close, Message
 from lmtool.trace.header import Header

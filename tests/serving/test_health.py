@@ -11,9 +11,9 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from lmtool.lmtp.request_log import RequestLog
 from lmtool.metrics import as_text
 from lmtool.serving.health import STATUS, Health, routes
+from lmtool.telemetry.request_log import RequestLog
 from lmtool.types import LoadProgress
 
 if TYPE_CHECKING:

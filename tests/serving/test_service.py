@@ -23,7 +23,7 @@ from lmtool.types import GenerateRequest, SamplingParams
 from tests.serving.running import opened, running
 
 if TYPE_CHECKING:
-    from lmtool.lmtp.request_log import RequestLog
+    from lmtool.telemetry.request_log import RequestLog
     from lmtool.types import LoadProgress
 
 STORIES = str(Path(__file__).parents[1] / "data/stories260K")

@@ -13,6 +13,7 @@ from lmtool.interfaces import client_of
 from lmtool.metrics import as_text
 from lmtool.telemetry.observed_model import ObservedModel
 from lmtool.telemetry.request_metrics import RequestMetrics
+from lmtool.telemetry.telemetry import Telemetry
 from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest, TokenOutput
 from tests.engine.shelf import turn
 from tests.scripted_model import ScriptedModel, ScriptedStream, tokens_of
@@ -45,7 +46,7 @@ class Rig:
 
     def __init__(self) -> None:
         self.clock, self.metrics, self.model = Clock(), RequestMetrics(), Late(manual=True)
-        self.observed = ObservedModel(self.model, self.model, self.metrics, self.clock)
+        self.observed = ObservedModel(self.model, self.model, Telemetry(self.metrics, clock=self.clock))
         self.outputs: list[TokenOutput] = []
 
     def take(self, outputs: Sequence[TokenOutput]) -> None:

@@ -1,0 +1,60 @@
+"""A request to a pool as a trace: its span, and below it one for each member that was called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from opentelemetry.trace import SpanKind, StatusCode
+
+from tests.fake_upstream import BAD, FakeUpstream
+from tests.gateway.running import CHAT, KEY, MESSAGE, gateway, member, pool
+from tests.telemetry.in_memory_spans import in_memory
+from tests.telemetry.test_trace_context import GOOD, PARENT, TRACE
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/v1/default/chat", MESSAGE), ("/v1/chat/completions", CHAT), ("/v1/chat/completions", CHAT | {"stream": True})],
+)
+async def test_attempts_are_child_spans(path: str, body: Any) -> None:
+    """Failed ones too, with the kind of failure; each member is told of its own span, so that its spans come below."""
+    tracer, exporter = in_memory()
+    async with FakeUpstream(BAD["500"]) as one, FakeUpstream() as two:
+        async with (
+            gateway(pool(member("a", one), member("b", two)), tracer=tracer) as served,
+            served.session.post(served.url + path, json=body, headers={"traceparent": GOOD}) as response,
+        ):
+            assert response.status == 200
+            await response.read()
+        failed, good, request = exporter.get_finished_spans()
+        assert (request.kind, f"{request.context.trace_id:032x}", f"{request.parent.span_id:016x}") == (
+            *(SpanKind.SERVER, TRACE),
+            PARENT,
+        )
+        assert (request.attributes["gen_ai.request.model"], request.status.status_code) == ("default", StatusCode.UNSET)
+        for span, upstream, name in ((failed, one, "a"), (good, two, "b")):
+            assert (span.kind, span.name, span.parent.span_id) == (
+                *(SpanKind.CLIENT, f"chat model-{name}"),
+                request.context.span_id,
+            )
+            assert (span.attributes["gen_ai.provider.name"], span.attributes["lmtool.member"]) == ("openai", name)
+            assert span.attributes["server.port"] == int(upstream.url.rpartition(":")[2])
+            assert upstream.received[0].headers["traceparent"] == f"00-{TRACE}-{span.context.span_id:016x}-01"
+        assert (failed.status.status_code, "error.type" in good.attributes) == (StatusCode.ERROR, False)
+        assert failed.attributes["error.type"] == "fault"
+        assert good.attributes["gen_ai.usage.output_tokens"] == request.attributes["gen_ai.usage.output_tokens"]
+        for span in (failed, good, request):
+            assert KEY not in span.to_json()
+            assert MESSAGE["message"]["content"] not in span.to_json()
+
+
+async def test_a_request_that_all_members_fail() -> None:
+    """Its span ends with an error, its attempts with theirs."""
+    tracer, exporter = in_memory()
+    async with FakeUpstream(BAD["500"]) as one:
+        async with gateway(pool(member("a", one)), tracer=tracer) as served:
+            await served.post("/v1/default/chat")
+        attempt, request = exporter.get_finished_spans()
+        assert [span.status.status_code for span in (attempt, request)] == [StatusCode.ERROR] * 2
+        assert one.received[0].headers["traceparent"][3:35] == f"{request.context.trace_id:032x}"
