@@ -47,7 +47,7 @@ NEEDS = ("lmtp", "eos", "context", "running", "cancel", "stop", "sampling", "see
           "prefill_only", "generated", "deadline", "cache_salt", "logprob_token_ids",
           "score_alternatives", "usage", "error_code",
           "error_details", "ignored", "progress", "system", "list", "limits", "models", "buffers", "fingerprint",
-          "key_limits",
+          "key_limits", "watch",
           "key")  # fmt: skip
 """What a case may need of a server: knowledge of it, a key that it asks for, or an extension that it announces."""
 

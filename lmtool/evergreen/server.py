@@ -43,6 +43,10 @@ class Tap(Protocol):
     def opened(self, connection: int, agent: str) -> None:
         """A client has begun a session; agent: its `User-Agent`."""
 
+    @property
+    def active(self) -> bool:
+        """Whether messages need be shown now."""
+
     def message(self, connection: int, direction: Literal[">", "<"], value: Mapping[str, object]) -> None:
         """A message was received (`>`) or is about to be sent (`<`); value: as proto-JSON."""
 
@@ -175,7 +179,7 @@ class EvergreenServer:
 
     def observe(self, connection: Connection, direction: Literal[">", "<"], message: SessionMessage) -> None:
         """Show a message to the tap."""
-        if self.plugs.tap is not None:
+        if self.plugs.tap is not None and self.plugs.tap.active:
             from lmtool.evergreen.codec import json_value
 
             self.plugs.tap.message(connection.number, direction, json_value(message))
@@ -190,7 +194,7 @@ class EvergreenServer:
             self.observe(connection, ">", message)
             return message
         message = await run_in_subprocess(decoder, frame)
-        if self.plugs.tap is not None:
+        if self.plugs.tap is not None and self.plugs.tap.active:
             value = await asyncio.to_thread(json_value, message)
             self.plugs.tap.message(connection.number, ">", value)
         return message

@@ -12,6 +12,7 @@ from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
 from lmtool.errors import ConstraintError
+from lmtool.guide.faults import regex_fault, schema_fault
 from lmtool.guide.regex_errors import regex_problem
 from lmtool.guide.schema.document import UnsupportedError
 from lmtool.guide.schema.mistakes import mistake_in, without_unsupported_patterns
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 _LENIENT_HINT = 'leave it out, or send "strict": false to have it ignored with a warning'
 _JSON_START = "start: %json "
 _JSON_PLACE = "at 1(8): failed to compile JSON schema: "
+_OWN_PLACE = re.compile(r"^at 1\(8\): ")
+"""A place in what we wrote around a constraint, which nobody else has seen."""
 _JSON_OPTIONS = '"x-guidance"'
 _PYTHON_END = re.compile(r"((?:^|[^\\])(?:\\\\)*)\\Z")
 
@@ -238,6 +241,26 @@ def is_impossible(message: str) -> bool:
     return _UNSATISFIABLE in message
 
 
+def _fault(constraint: Constraint, message: str) -> ConstraintError | None:
+    """The error for a constraint that is badly written, or has a pattern that is not supported, with its place."""
+    if constraint.kind == "regex":
+        problem = regex_problem(message, constraint.text)
+        if problem is not None and problem.unsupported:
+            sentence = f"the regular expression cannot be held: {problem.at(constraint.text)}"
+            return ConstraintError(sentence, problem.advice)
+        fault = regex_fault(constraint.text, message)
+        return None if fault is None else ConstraintError(fault)
+    if constraint.kind != "json_schema":
+        return None
+    schema = json.loads(constraint.text)
+    if (fault := schema_fault(schema, message)) is not None:
+        return ConstraintError(f"the JSON Schema has a fault: {fault}")
+    if not is_quick(constraint) or (mistake := mistake_in(schema)) is None:
+        return None
+    advice = [mistake.advice] if mistake.advice else []
+    return ConstraintError(f"the JSON Schema cannot be held: {mistake.pointer}: {mistake.why}", *advice)
+
+
 def refusal(constraint: Constraint, message: str, narrowed: Sequence[str] = ()) -> ConstraintError:
     """Return the error for a constraint that the library refused with this message.
 
@@ -246,14 +269,8 @@ def refusal(constraint: Constraint, message: str, narrowed: Sequence[str] = ()) 
     what = noun(constraint)
     # Without the place and the line of one of our own grammars, which is the whole schema.
     message = message.partition(f"\n   1 | {_JSON_START}")[0].removeprefix(_JSON_PLACE)
-    if constraint.kind == "regex" and (problem := regex_problem(message, constraint.text)) is not None:
-        return ConstraintError(f"the {what} cannot be held: {problem.at(constraint.text)}", problem.advice)
-    mistake = None
-    if constraint.kind == "json_schema" and is_quick(constraint):
-        mistake = mistake_in(json.loads(constraint.text))
-    if mistake is not None:
-        advice = [mistake.advice] if mistake.advice else []
-        return ConstraintError(f"the {what} cannot be held: {mistake.pointer}: {mistake.why}", *advice)
+    if (problem := _fault(constraint, message)) is not None:
+        return problem
     hints = [_LENIENT_HINT] if constraint.kind == "json_schema" and constraint.strict else []
     if _UNSATISFIABLE in message:
         reason = _short(message.partition(_UNSATISFIABLE)[2]).partition("; while processing")[0]
@@ -268,5 +285,9 @@ def refusal(constraint: Constraint, message: str, narrowed: Sequence[str] = ()) 
 def _short(message: str) -> str:
     """Return the telling lines of a message, without the pictures between them."""
     lines = [line.strip() for line in message.splitlines()]
-    telling = [line.removeprefix("error: ") for line in lines if line and not re.fullmatch(r"[\^~]+|\d+ \|.*", line)]
+    telling = [
+        _OWN_PLACE.sub("", line.removeprefix("error: "))
+        for line in lines
+        if line and not re.fullmatch(r"[\^~]+|\d+ \|.*", line)
+    ]
     return "; ".join(telling[:1] + telling[-1:] if len(telling) > 1 else telling)[:300]

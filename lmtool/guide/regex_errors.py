@@ -16,14 +16,6 @@ _WORDS = (
         "there is no such group here; named back-references are not supported",
         "repeat the group itself",
     ),
-    ("unclosed character class", "the [ has no ]", r"write \[ for the character itself"),
-    ("unclosed group", "the ( has no )", r"write \( for the character itself"),
-    ("unopened group", "the ) has no (", r"write \) for the character itself"),
-    ("repetition operator missing", "there is nothing before it that could be repeated", "escape it with a backslash"),
-    ("invalid repetition count range", "the first count is higher than the second", "swap them"),
-    ("invalid character class range", "the range ends before it begins", "swap its ends"),
-    ("unrecognized escape", "there is no such escape", r"write \\ for a backslash"),
-    ("Unicode property not found", "there is no such Unicode property", "use one such as L, Lu, Nd, Greek"),
 )
 _INNER = re.compile(r"\\[bB]|\^|\$")
 _PIECES = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", re.DOTALL)
@@ -62,7 +54,7 @@ def regex_problem(message: str, pattern: str) -> RegexProblem | None:
     for sign, why, advice in _WORDS:
         if sign in error:
             return RegexProblem(why, advice, place, "support" in why)
-    return RegexProblem(error, "check it", place)
+    return RegexProblem(error, "write a backslash before a character that stands for itself", place)
 
 
 def _inner_anchor(pattern: str) -> int | None:

@@ -23,13 +23,14 @@ from lmtool.lmtp.messages import (
     System,
     SystemMessage,
     UnknownMessage,
+    Watched,
     wire_code,
 )
 from lmtool.seam import Seam  # noqa: TC001  # msgspec reads the annotation
 from lmtool.types import FinishReason, LoadProgress, NamedToken, TokenOutput, ToolCallPart, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 LEAST_LOGPROB = -3.4028234663852886e38
 """Stands for the logarithm of zero, which JSON cannot write: the lowest float32."""
@@ -134,6 +135,12 @@ def write_message(
             return json_text.dump({"stream_id": stream_id, "system": fields})
         case FieldsIgnored():
             return json_text.dump({"stream_id": stream_id, "ignored": message.fields})
+
+
+def write_watched(stream_id: str, time: float, events: Sequence[bytes], lost: int) -> bytes:
+    """One entry of a MSG list that tells what went over other connections. events: each as JSON."""
+    watch = {"time": round(time, 6), "events": msgspec.Raw(b"[" + b",".join(events) + b"]"), "lost": lost}
+    return json_text.dump({"stream_id": msgspec.Raw(stream_id.encode()), "watch": watch})
 
 
 def _error_entry(
@@ -337,6 +344,9 @@ def _information(stream_id: str, entry: Mapping[str, object]) -> ServerMessage |
             return ModelsAnswer(stream_id, value if isinstance(value, list) else ())
         case {"buffer": {"name": str(name), "length": int(length)}}:
             return BufferAnswer(stream_id, name, length)
+        case {"watch": {"time": int(time) | float(time), "events": list(events), **more}}:
+            lost = more.get("lost")
+            return Watched(stream_id, float(time), events, lost if isinstance(lost, int) else 0)
         case {"progress": value}:
             with contextlib.suppress(msgspec.ValidationError):
                 return Progress(stream_id, msgspec.convert(value, LoadProgress))

@@ -189,6 +189,7 @@ KNOWN: Mapping[str, frozenset[str]] = {
     "CANCEL": _REQUEST,
     "MODELS": _REQUEST | {"load", "unload", "progress"},
     "BUFFER": _REQUEST | {"name", "append", "drop", "ttl"},
+    "WATCH": _REQUEST,
 }
 """Every field that has a meaning, per command; the others are ignored and told to a client that asks."""
 

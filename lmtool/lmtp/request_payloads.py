@@ -22,6 +22,7 @@ from lmtool.lmtp.messages import (
     ModelInfoRequest,
     ModelsRequest,
     Score,
+    WatchRequest,
 )
 from lmtool.lmtp.prompt_payloads import entries_of, ids_and_texts, is_text, read_prompt, write_prompt
 from lmtool.logit_bias import PackedBias, pack_bias
@@ -142,6 +143,11 @@ def _read_buffer(stream: str, members: Mapping[str, bytes]) -> BufferRequest:
     return BufferRequest(stream, name, append, drop, ttl, model, extras["extended"], extras["ignored"])
 
 
+def _read_watch(stream: str, members: Mapping[str, bytes]) -> WatchRequest:
+    extras = _extras("WATCH", members)
+    return WatchRequest(stream, extras["extended"], extras["ignored"])
+
+
 def _read_cancel(stream: str, members: Mapping[str, bytes]) -> Cancel:
     model = request_fields.MODEL.read_optional("model", members)
     return Cancel(stream, model, request_fields.LMTP.read_optional("lmtp", members) is not None)
@@ -154,6 +160,7 @@ _READERS: Mapping[str, Callable[[str, Mapping[str, bytes]], ClientMessage]] = {
     "CANCEL": _read_cancel,
     "MODELS": _read_models,
     "BUFFER": _read_buffer,
+    "WATCH": _read_watch,
 }
 
 
@@ -214,6 +221,8 @@ def write(message: ClientMessage) -> tuple[str, bytes]:
             command, payload = "MODELS", _models_payload(message)
         case BufferRequest():
             command, payload = "BUFFER", _buffer_payload(message)
+        case WatchRequest():
+            command, payload = "WATCH", _payload(None, message.stream_id)
         case Cancel():
             command, payload = "CANCEL", _payload(message.model, message.stream_id)
     payload |= _common_payload(message)
@@ -226,7 +235,7 @@ def write(message: ClientMessage) -> tuple[str, bytes]:
 def _common_payload(message: ClientMessage) -> dict[str, object]:
     """What messages have in common."""
     payload: dict[str, object] = {"lmtp": PROTOCOL_VERSION} if message.extended else {}
-    if not isinstance(message, Cancel | BufferRequest) and message.progress:
+    if not isinstance(message, Cancel | BufferRequest | WatchRequest) and message.progress:
         payload["progress"] = True
     if isinstance(message, ModelInfoRequest) and message.listing:
         payload["list"] = True

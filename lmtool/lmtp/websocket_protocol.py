@@ -13,6 +13,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from lmtool.lmtp.config import ServerConfig
 from lmtool.lmtp.keepalive import Keepalive, PingLimits, offer
+from lmtool.lmtp.peer_user import tell_user
 
 if TYPE_CHECKING:
     from asyncio import BaseTransport
@@ -79,10 +80,11 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         super().resume_writing()
 
     def handle_connect(self, event: Request) -> None:
-        """Let the application say that the client knows the extensions."""
+        """Let the application say that the client knows the extensions; tell it which user has connected."""
         super().handle_connect(event)
         if hasattr(self, "scope"):
             offer(self.scope, partial(self._keepalive.start, self._pings))
+            tell_user(self.scope, self.transport)
 
     def handle_text(self, event: Frame) -> None:
         """Pass on a text."""

@@ -198,7 +198,7 @@ def models_of(config: ServiceConfig, loader: Loader) -> Models:
     )
 
 
-def pools_of(config: ServiceConfig, models: Models | None, tap: ServerTap | None, telemetry: Telemetry) -> Pools | None:
+def pools_of(config: ServiceConfig, models: Models | None, tap: ServerTap, telemetry: Telemetry) -> Pools | None:
     """The pools of a server, which stand for its models as well; None where it has none. Raises `FileError`.
 
     telemetry: observes streams that are none of a `TokenModel`.
@@ -210,14 +210,14 @@ def pools_of(config: ServiceConfig, models: Models | None, tap: ServerTap | None
 
     own = None if models is None else OwnModels(models, models, models)
     local = None if config.pools.local is None else parse(config.pools.local, config.pools.key)
-    return Pools(config.pools.gateway, own, local, None if tap is None else tap.upstream(), telemetry)
+    return Pools(config.pools.gateway, own, local, tap.upstream(), telemetry)
 
 
 def lmtp_server(
     models: Models | Pools,
     config: ServiceConfig,
     log: Callable[[RequestLog], None],
-    tap: ServerTap | None,
+    tap: ServerTap,
     telemetry: Telemetry | None = None,
 ) -> LmtpServer:
     """LMTP, over a port or a pipe. log: gets each request that ended; tap: is shown every frame."""
@@ -227,7 +227,18 @@ def lmtp_server(
     served = visible_models(models, config)
     control = served if isinstance(served, ModelControl) else None
     model = observed(served, telemetry)
-    return LmtpServer(Plugs(model, config.server, progress=served, catalogue=served, control=control, log=log, tap=tap))
+    plugs = Plugs(
+        model,
+        config.server,
+        progress=served,
+        catalogue=served,
+        control=control,
+        log=log,
+        tap=tap,
+        traffic=tap,
+        everybody_watches=config.watch.watch,
+    )
+    return LmtpServer(plugs)
 
 
 def observed(served: Models | Pools | KeyedModels, telemetry: Telemetry | None) -> TokenModel:
@@ -253,7 +264,7 @@ def faces(
     config: ServiceConfig,
     health: Health,
     log: Callable[[RequestLog], None],
-    tap: ServerTap | None,
+    tap: ServerTap,
     telemetry: Telemetry,
 ) -> list[Face]:
     """Every protocol on the port; a further one is a room of its own and a line here."""
@@ -290,7 +301,7 @@ def evergreen_server(
     models: Models | Pools,
     config: ServiceConfig,
     log: Callable[[RequestLog], None],
-    tap: ServerTap | None,
+    tap: ServerTap,
     telemetry: Telemetry,
 ) -> EvergreenServer:
     """Evergreen, over WebSocket and gRPC. log: gets each action that ended; tap: is shown every message."""
@@ -315,7 +326,7 @@ def evergreen_server(
         registry,
         references=references,
         log=log_action,
-        tap=None if tap is None else tap.sessions(),
+        tap=tap.sessions(),
         peer_actions=config.evergreen.peer_actions,
     )
     return EvergreenServer(plugs)

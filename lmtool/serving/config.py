@@ -278,6 +278,13 @@ class ReplicasConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class WatchConfig:
+    """Which clients may watch what others say, beside the server's own user and those with a key for it."""
+
+    watch: bool = option(False, "Let every client watch the others' traffic: lmtool inspect.", CONNECTIONS)
+
+
+@dataclass(frozen=True, slots=True)
 class PoolsConfig:
     """Pools of providers that a server has."""
 
@@ -314,6 +321,15 @@ class ServiceConfig:
     evergreen: EvergreenOptions = field(default_factory=EvergreenOptions)
     certificate: Certificate | None = None
     """With which its ports speak TLS; None: they do not."""
+    watch: WatchConfig = field(default_factory=WatchConfig)
+
+    def __post_init__(self) -> None:
+        """Raise `UsageError` for two answers to who may watch."""
+        if self.watch.watch and self.api_keys is not None:
+            raise UsageError(
+                "--watch and --api-keys contradict each other: keys that may watch are marked in their file",
+                "leave --watch out, and write  watch = true  below such a key",
+            )
 
 
 @dataclass(frozen=True, slots=True)

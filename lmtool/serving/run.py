@@ -34,6 +34,7 @@ from lmtool.serving.interrupts import Interrupts, watch
 from lmtool.serving.listening import bind, explain, url
 from lmtool.serving.model_names import served
 from lmtool.serving.service import Service
+from lmtool.serving.unix_listener import listen_beside
 from lmtool.unix_sockets import PREFIX
 
 if TYPE_CHECKING:
@@ -153,8 +154,21 @@ class _Run:
             sockets = bind(self.config.listen)
         except ResourceError as refusal:
             raise await explain(self.config.listen, refusal, access.key) from refusal
+        sockets += self._beside(sockets[0])
         self.leaving += [one.close for one in sockets]
         return sockets
+
+    def _beside(self, main: socket.socket) -> list[socket.socket]:
+        """A Unix socket beside a port, over which the server's own user may watch it (`lmtool inspect`)."""
+        assert self.config.listen is not None
+        if self.config.listen.unix is not None or self.config.service.certificate is not None:
+            return []
+        try:
+            listener = listen_beside(main.getsockname()[1])
+        except ResourceError as refusal:
+            self.console.emit(LoggedWarning(f"lmtool inspect cannot watch this server: {refusal.sentence}"))
+            return []
+        return [] if listener is None else [listener]
 
     async def _open(self, service: Service, sockets: list[socket.socket]) -> str:
         if self.config.listen is None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import sys
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from lmtool.serving.initial_load import load_together
 from lmtool.serving.model_metrics import model_metrics
 from lmtool.telemetry.http_requests import HttpRequests
 from lmtool.telemetry.telemetry import Telemetry
+from lmtool.trace.server_tap import ServerTap
 
 if TYPE_CHECKING:
     import socket
@@ -42,7 +44,6 @@ if TYPE_CHECKING:
     from lmtool.serving.composition import Models
     from lmtool.telemetry.request_log import HttpLog, RequestLog
     from lmtool.telemetry.spans import Tracer
-    from lmtool.trace.server_tap import ServerTap
     from lmtool.types import LoadProgress, ModelInfo
 
 
@@ -66,16 +67,17 @@ class Service:
         """Plug everything together; nothing is loaded or opened yet.
 
         log: called with each request that ended, of protocols with connections. log_http: called with each HTTP
-        request that was answered. tap: shown all traffic. tracer: begins spans, and is closed with this.
+        request that was answered. tap: shown all traffic, such as to record it. tracer: begins spans, and is closed
+        with this.
         """
         self._config = config
         self._log = log
         self._log_http = log_http
-        self._tap = tap
+        self._tap = tap or ServerTap(None, time.monotonic)
         self._loader = Loader(config.engine, config.backend, models=config.models)
         self._models = None if config.pools_only else models_of(config, self._loader)
         self._telemetry = Telemetry(log=log, tracer=tracer)
-        self._pools = pools_of(config, self._models, tap, self._telemetry)
+        self._pools = pools_of(config, self._models, self._tap, self._telemetry)
         self._http_server: uvicorn.Server | None = None
         self._grpc_server: GrpcServer | None = None
         self._wire: TextIO | None = None
@@ -249,7 +251,7 @@ class Service:
             from lmtool.gateway.server import noting_attempts
 
             application = noting_attempts(application)
-        return application if self._tap is None else self._tap.around(application, leave_out=UNRECORDED)
+        return self._tap.around(application, leave_out=UNRECORDED)
 
     async def _talk(self, server: LmtpServer) -> None:
         from lmtool.lmtp.stdio import open_stdio

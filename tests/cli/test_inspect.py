@@ -52,7 +52,7 @@ def test_mistakes(lmtool: Run) -> None:
     for words, status, part in (
         (("nonsense",), 7, "no file 'nonsense'"),
         ((NOWHERE, "--prompt", "x"), 3, "refused"),
-        ((NOWHERE,), 2, "--prompt"),
+        ((NOWHERE,), 3, "refused"),
         ((RECORDING, "--filter", "p<x"), 2, "gap>50ms"),
         ((RECORDING, RECORDING), 2, "trace diff"),
         (("--proxy", ":0"), 2, "--to"),

@@ -122,8 +122,8 @@ def test_bad_structural_tags(backend, tag):
         ("(?=a)b", "look-ahead"),
         (r"(a)\1", "back-references"),
         (r"a\bb", "supported at the ends only"),
-        ("(a", r"the \( has no \), at character 1"),
-        ("a{2,1}", "the first count is higher than the second"),
+        ("(a", "unclosed group"),
+        ("a{2,1}", "repetition"),
     ],
 )
 def test_refusals_say_why(backend, pattern, why):

@@ -1,4 +1,4 @@
-"""What is wrong with a regular expression, in words, and where."""
+"""What of a regular expression is not supported, in words, and where."""
 
 from __future__ import annotations
 
@@ -23,16 +23,10 @@ def backend() -> Iterator[ConstraintBackend]:
 @pytest.mark.parametrize(
     ("pattern", "why"),
     [
-        ("a([b", "the [ has no ], at character 3: [b"),
-        ("é(b", "the ( has no ), at character 2: (b"),
-        ("ab)", "the ) has no (, at character 3: )"),
         ("a(?<=b)c", "look-ahead and look-behind are not supported, at character 2: (?<=b)c"),
         (r"(a)\1", r"back-references are not supported, at character 4: \1"),
         (r"a\bc", r"supported at the ends only, at character 2: \bc"),
         ("[$]a$b", "supported at the ends only, at character 5: $b"),
-        ("a{5,2}", "the first count is higher than the second, at character 2: {5,2}"),
-        ("*a", "nothing before it that could be repeated, at character 1: *a"),
-        ("[z-a]", "the range ends before it begins, at character 2: z-a]"),
     ],
 )
 def test_the_place_in_an_expression(backend: ConstraintBackend, pattern: str, why: str) -> None:

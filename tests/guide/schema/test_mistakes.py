@@ -19,7 +19,7 @@ from lmtool.guide.schema.mistakes import mistake_in, without_unsupported_pattern
         ({"not": 5}, "#/not", "5 is no schema"),
         ({"required": "a"}, "#/required", "expected a list of names"),
         ({"multipleOf": 0}, "#/multipleOf", "expected a number above 0"),
-        ({"patternProperties": {"([": {}}}, "#/patternProperties/([", "the [ has no ], at character 2"),
+        ({"patternProperties": {"([": {}}}, "#/patternProperties/([", "unclosed character class, at character 2"),
         ({"pattern": "^a$b"}, "#/pattern", "supported at the ends only, at character 3"),
         ({"allOf": [{"pattern": "(?=x)"}]}, "#/allOf/0/pattern", "look-ahead and look-behind are not supported"),
         ({"properties": {"a": {"$ref": "#/nope"}}}, "#/properties/a/$ref", "'#/nope' is not within the schema"),
