@@ -24,7 +24,7 @@ Part: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class CallContext:
     """What a grammar of calls depends on beside the form."""
 
     tools: ToolUse
@@ -66,7 +66,7 @@ class Held:
 class CallGrammar:
     """How calls are written in one form. Marks may be special tokens; the rest is plain text."""
 
-    call: Callable[[Tool, Held], Part]
+    call: Callable[[Tool, CallContext], Part]
     """One call, between `before` and `after`."""
     before: str = ""
     """Mark before each call."""
@@ -88,28 +88,28 @@ class CallGrammar:
         """The mark that tells that calls begin; "" where there is none."""
         return self.opening or self.before
 
-    def section(self, held: Held, *, triggered: bool = False) -> Part:
+    def section(self, context: CallContext, *, triggered: bool = False) -> Part:
         """All calls of an answer. triggered: without the mark that begins them, behind which this stands."""
         around = self.opening if not triggered else ""
         before = self.before if not triggered or self.opening else ""
         calls = [
-            _sequence([*_marks(held, before), self.call(tool, held), *_marks(held, self.after)])
-            for tool in held.tools.tools
+            _sequence([*_marks(context, before), self.call(tool, context), *_marks(context, self.after)])
+            for tool in context.tools.tools
         ]
-        several = calls[0] if triggered and not self.opening else _several(calls, self.separator, held.tools)
+        several = calls[0] if triggered and not self.opening else _several(calls, self.separator, context.tools)
         if triggered and not self.opening and len(calls) > 1:
             several = {"type": "or", "elements": calls}
-        behind = [*_texts(self.tail), *_marks(held, self.closing)]
-        return _sequence([*_marks(held, around), *_texts(self.lead), several, *behind])
+        behind = [*_texts(self.tail), *_marks(context, self.closing)]
+        return _sequence([*_marks(context, around), *_texts(self.lead), several, *behind])
 
-    def beside_text(self, held: Held) -> Part | None:
+    def beside_text(self, context: CallContext) -> Part | None:
         """Free text with calls in it; None where no mark tells the one from the other."""
         if not self.trigger:
             return None
-        if self.trigger in held.special:
-            calls = {"type": "optional", "content": self.section(held)}
+        if self.trigger in context.special:
+            calls = {"type": "optional", "content": self.section(context)}
             return {"type": "sequence", "elements": [{"type": "any_text"}, calls]}
-        tag = {"begin": self.trigger, "content": self.section(held, triggered=True), "end": ""}
+        tag = {"begin": self.trigger, "content": self.section(context, triggered=True), "end": ""}
         return {"type": "triggered_tags", "triggers": [self.trigger], "tags": [tag]}
 
 
@@ -127,8 +127,8 @@ def _sequence(parts: Sequence[Part]) -> Part:
     return parts[0] if len(parts) == 1 else {"type": "sequence", "elements": list(parts)}
 
 
-def _marks(held: Held, mark: str) -> list[Part]:
-    return [held.mark(mark)] if mark else []
+def _marks(context: CallContext, mark: str) -> list[Part]:
+    return [context.mark(mark)] if mark else []
 
 
 def _texts(text: str) -> list[Part]:

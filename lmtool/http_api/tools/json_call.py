@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lmtool.http_api.tools.call_grammar import Held, Part
+    from lmtool.http_api.tools.call_grammar import CallContext, Part
     from lmtool.http_api.tools.definitions import Tool
 
 
-def json_call(arguments: str, before: str = "", after: str = "") -> Callable[[Tool, Held], Part]:
+def json_call(arguments: str, before: str = "", after: str = "") -> Callable[[Tool, CallContext], Part]:
     """How a tool is called. arguments: what the form calls them. before, after: texts around the object."""
 
-    def call(tool: Tool, held: Held) -> Part:
+    def call(tool: Tool, context: CallContext) -> Part:
         return {
             "type": "tag",
             "begin": f'{before}{{"name": {json.dumps(tool.name)}, "{arguments}": ',
-            "content": held.json(tool),
+            "content": context.json(tool),
             "end": f"}}{after}",
         }
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lmtool.http_api.tools.argument_types import ArgumentTypes
-from lmtool.http_api.tools.call_grammar import CallGrammar, Held
+from lmtool.http_api.tools.call_grammar import CallContext, CallGrammar
 from lmtool.http_api.tools.deltas import Plain, Reader
 from lmtool.http_api.tools.feed import Feed, Reading, ScriptedReader
 from lmtool.http_api.tools.formats import (
@@ -76,14 +76,14 @@ class ToolCallParser:
 
         special: those of the marks that are special tokens, with their ids. Raises `ConstraintError`.
         """
-        return None if self.grammar is None else self.grammar.section(Held(tools, special))
+        return None if self.grammar is None else self.grammar.section(CallContext(tools, special))
 
     def calls_beside_text(self, tools: ToolUse, special: Mapping[str, int]) -> Part | None:
         """What an answer matches that is free text with calls in it; None where no mark tells the one from the other.
 
         See `calls`.
         """
-        return None if self.grammar is None else self.grammar.beside_text(Held(tools, special))
+        return None if self.grammar is None else self.grammar.beside_text(CallContext(tools, special))
 
 
 _DEEPSEEK_MARKS = (deepseek.CALLS, deepseek.CALLS_END, deepseek.CALL, deepseek.CALL_END, deepseek.SEPARATOR)

@@ -1,4 +1,4 @@
-"""Arguments that a model writes as plain text between tags, as parts of a structural tag: each held to its schema."""
+"""Arguments that a model writes as plain text between tags, as parts of a structural tag that hold them to their schemas."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lmtool.http_api.tools.schema import alone
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from lmtool.http_api.tools.call_grammar import Held, Part
+    from lmtool.http_api.tools.call_grammar import CallContext, Part
     from lmtool.http_api.tools.definitions import Tool
 
 _ANY_NAME = "[A-Za-z0-9_.$-]{1,64}"
@@ -32,7 +32,7 @@ _FORMATS = {
     "ipv4": rf"({_BYTE}\.){{3}}{_BYTE}",
     "email": r"[A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z]{2,})+",
 }
-"""Formats of strings that are held here; others say nothing of a text."""
+"""Formats of strings that are enforced here; others say nothing of a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,11 @@ class ArgumentTags:
     """Behind each argument."""
 
 
-def text_call(begin: str, tags: ArgumentTags, end: str = "") -> Callable[[Tool, Held], Part]:
+def text_call(begin: str, tags: ArgumentTags, end: str = "") -> Callable[[Tool, CallContext], Part]:
     """How a tool is called. begin: with `{name}` for its name."""
 
-    def call(tool: Tool, held: Held) -> Part:
-        parts = [const(begin.format(name=tool.name)), *_Arguments(tool, held, tags).parts()]
+    def call(tool: Tool, context: CallContext) -> Part:
+        parts = [const(begin.format(name=tool.name)), *_Arguments(tool, context, tags).parts()]
         return sequence(*parts, *([const(end)] if end else []))
 
     return call
@@ -60,13 +60,13 @@ def text_call(begin: str, tags: ArgumentTags, end: str = "") -> Callable[[Tool, 
 class _Arguments:
     """The arguments of one tool."""
 
-    def __init__(self, tool: Tool, held: Held, tags: ArgumentTags) -> None:
-        self._tool, self._held, self._tags = tool, held, tags
-        self._root = held.schema(tool)
+    def __init__(self, tool: Tool, context: CallContext, tags: ArgumentTags) -> None:
+        self._tool, self._context, self._tags = tool, context, tags
+        self._root = context.schema(tool)
 
     def parts(self) -> list[Part]:
         """One part for each property, in the schema's order."""
-        properties, required = self._held.parameters(self._tool)
+        properties, required = self._context.parameters(self._tool)
         if properties is None:
             return [self._free()]
         return [
@@ -98,15 +98,15 @@ class _Arguments:
         )
 
     def _marks(self, marks: Sequence[str]) -> list[Part]:
-        return [self._held.mark(mark) for mark in marks]
+        return [self._context.mark(mark) for mark in marks]
 
     def _value(self, schema: object) -> Part:
         """A value and what ends it."""
         ways = _ways(schema, self._root)
         if any(_OF_STRINGS.isdisjoint(way) and "string" in types_of(way, self._root) for way in ways):
             end = self._tags.after[-1]
-            if end in self._held.special:
-                return sequence({"type": "any_text"}, self._held.mark(end))
+            if end in self._context.special:
+                return sequence({"type": "any_text"}, self._context.mark(end))
             return {"type": "tag", "begin": "", "content": {"type": "any_text"}, "end": end}
         written = [self._way(way) for way in ways]
         return written[0] if len(written) == 1 else {"type": "or", "elements": written}
@@ -131,8 +131,8 @@ class _Arguments:
         first, *others = patterns
         *before, mark = self._tags.after
         part: Part = {"type": "regex", "pattern": first, "also": others}
-        if mark in self._held.special:
-            return sequence({**part, "end": "".join(before)}, self._held.mark(mark))
+        if mark in self._context.special:
+            return sequence({**part, "end": "".join(before)}, self._context.mark(mark))
         return {**part, "end": "".join(self._tags.after), "excludes": [mark]}
 
     def _string(self, schema: Mapping[str, Any]) -> Part:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lmtool.http_api.tools.call_grammar import CallGrammar, const, sequence
 
 if TYPE_CHECKING:
-    from lmtool.http_api.tools.call_grammar import Held, Part
+    from lmtool.http_api.tools.call_grammar import CallContext, Part
     from lmtool.http_api.tools.definitions import Tool
     from lmtool.http_api.tools.feed import Feed, Reading
 
@@ -21,14 +21,14 @@ SEPARATOR = _MARK.format("sep")
 _BLOCK, _BLOCK_END = "\n```json\n", "\n```"
 
 
-def _v3_call(tool: Tool, held: Held) -> Part:
+def _v3_call(tool: Tool, context: CallContext) -> Part:
     return sequence(
-        const("function"), held.mark(SEPARATOR), const(f"{tool.name}{_BLOCK}"), held.json(tool), const(_BLOCK_END)
+        const("function"), context.mark(SEPARATOR), const(f"{tool.name}{_BLOCK}"), context.json(tool), const(_BLOCK_END)
     )
 
 
-def _v31_call(tool: Tool, held: Held) -> Part:
-    return sequence(const(tool.name), held.mark(SEPARATOR), held.json(tool))
+def _v31_call(tool: Tool, context: CallContext) -> Part:
+    return sequence(const(tool.name), context.mark(SEPARATOR), context.json(tool))
 
 
 V3_GRAMMAR = CallGrammar(_v3_call, CALL, CALL_END, separator="\n", opening=CALLS, closing=CALLS_END)

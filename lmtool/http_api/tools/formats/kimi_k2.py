@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from lmtool.http_api.tools.call_grammar import CallGrammar, const, sequence
 
 if TYPE_CHECKING:
-    from lmtool.http_api.tools.call_grammar import Held, Part
+    from lmtool.http_api.tools.call_grammar import CallContext, Part
     from lmtool.http_api.tools.definitions import Tool
     from lmtool.http_api.tools.feed import Feed, Reading
 
@@ -17,9 +17,9 @@ ARGUMENTS = "<|tool_call_argument_begin|>"
 _SPACE = "functions."
 
 
-def _call(tool: Tool, held: Held) -> Part:
+def _call(tool: Tool, context: CallContext) -> Part:
     number = {"type": "regex", "pattern": "0|[1-9][0-9]{0,3}"}
-    return sequence(const(f"{_SPACE}{tool.name}:"), number, held.mark(ARGUMENTS), held.json(tool))
+    return sequence(const(f"{_SPACE}{tool.name}:"), number, context.mark(ARGUMENTS), context.json(tool))
 
 
 GRAMMAR = CallGrammar(_call, CALL, CALL_END, opening=SECTION, closing=SECTION_END)

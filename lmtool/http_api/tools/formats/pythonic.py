@@ -13,7 +13,7 @@ from lmtool.http_api.tools.schema import alone
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from lmtool.http_api.tools.call_grammar import Held, Part
+    from lmtool.http_api.tools.call_grammar import CallContext, Part
     from lmtool.http_api.tools.definitions import Tool
     from lmtool.http_api.tools.feed import Feed, Reading
 
@@ -21,15 +21,15 @@ OPENING, CLOSING = "<|python_start|>", "<|python_end|>"
 _NAME = string.ascii_letters + string.digits + "_.-"
 
 
-def _call(tool: Tool, held: Held) -> Part:
+def _call(tool: Tool, context: CallContext) -> Part:
     """Values are JSON, which Python reads the same but for three words. What is required comes first."""
-    properties, required = held.parameters(tool)
+    properties, required = context.parameters(tool)
     if properties is None:
         one = _argument({"type": "regex", "pattern": "[A-Za-z_][A-Za-z0-9_]{0,63}"}, {}, tool)
         several = {"type": "tags_with_separator", "tags": [one], "separator": ", ", "at_least_one": False}
         return sequence(const(f"{tool.name}("), several, const(")"))
     names = sorted(properties, key=lambda name: name not in required)
-    root = held.schema(tool)
+    root = context.schema(tool)
     arguments = [_argument(const(name), alone(properties[name], root), tool) for name in names]
     count = len(required & properties.keys())
     return sequence(const(f"{tool.name}("), *_separated(arguments, count), const(")"))
