@@ -62,13 +62,27 @@ def write_output(output: TokenOutput, *, extended: bool) -> bytes:
             output.finish_reason,
             UNSET if alternatives is None else {token: p for token, p in alternatives if math.isfinite(p)},
             UNSET if output.text is None else output.text,
-            output.usage if extended and output.usage is not None else UNSET,
+            _written_usage(output.usage) if extended and output.usage is not None else UNSET,
             output.warnings if extended and output.warnings else UNSET,
             UNSET if output.seed is None else output.seed,
             output.attempts or UNSET,
             output.seam or UNSET,
+            UNSET if output.reasoning is None else output.reasoning,
         )
     )
+
+
+class _Counts(msgspec.Struct, gc=False, omit_defaults=True):
+    """A `types.Usage` on the wire: a stream without a thought says nothing of one."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    reasoning_tokens: int = 0
+
+
+def _written_usage(usage: Usage) -> _Counts:
+    return _Counts(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.reasoning_tokens)
 
 
 class _WrittenEntry(msgspec.Struct, gc=False):
@@ -80,11 +94,12 @@ class _WrittenEntry(msgspec.Struct, gc=False):
     finish_reason: str | None
     top_logprobs: dict[int, float] | UnsetType
     text: str | UnsetType
-    usage: Usage | UnsetType
+    usage: _Counts | UnsetType
     warnings: tuple[str, ...] | UnsetType
     seed: int | UnsetType
     attempts: str | UnsetType
     seam: Seam | UnsetType
+    reasoning: str | UnsetType
 
 
 def _text_entry(stream_id: msgspec.Raw, output: TokenOutput) -> dict[str, object]:
@@ -109,6 +124,8 @@ def _text_entry(stream_id: msgspec.Raw, output: TokenOutput) -> dict[str, object
         entry["tool_calls"] = output.tool_calls
     if output.seam is not None:
         entry["seam"] = output.seam
+    if output.reasoning is not None:
+        entry["reasoning"] = output.reasoning
     return entry
 
 
@@ -215,6 +232,7 @@ class _Fields(_ErrorDetails, kw_only=True):
     seed: int | None = None
     attempts: str = ""
     seam: Seam | None = None
+    reasoning: str | None = None
 
 
 class _Entry(_Fields, kw_only=True):
@@ -274,6 +292,7 @@ def _output(stream_id: str, entry: _Fields) -> TokenOutput:
         retry_after=entry.seconds,
         attempts=entry.attempts,
         seam=entry.seam,
+        reasoning=entry.reasoning,
     )
 
 

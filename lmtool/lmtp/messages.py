@@ -52,6 +52,7 @@ EXTENSIONS = (
     "models",
     "fingerprint",
     "key_limits",
+    "reasoning",
     "buffers",
     "watch",
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ from lmtool.logit_bias import PackedBias, pack_bias
 from lmtool.logits_processors import processors_from
 from lmtool.logits_processors import written as written_processors
 from lmtool.prompt_limits import LimitsByModel, limits_of
+from lmtool.reasoning import Reasoning
 from lmtool.sampling_parameters import DEFAULTS
 from lmtool.types import BufferSlice, GenerateRequest, MixedPrompt, SamplingParams, ScoreRequest
 
@@ -91,6 +93,7 @@ def _read_generate(stream: str, members: Mapping[str, bytes]) -> Generate:
         logprob_token_ids=request_fields.LOGPROB_TOKEN_IDS.read_optional("logprob_token_ids", members) or (),
         deadline=request_fields.DEADLINE_SECONDS.read_optional("deadline", members),
         cache_salt=request_fields.CACHE_SALT.read_optional("cache_salt", members) or "",
+        reasoning=_reasoning(members),
     )
     if request.prefill_only and request.into is not None:
         raise RequestError("the request has both into and prefill_only, which brings no ids; expected one of them")
@@ -182,6 +185,13 @@ def _sampling(members: Mapping[str, bytes]) -> SamplingParams:
 def _constraint(members: Mapping[str, bytes]) -> Constraint | None:
     value = request_fields.CONSTRAINT.read_optional("constraint", members)
     return None if value is None else constraint_from(value)
+
+
+def _reasoning(members: Mapping[str, bytes]) -> Reasoning | None:
+    value = request_fields.REASONING.read_optional("reasoning", members)
+    if isinstance(value, request_fields.ReasoningFields):
+        return Reasoning(value.budget, value.prefill)
+    return Reasoning() if value else None
 
 
 def _processors(members: Mapping[str, bytes]) -> tuple[NamedProcessor, ...]:
@@ -292,6 +302,9 @@ def _sampling_payload(request: GenerateRequest) -> dict[str, object]:
         payload["resumable"] = True
     if request.logprob_token_ids:
         payload["logprob_token_ids"] = request.logprob_token_ids
+    if request.reasoning is not None:
+        asked = {name: value for name, value in asdict(request.reasoning).items() if value not in (None, "")}
+        payload["reasoning"] = asked or True
     return payload
 
 
