@@ -1,4 +1,4 @@
-"""Arguments that a model writes as plain text between tags, as parts of a structural tag that hold them to their schemas."""
+"""Arguments that a model writes as plain text between tags, as parts of a structural tag that hold their schemas."""
 
 from __future__ import annotations
 
