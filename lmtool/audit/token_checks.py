@@ -105,7 +105,7 @@ def check_alternatives(evidence: Evidence, tolerance: float) -> Finding:  # noqa
                 shared += 1  # two tokens of one text
             seen[name] = value
         # The chosen token may stand first, as vLLM has it, or last.
-        others = [value for name, value in token.alternatives if name != token.name]
+        others = [value for name, value in token.alternatives if name != token.name and is_clear(name)]
         rise = max((later - earlier for earlier, later in pairwise(others)), default=0.0)
         if token.ordered and rise > _ROUNDING:
             return breach(f"the alternatives of {_shown(token)} are not in order", answer, off=rise)
@@ -156,7 +156,13 @@ def check_text(evidence: Evidence, tolerance: float) -> Finding:  # noqa: ARG001
     for answer in evidence.everything:
         for choice in answer.choices:
             pieces = [token.name for token in choice.tokens]
-            if choice.text is None or not pieces or answer.question.stop or not all(map(_is_piece, pieces)):
+            if (
+                choice.text is None
+                or not pieces
+                or answer.question.stop
+                or answer.question.echo
+                or not all(map(_is_piece, pieces))
+            ):
                 continue
             count += 1
             joined = b"".join(one.encode() if isinstance(one, str) else bytes(one) for one in pieces)

