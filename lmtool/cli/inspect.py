@@ -137,6 +137,8 @@ async def _in_lines(
     if len(files) == len(targets) == 1 and is_file(files[0]):
         _print_trace(out, files[0], expression, sentences=sentences)
         return
+    if len(targets) > 2:
+        raise UsageError(f"{len(targets)} traces were given, and two are compared", "name one, or two")
     if len(targets) > 1:
         raise UsageError(
             "two traces side by side need a terminal, and this is none",

@@ -24,7 +24,7 @@ from lmtool.metrics import MetricFamily
 from lmtool.subprocesses.offload import is_long, run_in_subprocess
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 
     from starlette.websockets import WebSocket
 
@@ -83,6 +83,8 @@ class EvergreenServer:
         self._count = 0
         self._sessions: dict[Connection, str] = {}
         """Each with its client's address."""
+        self._lingering: Counter[str] = Counter()
+        """Calls whose session has ended and whose client takes nothing, by its address."""
         self._empty = asyncio.Event()
         self._empty.set()
         self._draining: Abort | None = None
@@ -131,9 +133,9 @@ class EvergreenServer:
         config = self.plugs.config
         if self._draining is not None:
             return self._draining
-        if len(self._sessions) >= config.max_sessions:
+        if len(self._sessions) + self._lingering.total() >= config.max_sessions:
             return _too_many("max_sessions", config.max_sessions, "sessions are open")
-        if list(self._sessions.values()).count(client) >= config.max_client_sessions:
+        if list(self._sessions.values()).count(client) + self._lingering[client] >= config.max_client_sessions:
             return _too_many("max_client_sessions", config.max_client_sessions, "sessions of this address are open")
         return None
 
@@ -168,6 +170,15 @@ class EvergreenServer:
                 plugs.tap.ended(connection.number, "server", ABORTED, failure.reason)
             if not self._sessions:
                 self._empty.set()
+
+    @contextlib.contextmanager
+    def lingering(self, client: str) -> Iterator[None]:
+        """Count something that is left of a session of this address, while the block runs, like a session."""
+        self._lingering[client] += 1
+        try:
+            yield
+        finally:
+            self._lingering -= Counter({client: 1})  # of addresses without one nothing is kept
 
     async def _load(self) -> Registry:
         """The actions, once all that sessions need is imported: in a thread, so that streams go on meanwhile."""

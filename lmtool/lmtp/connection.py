@@ -330,18 +330,14 @@ class Connection:
         await self._flushed.wait()
 
     async def write(self, send: Callable[[str], Awaitable[None]]) -> None:
-        """Send frames until `close`.
-
-        Raises what `send` raises, and TimeoutError when it takes longer than the limit.
-        """
+        """Send frames until `close`. Raises what `send` raises."""
         while not self._closed:
             await self._sendable.wait()
             self._sendable.clear()
             while (frame := self._session.next_frame()) is not None:
                 if self._tap is not None and not self._session.confidential:  # before: it may be answered meanwhile
                     self._tap.frame(self.number, "<", frame)
-                async with asyncio.timeout(self._config.stall_seconds):
-                    await send(frame)
+                await send(frame)
                 self._resume_if_drained()
                 self._watching.note_sent()
             self._flushed.set()

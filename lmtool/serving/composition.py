@@ -19,6 +19,7 @@ from lmtool.backends.registry import DEFAULT, BackendConfig, find
 from lmtool.errors import LmtoolError, ModelNotFoundError, ResourceError
 from lmtool.interfaces import Counted, ModelControl
 from lmtool.serving.config import ModelsConfig
+from lmtool.serving.model_loss import hear_of_loss
 from lmtool.serving.model_names import AUTO, GGUF, served
 from lmtool.types import Usage
 
@@ -78,6 +79,7 @@ class Loader:
     """The constraint compilers of these engines."""
     models: ModelsConfig = field(default_factory=ModelsConfig)
     """Where the main model's tokenizer and chat template come from."""
+    on_lost: Callable[[Exception], None] | None = None  # called in any thread with why a model is lost
 
     def load(self, source: str, on_progress: Callable[[LoadProgress], None]) -> LoadedModel:
         """A running model that takes text, or token ids only where it has no tokenizer. Blocks; call it from a thread.
@@ -105,6 +107,7 @@ class Loader:
             engine = find(self.backend.backend)(source, self.config, self.backend.options, report)
             if isinstance(engine, Counted):
                 self.engines.add(engine)
+            hear_of_loss(engine, self.on_lost)
             tokenizer = _tokenizer_or_none(source, reading.result)
         if tokenizer is None:
             return engine
@@ -310,6 +313,7 @@ def evergreen_server(
 ) -> EvergreenServer:
     """Evergreen, over WebSocket and gRPC. log: gets each action that ended; tap: is shown every message."""
     from lmtool.evergreen.actions import GROUP
+    from lmtool.evergreen.config import EvergreenConfig, SessionLimits
     from lmtool.evergreen.server import EvergreenServer, Plugs
 
     references = None
@@ -328,7 +332,8 @@ def evergreen_server(
 
     plugs = Plugs(
         registry,
-        references=references,
+        EvergreenConfig(SessionLimits(stall_limit=config.server.stall_limit)),
+        references,
         log=log_action,
         tap=tap.sessions(),
         peer_actions=config.evergreen.peer_actions,

@@ -105,7 +105,7 @@ def _own(service: ServiceConfig) -> list[str]:
     flags = [word for part in (service.models, service.engine, service.backend) for word in _flags(part)]
     named = [name for name in (service.models.model, *service.models.extra_models) if name is not None]
     model = ["--", *named] if named else []
-    return [*program, "serve", "--stdio", "--replicas", "1", *flags, *model]
+    return [*program, "serve", "--stdio", "--replicas", "1", "--stall-limit", "0", *flags, *model]
 
 
 def _vllm(service: ServiceConfig, devices: int, *, verbose: bool) -> list[str]:

@@ -35,6 +35,7 @@ from lmtool.serving.listening import bind, explain, url
 from lmtool.serving.model_names import served
 from lmtool.serving.service import Service
 from lmtool.serving.unix_listener import listen_beside
+from lmtool.subprocesses.resources import share_heaps
 from lmtool.unix_sockets import PREFIX
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ async def run(config: ServingConfig, out: Output) -> None:
     A signal while the model loads ends the process at once with 128 + its number: a load cannot be stopped otherwise.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
+    share_heaps()
     console = make_console(config, out)
     ready_file = ReadyFile(config.life.ready_file)
     try:

@@ -74,7 +74,8 @@ class Service:
         self._log = log
         self._log_http = log_http
         self._tap = tap or ServerTap(None, time.monotonic)
-        self._loader = Loader(config.engine, config.backend, models=config.models)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loader = Loader(config.engine, config.backend, models=config.models, on_lost=self._lose)
         self._models = None if config.pools_only else models_of(config, self._loader)
         self._telemetry = Telemetry(log=log, tracer=tracer)
         self._pools = pools_of(config, self._models, self._tap, self._telemetry)
@@ -87,6 +88,9 @@ class Service:
         self.health = Health(model=None if config.balances else config.models.main)
         self.loaded: Sequence[ModelInfo] = ()
         """The models of this process that were loaded at the start."""
+        self._failed = asyncio.Event()
+        self.failure: Exception | None = None
+        """Why a model is lost, and this server with it; None as long as none is."""
 
     @property
     def model(self) -> TokenModel:
@@ -131,7 +135,7 @@ class Service:
 
     def listen(self, sockets: list[socket.socket]) -> None:
         """Answer on sockets that are bound and listening, from now on; requests wait while the model loads."""
-        config = self._config
+        self._loop, config = asyncio.get_running_loop(), self._config
         self.faces = faces(self._served, config, self.health, self._ended, self._tap, self._telemetry)
         self._http_server = http_server(
             self._application(), config.access, config.server, config.http, refused_of(config), config.certificate
@@ -151,6 +155,7 @@ class Service:
 
     def talk(self) -> None:
         """Answer on this process's stdin and stdout, which nothing else may use from now on."""
+        self._loop = asyncio.get_running_loop()
         server = lmtp_server(self._served, self._config, self._ended, self._tap)
         self.faces = [server]
         self._tasks.append(asyncio.create_task(self._talk(server)))
@@ -160,6 +165,7 @@ class Service:
 
         on_progress: called in the event loop. Raises the error of the load where no model could be loaded.
         """
+        self._loop = asyncio.get_running_loop()
         if self._pools is not None:
             self._pools.prepare()
         initial = [] if self._models is None else self._config.models.initial
@@ -196,16 +202,38 @@ class Service:
         finally:
             unsubscribe()
 
+    def _lose(self, failure: Exception) -> None:
+        """Take note, from any thread, that a model is lost, and this server with it."""
+        assert self._loop is not None, "a model is loaded by a service that is in use"
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is served any more
+            self._loop.call_soon_threadsafe(self._fail, failure)
+
+    def _fail(self, failure: Exception) -> None:
+        self.health.state = "failed"
+        self.health.message = failure.message if isinstance(failure, LmtoolError) else f"a bug in lmtool: {failure!r}"
+        self.failure = failure
+        self._failed.set()
+
     async def ended(self) -> None:
-        """Return when a transport ended by itself, such as a closed stdin. Raises its exception."""
-        await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        """Return when a transport ended by itself, such as a closed stdin.
+
+        Raises its exception, and once a model is lost the reason, such as `DeviceLostError`.
+        """
+        failed = asyncio.create_task(self._failed.wait())
+        try:
+            await asyncio.wait([*self._tasks, failed], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            failed.cancel()
+        if self.failure is not None:
+            raise self.failure
         for task in self._tasks:
             if task.done():
                 task.result()
 
     async def drain(self, seconds: float) -> bool:
         """Take no new work, let running streams end, close every connection; whether all ended within `seconds`."""
-        self.health.state = "draining"
+        if self.failure is None:
+            self.health.state = "draining"
         return all(await asyncio.gather(*(face.drain(seconds) for face in self.faces)))
 
     async def close(self) -> None:
@@ -259,7 +287,8 @@ class Service:
         self._wire, printed = _wire(), sys.stdout
         sys.stdout = self._wire
         try:
-            reader, writer = await open_stdio(self._config.server.max_frame_bytes)
+            config = self._config.server
+            reader, writer = await open_stdio(config.max_frame_bytes, config.stall_limit)
         finally:
             sys.stdout = printed
         await server.run_stdio(reader, writer)
@@ -313,7 +342,7 @@ def http_server(
             return contextlib.nullcontext()
 
     how = how or HttpConfig()
-    options = uvicorn_options(config) | {"log_level": how.uvicorn_log_level, "http": http_protocol()}
+    options = uvicorn_options(config) | {"log_level": how.uvicorn_log_level, "http": http_protocol(config.stall_limit)}
     guarded = Door(application, access, write)
     placed = _below(how.root_path, guarded) if how.root_path else guarded
     # Who is believed about a client's address is up to the door: uvicorn believes everybody on this machine.

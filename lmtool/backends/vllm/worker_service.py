@@ -97,7 +97,7 @@ async def _serve_client(engine: VllmModel, model: TokenModel, log: EngineLog) ->
     from lmtool.lmtp.stdio import open_stdio
 
     with contextlib.redirect_stdout(log.wire):
-        reader, writer = await open_stdio(ServerConfig().max_frame_bytes)
+        reader, writer = await open_stdio(ServerConfig().max_frame_bytes, stall_limit=0)
     server = LmtpServer(Plugs(model))
     serving = asyncio.create_task(server.run_stdio(reader, writer))
     while not serving.done():
