@@ -127,7 +127,8 @@ static void check_product(int64_t kind, int64_t outputs, int64_t inputs) {
 
 /* ---- A layer: one stream of TOKENS tokens ---- */
 
-enum { TOKENS = 45, HEADS = 4, KV_HEADS = 2, SIZE = 12, HIDDEN = 24, INNER = 2 * WIDTH, BLOCKS = 3, WINDOW = 20 };
+/* Sizes that fill vectors and leave a rest, several spans, and a window that begins within one. */
+enum { TOKENS = 150, HEADS = 4, KV_HEADS = 2, SIZE = 88, HIDDEN = 40, INNER = 2 * WIDTH, BLOCKS = 10, WINDOW = 70 };
 enum { ALL_HEADS = HEADS + 2 * KV_HEADS };
 
 static void plain_product(const float *weights, const double *x, int64_t outputs, int64_t inputs, double *out) {
@@ -186,8 +187,8 @@ static void plain_layer(const Model *m, const float *norms, const float *qkv, co
 /* Run the layer over the stream in steps of so many tokens. */
 static void run_layer(const Model *m, const Layer *own, int64_t pieces, float *hidden) {
     static float normed[TOKENS * HIDDEN], qkv[TOKENS * ALL_HEADS * SIZE], attended[TOKENS * HEADS * SIZE], inner[TOKENS * INNER];
-    static float room[TOKENS * 2 * INNER], steps[TOGETHER];
-    const int64_t table[BLOCKS] = {2, 0, 1};
+    static float room[TOKENS * HEADS * SIZE], steps[TOGETHER];
+    const int64_t table[BLOCKS] = {2, 0, 1, 9, 8, 3, 5, 4, 7, 6};
     int64_t positions[TOKENS], slots[TOKENS];
     for (int64_t start = 0; start < TOKENS; start += pieces) {
         const int64_t count = start + pieces < TOKENS ? pieces : TOKENS - start;
@@ -201,14 +202,14 @@ static void run_layer(const Model *m, const Layer *own, int64_t pieces, float *h
 
 static void check_layer(void) {
     float *norms = numbers(2 * HIDDEN, 1), *qkv = numbers(ALL_HEADS * SIZE * HIDDEN, 0.5f), *out = numbers(HIDDEN * HEADS * SIZE, 0.3f);
-    float *up = numbers(2 * INNER * HIDDEN, 0.3f), *down = numbers(HIDDEN * INNER, 0.3f), *cos_ = numbers(64 * SIZE / 2, 1);
-    float *sin_ = malloc(64 * SIZE / 2 * sizeof(float)), *begin = numbers(TOKENS * HIDDEN, 1), *stored = malloc(1 << 20);
+    float *up = numbers(2 * INNER * HIDDEN, 0.3f), *down = numbers(HIDDEN * INNER, 0.3f), *cos_ = numbers(TOKENS * SIZE / 2, 1);
+    float *sin_ = malloc(TOKENS * SIZE / 2 * sizeof(float)), *begin = numbers(TOKENS * HIDDEN, 1), *stored = malloc(1 << 20);
     float whole[TOKENS * HIDDEN], cut[TOKENS * HIDDEN];
     double expected[TOKENS][HIDDEN];
-    for (int i = 0; i < 64 * SIZE / 2; i++) sin_[i] = sqrtf(1 - cos_[i] * cos_[i]);
+    for (int i = 0; i < TOKENS * SIZE / 2; i++) sin_[i] = sqrtf(1 - cos_[i] * cos_[i]);
     for (int i = 0; i < TOKENS * HIDDEN; i++) expected[i / HIDDEN][i % HIDDEN] = begin[i];
     const Model m = {.heads = HEADS, .kv_heads = KV_HEADS, .head_dim = SIZE, .hidden = HIDDEN, .inner = INNER, .gated = 1,
-                     .head_stride = (BLOCKS + 1) * BLOCK * SIZE, .cos = cos_, .sin = sin_, .eps = 1e-5f, .scaling = 0.3f};
+                     .head_stride = (BLOCKS + 1) * BLOCK * SIZE, .cos = cos_, .sin = sin_, .eps = 1e-5f, .scaling = 0.02f};
     const Layer own = {
         .norm = norms, .mlp_norm = norms + HIDDEN, .window = WINDOW,
         .qkv = packed(FLOAT32, qkv, ALL_HEADS * SIZE, HIDDEN, NULL, stored),
@@ -228,7 +229,7 @@ static void check_layer(void) {
             break;
         }
     }
-    for (int64_t pieces = 1; pieces < 30; pieces += 7) {
+    for (int64_t pieces = 1; pieces < 100; pieces += 11) {
         memcpy(cut, begin, sizeof cut);
         run_layer(&m, &own, pieces, cut);
         if (memcmp(cut, whole, sizeof cut)) fail("layer's bits", FLOAT32, HIDDEN, pieces, TOKENS);
