@@ -45,13 +45,14 @@ class Connection:
     Pass each frame to `receive`, after `room` has returned; run `write` concurrently; `close` at the end.
     """
 
-    def __init__(self, number: int, plugs: Plugs) -> None:
+    def __init__(self, number: int, plugs: Plugs, *, trusted: bool = False) -> None:
+        """trusted: see `ServerSession`."""
         self.number = number
         self.close_code: int | None = None
         """The WebSocket close code that the client sent; None before that, and over a pipe."""
         self._model, self._config, self._progress = plugs.model, plugs.config, plugs.progress
         self._catalogue, self._control, self._log, self._tap = plugs.catalogue, plugs.control, plugs.log, plugs.tap
-        self._session = ServerSession(plugs.config)
+        self._session = ServerSession(plugs.config, trusted=trusted)
         self._buffered = BufferedModel(plugs.model, plugs.config)
         self._handles: dict[StreamId, StreamHandle] = {}
         self._deadlines = Deadlines()

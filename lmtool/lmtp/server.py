@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from lmtool.access.asgi import is_trusted
 from lmtool.errors import ConnectError, RequestError
 from lmtool.lmtp.connection import Connection
 from lmtool.lmtp.keepalive import expect_pongs
@@ -100,8 +101,8 @@ class LmtpServer:
             }
         )
 
-    def _register(self, number: int, agent: str = "") -> Connection:
-        connection = Connection(number, self._plugs)
+    def _register(self, number: int, agent: str = "", *, trusted: bool) -> Connection:
+        connection = Connection(number, self._plugs, trusted=trusted)
         self._connections.add(connection)
         self._empty.clear()
         if self._plugs.tap is not None:
@@ -131,7 +132,8 @@ class LmtpServer:
             await websocket.send_denial_response(refusal)
             return
         self._count += 1
-        connection, drained = self._register(self._count, websocket.headers.get("user-agent", "")), False
+        agent, trusted = websocket.headers.get("user-agent", ""), is_trusted(websocket.scope)
+        connection, drained = self._register(self._count, agent, trusted=trusted), False
         try:
             await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in websocket.scope["subprotocols"] else None)
             drained = await self._converse(websocket, connection)
@@ -159,7 +161,7 @@ class LmtpServer:
 
     async def run_stdio(self, reader: LineReader, writer: LineWriter) -> None:
         """Serve one client: a frame a line. Returns when its requests have ended and all is answered."""
-        connection = self._register(0)
+        connection = self._register(0, trusted=True)  # of the process that has started this one
 
         async def send(frame: str) -> None:
             writer.write(frame.encode() + b"\n")
