@@ -124,6 +124,10 @@ class OutOfMemoryError(ResourceError):
     retryable = True
 
 
+class DeviceLostError(ResourceError):
+    """Nothing can be computed any more on the device of a model; only another process may."""
+
+
 class RequestError(LmtoolError):
     """A request that cannot be served as it is. Ends its own stream and nothing else."""
 

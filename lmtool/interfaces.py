@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from lmtool.metrics import MetricFamily
     from lmtool.model_entry import ModelEntry
     from lmtool.prompt_limits import LimitsByModel
+    from lmtool.reasoning import ReasoningFormat, ThoughtMarks
 
 Sink: TypeAlias = Callable[[Sequence[TokenOutput]], None]
 """Takes all outputs of one step for one connection. Called in the loop that submitted; must not block or raise."""
@@ -270,6 +271,13 @@ class Tokenizer(Protocol):
     def tool_calls(self) -> ToolCallFormat:
         """How the model writes tool calls."""
 
+    @property
+    def reasoning(self) -> ReasoningFormat | None:
+        """How the model writes thoughts, see `ModelInfo.reasoning`."""
+
+    def special_marks(self, marks: Sequence[str]) -> dict[int, str]:
+        """Those of these texts that are special tokens, which never show as text, by their ids."""
+
     def token(self, token_id: int) -> str | None:
         """An id's name in the vocabulary, such as `Ġthe` or `<0x0A>`; None for an unknown id."""
 
@@ -367,11 +375,11 @@ class AnswerCheck(Protocol):
 class GuideCompiler(Protocol):
     """Makes guides for one model, and fills the masks of all its constrained streams at once. Safe from any thread."""
 
-    def compile(self, constraint: Constraint) -> Future[Guide]:
+    def compile(self, constraint: Constraint | None, marks: ThoughtMarks | None = None) -> Future[Guide]:
         """Begin to compile; never blocks and never raises.
 
-        The result is a fresh guide at the constraint's start, its exception an `LmtoolError` for the client. It is
-        done within the compiler's deadline. `cancel` it when the stream has ended meanwhile.
+        The result is a fresh guide at the constraint's start, its exception an `LmtoolError` for the client, within the
+        deadline. `cancel` it when the stream has ended. marks: of a thought before; then a constraint may lack.
         """
 
     def fill(self, rows: Sequence[tuple[Guide, int]], mask: NDArray[np.int32]) -> None:

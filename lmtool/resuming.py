@@ -42,6 +42,8 @@ class ResumeOptions:
     """Seconds before the second repetition in a row, twice as long before each further one; the first is at once."""
     longest_pause: float = 30.0
     """Seconds before any repetition, at most."""
+    park_after: float | None = None
+    """Seconds after which a paused stream ends where it runs, to go on when it is resumed; None: it waits here."""
 
 
 @runtime_checkable
@@ -104,27 +106,20 @@ class Resuming:
         return await self._inner.info(model)
 
 
+@dataclass(eq=False)
 class _Channel:
     """The streams of one sink: one call of it for each call by the inner model."""
 
-    def __init__(
-        self,
-        inner: TokenModel,
-        rerouting: Rerouting | None,
-        options: ResumeOptions,
-        sink: Sink,
-        on_empty: Callable[[], object],
-        on_repeat: Callable[[LmtoolError], None] | None,
-        may_repeat: Callable[[], bool],
-    ) -> None:
-        self.inner = inner
-        self.rerouting = rerouting
-        self.may_repeat = may_repeat
-        self.options = options
-        self.sink = sink
-        self.on_repeat = on_repeat
-        self.client = client_of(sink)
-        self._on_empty = on_empty
+    inner: TokenModel
+    rerouting: Rerouting | None
+    options: ResumeOptions
+    sink: Sink
+    on_empty: Callable[[], object]
+    on_repeat: Callable[[LmtoolError], None] | None
+    may_repeat: Callable[[], bool]
+
+    def __post_init__(self) -> None:
+        self.client = client_of(self.sink)
         self._numbers = count()
         self._attempts: dict[StreamId, _Stream] = {}
         """Streams by the id of their present attempt: what an attempt sends after it was given up is dropped."""
@@ -155,7 +150,7 @@ class _Channel:
             self.sink(self._deadlines.apply(outputs))
         self._running -= sum(output.last for output in outputs)
         if not self._running:
-            self._on_empty()
+            self.on_empty()
 
     def __call__(self, outputs: Sequence[TokenOutput]) -> None:
         """Take the inner model's outputs of one step, see `Sink`."""
@@ -194,9 +189,10 @@ class _Stream:
         self._pause_timer: asyncio.TimerHandle | None = None
         """Begins the next attempt."""
         self._silence_timer: asyncio.TimerHandle | None = None
+        self._park_timer: asyncio.TimerHandle | None = None
         self._last_output = 0.0
         """When it came, in the loop's time."""
-        self._paused = self._cancelled = self._ended = False
+        self._paused = self._parked = self._cancelled = self._ended = False
 
     # The submitter's handle.
 
@@ -208,8 +204,7 @@ class _Stream:
         if self._handle is not None:
             self._handle.cancel()
             return
-        if self._pause_timer is not None:
-            self._pause_timer.cancel()
+        _stop(self._pause_timer)
         self._loop.call_soon(self._end_between_attempts)
 
     def pause(self) -> None:
@@ -217,12 +212,27 @@ class _Stream:
         self._paused = True
         if self._handle is not None:
             self._handle.pause()
+            seconds = self._channel.options.park_after
+            if seconds is not None and self._park_timer is None and isinstance(self._request, GenerateRequest):
+                self._park_timer = self._loop.call_later(seconds, self._park)
+
+    def _park(self) -> None:
+        handle, self._park_timer = self._handle, None
+        if handle is not None and self._can_go_on:
+            self._leave()
+            self._parked = True
+            handle.cancel()
 
     def resume(self) -> None:
         """Go on after `pause`."""
         self._paused = False
         self._last_output = self._loop.time()
-        if self._handle is not None:
+        _stop(self._park_timer)
+        self._park_timer = None
+        if self._parked and not self._ended:
+            self._parked = False
+            self.begin()
+        elif self._handle is not None:
             self._handle.resume()
 
     def queue_place(self) -> QueuePlace | None:
@@ -232,8 +242,6 @@ class _Stream:
     def began_at(self) -> float | None:
         """When the turn of the present attempt came, see `interfaces.Timed`."""
         return began_at(self._handle)
-
-    # Attempts.
 
     def begin(self) -> None:
         """Submit the stream from where it stands."""
@@ -343,9 +351,8 @@ class _Stream:
         """Give the present attempt up."""
         self._channel.leave(self._attempt)
         self._last_handle, self._handle = self._handle, None
-        if self._silence_timer is not None:
-            self._silence_timer.cancel()
-            self._silence_timer = None
+        _stop(self._silence_timer, self._park_timer)
+        self._silence_timer = self._park_timer = None
 
     def _close(self) -> None:
         self._leave()
@@ -354,8 +361,6 @@ class _Stream:
     def _end_between_attempts(self) -> None:
         self._close()
         self._channel.end([TokenOutput(self._request.stream_id, finish_reason="cancelled")])
-
-    # Silence.
 
     def _watch(self) -> None:
         """Note that something came, or was asked for, and see to it that silence is noticed."""
@@ -387,3 +392,9 @@ class _Stream:
             handle.cancel()
         if (output := self._fail(error, failure(self._request.stream_id, error))) is not None:
             self._channel.end([output])
+
+
+def _stop(*timers: asyncio.TimerHandle | None) -> None:
+    for timer in timers:
+        if timer is not None:
+            timer.cancel()

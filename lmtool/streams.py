@@ -112,6 +112,7 @@ def renamed(output: TokenOutput, stream_id: StreamId) -> TokenOutput:
         output.retry_after,
         output.attempts,
         output.seam,
+        output.reasoning,
     )
 
 

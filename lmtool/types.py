@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
+    from lmtool.chat_options import ChatOptions
+    from lmtool.reasoning import Reasoning, ReasoningFormat, ThoughtMarks
     from lmtool.seam import Seam
 
 StreamId: TypeAlias = Hashable
@@ -51,6 +53,8 @@ class ChatMessage:
     """Of who speaks, or of the tool that answers, where the template shows it."""
     tokens: tuple[int, ...] | None = None
     """The exact ids of its text, in place of `content`, such as those of an answer that the model gave before."""
+    reasoning: str = ""
+    """What an assistant's turn thought before its text, for templates that show it."""
 
 
 ConstraintKind: TypeAlias = Literal["json_schema", "regex", "choice", "grammar", "structural_tag"]
@@ -91,24 +95,6 @@ class ChatPrompt:
     """Further variables of the template, by name."""
     prefill: str = ""
     """The beginning of the assistant's answer, which the model continues."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChatOptions:
-    """What a client asks of a model that gives text and no ids, in the terms of chat APIs."""
-
-    parameters: frozenset[str] = frozenset()
-    """Fields of `SamplingParams` that the client has set; for the others the model has defaults of its own."""
-    tool_choice: Literal["auto", "required", "named"] | None = None
-    """Whether one of the prompt's tools may or must be called; None: the model's default."""
-    tool_name: str | None = None
-    """The tool that must be called, under `named`."""
-    parallel_tool_calls: bool | None = None
-    """Whether one answer may have several calls; None: the model's default."""
-    logprobs: int | None = None
-    """Alternatives beside each token; None: no logprobs."""
-    stream: bool = True
-    """Whether the client reads pieces as they come; a whole answer is asked for as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +196,12 @@ class GenerateRequest:
     """What is computed of the prompt is reused only by requests of the same salt; empty: by all others without one."""
     client: str = ""
     """For whom a balancer asks: streams of one name take turns as one client; empty: those of one sink do."""
+    reasoning: Reasoning | None = None
+    """A thought comes as `TokenOutput.reasoning`, and the constraint begins behind it; None: it is text like any other.
+
+    Of no effect where the model does not think in a way that is known, see `ModelInfo.reasoning`."""
+    thought_marks: ThoughtMarks | None = None
+    """The same in terms of ids, made of `reasoning` where the tokenizer is; `TextModel` sets it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +234,8 @@ class Usage:
     """Generated tokens, or scored ones; those of `GenerateRequest.generated` are not among them."""
     cached_tokens: int = 0
     """Prompt tokens whose keys and values were reused instead of computed."""
+    reasoning_tokens: int = 0
+    """Those of `completion_tokens` that are a thought, marks included, under `GenerateRequest.reasoning`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +306,8 @@ class TokenOutput:
     """On the last event of a pool's stream: every member called for it, as `main timeout 1200ms, backup ok 86ms`."""
     seam: Seam | None = None
     """On the first event behind a seam, of a pool's stream."""
+    reasoning: str | None = None
+    """What this event adds to the thought, possibly nothing, where its token is part of one; None: of the answer."""
 
     @property
     def last(self) -> bool:
@@ -371,6 +367,8 @@ class ModelInfo:
     """Whether `messages` can be sent."""
     tool_calls: ToolCallFormat | None = None
     """None where the tokenizer is not known."""
+    reasoning: ReasoningFormat | None = None
+    """None where it does not think before it answers, or not in a way that is known."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Library name to version."""
     running: int | None = None

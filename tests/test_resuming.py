@@ -432,3 +432,61 @@ class TestDeadline:
         (await inner.attempt(1)).fail(deadline_error(0.05))
         await asyncio.sleep(0.01)
         assert (len(inner.attempts), reader.outputs[-1].error_code) == (1, "timeout")
+
+
+class TestParked:
+    """Over a wire that cannot pause one stream of several, a stream that stays paused ends there."""
+
+    PARKING = replace(AT_ONCE, park_after=0.0)
+
+    async def test_goes_on_when_it_is_resumed(self, begin) -> None:
+        """From where its reader stands: what came meanwhile is computed again, and nothing of it shows."""
+        inner, reader, handle = begin(options=self.PARKING)
+        first = await inner.attempt(1)
+        first.say(2)
+        handle.pause()
+        assert first.paused
+        await until(lambda: first.cancelled)
+        first.say(2)
+        assert reader.tokens == [500, 501]
+        handle.resume()
+        (await inner.attempt(2)).say(4)
+        assert reader.tokens == [500, 501, 502, 503, 504, 505]
+        assert inner.attempts[1].request.generated == (500, 501)
+        assert reader.outputs[-1].usage == Usage(3, 6)
+
+    async def test_a_short_pause_changes_nothing(self, begin) -> None:
+        """A stream that is resumed in time goes on where it is."""
+        inner, reader, handle = begin(options=replace(AT_ONCE, park_after=0.05))
+        handle.pause()
+        handle.resume()
+        await asyncio.sleep(0.1)
+        inner.attempts[0].say(6)
+        assert (len(reader.tokens), len(inner.attempts)) == (6, 1)
+
+    async def test_cancelled_meanwhile(self, begin) -> None:
+        """It ends at once, and never begins again."""
+        inner, reader, handle = begin(options=self.PARKING)
+        handle.pause()
+        await until(lambda: inner.attempts[0].cancelled)
+        handle.cancel()
+        await until(lambda: bool(reader.outputs))
+        handle.resume()
+        assert [output.finish_reason for output in reader.outputs] == ["cancelled"]
+        assert len(inner.attempts) == 1
+
+    @pytest.mark.parametrize(
+        ("request_", "model"),
+        [(ScoreRequest("s", (1,), (2, 3)), {}), (REQUEST, {"tells": False})],
+        ids=["a score", "no seed was told"],
+    )
+    async def test_what_could_not_go_on_stays(self, begin, request_, model) -> None:
+        """A score, and a stream of a server that tells no seed, wait where they are."""
+        inner, reader, handle = begin(request_, self.PARKING, **model)
+        inner.attempts[0].say(1)
+        handle.pause()
+        await asyncio.sleep(0.01)
+        assert not inner.attempts[0].cancelled
+        handle.resume()
+        inner.attempts[0].say(1)
+        assert len(reader.outputs) == 2

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from lmtool.audit.evidence import Name, Question
     from lmtool.providers.answer_events import ChunkToken, Piece
 
+IMPOSSIBLE = -9999.0
+"""Nats: what OpenAI's API and vLLM write for a token that cannot come, in place of minus infinity."""
 _ID = re.compile(r"token_id:(\d+)")
 
 
@@ -135,7 +137,7 @@ def _read_prompt(members: Mapping[str, object], parts: _Parts) -> None:
 
 
 def _token(token: ChunkToken, *, ordered: bool) -> Token:
-    alternatives = tuple((_name(piece), value) for piece, value in token.alternatives_as_sent)
+    alternatives = tuple((_name(piece), value) for piece, value in token.alternatives_as_sent if value > IMPOSSIBLE)
     return Token(_name(token.piece), token.logprob, alternatives, ordered)
 
 

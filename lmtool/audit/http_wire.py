@@ -36,6 +36,7 @@ _NEUTRAL: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("top_k", (0, -1)),
     ("min_p", (0,)),
     ("repetition_penalty", (1,)),
+    ("repeat_penalty", (1,)),  # llama.cpp's name
 )
 """Values that change nothing: without them a server may have defaults of its own."""
 _SENT = (

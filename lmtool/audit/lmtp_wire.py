@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from lmtool import constraint as constraints
 from lmtool.audit.evidence import Answer, Choice, Count, Question, Token
 from lmtool.audit.http_wire import OPENERS, PROMPTS
 from lmtool.audit.wire import WireFacts
-from lmtool.errors import LmtoolError
+from lmtool.errors import LmtoolError, TimeLimitError
 from lmtool.lmtp.client import LmtpClient
 from lmtool.streams import stream
 from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
@@ -35,7 +36,7 @@ class LmtpWire:
     def __init__(
         self, endpoint: SocketEndpoint, log: ExchangeLog, timeout: float, model: str | None, prompts: Sequence[str] = ()
     ) -> None:
-        """timeout: seconds for a connection and for each description."""
+        """timeout: seconds for a connection, for a description, and for each answer."""
         self._endpoint = endpoint
         self._log = log
         self._timeout = timeout
@@ -51,7 +52,12 @@ class LmtpWire:
         Raises `ConnectError`, `AccessDeniedError`, `TimeLimitError`, `RequestError`.
         """
         async with LmtpClient(self._endpoint, open_timeout=self._timeout) as client:
-            info = await client.info_or_none(self.model, patient=True)
+            try:
+                async with asyncio.timeout(self._timeout):
+                    info = await client.info_or_none(self.model)
+            except TimeoutError:
+                reason = f"{self._endpoint.url} did not describe its model within {self._timeout:g} s"
+                raise TimeLimitError(reason, "it may be loading: wait longer with --timeout SECONDS") from None
             self._extended = client.extended
         self.model = self.model or (None if info is None else info.model) or None
         self.facts = _facts(info, self._given, extended=self._extended)
@@ -117,7 +123,11 @@ class LmtpWire:
         client = LmtpClient(self._endpoint, open_timeout=self._timeout, on_frame=on_frame, extended=self._extended)
         async with client:
             self._log.frames.opened(number, "lmtool")
-            outputs = [output async for output in stream(client, request)]
+            try:
+                async with asyncio.timeout(self._timeout):
+                    outputs = [output async for output in stream(client, request)]
+            except TimeoutError:
+                outputs = []
         self._log.frames.ended(number, "client", 1000)
         return read_outputs(question, number, outputs)
 
@@ -147,6 +157,8 @@ def _facts(info: ModelInfo | None, given: Sequence[str], *, extended: bool, text
 
 def read_outputs(question: Question, number: int, outputs: Sequence[TokenOutput]) -> Answer:
     """The answer of a stream's outputs; one that ended with an error is a refusal."""
+    if not outputs:
+        return Answer(question, number, refusal="no answer in time")
     last = outputs[-1]
     if last.error is not None:
         return Answer(question, number, refusal=last.error)

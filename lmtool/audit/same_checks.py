@@ -104,9 +104,11 @@ def check_echo(evidence: Evidence, tolerance: float) -> Finding:
         return not_offered(evidence.reason("echo"))
     tokens, generated = echo.only.tokens, plain.only.tokens
     prompt = plain.question.prompt
-    if isinstance(prompt, str) and echo.only.text != f"{prompt}{plain.only.text}":
-        if echo.only.text == plain.only.text:
-            return not_offered("it is accepted, and nothing is echoed")
+    if len(tokens) == len(generated) and echo.only.text == plain.only.text:
+        return not_offered("it is accepted, and nothing is echoed")
+    # Beside token ids vLLM leaves the prompt out of the text, not out of the tokens.
+    texts = (f"{prompt}{plain.only.text}", plain.only.text if echo.prompt_ids is not None else None)
+    if isinstance(prompt, str) and echo.only.text not in texts:
         return breach(f"the text is {(echo.only.text or '')[:60]!r}; expected prompt and answer", echo, plain)
     split = len(tokens) - len(generated)
     if split <= 0:

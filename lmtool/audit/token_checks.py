@@ -104,13 +104,14 @@ def check_alternatives(evidence: Evidence, tolerance: float) -> Finding:  # noqa
                     return breach(f"{name!r} stands twice among the alternatives of {_shown(token)}", answer)
                 shared += 1  # two tokens of one text
             seen[name] = value
-        values = [value for _, value in token.alternatives]
-        rise = max((later - earlier for earlier, later in pairwise(values)), default=0.0)
-        own_last = token.alternatives[-1][0] == token.name
-        if token.ordered and rise > _ROUNDING and not own_last:
+        # The chosen token may stand first, as vLLM has it, or last.
+        others = [value for name, value in token.alternatives if name != token.name and is_clear(name)]
+        rise = max((later - earlier for earlier, later in pairwise(others)), default=0.0)
+        if token.ordered and rise > _ROUNDING:
             return breach(f"the alternatives of {_shown(token)} are not in order", answer, off=rise)
-        if len(values) > (most := _asked(answer, evidence.width)) + 1:
-            return breach(f"{len(values)} alternatives; asked for {most}", answer, off=len(values) - most)
+        count = len(token.alternatives)
+        if count > (most := _asked(answer, evidence.width)) + 1:
+            return breach(f"{count} alternatives; asked for {most}", answer, off=count - most)
     more = f"; {shared} names are those of two tokens" if shared else ""
     return passes(f"none twice, best first, at most {evidence.width} and the chosen one{more}")
 
@@ -155,7 +156,13 @@ def check_text(evidence: Evidence, tolerance: float) -> Finding:  # noqa: ARG001
     for answer in evidence.everything:
         for choice in answer.choices:
             pieces = [token.name for token in choice.tokens]
-            if choice.text is None or not pieces or answer.question.stop or not all(map(_is_piece, pieces)):
+            if (
+                choice.text is None
+                or not pieces
+                or answer.question.stop
+                or answer.question.echo
+                or not all(map(_is_piece, pieces))
+            ):
                 continue
             count += 1
             joined = b"".join(one.encode() if isinstance(one, str) else bytes(one) for one in pieces)

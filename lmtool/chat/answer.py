@@ -10,12 +10,13 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from lmtool.chat.options import explained_constraint
 from lmtool.chat.peer import Peer, open_peer, token_text_of
 from lmtool.chat.prompt import variants
 from lmtool.chat.running_streams import RunningStreams, error_of
-from lmtool.errors import ConnectError, TimeLimitError
+from lmtool.errors import ConnectError, ConstraintError, ConstraintTooComplexError, TimeLimitError
 from lmtool.terminal import Output
-from lmtool.types import GenerateRequest, ModelInfo
+from lmtool.types import GenerateRequest, ModelInfo, TokenOutput
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -24,10 +25,14 @@ if TYPE_CHECKING:
     from lmtool.chat.prompt import RequestOptions
     from lmtool.chat.render import View
     from lmtool.chat.stream_record import StreamRecord
+    from lmtool.errors import LmtoolError
     from lmtool.lmtp.endpoint import Endpoint
     from lmtool.prompt_parameters import TypedPrompt
     from lmtool.terminal import Output
     from lmtool.text.tokenizer import TextTokenizer
+
+
+_OF_CONSTRAINTS = frozenset({ConstraintError.code, ConstraintTooComplexError.code})
 
 
 async def answer(
@@ -63,7 +68,10 @@ async def answer(
             records = [streams.submit(peer.model, request) for request in sent]
             await asyncio.sleep(0.001)  # the request goes out before what shows its answer is loaded
             view = await _view(out, display, peer, options.n_streams, prompt.text, frames)
-            await _show(streams, records, view, partial(_explain, display, peer.info, records, out))
+            await _show(streams, view, partial(_explain, display, peer.info, records, out))
+            for record in records:
+                if record.error is not None:
+                    raise _failure(record, record.error, requests.constraint_origin)
 
 
 async def _view(out: Output, display: OutputOptions, peer: Peer, count: int, prompt: str, frames: deque[str]) -> View:
@@ -88,9 +96,7 @@ async def _view(out: Output, display: OutputOptions, peer: Peer, count: int, pro
     return view if display.stream else render.BufferedView(view)
 
 
-async def _show(
-    streams: RunningStreams, records: Sequence[StreamRecord], view: View, explain: Callable[[], None]
-) -> None:
+async def _show(streams: RunningStreams, view: View, explain: Callable[[], None]) -> None:
     try:
         async for arrivals in streams.frames():
             view.show(arrivals)
@@ -100,9 +106,17 @@ async def _show(
     finally:
         view.close()
         explain()
-    for record in records:
-        if record.error is not None:
-            raise error_of(record.error)
+
+
+def _failure(record: StreamRecord, output: TokenOutput, constraint_origin: str) -> LmtoolError:
+    """The error of a stream, in the terms of the command line."""
+    error = error_of(output)
+    if constraint_origin and output.error_code in _OF_CONSTRAINTS:
+        return explained_constraint(error, constraint_origin)
+    if record.tokens:
+        received = "1 token" if len(record.tokens) == 1 else f"{len(record.tokens)} tokens"
+        error.message += f"; {received} had come"
+    return error
 
 
 def _explain(display: OutputOptions, info: ModelInfo, records: Sequence[StreamRecord], out: Output) -> None:

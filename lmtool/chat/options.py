@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lmtool import constraint
+from lmtool.chat.json_place import line_of, pointer_in
 from lmtool.errors import ConstraintError, FileError, RequestError, UsageError
 from lmtool.logits_processors import processors_from
 from lmtool.resuming import ResumeOptions
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lmtool.chat.heat import HeatMode
+    from lmtool.errors import LmtoolError
     from lmtool.types import Constraint, NamedProcessor
 
 OutputForm: TypeAlias = Literal["text", "table", "json", "jsonl", "raw"]
@@ -86,6 +88,26 @@ def constraint_from_options(
     except ConstraintError as error:
         raise UsageError(error.message, *error.hints) from None
     return None
+
+
+def constraint_origin(
+    json_schema: str | None = None, regex: str | None = None, choice: Sequence[str] = (), grammar: str | None = None
+) -> str:
+    """Where the constraint was given: `--json-schema FILE`, `--grammar FILE`, `--regex` or `--choice`; or empty."""
+    if json_schema is not None or grammar is not None:
+        return f"--json-schema {json_schema}" if json_schema is not None else f"--grammar {grammar}"
+    return "--regex" if regex is not None else "--choice" if choice else ""
+
+
+def explained_constraint(error: LmtoolError, origin: str) -> LmtoolError:
+    """A server's refusal of a constraint in the terms of the command line: its option, the file and the line."""
+    option, _, file = origin.partition(" ")
+    pointer = pointer_in(error.message)
+    line = None if pointer is None or option != "--json-schema" else line_of(_text(file), pointer)
+    place = f"{file}:{line}" if line is not None else origin
+    kept = [hint for hint in error.hints if '"strict"' not in hint]
+    advice = [] if kept or option != "--json-schema" else [f"correct it in {file}"]
+    return type(error)(f"{place}: {error.message}", *kept, *advice)
 
 
 def processors_from_options(words: Sequence[str]) -> tuple[NamedProcessor, ...]:

@@ -136,6 +136,8 @@ class RequestOptions:
     """Parameters set by options: fields of `SamplingParams`, and `deadline`."""
     constraint: Constraint | None = None
     logits_processors: tuple[NamedProcessor, ...] = ()
+    constraint_origin: str = ""
+    """Where the constraint was given: its option, and its file where it has one."""
 
     def sampling(self, info: ModelInfo, typed: Mapping[str, Any]) -> SamplingParams:
         """The parameters of one request: those typed with its prompt win over options, these over the defaults."""

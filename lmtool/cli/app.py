@@ -5,29 +5,40 @@ import functools
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
 import typer
-from typer.core import TyperArgument, TyperGroup, TyperOption
+from typer.core import TyperArgument, TyperOption
 
 from lmtool import __version__
 from lmtool.cli.commands import TREE, Command, Group, find
-from lmtool.cli.common_options import Common
+from lmtool.cli.common_options import ClientCommon, Common
+from lmtool.cli.help import HelpfulCommand, HelpfulGroup, printing_errors
 from lmtool.cli.options import SETTINGS, config_parameters, option_name, origin, set_parameters, with_common
 from lmtool.option import option
 
 HELP = "Load a language model once, in a long-lived process; stream its tokens to everything else."
-EPILOG = "Every option can also be set as LMTOOL_<OPTION> in the environment, or in lmtool.toml (see: lmtool config)."
+EXAMPLES = (
+    'lmtool chat "Tell me a story about a fox."   an answer, now: no server is needed',
+    "lmtool serve                                 keep the model loaded, for every other program",
+    "lmtool inspect                               watch tokens, probabilities and time",
+)
+EPILOG = (
+    "Each command has its own:  lmtool COMMAND --help.  The manual:  lmtool docs.\n\n"
+    "Options may also be set in the environment, --max-tokens as LMTOOL_MAX_TOKENS, or in a file:  lmtool config show"
+)
 CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 
-class LazyGroup(TyperGroup):
+class LazyGroup(HelpfulGroup):
     """Builds a command only when it is called; the list of commands needs their summaries only.
 
     Importing and building all of them takes longer than the rest of `lmtool --help`.
     """
+
+    examples = EXAMPLES
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Build the command that `args` names in place of its placeholder, then resolve it."""
@@ -37,6 +48,20 @@ class LazyGroup(TyperGroup):
         if args[0] == "serve":
             args = [args[0], *_without_vllm_flags(args[1:], self.commands["serve"])]
         return super().resolve_command(ctx, args)
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run the program; errors of the command line are written like all others."""
+        words = (args, prog_name, complete_var, False, windows_expand_args)
+        run = functools.partial(super().main, *words, **extra)
+        return printing_errors(run) if standalone_mode else run()
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; an error about a value that was not typed names the file or variable it comes from."""
@@ -49,14 +74,14 @@ class LazyGroup(TyperGroup):
 
 
 def build() -> typer.Typer:
-    """The application, with rich panels only on a terminal."""
+    """The application."""
     app = typer.Typer(
         name="lmtool",
         cls=LazyGroup,
         help=HELP,
         epilog=EPILOG,
         context_settings=CONTEXT,
-        rich_markup_mode=_markup(),
+        rich_markup_mode=None,
         pretty_exceptions_enable=False,
     )
     app.callback(invoke_without_command=True)(root)
@@ -68,16 +93,28 @@ def build() -> typer.Typer:
 
 def build_entry(entry: Command | Group) -> Any:
     """The click command of one entry of the tree."""
-    app = typer.Typer(context_settings=CONTEXT, rich_markup_mode=_markup(), add_completion=False)
+    app = typer.Typer(cls=HelpfulGroup, context_settings=CONTEXT, rich_markup_mode=None, add_completion=False)
     commands = entry.commands if isinstance(entry, Group) else (entry,)
     for command in commands:
-        app.command(command.name, context_settings=CONTEXT, hidden=command.hidden)(with_common(command.load()))
-    if isinstance(entry, Group):
-        app.callback(help=entry.summary, no_args_is_help=True)(_placeholder)
-        group = typer.main.get_group(app)
-        group.name = entry.name
-        return group
-    return typer.main.get_command(app)
+        adding = app.command(
+            command.name,
+            cls=HelpfulCommand,
+            short_help=command.summary,
+            context_settings=CONTEXT,
+            hidden=command.hidden,
+        )
+        adding(with_common(command.load()))
+    if isinstance(entry, Command):
+        built: Any = typer.main.get_command(app)
+        built.examples = entry.examples
+        return built
+    app.callback(help=entry.summary, invoke_without_command=True)(_help_alone)
+    group: Any = typer.main.get_group(app)
+    group.name = entry.name
+    group.examples = [example for command in commands[:3] for example in command.examples[:1]]
+    for command in commands:
+        group.commands[command.name].examples = command.examples
+    return group
 
 
 def build_whole(program: Any = None) -> Any:
@@ -99,16 +136,19 @@ def _without_vllm_flags(words: list[str], command: Any) -> list[str]:
         return translate(words, own)
 
 
-def _markup() -> Literal["rich"] | None:
-    return "rich" if sys.stdout.isatty() and os.environ.get("TYPER_USE_RICH", "1") != "0" else None
-
-
 def _placeholder():  # type: ignore[no-untyped-def] # noqa: ANN202 - typer would evaluate an annotation for each command
     """Placeholder of a command that is not built."""
 
 
+def _help_alone(ctx: typer.Context) -> None:
+    """Print the help of a group that is called without a command."""
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+        raise typer.Exit
+
+
 @dataclass(frozen=True, slots=True, repr=False)
-class _RootOptions(Common):
+class _RootOptions(ClientCommon):
     """What may stand before the command's name."""
 
     version: bool = option(False, "Print the version and exit.", short="-V")
@@ -121,9 +161,10 @@ def root(**values: Any) -> None:
         typer.echo(f"lmtool {__version__}")
         raise typer.Exit
     if ctx.invoked_subcommand is None:
-        typer.echo(ctx.get_help())
+        program: Any = ctx.command
+        typer.echo(program.brief_help(ctx), nl=False)
         raise typer.Exit
-    ctx.obj = Common(**values)
+    ctx.obj = ClientCommon(**values)
     ctx.default_map = _defaults(ctx, ctx.obj.settings or _settings_after_command(sys.argv))
 
 

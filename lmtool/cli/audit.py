@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from lmtool.cli.common_options import Common
+from lmtool.cli.common_options import ClientCommon
 from lmtool.option import option
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ STRICTNESS = "How strictly"
 
 
 async def audit(
-    common: Common,
+    common: ClientCommon,
     url: Annotated[
         str | None,
         typer.Argument(

@@ -6,19 +6,20 @@ from typing import Annotated
 
 import typer
 
-from lmtool.cli.common_options import Common
+from lmtool.cli.common_options import ServerCommon
 from lmtool.lmtp.config import ServerConfig
 from lmtool.serving.access_config import AccessConfig
-from lmtool.serving.config import LifeConfig, ListenConfig, ServiceConfig, ServingConfig
+from lmtool.serving.config import LifeConfig, ListenConfig, ServiceConfig, ServingConfig, WatchConfig
 from lmtool.serving.tls_config import TlsConfig
 
 
 async def balance(
-    common: Common,
+    common: ServerCommon,
     listen: ListenConfig,
     access: AccessConfig,
     tls: TlsConfig,
     server: ServerConfig,
+    watch: WatchConfig,
     life: LifeConfig,
     urls: Annotated[
         list[str],
@@ -49,5 +50,6 @@ async def balance(
         balances=True,
         certificate=tls.load(listen),
         api_keys=access.api_keys,
+        watch=watch,
     )
     await run(ServingConfig(listen, service, life, verbose=bool(common.verbose), debug=common.debug), common.output())

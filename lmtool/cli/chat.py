@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lmtool.chat.heat import ALTERNATIVES, MODES, HeatMode
-from lmtool.cli.common_options import Common
+from lmtool.cli.common_options import ClientCommon
 from lmtool.errors import UsageError
 from lmtool.option import option
 from lmtool.sampling_parameters import PARAMETER_HELP, PROMPT_MAX_TOKENS
 
 if TYPE_CHECKING:
     from lmtool.chat.options import OutputOptions
+    from lmtool.lmtp.endpoint import Endpoint
+    from lmtool.terminal import Output
 
 SAMPLING = "Sampling"
 OUTPUT = "Output"
@@ -35,7 +38,7 @@ def sampling(name: str, note: str = "", **more: Any) -> Any:
 
 
 def chat(
-    common: Common,
+    common: ClientCommon,
     prompt: Annotated[
         list[str] | None,
         typer.Argument(
@@ -92,6 +95,7 @@ def chat(
         OneShotOptions,
         OutputOptions,
         constraint_from_options,
+        constraint_origin,
         output_form,
         processors_from_options,
     )
@@ -113,7 +117,8 @@ def chat(
     typed = {name: check_typed(name, value) for name, value in options.items() if value is not None}
     parameters = {"top_logprobs": alternatives, **typed, **parse_options(option or [])}
     processors = processors_from_options(logits_processor or ())
-    requests = RequestOptions(model, system, template, parameters, constraint, processors)
+    origin = constraint_origin(json_schema, regex, choice or (), grammar)
+    requests = RequestOptions(model, system, template, parameters, constraint, processors, origin)
     display = OutputOptions(output_form(json=json, jsonl=jsonl, raw=raw, table=table), heat, stats, not no_stream, echo)
     parsing = PromptParsing(literal or "--" in sys.argv, compat_space)
     resume = ResumeOptions(retries, token_timeout)
@@ -122,13 +127,42 @@ def chat(
         from lmtool.chat.answer import answer
 
         once = OneShotOptions(n_streams, tokenizer, timeout, dry_run, record, resume)
-        return answer(common.server(), common.output(), text, requests, display, once)
+        talk = partial(answer, prompt=text, requests=requests, display=display, options=once)
+        return _talk(common, talk, model, only_describes=dry_run)
     _check_conversation(display, n_streams=n_streams, dry_run=dry_run)
     from lmtool.chat.repl import converse
 
-    return converse(
-        common.server(), common.output(), requests, display, parsing, tokenizer=tokenizer, record=record, resume=resume
+    talk = partial(
+        converse,
+        requests=requests,
+        display=display,
+        parsing=parsing,
+        tokenizer=tokenizer,
+        record=record,
+        resume=resume,
     )
+    return _talk(common, talk, model)
+
+
+async def _talk(
+    common: ClientCommon,
+    talk: Callable[[Endpoint, Output], Awaitable[None]],
+    model: str | None,
+    *,
+    only_describes: bool = False,
+) -> None:
+    """Talk to the server; to a model in this process where a person has named none, and none runs.
+
+    A script whose server is gone is told so: its output goes to no terminal. only_describes: nothing is generated.
+    """
+    endpoint, out = common.server(), common.output()
+    if common.endpoint is not None or not out.terminal or only_describes:
+        await talk(endpoint, out)
+        return
+    from lmtool.chat.in_process import reachable
+
+    async with reachable(endpoint, out, model) as found:
+        await talk(found, out)
 
 
 def _check_conversation(display: OutputOptions, *, n_streams: int, dry_run: bool) -> None:

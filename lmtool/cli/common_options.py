@@ -1,4 +1,4 @@
-"""The options that all commands have, before or behind the command's name."""
+"""The options that may stand before or behind any command's name: of all, of clients, of servers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from lmtool.terminal import ColorWhen, Output
 from lmtool.unix_sockets import PREFIX
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from lmtool.lmtp.endpoint import Endpoint
 
 DEFAULT_ENDPOINT = "ws://127.0.0.1:8080/"
@@ -20,9 +22,46 @@ DEFAULT_ENDPOINT = "ws://127.0.0.1:8080/"
 PANEL = "Everywhere"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class Common:
-    """Options that may stand before or after any command's name; two of them may hold secrets."""
+    """Options that may stand before or after any command's name."""
+
+    color: ColorWhen | None = option(None, "When to use colours.", PANEL)
+    quiet: bool = option(False, "Print no notes on stderr.", PANEL, short="-q")
+    verbose: int = option(0, "Print more; -vv shows tracebacks.", PANEL, short="-v", count=True, shown_default="")
+    settings: str | None = option(None, "Read settings from this file instead of lmtool.toml.", PANEL, metavar="FILE")
+    typed: frozenset[str] = frozenset()
+    """Names of the command's own options on the command line, not from environment or settings."""
+    origins: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """For options such as `--device` with a value from elsewhere: its origin, and the value."""
+
+    @property
+    def debug(self) -> bool:
+        """Whether to print tracebacks."""
+        return self.verbose >= 2 or os.environ.get("LMTOOL_DEBUG", "") not in {"", "0"}
+
+    def output(self) -> Output:
+        """The command's output: results on stdout, notes and warnings on stderr."""
+        return Output.of(self.color, quiet=self.quiet)
+
+    def under(self, outer: Common | None) -> Self:
+        """These options, completed by those that stood before the command's name."""
+        if outer is None:
+            return self
+        names = {each.name for each in fields(self)} & {each.name for each in fields(outer)} & _NAMES
+        return replace(self, **{name: getattr(self, name) or getattr(outer, name) for name in names})
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ServerCommon(Common):
+    """With the key that a command asks its clients for."""
+
+    api_key: str | None = option(None, "API key that clients must send; better LMTOOL_API_KEY.", PANEL, metavar="KEY")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ClientCommon(Common):
+    """With the server that a command talks to; two of these options may hold secrets."""
 
     endpoint: str | None = option(
         None,
@@ -32,17 +71,7 @@ class Common:
         metavar="URL",
         shown_default=DEFAULT_ENDPOINT,
     )
-    color: ColorWhen | None = option(None, "When to use colours.", PANEL)
-    quiet: bool = option(False, "Print no notes on stderr.", PANEL, short="-q")
-    verbose: int = option(0, "Print more; -vv shows tracebacks.", PANEL, short="-v", count=True, shown_default="")
-    settings: str | None = option(None, "Read settings from this file instead of lmtool.toml.", PANEL, metavar="FILE")
-    api_key: str | None = option(
-        None, "API key that a server requires and a client sends; better LMTOOL_API_KEY.", PANEL, metavar="KEY"
-    )
-    typed: frozenset[str] = frozenset()
-    """Names of the command's own options on the command line, not from environment or settings."""
-    origins: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """For options such as `--device` with a value from elsewhere: its origin, and the value."""
+    api_key: str | None = option(None, "API key to show there; better LMTOOL_API_KEY.", PANEL, metavar="KEY")
 
     @property
     def address(self) -> str:
@@ -56,23 +85,12 @@ class Common:
 
         return self.address if self.address.startswith(("stdio:", PREFIX)) else split_url(self.address)[0]
 
-    @property
-    def debug(self) -> bool:
-        """Whether to print tracebacks."""
-        return self.verbose >= 2 or os.environ.get("LMTOOL_DEBUG", "") not in {"", "0"}
-
     def server(self) -> Endpoint:
         """The server to connect to, with its API key. Raises `UsageError`."""
         from lmtool.lmtp.endpoint import parse
 
         return parse(self.address, self.api_key)
 
-    def output(self) -> Output:
-        """The command's output: results on stdout, notes and warnings on stderr."""
-        return Output.of(self.color, quiet=self.quiet)
 
-    def under(self, outer: Common | None) -> Common:
-        """These options, completed by those that stood before the command's name."""
-        if outer is None:
-            return self
-        return replace(self, **{f.name: getattr(self, f.name) or getattr(outer, f.name) for f in fields(Common)})
+_NAMES = frozenset(each.name for each in (*fields(Common), *fields(ClientCommon)))
+"""Of all options that may stand before a command's name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +20,7 @@ def show(
     common: Common,
     command: Annotated[str | None, typer.Argument(help="Only this command's options.", show_default=False)] = None,
 ) -> None:
-    """Print each option's effective value and its origin: environment, settings file, or default."""
+    """Print settings as TOML: what is set with its origin, environment or file; defaults as comments."""
     from lmtool.cli.app import build_whole, option_names
     from lmtool.cli.settings import load
     from lmtool.errors import UsageError
@@ -33,8 +34,8 @@ def show(
         if command in {None, name}:
             out.line(f"[{name}]")
             for param in params:
-                value, origin = _effective(param, tuple(name.split(".")), settings)
-                out.line(f"{option_name(param.name, param.opts)} = {_without_secrets(param, value)!r}  # {origin}")
+                out.line(_line(param, *_effective(param, tuple(name.split(".")), settings)))
+            out.line()
 
 
 def path(common: Common) -> None:
@@ -48,6 +49,27 @@ def path(common: Common) -> None:
         out.note(f"your own settings file would be {user_file()}")
 
 
+def _line(param: Any, value: Any, origin: str | Path | None) -> str:
+    """A setting as a line of TOML; a comment where it is a default, or a secret."""
+    name = option_name(param.name, param.opts)
+    if param.name == "api_key" and value:
+        return f"# {name} is set in {origin}, and not shown"
+    if origin is None:
+        return f"# {name} = {_toml(_without_secrets(param, value))}".rstrip()
+    return f"{name} = {_toml(_without_secrets(param, value))}  # {origin}"
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML writes it; nothing for None, which TOML does not have."""
+    if value is None:
+        return ""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, bool | int | float):
+        return str(value).lower()
+    return json.dumps(str(value), ensure_ascii=False)
+
+
 def _params(tree: Any, path: tuple[str, ...]) -> list[Any]:
     node = tree
     for part in path:
@@ -56,11 +78,9 @@ def _params(tree: Any, path: tuple[str, ...]) -> list[Any]:
 
 
 def _without_secrets(param: Any, value: Any) -> Any:
-    """The value without keys, and without credentials in a URL."""
+    """The value without credentials in a URL."""
     from lmtool.access.outgoing import split_url
 
-    if param.name == "api_key":
-        return value and "(set)"
     if param.metavar != "URL":
         return value
     if isinstance(value, list | tuple):
@@ -68,11 +88,18 @@ def _without_secrets(param: Any, value: Any) -> Any:
     return split_url(value)[0] if isinstance(value, str) and not value.startswith("stdio:") else value
 
 
-def _effective(param: Any, command: tuple[str, ...], settings: Settings) -> tuple[Any, str | Path]:
+def _effective(param: Any, command: tuple[str, ...], settings: Settings) -> tuple[Any, str | Path | None]:
+    """A setting's value, and where it comes from; None for a default."""
+    from lmtool.cli.app import converter
+
     variable = os.environ.get(str(param.envvar)) if param.envvar else None
     if variable:
-        return variable, f"environment {param.envvar}"
+        convert = converter(param.type_descriptor.annotation)
+        try:
+            return variable if convert is None else convert(variable), f"environment {param.envvar}"
+        except ValueError:  # which the command itself will refuse
+            return variable, f"environment {param.envvar}"
     setting = settings.find(command, option_name(param.name, param.opts))
     if setting:
         return setting.value, setting.origin
-    return param.default, "default"
+    return param.default, None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import typer
 
-from lmtool.cli.common_options import Common
+from lmtool.cli.common_options import ClientCommon
 from lmtool.logprobs.numbers import size
 from lmtool.option import option
 
@@ -44,7 +44,7 @@ class Finding:
 
 
 async def doctor(
-    common: Common,
+    common: ClientCommon,
     json: bool = option(False, "Print a JSON list."),
 ) -> None:
     """Check what serving and chatting need: versions, devices, port, folders. Exits with 1 if something is broken."""
@@ -75,7 +75,7 @@ def _unicode() -> bool:
     return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 
-def quick_checks(common: Common) -> Iterator[Finding]:
+def quick_checks(common: ClientCommon) -> Iterator[Finding]:
     """The checks that need neither the network nor torch."""
     from lmtool.serving.composition import INSTALL_SERVE, SERVE_PACKAGES
 
@@ -137,7 +137,7 @@ def _cache() -> Finding:
     return Finding("ok", "cache", f"{folder}: {models} model{'s' * (models != 1)}, {size(free)} free")
 
 
-def _settings(common: Common) -> Finding:
+def _settings(common: ClientCommon) -> Finding:
     from lmtool.cli.settings import load
 
     files = load(common.settings).files
@@ -154,7 +154,7 @@ def _terminal() -> Finding:
     return Finding("ok", "terminal", detail)
 
 
-async def _endpoint(common: Common) -> Finding:
+async def _endpoint(common: ClientCommon) -> Finding:
     import asyncio
 
     from lmtool.errors import AccessDeniedError, ConnectError, LmtoolError

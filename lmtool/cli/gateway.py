@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from lmtool.cli.common_options import DEFAULT_ENDPOINT, PANEL, Common
+from lmtool.cli.common_options import DEFAULT_ENDPOINT, PANEL, ClientCommon
 from lmtool.lmtp.config import ServerConfig
 from lmtool.option import option
 from lmtool.serving.access_config import AccessConfig
@@ -19,12 +19,13 @@ from lmtool.serving.config import (
     PoolsConfig,
     ServiceConfig,
     ServingConfig,
+    WatchConfig,
 )
 from lmtool.serving.tls_config import TlsConfig
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class GatewayCommon(Common):
+class GatewayCommon(ClientCommon):
     """The options of all commands; two of them mean another thing here."""
 
     endpoint: str | None = option(
@@ -49,6 +50,7 @@ async def gateway(
     http: HttpConfig,
     tls: TlsConfig,
     server: ServerConfig,
+    watch: WatchConfig,
     life: LifeConfig,
     config: str | None = option(None, "YAML file of pools, or a configuration of Glide.", MODELS, metavar="FILE"),
     check: bool = option(False, "Print the pools of --config, or every fault in it with its line, and exit.", MODELS),
@@ -104,6 +106,7 @@ async def gateway(
         pools_only=True,
         certificate=tls.load(listen),
         api_keys=access.api_keys,
+        watch=watch,
     )
     serving = ServingConfig(listen, service, replace(life), record, verbose=bool(common.verbose), debug=common.debug)
     await run(serving, common.output())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmtool.cli.common_options import Common
+from lmtool.cli.common_options import ClientCommon
 from lmtool.cli.models import align_columns
 from lmtool.logprobs.numbers import duration, size
 from lmtool.option import option
@@ -26,7 +26,7 @@ TIMEOUT = 5.0
 
 
 async def info(
-    common: Common,
+    common: ClientCommon,
     model: Annotated[
         str | None, typer.Argument(metavar="[MODEL]", help="One of several served models.", show_default=False)
     ] = None,
@@ -65,7 +65,7 @@ async def info(
 
 
 async def _request_info(
-    common: Common, model: str | None, *, wait: bool, limit: float | None, out: Output
+    common: ClientCommon, model: str | None, *, wait: bool, limit: float | None, out: Output
 ) -> list[ModelEntry] | tuple[Mapping[str, object] | str, float]:
     """The server's unparsed `model_info`, and the seconds of a round trip; or the entries of many models.
 

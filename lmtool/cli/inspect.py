@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from lmtool.cli.common_options import Common
+from lmtool.cli.common_options import ClientCommon
 from lmtool.option import option
 from lmtool.serving.access_config import AccessConfig
 from lmtool.tui.options import LOOK, InspectorOptions, SourceOptions
@@ -35,7 +35,7 @@ def _traces(incomplete: str) -> list[str]:
 
 
 async def inspect(
-    common: Common,
+    common: ClientCommon,
     access: AccessConfig,
     source: SourceOptions,
     look: InspectorOptions,
@@ -64,8 +64,9 @@ async def inspect(
 ) -> None:
     """Watch streams, probabilities, raw frames and time: live, between others, or from a trace.
 
-    With no TARGET: the server at the default address, or, where none answers, four prompts racing on the embedded
-    model. ? shows the keys, q quits. --api-key is shown to the server, and asked for by --proxy as by trace record.
+    With no TARGET: the server at the default address, with the streams of all its clients where it lets you see them
+    (your own server always does); where none answers, four prompts racing on the embedded model. ? shows the keys,
+    q quits. --api-key is shown to the server, and asked for by --proxy as by trace record.
     """
     from lmtool.chat.peer import local_tokenizer
     from lmtool.cli.inspect_servers import warnings_to
@@ -130,23 +131,20 @@ async def _in_lines(
     from lmtool.serving import interrupts
     from lmtool.tui.headless import print_source
     from lmtool.tui.sources.choice import is_address, is_file
-    from lmtool.tui.sources.connect import ConnectSource
-    from lmtool.tui.sources.demo import DemoSource
 
     targets = factory.options.targets
     files = [target for target in targets if not is_address(target)]
     if len(files) == len(targets) == 1 and is_file(files[0]):
         _print_trace(out, files[0], expression, sentences=sentences)
         return
+    if len(targets) > 2:
+        raise UsageError(f"{len(targets)} traces were given, and two are compared", "name one, or two")
     if len(targets) > 1:
-        raise UsageError("two traces are compared on a screen", f"in lines:  lmtool trace diff {' '.join(files)}")
-    source = await factory.make()
-    if isinstance(source, ConnectSource) and not isinstance(source, DemoSource) and not factory.options.prompts:
         raise UsageError(
-            f"{source.title}: without a keyboard nothing can be typed",
-            'send a prompt:  lmtool inspect --prompt "Once upon a time"',
-            "watch others:   lmtool inspect --proxy 127.0.0.1:8081 --to URL",
+            "two traces side by side need a terminal, and this is none",
+            f"in lines:  lmtool trace diff {' '.join(files)}",
         )
+    source = await factory.make()
     try:
         if options.record is not None:
             source.start_recording(options.record)
@@ -207,7 +205,7 @@ async def _open(factory: SourceFactory, options: InspectorOptions) -> int:
     return await run_inspector(EventStore(), source, options)
 
 
-def _only_with_proxy(common: Common, proxy: str | None) -> None:
+def _only_with_proxy(common: ClientCommon, proxy: str | None) -> None:
     """Raise `UsageError` for options of a port where none is opened."""
     from lmtool.errors import UsageError
 
@@ -230,7 +228,7 @@ def _speed(text: str) -> float:
     return float("inf") if speed is None else speed
 
 
-def _color(common: Common, *, drawn: bool) -> bool:
+def _color(common: ClientCommon, *, drawn: bool) -> bool:
     """Whether colours are welcome. drawn: in a file, where no terminal can be asked."""
     import os
     import sys

@@ -100,6 +100,8 @@ async def serve_inspected(config: ServingConfig, common: Common, out: Output) ->
             out.warn(sentence)
     if isinstance(failure, LmtoolError):
         raise failure
+    if service.failure is not None:
+        raise service.failure
 
 
 async def _taken(listen: ListenConfig, api_key: str | None) -> list[socket.socket]:

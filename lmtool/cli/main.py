@@ -20,9 +20,7 @@ def main() -> None:
         # Answered before typer is imported: a third of the time.
         sys.stdout.write(f"lmtool {__version__}\n")
         return
-    if not sys.stdout.isatty():
-        # Rich panels are for people, and cost a program that reads help a tenth of a second.
-        os.environ.setdefault("TYPER_USE_RICH", "0")
+    os.environ.setdefault("TYPER_USE_RICH", "0")  # help is our own; rich would take a tenth of a second to import
     from lmtool.cli.app import build, convert_without_pydantic
     from lmtool.errors import UsageError
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from lmtool.cli.common_options import Common
+from lmtool.cli.common_options import ClientCommon
 from lmtool.logprobs.numbers import size
 from lmtool.option import option
 from lmtool.serving.hub_cache import hub_cache, snapshots, weight_files
@@ -52,7 +52,7 @@ class AvailableModel:
 
 
 async def models(
-    common: Common,
+    common: ClientCommon,
     load: str | None = option(None, "Have the server load this model.", metavar="NAME"),
     unload: str | None = option(None, "Have the server unload this model.", metavar="NAME"),
     json: bool = option(False, "Print a JSON list."),
@@ -160,7 +160,7 @@ def ago(seconds: float) -> str:
     return f"{int(seconds // 86_400)} d"
 
 
-async def _manage(common: Common, out: Output, load: str | None, unload: str | None) -> list[AvailableModel]:
+async def _manage(common: ClientCommon, out: Output, load: str | None, unload: str | None) -> list[AvailableModel]:
     """Load or unload models of the server; what it serves then. Shows on stderr how a load proceeds."""
     from lmtool.chat.peer import Waiting
     from lmtool.lmtp.client import LmtpClient
@@ -179,7 +179,7 @@ async def _manage(common: Common, out: Output, load: str | None, unload: str | N
         waiting.close()
 
 
-async def _served(common: Common) -> list[AvailableModel]:
+async def _served(common: ClientCommon) -> list[AvailableModel]:
     """What the server at the endpoint serves; nothing where there is none."""
     import asyncio
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lmtool.cli.common_options import Common
+from lmtool.cli.common_options import ClientCommon
 from lmtool.cli.models import align_columns
 from lmtool.errors import UnknownModelError
 from lmtool.logprobs.numbers import duration
@@ -19,7 +19,7 @@ CLEAR = "\x1b[H\x1b[J"
 
 
 async def pools(
-    common: Common,
+    common: ClientCommon,
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only this pool.")] = None,
     watch: bool = option(False, "Show it again each second, until Ctrl-C."),
     json: bool = option(False, "Print JSON, one line each time."),

@@ -10,13 +10,13 @@ import typer
 
 from lmtool.chat.heat import ALTERNATIVES, HeatMode
 from lmtool.cli.chat import HEAT, MODEL, OUTPUT, TIMEOUT, TOKENIZER
-from lmtool.cli.common_options import Common
+from lmtool.cli.common_options import ClientCommon
 from lmtool.errors import UsageError
 from lmtool.option import option
 
 
 def score(
-    common: Common,
+    common: ClientCommon,
     texts: Annotated[
         list[str],
         typer.Argument(

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from lmtool.backends.registry import BackendConfig
-from lmtool.cli.common_options import Common
+from lmtool.cli.common_options import ServerCommon
 from lmtool.engine.config import EngineConfig
 from lmtool.errors import UsageError
 from lmtool.lmtp.config import ServerConfig
@@ -28,18 +28,20 @@ from lmtool.serving.config import (
     ReplicasConfig,
     ServiceConfig,
     ServingConfig,
+    WatchConfig,
 )
 from lmtool.serving.tls_config import TlsConfig
 
 
 async def serve(
-    common: Common,
+    common: ServerCommon,
     listen: ListenConfig,
     access: AccessConfig,
     http: HttpConfig,
     tls: TlsConfig,
     evergreen: EvergreenOptions,
     server: ServerConfig,
+    watch: WatchConfig,
     engine: EngineConfig,
     replicas: ReplicasConfig,
     models: ModelsConfig,
@@ -105,6 +107,7 @@ async def serve(
         evergreen=evergreen,
         certificate=tls.load(None if stdio else listen),
         api_keys=access.api_keys,
+        watch=watch,
     )
     workers = commands(replicas, service, dict(os.environ), verbose=bool(common.verbose))
     config = ServingConfig(
@@ -162,12 +165,12 @@ def _pools(file: str | None) -> PoolsConfig | None:
 
 _OF_PORTS = {
     *("port", "host", "unix", "grpc_port", "allow_origin", "allow_host", "no_auth", "api_keys", "trusted_proxy"),
-    *("allow_ref", "peer_actions"),
+    *("allow_ref", "peer_actions", "watch"),
 }
 
 
 def _check_contradictions(
-    common: Common, device: str, *, stdio: bool, cuda: bool, json_logs: bool, inspect: bool
+    common: ServerCommon, device: str, *, stdio: bool, cuda: bool, json_logs: bool, inspect: bool
 ) -> None:
     if cuda and device not in {"auto", "cuda"} and not device.startswith("cuda:"):
         raise UsageError(f"--cuda and --device {device} contradict each other", "give one of them")

@@ -64,7 +64,6 @@ ELSEWHERE = {
     "--ssl-cert-reqs": "clients show keys, not certificates: --api-key",
     "--middleware": "put a proxy in front",
     "--logits-processors": "constraints hold streams to a form: structured_outputs in the request",
-    "--reasoning-parser": "leave it out: thoughts are part of the answer's text",
     "--chat-template-kwargs": "send chat_template_kwargs with the request",
     "--default-chat-template-kwargs": "send chat_template_kwargs with the request",
     "--override-generation-config": "send the parameters with the request",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from lmtool.conformance.logprob_checks import alternatives, best_first, certain, finite, is_number, normalised
@@ -9,7 +10,7 @@ from lmtool.conformance.model_checks import fingerprints, key_limits, listed, mo
 from lmtool.conformance.transcript import ends, msg_refusal, short
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from lmtool.conformance.transcript import Transcript
 
@@ -301,6 +302,25 @@ def system_messages(log: Transcript, *, of: object, may: bool) -> _Problems:
             yield f"stream {of}: system is {short(one)}; expected kind and message, a place from 1, a number of seconds"
 
 
+def watched(log: Transcript, *, of: object, at: str = "a") -> _Problems:
+    """The request is answered with what other connections say, or refused as something that is not allowed."""
+    replies = log.replies(of, at)
+    if not replies:
+        yield f"request {of}: no answer"
+        return
+    first, watch = replies[0], replies[0].get("watch")
+    if first.get("error") is not None:
+        if first.get("error_code") not in ("access_denied", "overloaded"):
+            yield f"request {of}: refused with the code {short(first.get('error_code'))}; expected access_denied"
+    elif not isinstance(watch, Mapping) or not is_number(watch.get("time")) or not _tells(watch):
+        yield f"request {of}: watch is {short(watch)}; expected a time, a list of events, and how many are lost"
+
+
+def _tells(watch: Mapping[str, object]) -> bool:
+    lost, events = watch.get("lost"), watch.get("events")
+    return type(lost) is int and lost >= 0 and isinstance(events, list) and all(isinstance(e, list) for e in events)
+
+
 def some_refused(log: Transcript, *, streams: int) -> _Problems:
     """Of the streams 1 to `streams`, all begun at once, some fail and the others do not."""
     failed = [i for i in range(1, streams + 1) if any(e.get("error") is not None for e in log.entries(i))]
@@ -336,7 +356,7 @@ CHECKS: Mapping[str, Callable[..., Iterator[str]]] = {
         ending, failure, refusal, silence, no_message, tokens, token_ids, without, same_tokens, continued,
         same_logprobs, fields, integers, alternatives, best_first, normalised, certain, finite, strict_json, lists,
         model_info, listed, fingerprints, buffered, closed, still_open, handshake, http, ends_before, scored, texts,
-        no_text, usage, ignored, system_messages,
+        no_text, usage, ignored, system_messages, watched,
         some_refused, sampled_apart, key_limits,
     )
 }  # fmt: skip

@@ -72,7 +72,7 @@ class StreamFactory:
             priority=request.priority,
             cache_salt=request.cache_salt,
             client=_client(request, sink),
-            awaiting_constraint=request.constraint is not None,
+            awaiting_constraint=request.constraint is not None or request.thought_marks is not None,
         )
         _validate_stops(generated, sequence.stop_ids)
         stream = Stream(
@@ -96,11 +96,15 @@ class StreamFactory:
         return stream
 
     def _compile(self, request: GenerateRequest) -> Future[Guide] | None:
-        if request.constraint is None:
+        if request.constraint is None and request.thought_marks is None:
             return None
+        if self.guides is None and request.constraint is None:
+            raise RequestError("this server cannot end a thought at a budget", "leave budget and effort out")
         if self.guides is None:
             raise ConstraintError("this server cannot hold a stream to a constraint", "leave the constraint out")
-        return self.guides.compile(request.constraint)
+        if request.thought_marks is None:
+            return self.guides.compile(request.constraint)
+        return self.guides.compile(request.constraint, request.thought_marks)
 
     def _prefill(
         self, request: GenerateRequest, prompt: list[int], sink: Sink, loop: asyncio.AbstractEventLoop

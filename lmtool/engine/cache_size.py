@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 _CPU_SHARE = 0.4
 """Share of the memory free after loading that keys and values may use at most on CPU; touched as it is needed."""
 
+_CPU_CONTEXTS = 32
+"""Full contexts of keys and values for which there is room on a CPU: streams share it, and what does not fit waits."""
+
 _CUDA_SHARE = 0.85
 """The same on a GPU, where the rest is for the activations of a step."""
 
@@ -37,7 +40,8 @@ def cache_blocks(
     context: most tokens of a stream. Raises `OutOfMemoryError` or `ResourceError` when it would be fewer.
     """
     size = block_bytes(shapes, dtype)
-    most = max(config.max_streams * -(-context // BLOCK_TOKENS), fewest)
+    contexts = config.max_streams if device.type == "cuda" else min(config.max_streams, _CPU_CONTEXTS)
+    most = max(contexts * -(-context // BLOCK_TOKENS), fewest)
     if config.kv_cache_bytes is None:
         blocks = min(int(_free_bytes(device)) // size, most)
         if blocks < fewest:

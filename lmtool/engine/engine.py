@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from lmtool.engine.admission import StreamFactory, clamp_logprobs
-from lmtool.engine.engine_thread import EngineThread, Outbox, step_error, stopped_error
+from lmtool.engine.device_loss import raise_if_lost, step_error
+from lmtool.engine.engine_thread import EngineThread, Outbox, stopped_error
+from lmtool.engine.idle_memory import IdleMemory
 from lmtool.engine.masks import MaskFiller
 from lmtool.engine.prefix_cache import BlockAllocator, PrefixCache
 from lmtool.engine.queue_estimate import QueueEstimate
@@ -21,7 +23,7 @@ from lmtool.engine.sampling_result import SampledToken
 from lmtool.engine.scheduler import Scheduler
 from lmtool.engine.speculation import StepCost
 from lmtool.engine.stream import Handle
-from lmtool.errors import LmtoolError, OverloadedError
+from lmtool.errors import LmtoolError, OverloadedError, ServerError
 from lmtool.interfaces import QueuePlace
 from lmtool.model_usage import ModelUsage
 from lmtool.streams import refuse
@@ -46,7 +48,7 @@ class Engine:
     """A `TokenModel` over one loaded model: continuous batching in a thread of its own.
 
     Made by `load_engine`. What belongs to one stream (a bad request, a row of logits that are not numbers) ends that
-    stream; a step that fails ends the streams of that step.
+    stream; a step that fails ends the streams of that step. A device that is lost for good ends all, see `on_lost`.
     """
 
     def __init__(
@@ -77,8 +79,15 @@ class Engine:
         self._outbox = Outbox()
         self._accepting = True
         self._on_drained: list[Callable[[], None]] = []
+        self._on_lost: Callable[[Exception], None] | None = None
+        idle = IdleMemory(self._scheduler, runner.cache, -(-(info.context_length or 0) // limits.block_tokens))
         self._thread = EngineThread(
-            f"engine {info.model}", runner.device, config.threads, step=self._step_and_flush, finish=self._end_all
+            f"engine {info.model}",
+            runner.device,
+            config.threads,
+            step=self._step_and_flush,
+            finish=self._end_all,
+            rests=idle.rests(),
         )
 
     @property
@@ -103,6 +112,10 @@ class Engine:
         self._masks = MaskFiller(guides, self._info.vocab_size)
         self._factory.guides = guides
 
+    def on_lost(self, listener: Callable[[Exception], None]) -> None:
+        """Call `listener` once, in the engine thread, when nothing can be computed any more, with the reason."""
+        self._on_lost = listener
+
     def start(self) -> None:
         """Start the engine thread; harmless when it runs already."""
         self._thread.start()
@@ -121,15 +134,15 @@ class Engine:
             stream = self._factory.create(request, sink, loop)
         except LmtoolError as problem:
             return refuse(request.stream_id, sink, problem)
-        if not self._thread.post(partial(self._begin, stream)):
+        if not self._post(stream, self._begin):
             return refuse(request.stream_id, sink, stopped_error())
         if stream.pending_guide is not None:
-            stream.pending_guide.add_done_callback(lambda _: self._thread.post(partial(self._guide_ready, stream)))
-        return Handle(
-            lambda control: self._thread.post(partial(self._control, stream, control)),
-            partial(self._place, stream),
-            stream,
-        )
+            stream.pending_guide.add_done_callback(lambda _: self._post(stream, self._guide_ready))
+        return Handle(partial(self._post, stream, self._control), partial(self._place, stream), stream)
+
+    def _post(self, stream: Stream, command: Callable[..., None], *arguments: object) -> bool:
+        """Have the thread carry out a command about a stream before its next step; False where it has ended."""
+        return self._thread.post(partial(self._carry_out, stream, command, *arguments))
 
     def _place(self, stream: Stream) -> QueuePlace | None:
         place = self._scheduler.place(stream.sequence)
@@ -165,10 +178,21 @@ class Engine:
         self._flush()
         return busy
 
-    def _end_all(self, reason: LmtoolError) -> None:
+    def _carry_out(self, stream: Stream, command: Callable[..., None], *arguments: object) -> None:
+        """What fails here, outside a step, ends this stream alone."""
+        try:
+            command(stream, *arguments)
+        except BaseException as bug:  # a panic of a library in Rust is no `Exception`
+            _logger.exception("a stream failed between two steps")
+            if self._alive(stream):
+                self._fail([stream], step_error(bug))
+
+    def _end_all(self, reason: LmtoolError, failure: Exception | None) -> None:
         self._next_step = None
         self._fail(list(self._streams.values()), reason)
         self._flush()
+        if failure is not None and self._on_lost is not None:
+            self._on_lost(failure)
 
     def _step(self) -> bool:
         """Compute a step and put its outputs out; False when there was nothing to compute.
@@ -191,9 +215,10 @@ class Engine:
             if self._cost is not None and not plan.chunks:
                 self._cost.learn(plan.tokens, time.perf_counter() - began)
             self._finish_step(plan, streams, tokens)
-        except Exception as problem:
+        except BaseException as problem:  # a panic of a library in Rust is no `Exception`
             _logger.exception("a step of %d streams failed", len(streams))
             self._next_step = None
+            raise_if_lost(self._runner.device, problem)
             self._fail([stream for stream in streams if self._alive(stream)], step_error(problem))
         return True
 
@@ -239,6 +264,8 @@ class Engine:
             for index, one in enumerate(accepted, start=1):
                 self._send(stream, stream.output(one, reason if index == last else None))
             if problem is not None:
+                if isinstance(problem, ServerError):  # what its keys and values are, too, is not known
+                    self._scheduler.discard(stream.sequence)
                 self._fail([stream], problem)
             elif reason is not None and not accepted:
                 self._send(stream, stream.ending(reason))
@@ -290,7 +317,7 @@ class Engine:
         assert self._masks is not None, "a stream with a guide needs masks"
         stream.sequence.awaiting_mask = not stream.sequence.awaiting_constraint
         stream.pending_mask = pending = self._masks.prefetch(guide)
-        pending.add_done_callback(lambda _: self._thread.post(partial(self._mask_ready, stream, pending)))
+        pending.add_done_callback(lambda _: self._post(stream, self._mask_ready, pending))
 
     def _mask_ready(self, stream: Stream, pending: Future[Tensor]) -> None:
         if not self._alive(stream):

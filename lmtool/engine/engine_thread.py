@@ -6,17 +6,19 @@ import logging
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
 
+from lmtool.engine.device_loss import step_error
 from lmtool.engine.device_transfer import arrival
-from lmtool.errors import LmtoolError, OutOfMemoryError, ServerError
+from lmtool.errors import LmtoolError, ServerError
 from lmtool.interfaces import Sink
 from lmtool.types import TokenOutput
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Sequence
 
 _logger = logging.getLogger(__name__)
 
@@ -24,8 +26,17 @@ Command: TypeAlias = Callable[[], None]
 _Outputs: TypeAlias = dict[Sink, list[TokenOutput]]
 
 
+class Rest(NamedTuple):
+    """Work for a time without steps."""
+
+    seconds: float
+    """How long the thread must have had nothing to do, since the work before this one."""
+    work: Callable[[Callable[[], bool]], None]
+    """Is given what tells whether the thread is interrupted, and ends soon then."""
+
+
 class EngineThread:
-    """Runs commands and steps in turn; sleeps on a condition variable while there is nothing to do."""
+    """Runs commands and steps in turn; rests, then sleeps on a condition variable, while there is nothing to do."""
 
     def __init__(
         self,
@@ -34,17 +45,20 @@ class EngineThread:
         threads: int | None,
         *,
         step: Callable[[], bool],
-        finish: Callable[[LmtoolError], None],
+        finish: Callable[[LmtoolError, Exception | None], None],
+        rests: Sequence[Rest] = (),
     ) -> None:
         """threads: CPU threads of a step; None: torch's choice.
 
         step: computes one step; False when there was nothing to compute. finish: called last, with why nothing more
-        will be computed.
+        will be computed, and with what the thread has failed of. rests: what is done while there is nothing to compute,
+        one after the other.
         """
         self._device = device
         self._threads = threads
         self._step = step
         self._finish = finish
+        self._rests = rests
         self._commands: deque[Command] = deque()
         self._wake = threading.Condition()
         self._closing = False
@@ -85,16 +99,19 @@ class EngineThread:
             torch.set_num_threads(self._threads)  # the OpenMP setting is one of the thread, not of the process
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)  # Triton launches where the thread is
-        reason = stopped_error()
+        reason, failure = stopped_error(), None
         try:
             self._work()
-        except Exception as bug:  # a mistake of ours outside a step: no caller may wait for a dead thread
+        except BaseException as problem:  # a lost device, or a bug of ours: no caller may wait for a dead thread
             _logger.exception("the engine failed and serves nothing more")
-            reason = step_error(bug)
+            reason = step_error(problem)
+            failure = (
+                problem if isinstance(problem, Exception) else RuntimeError(f"{type(problem).__name__}: {problem}")
+            )
         with self._wake:
             self._stopped = True
         self._run_commands(wait=False)
-        self._finish(reason)
+        self._finish(reason, failure)
 
     def _work(self) -> None:
         busy = False
@@ -103,11 +120,23 @@ class EngineThread:
                 busy = self._step()
             arrival(self._device)()  # a step begun ahead uses the model's memory
 
+    def _sleep(self) -> None:
+        """Return when something was posted, or the thread is to end; do meanwhile what is for times of rest."""
+        for rest in self._rests:
+            if self._interrupted_within(rest.seconds):
+                return
+            rest.work(lambda: self.interrupted)
+        self._interrupted_within(None)
+
+    def _interrupted_within(self, seconds: float | None) -> bool:
+        with self._wake:
+            return self._wake.wait_for(lambda: self.interrupted, seconds)
+
     def _run_commands(self, *, wait: bool) -> bool:
         """Run what was posted; False when the thread is to end. wait: sleep until something is posted."""
+        if wait:
+            self._sleep()
         with self._wake:
-            while wait and not self.interrupted:
-                self._wake.wait()
             commands = list(self._commands)
             self._commands.clear()
         for command in commands:
@@ -118,13 +147,6 @@ class EngineThread:
 def stopped_error() -> LmtoolError:
     """Why streams end with the engine."""
     return ServerError("the server stopped before the stream's end", "connect again later")
-
-
-def step_error(problem: Exception) -> LmtoolError:
-    """Why the streams of a failed step end."""
-    if isinstance(problem, torch.OutOfMemoryError | MemoryError):
-        return OutOfMemoryError("the device ran out of memory in this step", "try again, or with fewer tokens")
-    return ServerError(f"the model failed in this step: {type(problem).__name__}", "see the server's log")
 
 
 class Outbox:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import mmap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+from lmtool.subprocesses.resources import give_back_pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -38,7 +41,8 @@ class KVCache:
 
     Layers of one shape share a tensor `[layers, KV, blocks + 1, BLOCK_TOKENS, dim]` for keys and one for values; KV
     heads come before blocks so that gathered blocks are the batch of a matrix product without another copy. Block 0
-    pads tables and is always zero. Memory is touched, and so really allocated, only when a block is first handed out.
+    pads tables and is always zero. Memory is touched, and so allocated, when a block is first handed out, until it is
+    given back.
     """
 
     def __init__(
@@ -63,7 +67,14 @@ class KVCache:
         self.clear(torch.zeros(1, dtype=torch.int64, device=device))
 
     def _allocate(self, layers: int, blocks: int, kv_heads: int, size: int) -> Tensor:
-        return torch.empty(layers, kv_heads, blocks, BLOCK_TOKENS, size, dtype=self.dtype, device=self.device)
+        return _empty_on_pages((layers, kv_heads, blocks, BLOCK_TOKENS, size), self.dtype, self.device)
+
+    def give_back(self, first: int, count: int) -> None:
+        """Return the memory of consecutive blocks that nobody uses to the system; `clear` them before they are used."""
+        for pool in (pool for pools in self._pools.values() for pool in pools):
+            plane, block = (pool.stride(dim) * pool.itemsize for dim in (1, 2))
+            for number in range(pool.shape[0] * pool.shape[1]):
+                give_back_pages(pool.data_ptr() + number * plane + first * block, count * block)
 
     def memory(self, layer: object) -> tuple[Tensor, Tensor]:
         """The layer's own keys [KV, blocks + 1, BLOCK_TOKENS, D] and values [KV, blocks + 1, BLOCK_TOKENS, Dv]."""
@@ -112,6 +123,9 @@ class PagedCache(KVCache):
     def _allocate(self, layers: int, blocks: int, kv_heads: int, size: int) -> Tensor:
         return torch.zeros(layers, blocks, BLOCK_TOKENS, kv_heads, size, dtype=self.dtype, device=self.device)
 
+    def give_back(self, first: int, count: int) -> None:
+        """Keep it: a GPU's memory is allocated once."""
+
     def clear(self, blocks: Tensor) -> None:
         """See `KVCache.clear`."""
         for keys, values in self._pools.values():
@@ -128,6 +142,14 @@ class PagedCache(KVCache):
         """See `KVCache.read`."""
         keys, values = self._place[id(layer)]
         return _gathered(keys, table, streams), _gathered(values, table, streams)
+
+
+def _empty_on_pages(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tensor of that size with any content, at the start of a page of memory."""
+    count = math.prod(size)
+    room = torch.empty(count + mmap.PAGESIZE // dtype.itemsize, dtype=dtype, device=device)
+    skipped = -room.data_ptr() % mmap.PAGESIZE // dtype.itemsize
+    return room[skipped : skipped + count].view(size)
 
 
 def _gathered(pages: Tensor, table: Tensor, streams: int) -> Tensor:

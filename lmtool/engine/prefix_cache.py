@@ -5,10 +5,11 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     Key: TypeAlias = "tuple[Prefix | str, tuple[int, ...]]"
 
@@ -24,6 +25,8 @@ class BlockAllocator:
         self.total = blocks
         self._free = list(range(1, blocks + 1))
         self._used: set[int] = set()
+        self._touched: set[int] = set()
+        """Blocks that were handed out since their memory was last given back."""
 
     @property
     def free(self) -> int:
@@ -36,7 +39,16 @@ class BlockAllocator:
             return None
         blocks = [heapq.heappop(self._free) for _ in range(count)]
         self._used.update(blocks)
+        self._touched.update(blocks)
         return blocks
+
+    def take_touched(self) -> Iterator[tuple[int, int]]:
+        """Consecutive free blocks whose memory was used, and is the caller's to give back: the first, and how many."""
+        free = sorted(self._touched - self._used)
+        for _, run in groupby(enumerate(free), key=lambda each: each[1] - each[0]):
+            blocks = [block for _, block in run]
+            self._touched.difference_update(blocks)
+            yield blocks[0], len(blocks)
 
     def release(self, blocks: Iterable[int]) -> None:
         """Take blocks back. A block that was not handed out is a mistake of ours."""
@@ -125,10 +137,16 @@ class PrefixCache:
             self.acquire([prefix])
         return prefix
 
+    def discard(self, prefixes: Iterable[Prefix]) -> None:
+        """Match these no more, nor what follows them; they are evicted like others."""
+        for prefix in prefixes:
+            if self._prefixes.get(prefix.key) is prefix:
+                del self._prefixes[prefix.key]
+
     def evict(self) -> tuple[int, ...]:
         """Drop the unused chunk that was used least recently; its blocks are the caller's."""
         prefix, _ = self._idle.popitem(last=False)
-        del self._prefixes[prefix.key]
+        self.discard([prefix])
         self.blocks -= len(prefix.blocks)
         self.idle_blocks -= len(prefix.blocks)
         return prefix.blocks

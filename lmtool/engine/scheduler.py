@@ -10,6 +10,7 @@ from lmtool.engine.plan import Plan, Span
 from lmtool.engine.waiting_queue import WaitingQueue, rank
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from collections.abc import Sequence as Many
 
     from lmtool.engine.plan import Limits
@@ -89,6 +90,20 @@ class Scheduler:
             self._waiting.remove(sequence)
         if sequence in self._admitted:
             self._admitted.remove(sequence)
+
+    def discard(self, sequence: Sequence) -> None:
+        """Let no other sequence begin with what was computed of this one."""
+        if self._cache is not None:
+            self._cache.discard(sequence.prefixes)
+
+    def forget(self, keep_blocks: int) -> Iterator[tuple[int, int]]:
+        """Drop cached chunks that nobody uses, the least recently used first, until they hold at most `keep_blocks`.
+
+        Returns runs of blocks whose memory nobody needs then, see `BlockAllocator.take_touched`.
+        """
+        while self._cache is not None and self._cache.idle_blocks > keep_blocks:
+            self._allocator.release(self._cache.evict())
+        return self._allocator.take_touched()
 
     def plan(self) -> Plan:
         """Choose the next step; no spans when nothing can run."""

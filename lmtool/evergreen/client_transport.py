@@ -17,6 +17,7 @@ from lmtool.evergreen import codec
 from lmtool.evergreen.descriptors import METHOD, PACKAGE, SERVICE
 from lmtool.evergreen.status import ABORTED, Abort, Status, abort_from, close_reason
 from lmtool.unix_sockets import open_websocket
+from lmtool.websocket_closing import closing_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -125,7 +126,7 @@ class _SocketTransport:
     def _lost(self, closed: Any) -> Abort | ConnectError:  # noqa: ANN401  # websockets' exception, imported where used
         if closed.rcvd is not None and closed.rcvd.code == ABORTED:
             return abort_from(closed.rcvd.reason)
-        return ConnectError(f"the connection to {self._url} is lost ({closed})")
+        return ConnectError(f"the connection to {self._url} is lost: {closing_words(closed)}")
 
     async def close(self, failure: Abort | None = None) -> None:
         """Close it, with the reason of an abort."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lmtool.access.stall import STALL_SECONDS
+
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
@@ -37,15 +39,15 @@ class SessionLimits:
     """Updates of nodes by edges that were added below them, over the whole session: a session in any usual order
     needs about one for each edge."""
     unread_bytes: int = 1024 * 1024
-    """Output of one action that the peer has not read; above it the action pauses."""
+    """Output of one action that the peer has not read; above it the action pauses. Of all actions: four times it."""
     sent_message_bytes: int = 256 * 1024
     """Queued output is joined into messages of about this size."""
     idle_seconds: float = 600.0
     """Without a message and without a running action: DEADLINE_EXCEEDED."""
     input_seconds: float = 120.0
     """An action waits so long for the rest of its inputs while its peer sends nothing: DEADLINE_EXCEEDED."""
-    stall_seconds: float = 300.0
-    """A peer that takes no byte for so long is taken for gone."""
+    stall_limit: float = STALL_SECONDS
+    """Seconds for which a message may wait to be taken by the peer's transport; then it is taken for gone. 0: any."""
     strict_metadata: bool = False
     """Abort for any metadata after seq 0, as the letter of the source has it, also where it repeats that of seq 0."""
 

@@ -41,6 +41,10 @@ Raises `ConnectError` where the peer is gone.
 """
 
 
+_SHARES = 4
+"""How much more all actions of a session may have written than one of them may, before they pause."""
+
+
 def _ignore(_entry: ActionLog) -> None:
     """Log nothing."""
 
@@ -146,12 +150,12 @@ class Connection:
         self._note_idle()
 
     async def _write(self, send: Send) -> None:
-        stall = self.session.limits.stall_seconds
+        stall = self.session.limits.stall_limit
         while True:
             while (message := self.session.take()) is not None:
                 self._roomy.set()
                 try:
-                    async with asyncio.timeout(stall):
+                    async with asyncio.timeout(stall or None):
                         await send(message)
                 except TimeoutError:
                     raise ConnectError(f"the peer took no byte for {stall:g} s") from None
@@ -264,13 +268,21 @@ class Connection:
                 futures.remove(future)
 
     async def room(self, owner: ActionRecord | None) -> None:
-        """Return when little enough that this action, or this program, has written waits to be read by the peer."""
-        limit = self.session.limits.unread_bytes
-        while (owner.unsent_bytes if owner is not None else self.session.unsent_bytes) > limit:
+        """Return when little enough that this action, or this program, has written waits to be read by the peer.
+
+        And little enough of all actions: a peer that reads nothing may have many.
+        """
+        while self._is_full(owner):
             if self._over.is_set():
                 raise self.failure or ConnectError("the session is over")
             self._roomy.clear()
             await self._roomy.wait()
+
+    def _is_full(self, owner: ActionRecord | None) -> bool:
+        limit, waiting = self.session.limits.unread_bytes, self.session.unsent_bytes
+        if owner is None:
+            return waiting > limit
+        return owner.unsent_bytes > limit or waiting > _SHARES * limit
 
     def write(
         self,

@@ -138,7 +138,8 @@ class GrpcServer:
                 reason = abort
             except ConnectError:
                 reason = None
-        await calls.written()
+        with self._sessions.lingering(address):
+            await calls.written()
         return reason
 
 

@@ -24,7 +24,7 @@ from lmtool.metrics import MetricFamily
 from lmtool.subprocesses.offload import is_long, run_in_subprocess
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 
     from starlette.websockets import WebSocket
 
@@ -42,6 +42,10 @@ class Tap(Protocol):
 
     def opened(self, connection: int, agent: str) -> None:
         """A client has begun a session; agent: its `User-Agent`."""
+
+    @property
+    def active(self) -> bool:
+        """Whether messages need be shown now."""
 
     def message(self, connection: int, direction: Literal[">", "<"], value: Mapping[str, object]) -> None:
         """A message was received (`>`) or is about to be sent (`<`); value: as proto-JSON."""
@@ -79,6 +83,8 @@ class EvergreenServer:
         self._count = 0
         self._sessions: dict[Connection, str] = {}
         """Each with its client's address."""
+        self._lingering: Counter[str] = Counter()
+        """Calls whose session has ended and whose client takes nothing, by its address."""
         self._empty = asyncio.Event()
         self._empty.set()
         self._draining: Abort | None = None
@@ -127,9 +133,9 @@ class EvergreenServer:
         config = self.plugs.config
         if self._draining is not None:
             return self._draining
-        if len(self._sessions) >= config.max_sessions:
+        if len(self._sessions) + self._lingering.total() >= config.max_sessions:
             return _too_many("max_sessions", config.max_sessions, "sessions are open")
-        if list(self._sessions.values()).count(client) >= config.max_client_sessions:
+        if list(self._sessions.values()).count(client) + self._lingering[client] >= config.max_client_sessions:
             return _too_many("max_client_sessions", config.max_client_sessions, "sessions of this address are open")
         return None
 
@@ -165,6 +171,15 @@ class EvergreenServer:
             if not self._sessions:
                 self._empty.set()
 
+    @contextlib.contextmanager
+    def lingering(self, client: str) -> Iterator[None]:
+        """Count something that is left of a session of this address, while the block runs, like a session."""
+        self._lingering[client] += 1
+        try:
+            yield
+        finally:
+            self._lingering -= Counter({client: 1})  # of addresses without one nothing is kept
+
     async def _load(self) -> Registry:
         """The actions, once all that sessions need is imported: in a thread, so that streams go on meanwhile."""
         if self._registry is None:
@@ -175,7 +190,7 @@ class EvergreenServer:
 
     def observe(self, connection: Connection, direction: Literal[">", "<"], message: SessionMessage) -> None:
         """Show a message to the tap."""
-        if self.plugs.tap is not None:
+        if self.plugs.tap is not None and self.plugs.tap.active:
             from lmtool.evergreen.codec import json_value
 
             self.plugs.tap.message(connection.number, direction, json_value(message))
@@ -190,7 +205,7 @@ class EvergreenServer:
             self.observe(connection, ">", message)
             return message
         message = await run_in_subprocess(decoder, frame)
-        if self.plugs.tap is not None:
+        if self.plugs.tap is not None and self.plugs.tap.active:
             value = await asyncio.to_thread(json_value, message)
             self.plugs.tap.message(connection.number, ">", value)
         return message

@@ -174,6 +174,7 @@ class AnswerCache:
         self._config = config
         self._scope = repr([(one.id, one.model, sorted(one.defaults.items())) for one in pool.members])
         self._blocking = config.kind == "sqlite"
+        self._clock = time.time if self._blocking else time.monotonic  # a file outlives what a process counts
         self._store: _Store = (
             _Sqlite(config.path or "", config.max_bytes) if self._blocking else _Memory(config.max_bytes)
         )
@@ -191,7 +192,7 @@ class AnswerCache:
 
     async def get(self, key: str) -> StoredAnswer | None:
         """The answer that was kept, None where there is none or it is too old."""
-        oldest = time.time() - self._config.max_age
+        oldest = self._clock() - self._config.max_age
         data = await asyncio.to_thread(self._store.get, key, oldest) if self._blocking else self._store.get(key, oldest)
         try:
             return None if data is None else msgspec.json.decode(data, type=StoredAnswer)
@@ -204,9 +205,9 @@ class AnswerCache:
         if len(data) > self._config.max_bytes:
             return
         if self._blocking:
-            await asyncio.to_thread(self._store.put, key, data, time.time())
+            await asyncio.to_thread(self._store.put, key, data, self._clock())
         else:
-            self._store.put(key, data, time.time())
+            self._store.put(key, data, self._clock())
 
     def close(self) -> None:
         """Close its file."""

@@ -6,10 +6,11 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from lmtool.chat_options import ChatOptions
 from lmtool.errors import RequestError
 from lmtool.providers.chat_request import UNIFIED_PARAMETERS, ChatRequest, checked_parameter, unified_name
 from lmtool.sampling_parameters import DEFAULTS, wrong_value
-from lmtool.types import ROLES, ChatMessage, ChatOptions, ChatPrompt, GenerateRequest
+from lmtool.types import ROLES, ChatMessage, ChatPrompt, GenerateRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

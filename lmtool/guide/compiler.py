@@ -5,25 +5,28 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+import numpy as np
+
 from lmtool.errors import ConstraintError, LmtoolError, OverloadedError, ServerError
 from lmtool.guide.config import GuideConfig
 from lmtool.guide.llguidance import CompiledConstraint, ConstraintBackend, MatcherGuide, too_complex
 from lmtool.guide.masks import Masks
+from lmtool.guide.thought_guide import ThoughtGuide, ThoughtTokens
 from lmtool.subprocesses.resources import lower_priority
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from lmtool.interfaces import Guide
+    from lmtool.reasoning import ThoughtMarks
     from lmtool.types import Constraint
 
 P = ParamSpec("P")
@@ -160,6 +163,8 @@ class MatcherCompiler:
         self._flights: dict[Constraint, _Flight] = {}
         self._counts = Counts()
         self._closed = False
+        self._thoughts: dict[ThoughtMarks, Future[ThoughtTokens]] = {}
+        """By a kind of thought, whatever its budget: what the tokens mean for it."""
 
     @property
     def counts(self) -> Counts:
@@ -168,8 +173,38 @@ class MatcherCompiler:
             cached, size = len(self._cache), self._cache.bytes
             return replace(self._counts, waiting=len(self._flights), cached=cached, cached_bytes=size)
 
-    def compile(self, constraint: Constraint) -> Future[Guide]:
+    def compile(self, constraint: Constraint | None, marks: ThoughtMarks | None = None) -> Future[Guide]:
         """Begin to compile, see `interfaces.GuideCompiler.compile`. A cached outcome is there when this returns."""
+        if marks is None:
+            assert constraint is not None, "there is something to follow"
+            return self._compile(constraint)
+        answer: Future[Guide] = Future()
+        inner = None if constraint is None else self._compile(constraint)
+        tokens = self._thought_tokens(marks)
+        settle = partial(_settle_thought, answer, marks, tokens, inner)
+        (inner or tokens).add_done_callback(lambda _: tokens.add_done_callback(settle))
+        return answer
+
+    def _thought_tokens(self, thought: ThoughtMarks) -> Future[ThoughtTokens]:
+        """What the tokens mean for a thought, found out once for each kind."""
+        kind = replace(thought, budget=None, ending=(), empty=())
+        with self._lock:
+            known = self._thoughts.get(kind)
+        if known is not None:
+            return known
+        try:
+            work = _submit(self._pool, self._read_thought_tokens, kind)
+        except RuntimeError:  # closed meanwhile
+            work = Future()
+            work.set_exception(_closed())
+            return work
+        with self._lock:
+            return self._thoughts.setdefault(kind, work)
+
+    def _read_thought_tokens(self, thought: ThoughtMarks) -> ThoughtTokens:
+        return ThoughtTokens(thought, self._backend.result().tokenizer, self._eos)
+
+    def _compile(self, constraint: Constraint) -> Future[Guide]:
         answer: Future[Guide] = Future()
         new_flight = None
         with self._lock:
@@ -186,11 +221,26 @@ class MatcherCompiler:
 
     def fill(self, rows: Sequence[tuple[Guide, int]], mask: NDArray[np.int32]) -> None:
         """Fill masks, see `interfaces.GuideCompiler.fill`."""
-        self._masks.fill([(_own(guide), row) for guide, row in rows], mask)
+        self._masks.fill([(own, row) for guide, row in rows if (own := _followed(guide)) is not None], mask)
+        for guide, row in rows:
+            if isinstance(guide, ThoughtGuide):
+                guide.finish_mask(mask[row].view(np.uint32))
 
     def fill_drafts(self, rows: Sequence[tuple[Guide, int, Sequence[int]]], mask: NDArray[np.int32]) -> None:
         """Fill masks for drafts, see `interfaces.GuideCompiler.fill_drafts`."""
-        self._masks.fill_drafts([(_own(guide), row, draft) for guide, row, draft in rows], mask)
+        plain = [(guide, row, draft) for guide, row, draft in rows if isinstance(guide, MatcherGuide)]
+        self._masks.fill_drafts(plain, mask)
+        for guide, row, draft in rows:
+            if isinstance(guide, ThoughtGuide):
+                self._fill_draft(guide, row, draft, mask)
+
+    def _fill_draft(self, guide: ThoughtGuide, row: int, draft: Sequence[int], mask: NDArray[np.int32]) -> None:
+        mask[row : row + len(draft) + 1] = -1
+        self.fill([(guide, row)], mask)
+        ahead = guide.fork()
+        for at, token in enumerate(draft[: guide.accepts(draft)], start=row + 1):
+            ahead.advance(token)
+            self.fill([(ahead, at)], mask)
 
     def close(self) -> None:
         """Stop compiling; requests that wait fail."""
@@ -310,6 +360,29 @@ def _close(backend: Future[ConstraintBackend]) -> None:
         backend.result().close()
 
 
-def _own(guide: Guide) -> MatcherGuide:
+def _followed(guide: Guide) -> MatcherGuide | None:
+    """The guide whose mask is to be filled for this one; None where there is none."""
+    if isinstance(guide, ThoughtGuide):
+        return guide.followed()
     assert isinstance(guide, MatcherGuide)
     return guide
+
+
+def _settle_thought(
+    answer: Future[Guide],
+    thought: ThoughtMarks,
+    tokens: Future[ThoughtTokens],
+    inner: Future[Guide] | None,
+    _done: Future[ThoughtTokens],
+) -> None:
+    """Answer with a guide through the thought, once its parts are there."""
+    if not answer.set_running_or_notify_cancel():
+        return
+    try:
+        constraint = None if inner is None else inner.result()
+        assert constraint is None or isinstance(constraint, MatcherGuide)
+        answer.set_result(ThoughtGuide(thought, tokens.result(), constraint))
+    except CancelledError:
+        answer.set_exception(_closed())
+    except LmtoolError as error:
+        answer.set_exception(error)

@@ -18,7 +18,7 @@ class GuideConfig:
     """Different constraints that may wait for a thread; more are refused as overload."""
     deadline: float = 10.0
     """Seconds from the request to the guide; a constraint that takes longer is refused as too complex."""
-    cache_bytes: int = 64 * 1024 * 1024
+    cache_bytes: int = 32 * 1024 * 1024
     """Bytes of compiled constraints that are kept, by estimate; the one unused longest goes first."""
     failure_seconds: float = 60.0
     """Seconds for which a failure is answered from memory."""

@@ -12,6 +12,7 @@ from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
 from lmtool.errors import ConstraintError
+from lmtool.guide.faults import regex_fault, schema_fault
 from lmtool.guide.schema.document import UnsupportedError
 from lmtool.guide.schema.open_names import LISTED, OpenNames, open_names
 from lmtool.guide.schema.rewriting import rewrite
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 _LENIENT_HINT = 'leave it out, or send "strict": false to have it ignored with a warning'
 _JSON_START = "start: %json "
 _JSON_PLACE = "at 1(8): failed to compile JSON schema: "
+_OWN_PLACE = re.compile(r"^at 1\(8\): ")
+"""A place in what we wrote around a constraint, which nobody else has seen."""
 _JSON_OPTIONS = '"x-guidance"'
 _PYTHON_END = re.compile(r"((?:^|[^\\])(?:\\\\)*)\\Z")
 
@@ -195,6 +198,10 @@ def refusal(constraint: Constraint, message: str) -> ConstraintError:
     for sign, why, advice in _REGEX_ADVICE:
         if sign in message:
             return ConstraintError(f"the {what} cannot be held: {why}", advice)
+    if constraint.kind == "regex" and (fault := regex_fault(constraint.text, message)) is not None:
+        return ConstraintError(fault)
+    if constraint.kind == "json_schema" and (fault := schema_fault(json.loads(constraint.text), message)) is not None:
+        return ConstraintError(f"the JSON Schema has a fault: {fault}")
     hints = [_LENIENT_HINT] if constraint.kind == "json_schema" and constraint.strict else []
     return ConstraintError(f"the {what} cannot be held: {_short(message)}", *hints)
 
@@ -202,5 +209,9 @@ def refusal(constraint: Constraint, message: str) -> ConstraintError:
 def _short(message: str) -> str:
     """Return the telling lines of a message, without the pictures between them."""
     lines = [line.strip() for line in message.splitlines()]
-    telling = [line.removeprefix("error: ") for line in lines if line and not re.fullmatch(r"[\^~]+|\d+ \|.*", line)]
+    telling = [
+        _OWN_PLACE.sub("", line.removeprefix("error: "))
+        for line in lines
+        if line and not re.fullmatch(r"[\^~]+|\d+ \|.*", line)
+    ]
     return "; ".join(telling[:1] + telling[-1:] if len(telling) > 1 else telling)[:300]

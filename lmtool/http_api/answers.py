@@ -47,6 +47,10 @@ class Answer:
     """Further ones are left out; None: all are kept."""
     include_stop: bool = False
     """Whether the stop string that ends it is part of its text."""
+    shows_reasoning: bool = True
+    """Whether the thought before it is part of it."""
+    reasoning: str = ""
+    """The thought."""
     text: str = ""
     """Without calls."""
     calls: list[Call] = field(default_factory=list)
@@ -75,11 +79,12 @@ class Answer:
     def add(self, output: TokenOutput) -> list[Delta]:
         """Take one more output; return what it adds, which may have been held back before."""
         self.new_seam = output.seam
-        mark = "" if output.token is None else self.marks.get(output.token, "")
+        mark = "" if output.token is None or output.reasoning is not None else self.marks.get(output.token, "")
         text = mark + (output.text or "")
         if self.include_stop and isinstance(output.stopped_by, str):
             text += output.stopped_by
-        deltas = [*self.reader.push(text)]
+        deltas = [Delta(reasoning=output.reasoning)] if output.reasoning and self.shows_reasoning else []
+        deltas += self.reader.push(text)
         deltas += [Delta("", part.index, part.name, part.arguments, part.id) for part in output.tool_calls]
         if output.token is not None or output.named_tokens:
             self.outputs.append(output)
@@ -96,6 +101,7 @@ class Answer:
 
     def _take(self, deltas: Sequence[Delta]) -> None:
         for delta in deltas:
+            self.reasoning += delta.reasoning
             self.text += delta.text
             if delta.name is not None:
                 self.calls.append(Call(delta.id or self._new_id(), delta.name))

@@ -16,7 +16,7 @@ from lmtool.http_api.tools.deltas import Plain, Reader
 from lmtool.http_api.tools.parsers import CallListReader, NamedToolReader
 from lmtool.http_api.tools.tools_or_schema import tools_or_schema
 from lmtool.streams import Inbox, stream, within
-from lmtool.types import GenerateRequest, ScoreRequest, TokenOutput, Usage
+from lmtool.types import ChatPrompt, GenerateRequest, ScoreRequest, TokenOutput, Usage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -41,6 +41,7 @@ class Generation:
         self.served = served
         self.answers = [self._answer(index) for index in range(len(call.prompts) * call.width)]
         self.constraint = self._answer_constraint()
+        self.reasoning = call.reasoning(served.info)
         self._running: set[int] = set()
         self._processors = call.logits_processors
         self.prompts: tuple[Prompt, ...] = call.prompts
@@ -66,6 +67,8 @@ class Generation:
                 await asyncio.sleep(0)  # 128 prompts that are tokenized one after the other would keep all waiting
             prompts.append(await prompt_tokens(prompt, call, served))
         self.prompts = tuple(prompts)
+        if self.reasoning is not None and isinstance(call.prompts[0], ChatPrompt):
+            self.reasoning = replace(self.reasoning, prefill=call.prompts[0].prefill)
 
     @property
     def echoed(self) -> tuple[Prompt, ...]:
@@ -119,6 +122,7 @@ class Generation:
         form = self.served.tool_call_parser
         answer = Answer(index, self.call.logprobs, self._reader(form), id_length=form.id_length)
         answer.include_stop = self.call.include_stop
+        answer.shows_reasoning = self.call.thoughts is None or self.call.thoughts.visible
         if self.call.tools is not None and not self.call.tools.parallel:
             answer.max_calls = 1
         if self.call.tools is not None and not self.call.tools.forced and not self.served.info.text_only:
@@ -189,6 +193,7 @@ class Generation:
             deadline=call.deadline,
             cache_salt=call.cache_salt,
             logprob_token_ids=call.logprob_token_ids,
+            reasoning=self.reasoning,
         )
 
     @property
@@ -225,7 +230,14 @@ class Generation:
             sum(usage.prompt_tokens for usage in known) if len(known) == len(firsts) else self.prompt_tokens,
             sum(usage.completion_tokens for usage in used) + running,
             sum(usage.cached_tokens for usage in known),
+            sum(usage.reasoning_tokens for usage in used) + self._running_thoughts,
         )
+
+    @property
+    def _running_thoughts(self) -> int:
+        """Tokens of thoughts of the answers that go on."""
+        running = (answer.outputs for answer in self.answers if answer.usage is None)
+        return sum(output.reasoning is not None for outputs in running for output in outputs)
 
     async def scored(self, prompt: Prompt, top_logprobs: int | None) -> tuple[str, list[TokenOutput]]:
         """A prompt as text, and its tokens as if they had been generated; no tokens without `top_logprobs`.

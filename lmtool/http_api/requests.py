@@ -9,19 +9,22 @@ import msgspec
 from msgspec import Meta
 
 from lmtool import constraint as constraints
+from lmtool.chat_options import ChatOptions
 from lmtool.errors import ConstraintError
 from lmtool.http_api import errors
 from lmtool.http_api.decoding import MAX_TOKENS, Body, Count, Fields, refuse, wrong
 from lmtool.logit_bias import pack_bias
 from lmtool.sampling_parameters import DEADLINE, DEFAULTS, NUMERIC_PARAMETERS
-from lmtool.types import ChatOptions, ChatPrompt, SamplingParams
+from lmtool.types import ChatPrompt, SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from lmtool.http_api.reasoning import ThoughtOptions
     from lmtool.http_api.tools.definitions import ToolUse
     from lmtool.prompt_limits import PromptLimits
-    from lmtool.types import Constraint, NamedProcessor, Prompt
+    from lmtool.reasoning import Reasoning
+    from lmtool.types import Constraint, ModelInfo, NamedProcessor, Prompt
 
 Deadline = Annotated[float, DEADLINE.meta]
 """Seconds, a field beside those that other servers know."""
@@ -94,6 +97,8 @@ class Call:
     """No other ids are generated; empty: all may be."""
     logprob_token_ids: tuple[int, ...] = ()
     """The alternatives beside each token, in place of the most likely ones."""
+    thoughts: ThoughtOptions | None = None
+    """None where a thought is text like any other."""
 
     @property
     def width(self) -> int:
@@ -105,6 +110,13 @@ class Call:
         for prompt in self.prompts:
             if self.truncate is None or isinstance(prompt, ChatPrompt):
                 limits.check_prompt(prompt)
+
+    def reasoning(self, info: ModelInfo) -> Reasoning | None:
+        """What is asked for of the model's thoughts. Raises `ApiError`."""
+        if self.thoughts is None:
+            return None
+        prompt = self.prompts[0]
+        return self.thoughts.reasoning(info, prompt.chat_template_kwargs if isinstance(prompt, ChatPrompt) else {})
 
     @property
     def needs_prompt_ids(self) -> bool:

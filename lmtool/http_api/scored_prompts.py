@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from lmtool.types import TokenOutput
 
 MAX_PROMPTS = 64
-MAX_ENTRIES = 2_000_000
-"""Alternatives of all tokens of all prompts together, the tokens themselves counted too: about 200 MB."""
+MAX_ENTRIES = 500_000
+"""Alternatives of all tokens of all prompts together, the tokens themselves counted too: about 50 MB."""
 
 
 Key: TypeAlias = tuple[str, str, int]

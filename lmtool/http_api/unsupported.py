@@ -48,10 +48,13 @@ _HINTS: Table = dict.fromkeys(
     ("prompt_cache_retention", "prompt_cache_options", "verbosity", "moderation", "prediction", "stream_interval"), _ANY
 )
 """Of OpenAI's API: for caches, for moderation beside the answer, for models that were trained to heed them."""
-_THOUGHTS: Table = dict.fromkeys(
-    ("include_reasoning", "separate_reasoning", "stream_reasoning", "thinking_token_budget"), _ANY
-)
-"""For models that think apart from their answer; those here do not."""
+_THOUGHTS: Table = {
+    "stream_reasoning": _ANY,
+    "separate_reasoning": Unsupported(
+        (True,), "what a model thinks comes apart from its answer: include_reasoning: false leaves it out"
+    ),
+}
+"""Of SGLang's server; a thought comes as the answer does, in pieces or in one."""
 
 SAMPLING: Table = _table(
     {
@@ -85,12 +88,12 @@ SAMPLING: Table = _table(
         "extra_headers": Unsupported(({},), "leave it out"),
     },
     _HINTS,
-    _THOUGHTS,
 )
 """Of every route of OpenAI's that generates, with what vLLM, SGLang and llama.cpp's server have there beside it."""
 
 CHAT: Table = _table(
     SAMPLING,
+    _THOUGHTS,
     {
         "functions": Unsupported(([],), "it is OpenAI's older form: send tools"),
         "function_call": Unsupported(("none", "auto"), "it is OpenAI's older form: send tools and tool_choice"),
@@ -105,17 +108,19 @@ CHAT: Table = _table(
     },
 )
 COMPLETION: Table = _table(
-    SAMPLING, {"prompt_embeds": Unsupported((), "embeddings cannot be read as a prompt: send text or token ids")}
+    SAMPLING,
+    dict.fromkeys(("include_reasoning", "separate_reasoning", "stream_reasoning", "thinking_token_budget"), _ANY),
+    {"prompt_embeds": Unsupported((), "embeddings cannot be read as a prompt: send text or token ids")},
 )
 RESPONSES: Table = _table(
     SAMPLING,
+    _THOUGHTS,
     {
         "background": Unsupported((False,), "responses are made while the client waits: send it without"),
         "conversation": Unsupported(("",), "send the conversation as input, or previous_response_id"),
         "prompt": Unsupported(({},), "prompts are not stored here: send the conversation as input"),
         "context_management": Unsupported(([],), "nothing of a conversation is left out: send what is to be read"),
         "max_tool_calls": _ANY,
-        "reasoning": _ANY,
         "truncation": Unsupported(("disabled", "auto"), "expected disabled or auto"),
         "modalities": Unsupported((["text"],), 'expected ["text"]: ' + _TEXT_ONLY),
     },

@@ -23,13 +23,14 @@ from lmtool.lmtp.messages import (
     System,
     SystemMessage,
     UnknownMessage,
+    Watched,
     wire_code,
 )
 from lmtool.seam import Seam  # noqa: TC001  # msgspec reads the annotation
 from lmtool.types import FinishReason, LoadProgress, NamedToken, TokenOutput, ToolCallPart, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 LEAST_LOGPROB = -3.4028234663852886e38
 """Stands for the logarithm of zero, which JSON cannot write: the lowest float32."""
@@ -61,13 +62,27 @@ def write_output(output: TokenOutput, *, extended: bool) -> bytes:
             output.finish_reason,
             UNSET if alternatives is None else {token: p for token, p in alternatives if math.isfinite(p)},
             UNSET if output.text is None else output.text,
-            output.usage if extended and output.usage is not None else UNSET,
+            _written_usage(output.usage) if extended and output.usage is not None else UNSET,
             output.warnings if extended and output.warnings else UNSET,
             UNSET if output.seed is None else output.seed,
             output.attempts or UNSET,
             output.seam or UNSET,
+            UNSET if output.reasoning is None else output.reasoning,
         )
     )
+
+
+class _Counts(msgspec.Struct, gc=False, omit_defaults=True):
+    """A `types.Usage` on the wire: a stream without a thought says nothing of one."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    reasoning_tokens: int = 0
+
+
+def _written_usage(usage: Usage) -> _Counts:
+    return _Counts(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.reasoning_tokens)
 
 
 class _WrittenEntry(msgspec.Struct, gc=False):
@@ -79,11 +94,12 @@ class _WrittenEntry(msgspec.Struct, gc=False):
     finish_reason: str | None
     top_logprobs: dict[int, float] | UnsetType
     text: str | UnsetType
-    usage: Usage | UnsetType
+    usage: _Counts | UnsetType
     warnings: tuple[str, ...] | UnsetType
     seed: int | UnsetType
     attempts: str | UnsetType
     seam: Seam | UnsetType
+    reasoning: str | UnsetType
 
 
 def _text_entry(stream_id: msgspec.Raw, output: TokenOutput) -> dict[str, object]:
@@ -108,6 +124,8 @@ def _text_entry(stream_id: msgspec.Raw, output: TokenOutput) -> dict[str, object
         entry["tool_calls"] = output.tool_calls
     if output.seam is not None:
         entry["seam"] = output.seam
+    if output.reasoning is not None:
+        entry["reasoning"] = output.reasoning
     return entry
 
 
@@ -134,6 +152,12 @@ def write_message(
             return json_text.dump({"stream_id": stream_id, "system": fields})
         case FieldsIgnored():
             return json_text.dump({"stream_id": stream_id, "ignored": message.fields})
+
+
+def write_watched(stream_id: str, time: float, events: Sequence[bytes], lost: int) -> bytes:
+    """One entry of a MSG list that tells what went over other connections. events: each as JSON."""
+    watch = {"time": round(time, 6), "events": msgspec.Raw(b"[" + b",".join(events) + b"]"), "lost": lost}
+    return json_text.dump({"stream_id": msgspec.Raw(stream_id.encode()), "watch": watch})
 
 
 def _error_entry(
@@ -208,6 +232,7 @@ class _Fields(_ErrorDetails, kw_only=True):
     seed: int | None = None
     attempts: str = ""
     seam: Seam | None = None
+    reasoning: str | None = None
 
 
 class _Entry(_Fields, kw_only=True):
@@ -267,6 +292,7 @@ def _output(stream_id: str, entry: _Fields) -> TokenOutput:
         retry_after=entry.seconds,
         attempts=entry.attempts,
         seam=entry.seam,
+        reasoning=entry.reasoning,
     )
 
 
@@ -337,6 +363,9 @@ def _information(stream_id: str, entry: Mapping[str, object]) -> ServerMessage |
             return ModelsAnswer(stream_id, value if isinstance(value, list) else ())
         case {"buffer": {"name": str(name), "length": int(length)}}:
             return BufferAnswer(stream_id, name, length)
+        case {"watch": {"time": int(time) | float(time), "events": list(events), **more}}:
+            lost = more.get("lost")
+            return Watched(stream_id, float(time), events, lost if isinstance(lost, int) else 0)
         case {"progress": value}:
             with contextlib.suppress(msgspec.ValidationError):
                 return Progress(stream_id, msgspec.convert(value, LoadProgress))

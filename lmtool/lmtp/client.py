@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lmtool.interfaces import Sink, StreamHandle
     from lmtool.lmtp.client_connection import OnFrame
     from lmtool.lmtp.endpoint import Endpoint
-    from lmtool.lmtp.messages import SystemMessage
+    from lmtool.lmtp.messages import SystemMessage, Watched
     from lmtool.model_entry import ModelPhase
     from lmtool.types import GenerateRequest, LoadProgress, ModelInfo, ScoreRequest
 
@@ -194,6 +194,10 @@ class LmtpClient:
         request = BufferRequest("", name, parts, drop, ttl, model)
         async with self._limited(model, None, "answer to BUFFER"):
             return await self._live_link().change_buffer(request)
+
+    async def watch(self, on_watched: Callable[[Watched], None]) -> None:
+        """Watch the server's other connections; see `ClientConnection.watch`."""
+        await self._live_link().watch(on_watched)
 
     def buffer_length(self, name: str) -> int:
         """Ids of a buffer that `change_buffer` or `GenerateRequest.into` has made, 0 of any other."""

@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from lmtool.errors import ConnectError, LmtoolError, RemoteProtocolError, ServerError
+from lmtool.errors import ConnectError, LmtoolError, RemoteProtocolError, RequestError, ServerError
 from lmtool.interfaces import QueuePlace
 from lmtool.lmtp.buffer_sender import BufferSender
 from lmtool.lmtp.buffers import names_of
@@ -21,7 +21,10 @@ from lmtool.lmtp.messages import (
     Progress,
     RequestFailed,
     System,
+    Watched,
 )
+from lmtool.lmtp.notices import Notices
+from lmtool.lmtp.pending_answers import PendingAnswers
 from lmtool.lmtp.remote_stream import RemoteStream
 from lmtool.lmtp.transport import open_transport
 from lmtool.streams import DeferredHandle, refuse
@@ -74,14 +77,11 @@ class ClientConnection:
         self._pings = pings
         self._open_timeout = open_timeout
         self._on_frame = on_frame
-        self._on_progress = on_progress
-        self._on_ignored = on_ignored
-        self._on_system = on_system
-        self._asks_progress = on_progress is not None or on_system is not None
+        self._notices = Notices(on_progress, on_ignored, on_system)
         self.loop = asyncio.get_running_loop()
         self._session = ClientSession(extended=extended)
         self._streams: dict[str, RemoteStream] = {}
-        self._answers: dict[str, asyncio.Future[object]] = {}
+        self._answers = PendingAnswers(self.loop)
         self._outgoing: asyncio.Queue[str] = asyncio.Queue()
         self._buffers = BufferSender(self._session, buffers or ClientBuffers(), self._outgoing.put_nowait)
         self._opened: asyncio.Future[None] = self.loop.create_future()
@@ -169,7 +169,7 @@ class ClientConnection:
             return self._buffers.begin_settled(request, sink, self._begin)
         try:
             self._buffers.prepare(request)
-            key, frame = self._session.open(request, progress=self._asks_progress)
+            key, frame = self._session.open(request, progress=self._notices.want_progress)
         except LmtoolError as error:
             return refuse(request.stream_id, sink, error)
         self._buffers.sent.begin_stream(key, request)
@@ -229,12 +229,12 @@ class ClientConnection:
 
         listing: request the list; a server without one sends the `model_info`.
         """
-        progress = progress or (self._on_progress is not None and not listing)
+        progress = progress or (self._notices.on_progress is not None and not listing)
         return await self._answer_to(*self._session.ask(model, progress=progress, listing=listing))
 
     async def manage(self, load: str | None, unload: str | None) -> Any:  # noqa: ANN401  # JSON
         """The list of `models` once one is loaded or unloaded. Raises as `ask`."""
-        progress = self._on_progress is not None and load is not None
+        progress = self._notices.on_progress is not None and load is not None
         return await self._answer_to(*self._session.manage(load, unload, progress=progress))
 
     async def change_buffer(self, request: BufferRequest) -> int:
@@ -247,19 +247,29 @@ class ClientConnection:
         await self._buffers.settled(request.name)
         if self.reason is not None:
             raise self.reason
-        answer: asyncio.Future[object] = self.loop.create_future()
-        self._answers[self._buffers.change(request)] = answer
-        return int(str(await answer))
+        return int(str(await self._answers.expect(self._buffers.change(request))))
+
+    async def watch(self, on_watched: Callable[[Watched], None]) -> None:
+        """Watch the server's other connections, as long as this one lasts (WATCH).
+
+        on_watched: called with each answer; this returns with the first. Raises `AccessDeniedError` where that is not
+        allowed, `RequestError` for a server that does not know it, `ConnectError`.
+        """
+        if self._session.asks_for_extensions:
+            await self.ask_for(SILENCE, None)
+        known = self._session.extensions
+        if self._session.plain or (known is not None and "watch" not in known):
+            raise RequestError("the server does not know WATCH", "lmtool serve does")
+        key, frame = self._session.watch()
+        self._notices.on_watched[key] = on_watched
+        await self._answer_to(key, frame)
 
     async def _answer_to(self, key: str, frame: str) -> Any:  # noqa: ANN401  # JSON
-        answer: asyncio.Future[object] = self.loop.create_future()
-        self._answers[key] = answer
         self._outgoing.put_nowait(frame)
         try:
-            return await answer
+            return await self._answers.wait(key)
         finally:
             self._session.forget(key)
-            self._answers.pop(key, None)
 
     def cancel(self, stream: RemoteStream, error: LmtoolError | None = None) -> None:
         """End a stream on both sides. error: why, where that is not its submitter's wish."""
@@ -330,28 +340,26 @@ class ClientConnection:
                 case StreamsAdvanced():
                     self._advance(event)
                 case ModelInfoAnswer(key, answer) | ModelsAnswer(key, answer):
-                    self._settle(key, answer)
+                    self._answers.settle(key, answer)
                 case BufferAnswer():
                     self._buffers.sent.end_change(event.stream_id, event.length)
-                    self._settle(event.stream_id, event.length)
+                    self._answers.settle(event.stream_id, event.length)
                 case RequestFailed():
                     self._refuse_buffer(event)
-                    self._settle(event.stream_id, error_of(event))
-                case Progress() if self._on_progress is not None:
-                    self._on_progress(event.progress)
-                case System():
-                    self._hold_up(event.stream_id, event.system)
-                case FieldsIgnored() if self._on_ignored is not None and event.fields != ("resumable",):  # an offer
-                    self._on_ignored(event.fields)
+                    self._answers.settle(event.stream_id, error_of(event))
+                case Progress() | System() | FieldsIgnored() | Watched():
+                    self._note(event)
                 case BrokenFrame():
                     raise RemoteProtocolError(f"the server sent a frame that cannot be read: {event.reason}")
 
-    def _hold_up(self, key: str, system: SystemMessage) -> None:
-        """Take note of what holds a stream up."""
-        if (stream := self._streams.get(key)) is not None:
-            stream.place = None if system.place is None else QueuePlace(system.place, system.seconds)
-        if self._on_system is not None:
-            self._on_system(system)
+    def _note(self, event: Progress | System | FieldsIgnored | Watched) -> None:
+        """Take note of what is told beside answers, such as what holds a stream up."""
+        if isinstance(event, System) and (stream := self._streams.get(event.stream_id)) is not None:
+            place, seconds = event.system.place, event.system.seconds
+            stream.place = None if place is None else QueuePlace(place, seconds)
+        if isinstance(event, Watched):
+            self._answers.settle(event.stream_id, None)
+        self._notices.show(event)
 
     def _advance(self, event: StreamsAdvanced) -> None:
         """Hand a frame's outputs over, each sink called once."""
@@ -375,15 +383,6 @@ class ClientConnection:
         for stream in [one for one in self._streams.values() if name in names_of(one.request)]:
             stream.ended = True
             self.cancel(stream, error_of(event))
-
-    def _settle(self, key: str | None, answer: object) -> None:
-        future = self._answers.get(key) if key is not None else None
-        if future is None or future.done():
-            return
-        if isinstance(answer, LmtoolError):
-            future.set_exception(answer)
-        else:
-            future.set_result(answer)
 
     def _lose(self, error: LmtoolError) -> None:
         self.lost, self.reason = True, error

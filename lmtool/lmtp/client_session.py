@@ -35,6 +35,8 @@ from lmtool.lmtp.messages import (
     System,
     Tokens,
     UnknownMessage,
+    Watched,
+    WatchRequest,
 )
 from lmtool.streams import failure, renamed
 from lmtool.types import GenerateRequest, TokenOutput
@@ -64,7 +66,7 @@ class BrokenFrame:
 
 ClientEvent: TypeAlias = (
     "StreamsAdvanced | ModelInfoAnswer | ModelsAnswer | BufferAnswer | RequestFailed | Progress | System"
-    " | FieldsIgnored"
+    " | FieldsIgnored | Watched"
     " | UnknownMessage | BrokenFrame"
 )
 
@@ -81,6 +83,7 @@ class ClientSession:
         self._last_key = 0
         self._streams: dict[str, StreamId] = {}
         self._requests: set[str] = set()
+        self._watches: set[str] = set()
         self.extended = extended
         """Whether the server is known to speak the extensions."""
         self._trusted = extended
@@ -178,6 +181,14 @@ class ClientSession:
         self._requests.add(key)
         return key, frame
 
+    def watch(self) -> tuple[str, str]:
+        """Ask WATCH. Returns the request's key and the frame to send."""
+        self._last_key += 1
+        key = str(self._last_key)
+        self._requests.add(key)
+        self._watches.add(key)
+        return key, codec.encode_request(WatchRequest(key, extended=True))
+
     def cancel(self, key: str, model: str | None, *, follow: bool = False) -> str | None:
         """End a stream: late outputs of it are dropped. Returns the frame to send, None where the server needs none.
 
@@ -216,6 +227,9 @@ class ClientSession:
                 return self._answered(message)
             case FieldsIgnored() if "generated" in message.fields:
                 return self._refuse_beginning_again(message.stream_id)
+            case Watched():
+                self._requests.discard(message.stream_id)
+                return message if message.stream_id in self._watches else None
             case Progress() | System() | FieldsIgnored():
                 self._learn(speaks=True)
                 return message if message.stream_id in self._requests or message.stream_id in self._streams else None

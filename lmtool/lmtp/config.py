@@ -1,9 +1,10 @@
-"""Limits of an LMTP server: the longest frame, connections and streams at once, unsent bytes, pings."""
+"""Limits of an LMTP server: the longest frame, connections and streams at once, unsent bytes, stalls, pings."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lmtool.access.stall import STALL_SECONDS
 from lmtool.lmtp.keepalive import PING_SECONDS
 from lmtool.option import option
 
@@ -29,8 +30,14 @@ class ServerConfig:
     """Unsent answers above this pause their client's streams and the reading of its requests."""
     max_sent_frame_bytes: int = 1024 * 1024
     """Tokens of several steps share a frame up to this size, when the client is slow to read."""
-    stall_seconds: float = 300.0
-    """A client that takes no byte for so long is taken for gone."""
+    stall_limit: float = option(
+        STALL_SECONDS,
+        "Seconds for which a client may take nothing; 0: any number.",
+        "Connections",
+        metavar="SECONDS",
+        minimum=0,
+    )
+    """Over every protocol of a server. Its streams are paused meanwhile; then its connection is cut."""
     ping_interval: float = option(
         PING_SECONDS, "Seconds between pings; three unanswered: gone.", "Connections", metavar="SECONDS", minimum=0.01
     )

@@ -12,6 +12,7 @@ from lmtool.interfaces import current_limits
 from lmtool.lmtp.buffered_model import BufferedModel
 from lmtool.lmtp.codec import RefusedFrameError
 from lmtool.lmtp.hold_ups import TICK, HoldUps
+from lmtool.lmtp.load_subscriptions import LoadSubscriptions
 from lmtool.lmtp.messages import (
     BufferRequest,
     Cancel,
@@ -19,11 +20,13 @@ from lmtool.lmtp.messages import (
     ModelInfoRequest,
     ModelsRequest,
     Score,
+    WatchRequest,
     lists_only,
     subject_of,
 )
 from lmtool.lmtp.server_session import ServerSession, parse
 from lmtool.lmtp.stream_record import StreamRecord
+from lmtool.lmtp.watching import Watching
 from lmtool.prompt_limits import limits_of
 from lmtool.streams import Deadlines, failure
 from lmtool.subprocesses.offload import is_long, run_in_subprocess
@@ -32,11 +35,13 @@ from lmtool.telemetry.request_log import RequestLog
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from lmtool.interfaces import StreamHandle, Unsubscribe
+    from lmtool.interfaces import StreamHandle
     from lmtool.lmtp.plugs import Plugs
     from lmtool.types import LoadProgress, StreamId, TokenOutput
 
-    _Question = ModelInfoRequest | ModelsRequest | BufferRequest
+    _Question = ModelInfoRequest | ModelsRequest | BufferRequest | WatchRequest
+
+_COMMANDS = {BufferRequest: "BUFFER", WatchRequest: "WATCH"}
 
 
 class Connection:
@@ -45,12 +50,22 @@ class Connection:
     Pass each frame to `receive`, after `room` has returned; run `write` concurrently; `close` at the end.
     """
 
-    def __init__(self, number: int, plugs: Plugs, *, trusted: bool = False) -> None:
-        """trusted: see `ServerSession`."""
+    def __init__(
+        self,
+        number: int,
+        plugs: Plugs,
+        may_watch: Callable[[], LmtoolError | None] = lambda: None,
+        *,
+        trusted: bool = False,
+    ) -> None:
+        """may_watch: why the client may not watch others; None where it may, and something is to be seen.
+
+        trusted: see `ServerSession`.
+        """
         self.number = number
         self.close_code: int | None = None
         """The WebSocket close code that the client sent; None before that, and over a pipe."""
-        self._model, self._config, self._progress = plugs.model, plugs.config, plugs.progress
+        self._model, self._config = plugs.model, plugs.config
         self._catalogue, self._control, self._log, self._tap = plugs.catalogue, plugs.control, plugs.log, plugs.tap
         self._session = ServerSession(plugs.config, trusted=trusted)
         self._buffered = BufferedModel(plugs.model, plugs.config)
@@ -59,7 +74,8 @@ class Connection:
         self._hold_ups = HoldUps()
         self._next_look: asyncio.TimerHandle | None = None
         self._records: dict[StreamId, StreamRecord] = {}
-        self._progress_subscriptions: dict[StreamId, Unsubscribe] = {}
+        self._loads = LoadSubscriptions(plugs.progress, self._report_load)
+        self._watching = Watching(number, plugs.traffic, may_watch, self._session, self._update_flow)
         self._answers: set[asyncio.Future[None] | asyncio.Future[int]] = set()
         self._paused = False
         self._closed = False
@@ -93,16 +109,21 @@ class Connection:
             case Generate() | Score():
                 self._start(event)
             case Cancel():
-                handle = self._handles.get(event.stream_id)
-                if handle is not None:
-                    handle.cancel()
+                self._cancel(event.stream_id)
             case ModelInfoRequest() | ModelsRequest():
                 self._describe(event)
             case BufferRequest():
                 self._change_buffer(event)
+            case WatchRequest():
+                self._log_answer(event, error=self._watching.begin(event, self._refusal))
             case RefusedFrameError():
                 self._log(RequestLog(self.number, event.stream_id or "null", event.command, error=event.message))
         self._update_flow()
+
+    def _cancel(self, stream_id: str) -> None:
+        if (handle := self._handles.get(stream_id)) is not None:
+            handle.cancel()
+        self._watching.end(stream_id)
 
     def _start(self, message: Generate | Score) -> None:
         stream_id = message.request.stream_id
@@ -113,7 +134,7 @@ class Connection:
             return
         if message.progress:
             self._watch(stream_id)
-            self._subscribe(str(stream_id), message.request.model)
+            self._loads.add(str(stream_id), message.request.model)
         handle = self._handles[stream_id] = self._buffered.submit(message.request, self._sink)
         self._deadlines.start(message.request, handle)
         if self._paused:
@@ -127,7 +148,7 @@ class Connection:
         if self._refuse_another(request.stream_id):
             return
         if request.progress:
-            self._subscribe(request.stream_id, subject_of(request))
+            self._loads.add(request.stream_id, subject_of(request))
         task = asyncio.get_running_loop().create_task(self._answer(request))
         self._answers.add(task)
         self._idle.clear()
@@ -177,7 +198,7 @@ class Connection:
             error = failed.message
             self._session.refuse(request.stream_id, failed)
         finally:
-            self._unsubscribe(request.stream_id)
+            self._loads.remove(request.stream_id)
         self._log_answer(request, seconds=time.perf_counter() - started, error=error)
         self._update_flow()
 
@@ -193,7 +214,7 @@ class Connection:
         self._session.answer_list(request, self._catalogue.models())
 
     def _log_answer(self, request: _Question, *, seconds: float = 0.0, error: str | None = None) -> None:
-        command, end = "BUFFER" if isinstance(request, BufferRequest) else "MODEL_INFO", "stop"
+        command, end = _COMMANDS.get(type(request), "MODEL_INFO"), "stop"
         if isinstance(request, ModelsRequest):
             command, end = "MODELS", "load" if request.load else "unload" if request.unload else "stop"
         head, ending = (self.number, request.stream_id, command, subject_of(request)), end if error is None else None
@@ -207,26 +228,11 @@ class Connection:
             self._update_flow()
         self._note_idle()
 
-    def _subscribe(self, stream_id: str, model: str | None) -> None:
-        """Send the load's progress to a request; nothing when the model is loaded already (LOAD-2)."""
-        if self._progress is None or stream_id in self._progress_subscriptions:
-            return
-        started = False
-
-        def listener(progress: LoadProgress) -> None:
-            nonlocal started
-            self._hold_ups.load(stream_id, ended=progress.phase in {"ready", "failed"})
-            if started or progress.phase != "ready":
-                started = True
-                self._session.report_progress(stream_id, progress)
-                self._update_flow()
-
-        self._progress_subscriptions[stream_id] = self._progress.subscribe(model, listener)
-
-    def _unsubscribe(self, stream_id: StreamId) -> None:
-        unsubscribe = self._progress_subscriptions.pop(stream_id, None)
-        if unsubscribe is not None:
-            unsubscribe()
+    def _report_load(self, stream_id: str, progress: LoadProgress, told: bool) -> None:
+        self._hold_ups.load(stream_id, ended=progress.phase in {"ready", "failed"})
+        if told:
+            self._session.report_progress(stream_id, progress)
+            self._update_flow()
 
     # What holds streams up.
 
@@ -270,7 +276,7 @@ class Connection:
         self._records.pop(stream_id, None)
         self._deadlines.forget(stream_id)
         self._hold_ups.forget(stream_id)
-        self._unsubscribe(stream_id)
+        self._loads.remove(stream_id)
         handle = self._handles.pop(stream_id, None)
         if handle is not None:
             handle.cancel()  # harmless after the end, needed where only the session saw one
@@ -334,19 +340,16 @@ class Connection:
         await self._flushed.wait()
 
     async def write(self, send: Callable[[str], Awaitable[None]]) -> None:
-        """Send frames until `close`.
-
-        Raises what `send` raises, and TimeoutError when it takes longer than the limit.
-        """
+        """Send frames until `close`. Raises what `send` raises."""
         while not self._closed:
             await self._sendable.wait()
             self._sendable.clear()
             while (frame := self._session.next_frame()) is not None:
-                if self._tap is not None:  # before it goes: the answer to it may come while `send` waits
+                if self._tap is not None and not self._session.confidential:  # before: it may be answered meanwhile
                     self._tap.frame(self.number, "<", frame)
-                async with asyncio.timeout(self._config.stall_seconds):
-                    await send(frame)
+                await send(frame)
                 self._resume_if_drained()
+                self._watching.note_sent()
             self._flushed.set()
 
     def refuse(self, error: LmtoolError) -> None:
@@ -386,8 +389,8 @@ class Connection:
         for handle in list(self._handles.values()):
             handle.cancel()
         self._handles.clear()
-        for stream_id in list(self._progress_subscriptions):
-            self._unsubscribe(stream_id)
+        self._loads.clear()
+        self._watching.close()
         for task in list(self._answers):
             task.cancel()
         self._buffered.close()

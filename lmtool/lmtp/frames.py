@@ -132,7 +132,7 @@ def ends(command: str | None, entry: Entry) -> bool:
     """Whether an entry of a server's frame is the last one of its stream or request."""
     if entry.get("error") is not None:
         return True
-    last = ("model_info", "models", "buffer") if command == "MSG" else ("finish_reason",)
+    last = ("model_info", "models", "buffer", "watch") if command == "MSG" else ("finish_reason",)
     return any(entry.get(name) is not None for name in last)
 
 

@@ -53,7 +53,9 @@ EXTENSIONS = (
     "models",
     "fingerprint",
     "key_limits",
+    "reasoning",
     "buffers",
+    "watch",
 )
 """Names of what this implementation knows beyond the LMTP document, as MODEL_INFO lists them (EXT-6)."""
 
@@ -153,7 +155,16 @@ class Cancel:
     extended: bool = False
 
 
-ClientMessage: TypeAlias = Generate | Score | ModelInfoRequest | ModelsRequest | BufferRequest | Cancel
+@dataclass(frozen=True, slots=True)
+class WatchRequest:
+    """WATCH: tell what goes over the server's other connections from now on."""
+
+    stream_id: str
+    extended: bool = False
+    ignored: tuple[str, ...] = ()
+
+
+ClientMessage: TypeAlias = Generate | Score | ModelInfoRequest | ModelsRequest | BufferRequest | WatchRequest | Cancel
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +198,19 @@ class BufferAnswer:
     name: str
     length: int
     """Ids that it has now; 0 after a drop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """MSG with `watch`: what went over other connections."""
+
+    stream_id: str
+    time: float
+    """The server's clock, in seconds, when this was sent; that of the events too."""
+    events: Sequence[object] = ()
+    """Each as a line of a trace has it (trace/FORMAT.md), in order."""
+    lost: int = 0
+    """Events before these that were dropped, because the client was too slow for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +270,7 @@ ServerMessage: TypeAlias = (
     | ModelInfoAnswer
     | ModelsAnswer
     | BufferAnswer
+    | Watched
     | RequestFailed
     | Progress
     | System
@@ -261,6 +286,8 @@ def lists_only(request: ModelInfoRequest | ModelsRequest) -> bool:
     return request.listing
 
 
-def subject_of(request: ModelInfoRequest | ModelsRequest | BufferRequest) -> str | None:
+def subject_of(request: ModelInfoRequest | ModelsRequest | BufferRequest | WatchRequest) -> str | None:
     """The model that a request is about."""
+    if isinstance(request, WatchRequest):
+        return None
     return (request.load or request.unload) if isinstance(request, ModelsRequest) else request.model

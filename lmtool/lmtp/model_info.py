@@ -9,6 +9,7 @@ import msgspec
 
 from lmtool.lmtp.messages import EXTENSIONS, PROTOCOL_VERSION
 from lmtool.model_entry import ModelEntry, ModelPhase
+from lmtool.reasoning import ReasoningFormat
 from lmtool.types import ModelInfo, TokenizerInfo, ToolCallFormat
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def to_wire(
     all_limits = {"top_logprobs": info.max_top_logprobs, **(limits or {})}
     if extended:
         members |= {"key_limits": dict(info.key_limits)} if info.key_limits else {}
+        members |= {} if info.reasoning is None else {"reasoning": info.reasoning}
     members["limits"] = {name: limit for name, limit in all_limits.items() if limit is not None}
     members["lmtp"] = PROTOCOL_VERSION
     members["extensions"] = EXTENSIONS if trusted else tuple(name for name in EXTENSIONS if name != "client")
@@ -74,6 +76,7 @@ def from_wire(members: Mapping[str, object] | str, model: str | None) -> ModelIn
         fingerprint=_fingerprint(members.get("fingerprint")),
         text_only=members.get("text_only") is True,
         tool_calls=_tool_calls(members.get("tool_calls")),
+        reasoning=_reasoning(members.get("reasoning")),
         versions=_versions(members),
         key_limits=_key_limits(members.get("key_limits")),
         max_top_logprobs=_number(limits, "top_logprobs") if isinstance(limits, dict) else None,
@@ -145,6 +148,13 @@ def _tool_calls(value: object) -> ToolCallFormat | None:
         return None if value is None else msgspec.convert(value, ToolCallFormat)
     except msgspec.ValidationError:  # of a later server
         return ToolCallFormat()
+
+
+def _reasoning(value: object) -> ReasoningFormat | None:
+    try:
+        return None if value is None else msgspec.convert(value, ReasoningFormat)
+    except msgspec.ValidationError:  # of a later server
+        return None
 
 
 def _versions(members: Mapping[str, object]) -> dict[str, str]:

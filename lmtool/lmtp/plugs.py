@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lmtool.interfaces import Catalogue, ModelControl, ProgressSource, TokenModel
+    from lmtool.lmtp.watching import Traffic
     from lmtool.telemetry.request_log import RequestLog
 
 
@@ -47,3 +48,7 @@ class Plugs:
     """Observes every frame."""
     control: ModelControl | None = None
     """Loads and unloads models on request; None: not here."""
+    traffic: Traffic | None = None
+    """What clients that may are shown of each other (WATCH); None: nothing."""
+    everybody_watches: bool = False
+    """Whether clients may that have no key of a file; else only the server's own user, over a Unix socket."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -94,4 +95,16 @@ def write_prompt(prompt: Prompt) -> dict[str, object]:
         return {"prompt": [entry for part in prompt.parts for entry in entries_of(part)]}
     if not isinstance(prompt, ChatPrompt):
         return {"prompt": prompt}
-    return {"messages": prompt.messages} | {name: value for name in _WITH_MESSAGES if (value := getattr(prompt, name))}
+    return {"messages": [_turn(turn) for turn in prompt.messages]} | {
+        name: value for name in _WITH_MESSAGES if (value := getattr(prompt, name))
+    }
+
+
+def _turn(message: ChatMessage) -> ChatMessage | dict[str, object]:
+    """A turn as it is written: `reasoning` where it has any."""
+    if message.reasoning:
+        return message
+    return {name: getattr(message, name) for name in _TURN}
+
+
+_TURN = tuple(field.name for field in fields(ChatMessage) if field.name != "reasoning")

@@ -97,6 +97,13 @@ class BufferEntry(msgspec.Struct, forbid_unknown_fields=True):
     length: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
+class ReasoningFields(msgspec.Struct, forbid_unknown_fields=True):
+    """What `reasoning` says of a thought (TXT-7)."""
+
+    budget: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    prefill: str = ""
+
+
 _TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]
 _StopText = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
 _FewTokenIds = Annotated[tuple[_TokenId, ...], msgspec.Meta(max_length=MAX_STOP_ENTRIES)]
@@ -146,6 +153,9 @@ MODEL: Field[str] = Field(
 PROCESSORS: Field[list[Any]] = Field(list[Any], 'a list of {"name": ..., "args": {...}}')
 GENERATED: Field[tuple[int, ...]] = Field(tuple[_TokenId, ...], "an array of token ids (integers, 0 or more)")
 CONSTRAINT: Field[dict[str, object]] = Field(dict[str, object], "an object with one constraint")
+REASONING: Field[bool | ReasoningFields] = Field(
+    bool | ReasoningFields, 'true or false, or {"budget": integer, 0 or more, "prefill": string}'
+)
 PRIORITY: Field[int] = Field(Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)], "an integer of at most 32 bits")
 DEADLINE_SECONDS: Field[float] = _number(DEADLINE)
 CACHE_SALT: Field[str] = Field(
@@ -185,6 +195,7 @@ _GENERATE = frozenset(
         "resumable",
         "into",
         "logprob_token_ids",
+        "reasoning",
     }
 )
 KNOWN: Mapping[str, frozenset[str]] = {
@@ -194,6 +205,7 @@ KNOWN: Mapping[str, frozenset[str]] = {
     "CANCEL": _REQUEST,
     "MODELS": _REQUEST | {"load", "unload", "progress"},
     "BUFFER": _REQUEST | {"name", "append", "drop", "ttl"},
+    "WATCH": _REQUEST,
 }
 """Every field that has a meaning, per command; the others are ignored and told to a client that asks."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +23,14 @@ from lmtool.lmtp.messages import (
     ModelInfoRequest,
     ModelsRequest,
     Score,
+    WatchRequest,
 )
 from lmtool.lmtp.prompt_payloads import entries_of, ids_and_texts, is_text, read_prompt, write_prompt
 from lmtool.logit_bias import PackedBias, pack_bias
 from lmtool.logits_processors import processors_from
 from lmtool.logits_processors import written as written_processors
 from lmtool.prompt_limits import LimitsByModel, limits_of
+from lmtool.reasoning import Reasoning
 from lmtool.sampling_parameters import DEFAULTS
 from lmtool.types import BufferSlice, GenerateRequest, MixedPrompt, SamplingParams, ScoreRequest
 
@@ -91,6 +94,7 @@ def _read_generate(stream: str, members: Mapping[str, bytes]) -> Generate:
         deadline=request_fields.DEADLINE_SECONDS.read_optional("deadline", members),
         cache_salt=request_fields.CACHE_SALT.read_optional("cache_salt", members) or "",
         client=request_fields.CLIENT.read_optional("client", members) or "",
+        reasoning=_reasoning(members),
     )
     if request.prefill_only and request.into is not None:
         raise RequestError("the request has both into and prefill_only, which brings no ids; expected one of them")
@@ -144,6 +148,11 @@ def _read_buffer(stream: str, members: Mapping[str, bytes]) -> BufferRequest:
     return BufferRequest(stream, name, append, drop, ttl, model, extras["extended"], extras["ignored"])
 
 
+def _read_watch(stream: str, members: Mapping[str, bytes]) -> WatchRequest:
+    extras = _extras("WATCH", members)
+    return WatchRequest(stream, extras["extended"], extras["ignored"])
+
+
 def _read_cancel(stream: str, members: Mapping[str, bytes]) -> Cancel:
     model = request_fields.MODEL.read_optional("model", members)
     return Cancel(stream, model, request_fields.LMTP.read_optional("lmtp", members) is not None)
@@ -156,6 +165,7 @@ _READERS: Mapping[str, Callable[[str, Mapping[str, bytes]], ClientMessage]] = {
     "CANCEL": _read_cancel,
     "MODELS": _read_models,
     "BUFFER": _read_buffer,
+    "WATCH": _read_watch,
 }
 
 
@@ -177,6 +187,13 @@ def _sampling(members: Mapping[str, bytes]) -> SamplingParams:
 def _constraint(members: Mapping[str, bytes]) -> Constraint | None:
     value = request_fields.CONSTRAINT.read_optional("constraint", members)
     return None if value is None else constraint_from(value)
+
+
+def _reasoning(members: Mapping[str, bytes]) -> Reasoning | None:
+    value = request_fields.REASONING.read_optional("reasoning", members)
+    if isinstance(value, request_fields.ReasoningFields):
+        return Reasoning(value.budget, value.prefill)
+    return Reasoning() if value else None
 
 
 def _processors(members: Mapping[str, bytes]) -> tuple[NamedProcessor, ...]:
@@ -216,6 +233,8 @@ def write(message: ClientMessage) -> tuple[str, bytes]:
             command, payload = "MODELS", _models_payload(message)
         case BufferRequest():
             command, payload = "BUFFER", _buffer_payload(message)
+        case WatchRequest():
+            command, payload = "WATCH", _payload(None, message.stream_id)
         case Cancel():
             command, payload = "CANCEL", _payload(message.model, message.stream_id)
     payload |= _common_payload(message)
@@ -228,7 +247,7 @@ def write(message: ClientMessage) -> tuple[str, bytes]:
 def _common_payload(message: ClientMessage) -> dict[str, object]:
     """What messages have in common."""
     payload: dict[str, object] = {"lmtp": PROTOCOL_VERSION} if message.extended else {}
-    if not isinstance(message, Cancel | BufferRequest) and message.progress:
+    if not isinstance(message, Cancel | BufferRequest | WatchRequest) and message.progress:
         payload["progress"] = True
     if isinstance(message, ModelInfoRequest) and message.listing:
         payload["list"] = True
@@ -287,6 +306,9 @@ def _sampling_payload(request: GenerateRequest) -> dict[str, object]:
         payload["resumable"] = True
     if request.logprob_token_ids:
         payload["logprob_token_ids"] = request.logprob_token_ids
+    if request.reasoning is not None:
+        asked = {name: value for name, value in asdict(request.reasoning).items() if value not in (None, "")}
+        payload["reasoning"] = asked or True
     return payload
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING
 
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -11,20 +12,25 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from lmtool.access.asgi import is_trusted
-from lmtool.errors import ConnectError, RequestError
+from lmtool.access.caller import current_caller
+from lmtool.access.watching import watch_refusal
+from lmtool.errors import AccessDeniedError, ConnectError, RequestError
 from lmtool.lmtp.connection import Connection
 from lmtool.lmtp.keepalive import expect_pongs
 from lmtool.lmtp.messages import PROTOCOL_VERSION, SUBPROTOCOL
+from lmtool.lmtp.peer_user import is_same_user
 from lmtool.metrics import MetricFamily
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from starlette.requests import Request
 
+    from lmtool.errors import LmtoolError
     from lmtool.lmtp.plugs import Plugs
     from lmtool.lmtp.stdio import LineReader, LineWriter
 
+_ON_A_PIPE = AccessDeniedError("over a pipe there are no other clients", "watch a server on a port")
 _FLUSH_SECONDS = 2.0
 _GOING_AWAY = 1001
 _LATER = {"retry-after": "1"}
@@ -101,8 +107,15 @@ class LmtpServer:
             }
         )
 
-    def _register(self, number: int, agent: str = "", *, trusted: bool) -> Connection:
-        connection = Connection(number, self._plugs, trusted=trusted)
+    def _register(
+        self,
+        number: int,
+        agent: str = "",
+        may_watch: Callable[[], LmtoolError | None] = lambda: _ON_A_PIPE,
+        *,
+        trusted: bool,
+    ) -> Connection:
+        connection = Connection(number, self._plugs, may_watch, trusted=trusted)
         self._connections.add(connection)
         self._empty.clear()
         if self._plugs.tap is not None:
@@ -132,13 +145,24 @@ class LmtpServer:
             await websocket.send_denial_response(refusal)
             return
         self._count += 1
-        agent, trusted = websocket.headers.get("user-agent", ""), is_trusted(websocket.scope)
-        connection, drained = self._register(self._count, agent, trusted=trusted), False
+        agent, drained = websocket.headers.get("user-agent", ""), False
+        trusted = is_trusted(websocket.scope)
+        connection = self._register(self._count, agent, self._watch_right(websocket), trusted=trusted)
         try:
             await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in websocket.scope["subprotocols"] else None)
             drained = await self._converse(websocket, connection)
         finally:
             self._close(connection, drained=drained)
+
+    def _watch_right(self, websocket: WebSocket) -> Callable[[], LmtoolError | None]:
+        """What tells why a client may not watch others."""
+        return partial(
+            watch_refusal,
+            current_caller.get(),
+            websocket.headers.items(),
+            everybody=self._plugs.everybody_watches,
+            same_user=is_same_user(websocket.scope),
+        )
 
     async def _converse(self, websocket: WebSocket, connection: Connection) -> bool:
         """Read and write until the client leaves, stalls, or the server closes the connection; whether it did."""

@@ -27,6 +27,7 @@ from lmtool.lmtp.messages import (
     RequestFailed,
     Score,
     System,
+    WatchRequest,
 )
 from lmtool.lmtp.request_fields import LIMITS
 from lmtool.streams import failure
@@ -40,8 +41,11 @@ if TYPE_CHECKING:
     from lmtool.prompt_limits import LimitsByModel
     from lmtool.types import LoadProgress, ModelInfo, StreamId, TokenOutput
 
+_WATCHED = "MSG of WATCH"
+"""Stands for the command of an entry that answers WATCH."""
+
 ServerEvent: TypeAlias = (
-    "Generate | Score | ModelInfoRequest | ModelsRequest | BufferRequest | Cancel | RefusedFrameError"
+    "Generate | Score | ModelInfoRequest | ModelsRequest | BufferRequest | WatchRequest | Cancel | RefusedFrameError"
 )
 """What a client's frame requests of the server. A refused frame has been answered already."""
 
@@ -62,8 +66,9 @@ class ServerSession:
 
     Call `receive` with each frame, or `handle_message` with what `parse` returned for it elsewhere, and carry out the
     event: submit a `Generate` or `Score`, cancel the stream of a `Cancel`, answer a `ModelInfoRequest`, a
-    `ModelsRequest` or a `BufferRequest` with `answer`, `answer_list`, `answer_buffer` or `refuse`. Pass the model's
-    outputs to `outputs`, and send what `next_frame` returns.
+    `ModelsRequest` or a `BufferRequest` with `answer`, `answer_list`, `answer_buffer` or `refuse`, a `WatchRequest`
+    with `refuse`, or with `tell` again and again. Pass the model's outputs to `outputs`, and send what `next_frame`
+    returns.
     """
 
     def __init__(self, config: ServerConfig | None = None, *, trusted: bool = False) -> None:
@@ -104,7 +109,7 @@ class ServerSession:
             self._answer_refused(message)
         if isinstance(message, Generate | Score):
             return self._open(message if self._trusted else _without_client(message))
-        if isinstance(message, ModelInfoRequest | ModelsRequest | BufferRequest):
+        if isinstance(message, ModelInfoRequest | ModelsRequest | BufferRequest | WatchRequest):
             self._report_ignored(message.stream_id, message.ignored)
         return message
 
@@ -182,6 +187,10 @@ class ServerSession:
         answer = BufferAnswer(request.stream_id, request.name, length)
         self._outbox.put("MSG", answer_payloads.write_message(answer))
 
+    def tell(self, stream_id: str, time: float, events: Sequence[bytes], lost: int) -> None:
+        """Answer a WATCH with what went over other connections. events: each as JSON."""
+        self._outbox.put(_WATCHED, answer_payloads.write_watched(stream_id, time, events, lost))
+
     def refuse(self, stream_id: str | None, error: LmtoolError) -> None:
         """Answer a request, or a frame without a usable id (None), with an error that ends no stream."""
         failed = RequestFailed.of(stream_id, error) if self.extended else RequestFailed(stream_id, error.sentence)
@@ -199,6 +208,11 @@ class ServerSession:
         """The next frame to send, None when there is none."""
         return self._outbox.next_frame()
 
+    @property
+    def confidential(self) -> bool:
+        """Whether nobody else may be shown the frame that `next_frame` has returned: it answers WATCH (WAT-2)."""
+        return self._outbox.last_command == _WATCHED
+
 
 class Outbox:
     """Entries of TOKEN and MSG that wait to be sent, first in, first out.
@@ -207,11 +221,13 @@ class Outbox:
     are one frame for a reader that does not. A frame has at most `max_frame_bytes`, unless a single entry has more.
     """
 
-    __slots__ = ("_entries", "_max_frame_bytes", "waiting_bytes")
+    __slots__ = ("_entries", "_max_frame_bytes", "last_command", "waiting_bytes")
 
     def __init__(self, max_frame_bytes: int) -> None:
         self._entries: deque[tuple[str, bytes]] = deque()
         self._max_frame_bytes = max_frame_bytes
+        self.last_command = ""
+        """Of the entries in the last frame."""
         self.waiting_bytes = 0
         """Bytes of the entries that have not been sent."""
 
@@ -234,6 +250,9 @@ class Outbox:
             waited += len(entry)
             entries.append(entry)
         self.waiting_bytes -= waited
+        self.last_command = command
+        if command == _WATCHED:
+            command = "MSG"
         return f"{command} [{b','.join(entries).decode()}]"
 
 

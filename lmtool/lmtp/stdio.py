@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from lmtool.access.stall import STALL_SECONDS, StallTimer
 from lmtool.errors import RequestError
 
 if TYPE_CHECKING:
@@ -47,11 +48,39 @@ class FileWriter:
         self._file.flush()
 
 
-LineWriter: TypeAlias = FileWriter | asyncio.StreamWriter
+class PipeWriter:
+    """A writer to a pipe or terminal, which is closed where its reader takes nothing for too long."""
+
+    def __init__(self, writer: asyncio.StreamWriter, stall_limit: float) -> None:
+        self._writer = writer
+        self._stall = StallTimer(writer.transport, stall_limit, self._give_up)
+        self._stalled = False
+
+    def write(self, data: bytes) -> None:
+        """Queue bytes."""
+        self._writer.write(data)
+
+    async def drain(self) -> None:
+        """Return when more may be queued. Raises `OSError` where the reader is gone, or was given up."""
+        self._stall.start()
+        await self._writer.drain()
+        self._stall.stop()
+        if self._stalled:
+            raise BrokenPipeError("the reader took nothing for too long")
+
+    def _give_up(self) -> None:
+        self._stalled = True
 
 
-async def open_stdio(limit: int) -> tuple[LineReader, LineWriter]:
-    """This process's stdin and stdout. `limit`: bytes of the longest line that is read whole."""
+LineWriter: TypeAlias = FileWriter | PipeWriter
+
+
+async def open_stdio(limit: int, stall_limit: float = STALL_SECONDS) -> tuple[LineReader, LineWriter]:
+    """This process's stdin and stdout.
+
+    limit: bytes of the longest line that is read whole. stall_limit: seconds for which the reader may take nothing; 0:
+    any number.
+    """
     loop = asyncio.get_running_loop()
     # The stream's own limit has to be above ours, or a line of just the limit would not be found.
     stream = asyncio.StreamReader(limit=limit + 1)
@@ -63,7 +92,7 @@ async def open_stdio(limit: int) -> tuple[LineReader, LineWriter]:
     if _is_file(sys.stdout.fileno()):
         return LineReader(stream, limit), FileWriter(sys.stdout.buffer)
     transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, sys.stdout)
-    return LineReader(stream, limit), asyncio.StreamWriter(transport, protocol, None, loop)
+    return LineReader(stream, limit), PipeWriter(asyncio.StreamWriter(transport, protocol, None, loop), stall_limit)
 
 
 def _is_file(descriptor: int) -> bool:

@@ -12,6 +12,7 @@ from lmtool.errors import AccessDeniedError, ConnectError, TimeLimitError
 from lmtool.lmtp.endpoint import CommandEndpoint, SocketEndpoint
 from lmtool.lmtp.keepalive import Keepalive, PingLimits
 from lmtool.unix_sockets import open_websocket
+from lmtool.websocket_closing import closing_words
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -148,7 +149,7 @@ class _SocketTransport:
         return frame
 
     def _lost(self, closed: Exception) -> ConnectError:
-        return ConnectError(f"the connection to {self._url} is lost ({self._loss or closed})")
+        return ConnectError(f"the connection to {self._url} is lost: {self._loss or closing_words(closed)}")
 
     def expect_pongs(self) -> None:
         self._keepalive.start(self._pings)

@@ -1,4 +1,4 @@
-"""How uvicorn carries LMTP: its WebSocket protocol, without the memory that it keeps, its pings, and its options."""
+"""How uvicorn carries LMTP: its WebSocket protocol without the memory that it keeps, pings, stalls, and options."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from lmtool.access.stall import STALL_SECONDS, StallTimer
 from lmtool.lmtp.config import ServerConfig
 from lmtool.lmtp.keepalive import Keepalive, PingLimits, offer
+from lmtool.lmtp.peer_user import tell_user
 
 if TYPE_CHECKING:
-    from asyncio import BaseTransport
+    from asyncio import BaseTransport, Task
 
     from uvicorn._types import ASGISendEvent
     from websockets.frames import Frame
@@ -41,16 +43,26 @@ _FAILED = 1011
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
-    """A connection whose last frame is free while it waits for the next one, and whose silent peer is found.
+    """A connection whose last frame is free while it waits for the next one, and whose silent or stalled peer is found.
 
     The parser of `websockets` holds a frame until it has read another: 4 MiB for each client that says nothing more.
     """
 
-    def __init__(self, *arguments: Any, pings: PingLimits | None = None, **options: Any) -> None:  # noqa: ANN401  # uvicorn's
-        """pings: limits for a client that knows the extensions; others have more time."""
+    def __init__(
+        self,
+        *arguments: Any,  # noqa: ANN401  # uvicorn's
+        pings: PingLimits | None = None,
+        stall_limit: float = STALL_SECONDS,
+        **options: Any,  # noqa: ANN401
+    ) -> None:
+        """pings: limits for a client that knows the extensions; others have more time.
+
+        stall_limit: seconds for which a client may take nothing of what was sent; 0: any number.
+        """
         super().__init__(*arguments, **options)
         self.logger: Any = _ServerLog(self.logger)
         self._pings = pings or PingLimits()
+        self._stall_limit = stall_limit
         self._keepalive = Keepalive(self.loop, self._send_ping, self._give_up, deaf=self._deaf)
         self._count = 0
         """Pings that were sent: the payload of the last one."""
@@ -61,11 +73,13 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def connection_made(self, transport: BaseTransport) -> None:
         """Begin to ping; nothing is sent before the handshake is over."""
         super().connection_made(transport)
+        self._stall = StallTimer(self.transport, self._stall_limit)
         self._keepalive.start()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop pinging."""
+        """Stop pinging, and waiting for the client."""
         self._keepalive.stop()
+        self._stall.stop()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -73,16 +87,28 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self._keepalive.alive()
         super().data_received(data)
 
+    def pause_writing(self) -> None:
+        """Wait for the client, not for ever."""
+        super().pause_writing()
+        self._stall.start()
+
     def resume_writing(self) -> None:
         """Note that the client reads."""
         self._drained = True
+        self._stall.stop()
         super().resume_writing()
 
+    def on_task_complete(self, task: Task[None]) -> None:
+        """Give the client time to take the last bytes: nothing more is written."""
+        super().on_task_complete(task)
+        self._stall.start()
+
     def handle_connect(self, event: Request) -> None:
-        """Let the application say that the client knows the extensions."""
+        """Let the application say that the client knows the extensions; tell it which user has connected."""
         super().handle_connect(event)
         if hasattr(self, "scope"):
             offer(self.scope, partial(self._keepalive.start, self._pings))
+            tell_user(self.scope, self.transport)
 
     def handle_text(self, event: Frame) -> None:
         """Pass on a text."""
@@ -137,11 +163,11 @@ def uvicorn_options(config: ServerConfig | None = None) -> dict[str, Any]:
     """Keyword arguments for `uvicorn.Config` that make it carry LMTP as SPEC.md says.
 
     websockets' sans-IO core with its back-pressure, see `WebSocketProtocol`; deflate off, because it costs more time
-    than it saves; the frame limit; our own pings in place of uvicorn's.
+    than it saves; the frame limit; our own pings in place of uvicorn's; the limit on stalls.
     """
     config = config or ServerConfig()
     return {
-        "ws": partial(WebSocketProtocol, pings=PingLimits(config.ping_interval)),
+        "ws": partial(WebSocketProtocol, pings=PingLimits(config.ping_interval), stall_limit=config.stall_limit),
         "ws_max_size": config.max_frame_bytes,
         "ws_per_message_deflate": False,
         "ws_ping_interval": None,

@@ -19,6 +19,7 @@ from lmtool.backends.registry import DEFAULT, BackendConfig, find
 from lmtool.errors import LmtoolError, ModelNotFoundError, ResourceError
 from lmtool.interfaces import Counted, ModelControl
 from lmtool.serving.config import ModelsConfig
+from lmtool.serving.model_loss import hear_of_loss
 from lmtool.serving.model_names import AUTO, GGUF, served
 from lmtool.types import Usage
 
@@ -78,6 +79,7 @@ class Loader:
     """The constraint compilers of these engines."""
     models: ModelsConfig = field(default_factory=ModelsConfig)
     """Where the main model's tokenizer and chat template come from."""
+    on_lost: Callable[[Exception], None] | None = None  # called in any thread with why a model is lost
 
     def load(self, source: str, on_progress: Callable[[LoadProgress], None]) -> LoadedModel:
         """A running model that takes text, or token ids only where it has no tokenizer. Blocks; call it from a thread.
@@ -94,7 +96,9 @@ class Loader:
             where, template = self.models.tokenizer_source(source)
             where = where if where != source else folder
             revision = self.config.revision if where == folder else None
-            reading = pool.submit(load_tokenizer, where, self._converted, revision=revision, chat_template=template)
+            parser = self.models.reasoning_parser_of(source)
+            read = partial(load_tokenizer, chat_template=template, reasoning_parser=parser)
+            reading = pool.submit(read, where, self._converted, revision=revision)
             # Known at once here; transformers would ask a hub that cannot be reached for half a minute.
             absent = not Path(folder).is_dir() and isinstance(reading.exception(), ModelNotFoundError)
             if absent or (where != folder and reading.exception() is not None):
@@ -103,6 +107,7 @@ class Loader:
             engine = find(self.backend.backend)(source, self.config, self.backend.options, report)
             if isinstance(engine, Counted):
                 self.engines.add(engine)
+            hear_of_loss(engine, self.on_lost)
             tokenizer = _tokenizer_or_none(source, reading.result)
         if tokenizer is None:
             return engine
@@ -129,9 +134,11 @@ class Loader:
 
         own = [model.source for model in self.models.served() if info.model in model.names]
         main = None if self.models.model == AUTO else self.models.model
-        where, template = self.models.tokenizer_source(own[0] if own else served(main).source)
+        source = own[0] if own else served(main).source
+        where, template = self.models.tokenizer_source(source)
+        read = partial(load_tokenizer, chat_template=template, reasoning_parser=self.models.reasoning_parser_of(source))
         try:
-            tokenizer = load_tokenizer(where, revision=self.config.revision, chat_template=template)
+            tokenizer = read(where, revision=self.config.revision)
         except LmtoolError:
             return None  # a model from elsewhere: what needs its tokenizer is refused by name
         if info.tokenizer is None or info.tokenizer.sha256 != tokenizer.info.sha256:
@@ -198,7 +205,7 @@ def models_of(config: ServiceConfig, loader: Loader) -> Models:
     )
 
 
-def pools_of(config: ServiceConfig, models: Models | None, tap: ServerTap | None, telemetry: Telemetry) -> Pools | None:
+def pools_of(config: ServiceConfig, models: Models | None, tap: ServerTap, telemetry: Telemetry) -> Pools | None:
     """The pools of a server, which stand for its models as well; None where it has none. Raises `FileError`.
 
     telemetry: observes streams that are none of a `TokenModel`.
@@ -210,14 +217,14 @@ def pools_of(config: ServiceConfig, models: Models | None, tap: ServerTap | None
 
     own = None if models is None else OwnModels(models, models, models)
     local = None if config.pools.local is None else parse(config.pools.local, config.pools.key)
-    return Pools(config.pools.gateway, own, local, None if tap is None else tap.upstream(), telemetry)
+    return Pools(config.pools.gateway, own, local, tap.upstream(), telemetry)
 
 
 def lmtp_server(
     models: Models | Pools,
     config: ServiceConfig,
     log: Callable[[RequestLog], None],
-    tap: ServerTap | None,
+    tap: ServerTap,
     telemetry: Telemetry | None = None,
 ) -> LmtpServer:
     """LMTP, over a port or a pipe. log: gets each request that ended; tap: is shown every frame."""
@@ -227,7 +234,18 @@ def lmtp_server(
     served = visible_models(models, config)
     control = served if isinstance(served, ModelControl) else None
     model = observed(served, telemetry)
-    return LmtpServer(Plugs(model, config.server, progress=served, catalogue=served, control=control, log=log, tap=tap))
+    plugs = Plugs(
+        model,
+        config.server,
+        progress=served,
+        catalogue=served,
+        control=control,
+        log=log,
+        tap=tap,
+        traffic=tap,
+        everybody_watches=config.watch.watch,
+    )
+    return LmtpServer(plugs)
 
 
 def observed(served: Models | Pools | KeyedModels, telemetry: Telemetry | None) -> TokenModel:
@@ -253,7 +271,7 @@ def faces(
     config: ServiceConfig,
     health: Health,
     log: Callable[[RequestLog], None],
-    tap: ServerTap | None,
+    tap: ServerTap,
     telemetry: Telemetry,
 ) -> list[Face]:
     """Every protocol on the port; a further one is a room of its own and a line here."""
@@ -290,11 +308,12 @@ def evergreen_server(
     models: Models | Pools,
     config: ServiceConfig,
     log: Callable[[RequestLog], None],
-    tap: ServerTap | None,
+    tap: ServerTap,
     telemetry: Telemetry,
 ) -> EvergreenServer:
     """Evergreen, over WebSocket and gRPC. log: gets each action that ended; tap: is shown every message."""
     from lmtool.evergreen.actions import GROUP
+    from lmtool.evergreen.config import EvergreenConfig, SessionLimits
     from lmtool.evergreen.server import EvergreenServer, Plugs
 
     references = None
@@ -313,9 +332,10 @@ def evergreen_server(
 
     plugs = Plugs(
         registry,
-        references=references,
+        EvergreenConfig(SessionLimits(stall_limit=config.server.stall_limit)),
+        references,
         log=log_action,
-        tap=None if tap is None else tap.sessions(),
+        tap=tap.sessions(),
         peer_actions=config.evergreen.peer_actions,
     )
     return EvergreenServer(plugs)

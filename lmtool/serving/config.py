@@ -71,6 +71,13 @@ class ModelsConfig:
         metavar="NAME",
         shown_default="as its template",
     )
+    reasoning_parser: str | None = option(
+        None,
+        "How the main model writes thoughts: think, qwen3, deepseek_r1, openai_gptoss, none, ...",
+        MODELS,
+        metavar="NAME",
+        shown_default="as its template",
+    )
     extra_models: tuple[str, ...] = ()
     """Further folders and hub names, loaded at the start as well, as far as there is room."""
 
@@ -89,6 +96,10 @@ class ModelsConfig:
         if self.tool_call_parser is not None and self.tool_call_parser not in TOOL_CALL_PARSERS:
             known = ", ".join(TOOL_CALL_PARSERS)
             raise UsageError(f"--tool-call-parser {self.tool_call_parser!r} is unknown", f"known: {known}")
+        if self.reasoning_parser is not None:
+            from lmtool.text.reasoning_parsers import find_parser
+
+            find_parser(self.reasoning_parser)
         local = self.tokenizer is not None and self.tokenizer.startswith(("/", ".", "~"))
         if local and not Path(self.tokenizer or "").expanduser().is_dir():
             raise FileError(f"there is no folder {self.tokenizer}", "check --tokenizer")
@@ -142,9 +153,14 @@ class ModelsConfig:
 
     def tokenizer_source(self, source: str) -> tuple[str, str | None]:
         """Where the tokenizer of the model at `source` is, and the template in place of its own. Raises `FileError`."""
-        if self.model == AUTO or source != served(self.model).source:
-            return source, None
-        return self.tokenizer or source, self.template()
+        return (self.tokenizer or source, self.template()) if self._is_main(source) else (source, None)
+
+    def reasoning_parser_of(self, source: str) -> str | None:
+        """`reasoning_parser`, where it is of the model at `source`."""
+        return self.reasoning_parser if self._is_main(source) else None
+
+    def _is_main(self, source: str) -> bool:
+        return self.model != AUTO and source == served(self.model).source
 
     def served(self) -> list[ServedModel]:
         """The models, each once, the main one first; under `auto` those that are allowed by name.
@@ -277,6 +293,13 @@ class ReplicasConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class WatchConfig:
+    """Which clients may watch what others say, beside the server's own user and those with a key for it."""
+
+    watch: bool = option(False, "Let every client watch the others' traffic: lmtool inspect.", CONNECTIONS)
+
+
+@dataclass(frozen=True, slots=True)
 class PoolsConfig:
     """Pools of providers that a server has."""
 
@@ -313,6 +336,15 @@ class ServiceConfig:
     evergreen: EvergreenOptions = field(default_factory=EvergreenOptions)
     certificate: Certificate | None = None
     """With which its ports speak TLS; None: they do not."""
+    watch: WatchConfig = field(default_factory=WatchConfig)
+
+    def __post_init__(self) -> None:
+        """Raise `UsageError` for two answers to who may watch."""
+        if self.watch.watch and self.api_keys is not None:
+            raise UsageError(
+                "--watch and --api-keys contradict each other: keys that may watch are marked in their file",
+                "leave --watch out, and write  watch = true  below such a key",
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ class Console:
     columns: Callable[[], int] = field(default=lambda: shutil.get_terminal_size().columns)
     _events: queue.Queue[tuple[Event, float] | None] = field(default_factory=lambda: queue.Queue(BACKLOG))
     _bar: tuple[Loading, float] | None = None
-    """The event behind the bar on the screen, and when it arrived."""
+    """The event behind the bar on the screen, and when it was drawn, by the monotonic clock."""
     _reported: float | None = None
     """Seconds into the load of the last line without a bar."""
 
@@ -81,25 +81,23 @@ class Console:
             return self._events.get(timeout=REDRAW if self._bar else None)
         except queue.Empty:
             assert self._bar is not None
-            event, since = self._bar
-            now = time.time()
-            return replace(event, seconds=event.seconds + now - since), now
+            return _later(*self._bar), time.time()
 
     def _write(self, event: Event, when: float) -> None:
         if self.json:
             self.put(as_json(event, datetime.fromtimestamp(when, UTC).isoformat(timespec="milliseconds")) + "\n")
         elif isinstance(event, Loading) and self.terminal:
-            self._draw(event, when)
+            self._draw(event)
         elif not isinstance(event, Loading) or self._is_news(event):
             clock = datetime.fromtimestamp(when, UTC).astimezone().strftime("%H:%M:%S")
             lines = as_lines(event, clock, self.columns() if self.terminal else NO_END)
             self.put(f"{CLEAR if self._bar else ''}{self._styled(event, lines)}")
             if self._bar:
-                self._draw(*self._bar)
+                self._draw(_later(*self._bar))
 
-    def _draw(self, event: Loading, when: float) -> None:
+    def _draw(self, event: Loading) -> None:
         ended = event.progress.phase in {"ready", "failed"}
-        self._bar = None if ended else (event, when)
+        self._bar = None if ended else (event, time.monotonic())
         self.put(f"{CLEAR}{visible(bar(event, self.columns()))}" + ("\n" if ended else ""))
 
     def _is_news(self, event: Loading) -> bool:
@@ -115,6 +113,11 @@ class Console:
         style = _style(event) if self.color else ""
         start, end = (f"\x1b[{style}m", RESET) if style else ("", "")
         return "".join(f"{start}{visible(line)}{end}\n" for line in lines)
+
+
+def _later(event: Loading, since: float) -> Loading:
+    """What a bar that was drawn then shows now."""
+    return replace(event, seconds=event.seconds + time.monotonic() - since)
 
 
 def _style(event: Event) -> str:

@@ -105,7 +105,7 @@ def _own(service: ServiceConfig) -> list[str]:
     flags = [word for part in (service.models, service.engine, service.backend) for word in _flags(part)]
     named = [name for name in (service.models.model, *service.models.extra_models) if name is not None]
     model = ["--", *named] if named else []
-    return [*program, "serve", "--stdio", "--replicas", "1", *flags, *model]
+    return [*program, "serve", "--stdio", "--replicas", "1", "--stall-limit", "0", *flags, *model]
 
 
 def _vllm(service: ServiceConfig, devices: int, *, verbose: bool) -> list[str]:
@@ -128,6 +128,8 @@ def _vllm(service: ServiceConfig, devices: int, *, verbose: bool) -> list[str]:
     settings = {"model": model.source, "name": model.names[0], "options": options, "verbose": verbose}
     if (template := service.models.template()) is not None:
         settings["chat_template"] = template
+    if service.models.reasoning_parser is not None:
+        settings["reasoning_parser"] = service.models.reasoning_parser
     return [python, str(VLLM_PROGRAM), json.dumps(settings)]
 
 

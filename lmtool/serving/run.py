@@ -34,6 +34,8 @@ from lmtool.serving.interrupts import Interrupts, watch
 from lmtool.serving.listening import bind, explain, url
 from lmtool.serving.model_names import served
 from lmtool.serving.service import Service
+from lmtool.serving.unix_listener import listen_beside
+from lmtool.subprocesses.resources import share_heaps
 from lmtool.unix_sockets import PREFIX
 
 if TYPE_CHECKING:
@@ -64,6 +66,7 @@ async def run(config: ServingConfig, out: Output) -> None:
     A signal while the model loads ends the process at once with 128 + its number: a load cannot be stopped otherwise.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
+    share_heaps()
     console = make_console(config, out)
     ready_file = ReadyFile(config.life.ready_file)
     try:
@@ -153,8 +156,21 @@ class _Run:
             sockets = bind(self.config.listen)
         except ResourceError as refusal:
             raise await explain(self.config.listen, refusal, access.key) from refusal
+        sockets += self._beside(sockets[0])
         self.leaving += [one.close for one in sockets]
         return sockets
+
+    def _beside(self, main: socket.socket) -> list[socket.socket]:
+        """A Unix socket beside a port, over which the server's own user may watch it (`lmtool inspect`)."""
+        assert self.config.listen is not None
+        if self.config.listen.unix is not None or self.config.service.certificate is not None:
+            return []
+        try:
+            listener = listen_beside(main.getsockname()[1])
+        except ResourceError as refusal:
+            self.console.emit(LoggedWarning(f"lmtool inspect cannot watch this server: {refusal.sentence}"))
+            return []
+        return [] if listener is None else [listener]
 
     async def _open(self, service: Service, sockets: list[socket.socket]) -> str:
         if self.config.listen is None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import sys
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from lmtool.serving.initial_load import load_together
 from lmtool.serving.model_metrics import model_metrics
 from lmtool.telemetry.http_requests import HttpRequests
 from lmtool.telemetry.telemetry import Telemetry
+from lmtool.trace.server_tap import ServerTap
 
 if TYPE_CHECKING:
     import socket
@@ -42,7 +44,6 @@ if TYPE_CHECKING:
     from lmtool.serving.composition import Models
     from lmtool.telemetry.request_log import HttpLog, RequestLog
     from lmtool.telemetry.spans import Tracer
-    from lmtool.trace.server_tap import ServerTap
     from lmtool.types import LoadProgress, ModelInfo
 
 
@@ -66,16 +67,18 @@ class Service:
         """Plug everything together; nothing is loaded or opened yet.
 
         log: called with each request that ended, of protocols with connections. log_http: called with each HTTP
-        request that was answered. tap: shown all traffic. tracer: begins spans, and is closed with this.
+        request that was answered. tap: shown all traffic, such as to record it. tracer: begins spans, and is closed
+        with this.
         """
         self._config = config
         self._log = log
         self._log_http = log_http
-        self._tap = tap
-        self._loader = Loader(config.engine, config.backend, models=config.models)
+        self._tap = tap or ServerTap(None, time.monotonic)
+        self._loop = asyncio.get_running_loop()
+        self._loader = Loader(config.engine, config.backend, models=config.models, on_lost=self._lose)
         self._models = None if config.pools_only else models_of(config, self._loader)
         self._telemetry = Telemetry(log=log, tracer=tracer)
-        self._pools = pools_of(config, self._models, tap, self._telemetry)
+        self._pools = pools_of(config, self._models, self._tap, self._telemetry)
         self._http_server: uvicorn.Server | None = None
         self._grpc_server: GrpcServer | None = None
         self._wire: TextIO | None = None
@@ -85,6 +88,9 @@ class Service:
         self.health = Health(model=None if config.balances else config.models.main)
         self.loaded: Sequence[ModelInfo] = ()
         """The models of this process that were loaded at the start."""
+        self._failed = asyncio.Event()
+        self.failure: Exception | None = None
+        """Why a model is lost, and this server with it; None as long as none is."""
 
     @property
     def model(self) -> TokenModel:
@@ -194,16 +200,37 @@ class Service:
         finally:
             unsubscribe()
 
+    def _lose(self, failure: Exception) -> None:
+        """Take note, from any thread, that a model is lost, and this server with it."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is served any more
+            self._loop.call_soon_threadsafe(self._fail, failure)
+
+    def _fail(self, failure: Exception) -> None:
+        self.health.state = "failed"
+        self.health.message = failure.message if isinstance(failure, LmtoolError) else f"a bug in lmtool: {failure!r}"
+        self.failure = failure
+        self._failed.set()
+
     async def ended(self) -> None:
-        """Return when a transport ended by itself, such as a closed stdin. Raises its exception."""
-        await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        """Return when a transport ended by itself, such as a closed stdin.
+
+        Raises its exception, and once a model is lost the reason, such as `DeviceLostError`.
+        """
+        failed = asyncio.create_task(self._failed.wait())
+        try:
+            await asyncio.wait([*self._tasks, failed], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            failed.cancel()
+        if self.failure is not None:
+            raise self.failure
         for task in self._tasks:
             if task.done():
                 task.result()
 
     async def drain(self, seconds: float) -> bool:
         """Take no new work, let running streams end, close every connection; whether all ended within `seconds`."""
-        self.health.state = "draining"
+        if self.failure is None:
+            self.health.state = "draining"
         return all(await asyncio.gather(*(face.drain(seconds) for face in self.faces)))
 
     async def close(self) -> None:
@@ -249,7 +276,7 @@ class Service:
             from lmtool.gateway.server import noting_attempts
 
             application = noting_attempts(application)
-        return application if self._tap is None else self._tap.around(application, leave_out=UNRECORDED)
+        return self._tap.around(application, leave_out=UNRECORDED)
 
     async def _talk(self, server: LmtpServer) -> None:
         from lmtool.lmtp.stdio import open_stdio
@@ -257,7 +284,8 @@ class Service:
         self._wire, printed = _wire(), sys.stdout
         sys.stdout = self._wire
         try:
-            reader, writer = await open_stdio(self._config.server.max_frame_bytes)
+            config = self._config.server
+            reader, writer = await open_stdio(config.max_frame_bytes, config.stall_limit)
         finally:
             sys.stdout = printed
         await server.run_stdio(reader, writer)
@@ -311,7 +339,7 @@ def http_server(
             return contextlib.nullcontext()
 
     how = how or HttpConfig()
-    options = uvicorn_options(config) | {"log_level": how.uvicorn_log_level, "http": http_protocol()}
+    options = uvicorn_options(config) | {"log_level": how.uvicorn_log_level, "http": http_protocol(config.stall_limit)}
     guarded = Door(application, access, write)
     placed = _below(how.root_path, guarded) if how.root_path else guarded
     # Who is believed about a client's address is up to the door: uvicorn believes everybody on this machine.

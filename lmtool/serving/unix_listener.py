@@ -10,6 +10,7 @@ import stat
 from pathlib import Path
 
 from lmtool.errors import ResourceError, UsageError
+from lmtool.unix_sockets import is_private, runtime_folder
 
 _OWNER_ONLY = 0o177
 """The umask of a socket that nobody else may connect to."""
@@ -55,6 +56,23 @@ def listen_at(path: str) -> UnixListener:
         return UnixListener(path)
     except OSError as error:
         raise _refusal(path, error) from error
+
+
+def listen_beside(port: int) -> UnixListener | None:
+    """Listen beside a port for this user alone, who may watch the server there. Raises `ResourceError`.
+
+    None where the system does not tell who has connected.
+    """
+    if not hasattr(socket, "SO_PEERCRED"):
+        return None
+    folder = runtime_folder()
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise ResourceError(f"cannot make the folder {folder}: {(error.strerror or str(error)).lower()}") from None
+    if not is_private(folder):
+        raise ResourceError(f"{folder} is not a folder of your own that others cannot look into", "remove it")
+    return listen_at(str(folder / f"{port}.sock"))
 
 
 def _remove_abandoned(path: str) -> None:

@@ -31,6 +31,8 @@ MAX_CHARACTERS = 16 * 2**20
 _MAX_REPEATED = 100_000
 """Longest text or list that `*` may give in a template; Jinja allows as many items in `range`."""
 _MAX_EXPONENT = 64
+REASONING = ("reasoning_content", "thinking")
+"""What templates call the thought of an earlier turn: Qwen's, DeepSeek's and GLM's, and GPT-OSS's."""
 _FAILURES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What a template's own expressions raise beside Jinja's errors."""
 
@@ -160,6 +162,8 @@ def _turn(message: ChatMessage) -> dict[str, object]:
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _arguments(call)}}
             for call in message.tool_calls
         ]
+    if message.reasoning:
+        turn |= dict.fromkeys(REASONING, message.reasoning)
     if message.tool_call_id is not None:
         turn["tool_call_id"] = message.tool_call_id
     if message.name is not None:

@@ -6,21 +6,28 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lmtool.errors import RequestError
+from lmtool.text.reasoning_parsers import find_parser
 from lmtool.text.stop_strings import StopStrings
-from lmtool.types import GenerateRequest, SamplingParams
+from lmtool.types import ChatPrompt, GenerateRequest, SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lmtool.interfaces import AnswerCheck, Tokenizer
+    from lmtool.reasoning import ThoughtMarks
+    from lmtool.text.reasoning_parser import ThoughtReader
     from lmtool.types import ScoreRequest
+
+_TAIL = 16
+"""Ids at a prompt's end that are looked at for a thought that it leaves open."""
 
 
 class PreparedRequest:
     """A request with ids in place of texts, and what turns its outputs back into text."""
 
     __slots__ = (
-        "check", "constraint", "detokenizer", "prompt_tokens", "request", "shows_text", "stop_ids", "stops", "written",
+        "check", "constraint", "detokenizer", "marks", "prompt_tokens", "reader", "request", "shows_text",
+        "stop_ids", "stops", "written",
     )  # fmt: skip
 
     def __init__(
@@ -39,16 +46,58 @@ class PreparedRequest:
         self.stops = StopStrings(stops) if stops else None
         prompt = request.prompt if isinstance(request.prompt, tuple) else tuple(tokenizer.encode_prompt(request.prompt))
         self.prompt_tokens = len(prompt)
+        self.marks: dict[int, str] = {}
+        """Special tokens that `reader` must see, by id."""
+        self.reader: ThoughtReader | None = None
+        """Tells thoughts from the answer; None where that was not asked for, or the model has none."""
         self.request: GenerateRequest | ScoreRequest
         if isinstance(request, GenerateRequest):
-            self.request = replace(request, prompt=prompt, sampling=replace(request.sampling, stop=()), text=False)
+            marks = self._prepare_thought(request, prompt, tokenizer)
+            sampling = replace(request.sampling, stop=())
+            self.request = replace(
+                request, prompt=prompt, sampling=sampling, text=False, reasoning=None, thought_marks=marks
+            )
         else:
             scored = request.scored
             ids = tuple(tokenizer.encode_continuation(scored)) if isinstance(scored, str) else scored
             self.request = replace(request, prompt=prompt, scored=ids, text=False)
-        self.detokenizer = tokenizer.detokenizer(prompt) if self.shows_text or stops or check else None
+        self.detokenizer = tokenizer.detokenizer(prompt) if self.shows_text or stops or check or self.reader else None
         self.written = ""
         self._replay(request.generated if isinstance(request, GenerateRequest) else ())
+
+    def _prepare_thought(
+        self, request: GenerateRequest, prompt: tuple[int, ...], tokenizer: Tokenizer
+    ) -> ThoughtMarks | None:
+        """Set `reader` and `marks`; the thought that constraint and budget have to do with, None where none of it."""
+        form, reasoning = tokenizer.reasoning if request.reasoning is not None else None, request.reasoning
+        parser = None if form is None else find_parser(form.name)
+        if parser is None or reasoning is None:
+            return None
+        self.marks = tokenizer.special_marks(parser.marks)
+        spelled = (self.marks.get(token, "").encode() or tokenizer.piece(token) for token in prompt[-_TAIL:])
+        tail = b"".join(spelled).decode(errors="replace")
+        prefill = request.prompt.prefill if isinstance(request.prompt, ChatPrompt) else reasoning.prefill
+        beginning = parser.beginning(tail.removesuffix(prefill) if prefill else tail, prefill)
+        self.reader = parser.reader(beginning, constrained=request.constraint is not None)
+        if request.constraint is None and reasoning.budget is None:
+            return None
+        return parser.thought_marks(beginning, tokenizer.encode_continuation, reasoning.budget)
+
+    def split(self, text: str, *, last: bool = False) -> tuple[str | None, str]:
+        """What a token's text adds to the thought, None where it is none of it; and to the answer.
+
+        last: whether nothing comes behind it.
+        """
+        reader = self.reader
+        if reader is None:
+            return None, text
+        inside = reader.thinking
+        thought, answer = reader.push(text)
+        if last:
+            rest = reader.finish()
+            thought, answer = thought + rest.reasoning, answer + rest.answer
+        inside = (inside and not answer) or reader.thinking
+        return (thought if inside or thought else None), answer
 
     def _replay(self, generated: Sequence[int]) -> None:
         """Bring text and stop strings to where the stream stood behind these ids; what was shown is `written`.
@@ -65,6 +114,7 @@ class PreparedRequest:
                     f"generated goes on at index {index}, behind the stop string {self.stops.matched!r}",
                     "send the ids of one stream, as they came",
                 )
-            text = self.detokenizer.push(token)
+            text = self.marks.get(token, "") or self.detokenizer.push(token)
+            _, text = self.split(text)
             shown.append(text if self.stops is None else self.stops.push(text))
         self.written = "".join(shown)

@@ -49,7 +49,7 @@ class TextModel:
     stream is cancelled. Without `text`, stop strings work the same and no text is sent. A stream that a stop string, or
     a stop id, cuts before its constraint has ended it says so in its warnings. One that its constraint has ended is
     validated before its last output is handed on. Streams of ids that need none of this go straight to the inner
-    model, sink and all.
+    model, sink and all. With `reasoning`, a thought comes apart: `text`, stop strings and validation are of the answer.
 
     Where a stop string cuts, the last output waits for the inner stream's end, whose usage has its cached tokens.
     """
@@ -100,7 +100,7 @@ class TextModel:
         if whole is not None:
             whole = fingerprint({"ids": whole, "text": own.digest})
         described = replace(info, tokenizer=own.info, chat_template=own.has_chat_template, tool_calls=own.tool_calls)
-        return replace(described, fingerprint=whole)
+        return replace(described, reasoning=own.reasoning, fingerprint=whole)
 
     def tokenizer(self, model: str | None = None) -> Tokenizer:  # noqa: ARG002  # one model
         """The tokenizer, see `interfaces.Tokenized`."""
@@ -253,6 +253,7 @@ class _Stream:
     detokenizer: Detokenizer
     handle: StreamHandle
     tokens: int = 0
+    reasoning_tokens: int = 0
     written: list[str] = field(default_factory=list)
     """The text so far, where it will be validated."""
     checking: Future[Verdict] | None = None
@@ -292,8 +293,10 @@ class _Stream:
         if output.error is not None:
             self.ended = True
             return replace(output, stream_id=prepared.request.stream_id)
-        text = self._text(output)
+        thought, text = self._text(output)
         finish_reason, usage, stopped_by = output.finish_reason, output.usage, output.stopped_by
+        if usage is not None and self.reasoning_tokens:
+            usage = replace(usage, reasoning_tokens=self.reasoning_tokens)
         stops = prepared.stops
         if stops is not None and stops.matched is not None and finish_reason != "cancelled":
             finish_reason, stopped_by = "stop", stops.matched
@@ -319,32 +322,33 @@ class _Stream:
             warnings=warnings,
             stopped_by=stopped_by,
             seed=output.seed,
+            reasoning=thought if prepared.shows_text else None,
         )
         if cut:
             self.cut = event
         return event
 
     def end_cut(self, last: TokenOutput, inner: TokenOutput) -> TokenOutput:
-        """Return the last output of a stream that a stop string cut, once the inner stream has ended, too.
-
-        Its usage counts what was shown, and the inner stream's cached tokens.
-        """
+        """Return the last output of a stream that a stop string cut, once the inner stream has ended, too."""
         cached = 0 if inner.usage is None else inner.usage.cached_tokens
-        return replace(last, usage=Usage(self.prepared.prompt_tokens, self.tokens, cached))
+        return replace(last, usage=Usage(self.prepared.prompt_tokens, self.tokens, cached, self.reasoning_tokens))
 
-    def _text(self, output: TokenOutput) -> str:
-        """The text that an output completes, up to a stop string."""
+    def _text(self, output: TokenOutput) -> tuple[str | None, str]:
+        """What an output adds to the thought, None where its token is none of it; and to the text, up to a stop."""
         text = ""
         if output.token is not None:
             self.tokens += 1
-            text = "" if self._ends_constraint(output) else self.detokenizer.push(output.token)
+            if not self._ends_constraint(output):
+                text = self.prepared.marks.get(output.token, "") or self.detokenizer.push(output.token)
         if output.last:
             text += self.detokenizer.finish()
+        thought, text = self.prepared.split(text, last=output.last)
+        self.reasoning_tokens += thought is not None and output.token is not None
         stops = self.prepared.stops
         if stops is None:
-            return text
+            return thought, text
         text = stops.push(text)
-        return text + stops.flush() if output.last and stops.matched is None else text
+        return thought, text + stops.flush() if output.last and stops.matched is None else text
 
     def _ends_constraint(self, output: TokenOutput) -> bool:
         """Whether an output ends the stream because its constraint is met: by an eos id that is no part of the text.
@@ -382,6 +386,8 @@ def _ended(prepared: PreparedRequest, matched: str, sink: Sink) -> StreamHandle:
 def _plain(request: Request) -> bool:
     """Whether a request has ids only and asks for no text."""
     if request.text or not isinstance(request.prompt, tuple):
+        return False
+    if isinstance(request, GenerateRequest) and request.reasoning is not None:
         return False
     return not (request.sampling.stop if isinstance(request, GenerateRequest) else isinstance(request.scored, str))
 

@@ -11,9 +11,11 @@ from tokenizers import Tokenizer
 
 from lmtool.errors import FileError, RequestError
 from lmtool.fingerprint import fingerprint
+from lmtool.reasoning import ReasoningFormat
 from lmtool.text.detokenizer import PieceDetokenizer, WindowDetokenizer
 from lmtool.text.files import locate, read_text
 from lmtool.text.pieces import pieces, spelling
+from lmtool.text.reasoning_parsers import NONE, find_parser, parser_of
 from lmtool.text.worker import LONG, prompt_size, run_in_worker
 from lmtool.types import BufferSlice, ChatPrompt, MixedPrompt, TokenizerInfo, ToolCallFormat
 
@@ -41,11 +43,12 @@ def load_tokenizer(
     *,
     revision: str | None = None,
     chat_template: str | None = None,
+    reasoning_parser: str | None = None,
 ) -> TextTokenizer:
     """Return the tokenizer of a model, by its hub name or local folder. Blocks: reads files, may download them.
 
     revision: branch, tag or commit of a hub model; None: its main branch. chat_template: Jinja source in place of the
-    model's own.
+    model's own. reasoning_parser: how the model writes thoughts, by name; None: as its chat template tells.
 
     Reads tokenizer.json, tokenizer_config.json, special_tokens_map.json and chat_template.jinja. convert: makes the
     tokenizer of a model that has no tokenizer.json from its older files; called with `name_or_folder`.
@@ -74,7 +77,11 @@ def load_tokenizer(
     if template is None:
         template = read_text(path) if path.is_file() else _default_template(settings.get("chat_template"))
     info = TokenizerInfo(name, hashlib.sha256(text.encode()).hexdigest())
-    return TextTokenizer(tokenizer, info, named_tokens=_named_tokens(settings), template=template)
+    loaded = TextTokenizer(tokenizer, info, named_tokens=_named_tokens(settings), template=template)
+    if reasoning_parser is not None:
+        find_parser(reasoning_parser)
+        loaded.reasoning_parser = reasoning_parser
+    return loaded
 
 
 class TextTokenizer:
@@ -105,6 +112,8 @@ class TextTokenizer:
         """Of the model that the ids are for: what is longer is refused, before it is tokenized or soon after."""
         self.special_ids = frozenset(i for i, t in tokenizer.get_added_tokens_decoder().items() if t.special)
         """Ids that never show as text."""
+        self.reasoning_parser = parser_of(template or "")
+        """How the model writes thoughts, by the name of a `reasoning_parser.ReasoningParser`."""
         self._pieces = pieces(tokenizer, self.special_ids)
         self._prefixes = self._adds_prefix()
 
@@ -112,6 +121,17 @@ class TextTokenizer:
     def digest(self) -> str:
         """A hash of all that its ids and texts depend on: tokenizer.json, names of special tokens, chat template."""
         return fingerprint({"json": self.info.sha256, "named": dict(self._named_tokens), "template": self._template})
+
+    @property
+    def reasoning(self) -> ReasoningFormat | None:
+        """How the model writes thoughts, see `ModelInfo.reasoning`."""
+        name = self.reasoning_parser
+        return None if name == NONE else ReasoningFormat(name, "reasoning_effort" in (self._template or ""))
+
+    def special_marks(self, marks: Sequence[str]) -> dict[int, str]:
+        """Those of these texts that are special tokens, which never show as text, by their ids."""
+        ids = {self._tokenizer.token_to_id(mark): mark for mark in marks}
+        return {number: mark for number, mark in ids.items() if number in self.special_ids}
 
     @property
     def has_chat_template(self) -> bool:

@@ -124,7 +124,7 @@ class Answers(Generic[S]):
 
     def _client_frame(self, event: Frame) -> Sequence[StreamEvent]:
         command, value, _ = event.parse()
-        if command not in ("GENERATE", "SCORE", "MODEL_INFO", "MODELS", "BUFFER"):
+        if command not in ("GENERATE", "SCORE", "MODEL_INFO", "MODELS", "BUFFER", "WATCH"):
             return ()
         return [self._lmtp_request(event.time, event.connection, command, _object(value))]
 

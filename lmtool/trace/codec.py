@@ -129,6 +129,11 @@ def read_event(line: bytes, style: Style) -> Event:
         value = _DECODER.decode(line)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise LineError(f"not JSON: {_reason(error)}") from None
+    return event_from(value, style)
+
+
+def event_from(value: object, style: Style) -> Event:
+    """The event of one line's JSON. Raises `LineError`."""
     if not isinstance(value, list) or len(value) < 3:
         raise LineError("not an event; expected an array [time, kind, connection, ...]")
     time, kind, connection, *rest = value

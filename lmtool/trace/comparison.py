@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from lmtool.trace import diff
 from lmtool.trace.answers import Answers
 from lmtool.trace.diff import Finding, Level, Verdict, worst
-from lmtool.trace.events import Close, Done, Drop, Piece
+from lmtool.trace.events import Close, Done, Drop, Piece, Vocab
 from lmtool.trace.exchanges import Exchange, HttpExchange, LmtpExchange, collect, exchanges, recorded_actions
 from lmtool.trace.matching import Matcher, MatchMode, Miss
 from lmtool.trace.stream_events import OutputEvent, stream_of
@@ -95,6 +95,7 @@ def compare_replay(
     that the server ended otherwise than recorded, are findings as well.
     """
     ours, theirs = list(expected), list(actual)
+    tolerance = with_words(tolerance, (*ours, *theirs))
     replayed, unmatched = collect(theirs)
     by_connection: dict[int, deque[Exchange]] = {}
     for exchange in replayed:
@@ -113,6 +114,12 @@ def compare_replay(
         message = f"expected entries of streams that were begun, got {json.dumps(one.entry)[:100]}"
         comparisons.append(Comparison.note(message, "fail", name, "unmatched"))
     return [*comparisons, *compare_sessions(ours, theirs, level), *_compare_endings(ours, theirs)]
+
+
+def with_words(tolerance: Tolerance, events: Iterable[Event]) -> Tolerance:
+    """The same, with what the events say of token ids: findings then have words."""
+    words = {token: text for event in events if isinstance(event, Vocab) for token, text in event.tokens.items()}
+    return replace(tolerance, words=words)
 
 
 def compare_sessions(expected: Sequence[Event], actual: Sequence[Event], level: Level) -> Iterator[Comparison]:

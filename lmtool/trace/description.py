@@ -85,8 +85,24 @@ def _prompt(started: RequestStarted, answers: Answers[Stream]) -> str:
         return _short(prompt)
     length = started.prompt_length
     if not isinstance(prompt, list) or length is None or any(_is_message(entry) for entry in prompt[:40]):
-        return "" if length is None else f"{length} in the prompt"
+        last = _last_message(prompt)
+        return last if length is None or last else f"{length} in the prompt"
     return _ids_or_text(prompt, answers)
+
+
+def _last_message(prompt: object) -> str:
+    """What is asked: the last message of a conversation, and how many there are; empty for anything else."""
+    messages = [entry for entry in prompt if isinstance(entry, dict)] if isinstance(prompt, list) else []
+    if not messages or len(messages) != len(prompt if isinstance(prompt, list) else []):
+        return ""
+    role, content = messages[-1].get("role"), messages[-1].get("content")
+    if isinstance(content, list):
+        parts = [part.get("text") for part in content if isinstance(part, dict)]
+        content = "".join(part for part in parts if isinstance(part, str))
+    if not isinstance(role, str) or not isinstance(content, str):
+        return ""
+    several = f"{len(messages)} messages, " if len(messages) > 1 else ""
+    return f"{several}{role} {_short(content)}"
 
 
 def _is_message(entry: object) -> bool:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from lmtool.lmtp import frames
 from lmtool.types import FinishReason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from lmtool.lmtp.frames import Entry
     from lmtool.trace.exchanges import LmtpExchange
@@ -64,6 +64,8 @@ class Tolerance:
     """Between log-probabilities: 1e-4 for float32 on one device, 1e-3 across devices, 0.05 for bfloat16."""
     tie: float = 0.02
     """Two tokens whose log-probabilities are this near may change places."""
+    words: Mapping[int, str | bytes] = field(default_factory=dict, compare=False)
+    """What token ids mean, as far as it is known, for what is said of them."""
 
 
 def compare(
@@ -76,7 +78,9 @@ def compare(
     """
     findings = list(shape(actual, unfinished=not expected.ended))
     answers = _answers(expected)
-    if answers:
+    if expected.command == "WATCH":  # what other clients say is their own
+        findings += _compare_messages(answers[:1], _answers(actual)[:1], _name(actual), "shape")
+    elif answers:
         findings += _compare_messages(answers, _answers(actual), _name(actual), level)
     elif level != "shape":
         ours, theirs = _entries(expected, "TOKEN"), _entries(actual, "TOKEN")
@@ -97,7 +101,7 @@ def shape(exchange: LmtpExchange, *, unfinished: bool = False) -> Iterator[Findi
     if exchange.command in ("GENERATE", "SCORE"):
         if tokens or not messages:
             yield from _shape_of_stream(exchange, tokens, name, unfinished=unfinished)
-    elif len(messages) != 1 and not unfinished:
+    elif len(messages) != 1 and not unfinished and not (messages and exchange.command == "WATCH"):
         yield Finding("fail", "shape", name, None, f"expected one MSG, got {len(messages)}")
 
 
@@ -161,7 +165,7 @@ def _compare_messages(expected: Sequence[Entry], actual: Sequence[Entry], name: 
 
 def _message_kind(entry: Entry) -> str:
     """What an entry of a MSG tells; a list of models is as good as the description of one (INF-6)."""
-    return next((name for name in ("error", "buffer") if entry.get(name) is not None), "model_info")
+    return next((name for name in ("error", "buffer", "watch") if entry.get(name) is not None), "model_info")
 
 
 def _compare_info(expected: object, actual: object, name: str) -> Iterator[Finding]:
@@ -203,9 +207,9 @@ def _compare_errors(expected: Entry, actual: Entry, name: str, position: int) ->
     if (expected.get("error") is None) != (actual.get("error") is None):
         yield Finding("fail", "ids", name, position, f"expected {_shown(expected)}, got {_shown(actual)}")
         return
-    for field in ("error_code", "retryable"):
-        if field in expected:
-            yield from _unequal(field, expected, actual, "ids", name, position)
+    for member in ("error_code", "retryable"):
+        if member in expected:
+            yield from _unequal(member, expected, actual, "ids", name, position)
 
 
 def _unequal(
@@ -219,7 +223,8 @@ def _unequal(
 
 def _other_token(expected: Entry, actual: Entry, name: str, position: int, tolerance: Tolerance) -> Finding:
     ours, theirs = expected.get("token"), actual.get("token")
-    message = f"expected token {_shown(ours)}, got {_shown(theirs)}"
+    words = tolerance.words
+    message = f"expected token {_named(ours, words)}, got {_named(theirs, words)}"
     if isinstance(ours, str) and isinstance(theirs, str):  # over HTTP; maybe all of a text whose tokens are not known
         place = first_difference(ours, theirs)
         near = slice(max(0, place - 20), place + 40)
@@ -228,7 +233,20 @@ def _other_token(expected: Entry, actual: Entry, name: str, position: int, toler
     if gaps and max(gaps) <= tolerance.tie:
         message += f"; a near tie ({max(gaps):.4f} nats), not compared further"
         return Finding("tie", "ids", name, position, message)
-    return Finding("fail", "ids", name, position, message)
+    return Finding("fail", "ids", name, position, f"{message}{_logprobs(expected, actual)}")
+
+
+def _named(token: object, words: Mapping[int, str | bytes]) -> str:
+    """A token id with its text, where that is known."""
+    word = words.get(token) if isinstance(token, int) else None
+    if word is None:
+        return _shown(token)
+    return f"{token} {json.dumps(word, ensure_ascii=False) if isinstance(word, str) else f'⟨{word.hex()}⟩'}"
+
+
+def _logprobs(expected: Entry, actual: Entry) -> str:
+    pair = [entry.get("logprob") for entry in (expected, actual)]
+    return f"; logprob {pair[0]:.4f} and {pair[1]:.4f}" if all(map(_is_number, pair)) else ""
 
 
 def first_difference(one: Sequence[object], other: Sequence[object]) -> int:
@@ -256,7 +274,8 @@ def _compare_numbers(
     for token in shared:
         if _apart(top[token], other[token], tolerance.logprob):
             ours, theirs = _shown(top[token]), _shown(other[token])
-            message = f"expected {ours} for token {token} in top_logprobs, got {theirs}"
+            shown = _named(int(token) if token.isdigit() else token, tolerance.words)
+            message = f"expected {ours} for token {shown} in top_logprobs, got {theirs}"
             yield Finding("fail", "numbers", name, position, message)
     if len(shared) < min(len(top), len(other)) - 1:
         message = f"expected top_logprobs of {', '.join(top)}, got those of {', '.join(other)}"

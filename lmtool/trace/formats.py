@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lmtool.trace.events import Direction, Event
     from lmtool.trace.header import Header
 
-_COMMAND = re.compile(r"(GENERATE|SCORE|MODEL_INFO|MODELS|BUFFER|CANCEL|TOKEN|MSG) \S")
+_COMMAND = re.compile(r"(GENERATE|SCORE|MODEL_INFO|MODELS|BUFFER|WATCH|CANCEL|TOKEN|MSG) \S")
 _FROM_SERVER = ("TOKEN", "MSG")
 COLUMNS = ("time", "stream", "token", "text", "logprob", "finish_reason", "error", "top_logprobs")
 _LARGE = (*PROMPT_MEMBERS, "logit_bias")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from lmtool.errors import LmtoolError
 from lmtool.lmtp import codec, frames
 from lmtool.lmtp.client import LmtpClient
-from lmtool.lmtp.messages import BufferRequest, Generate, ModelInfoRequest, ModelsRequest, Score
+from lmtool.lmtp.messages import BufferRequest, Generate, ModelInfoRequest, ModelsRequest, Score, Watched, WatchRequest
 from lmtool.trace.comparison import Comparison, compare_replay
 from lmtool.trace.diff import Finding, Tolerance
 from lmtool.trace.driver import Driver, client_actions
@@ -116,7 +116,7 @@ class _Call:
         self._task: asyncio.Task[None] | None = None
         if isinstance(message, Generate | Score):
             client.submit(message.request, lambda outputs: self._add(*map(_output_facts, outputs)))
-        elif isinstance(message, ModelInfoRequest | ModelsRequest | BufferRequest):
+        elif isinstance(message, ModelInfoRequest | ModelsRequest | BufferRequest | WatchRequest):
             self._task = asyncio.create_task(self._ask(client, message))
 
     def _add(self, *outputs: Mapping[str, object]) -> None:
@@ -124,8 +124,17 @@ class _Call:
         if len(self._actual) >= len(self._expected):
             self._complete.set()
 
-    async def _ask(self, client: LmtpClient, message: ModelInfoRequest | ModelsRequest | BufferRequest) -> None:
+    def _watched(self, told: Watched) -> None:
+        if not self._actual:  # others are expected no more
+            self._add({"watch": {"time": told.time, "events": told.events, "lost": told.lost}})
+
+    async def _ask(
+        self, client: LmtpClient, message: ModelInfoRequest | ModelsRequest | BufferRequest | WatchRequest
+    ) -> None:
         try:
+            if isinstance(message, WatchRequest):
+                await client.watch(self._watched)
+                return
             if isinstance(message, BufferRequest):
                 length = await client.change_buffer(
                     message.name, message.append, drop=message.drop, ttl=message.ttl, model=message.model
@@ -184,6 +193,8 @@ def _entry_facts(entry: Mapping[str, object]) -> dict[str, object]:
         return {"error": ...}
     if "model_info" in entry:
         return {"model_info": entry["model_info"]}
+    if "watch" in entry:
+        return {"watch": entry["watch"]}
     if "buffer" in entry:
         return {"buffer": entry["buffer"]}
     if isinstance(models := entry.get("models"), list):

@@ -1,4 +1,4 @@
-"""What a server of ours records of itself: LMTP frames as they pass, HTTP as it goes through its application."""
+"""What a server of ours shows of itself: LMTP frames as they pass, HTTP as it goes through its application."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from urllib.parse import quote
 
 from lmtool.providers.answer_reader import is_chat_socket
 from lmtool.trace.connection_tap import ConnectionTap, FrameTap
-from lmtool.trace.events import Close, Message, Open
+from lmtool.trace.events import Close, Drop, Frame, Message, Open
 from lmtool.trace.http_stream import Data, Head, Last
+from lmtool.trace.traffic import TrafficWatch
 from lmtool.trace.upstream_tap import UpstreamTap
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from lmtool.trace.events import Event
     from lmtool.trace.http_stream import Part
+    from lmtool.trace.traffic import TrafficWatcher
 
 AsgiMessage: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[AsgiMessage]]
@@ -27,17 +29,44 @@ Application: TypeAlias = Callable[[AsgiMessage, Receive, Send], Awaitable[None]]
 
 
 class ServerTap(FrameTap):
-    """Numbers connections of both kinds in one sequence.
+    """Numbers connections of both kinds in one sequence; is a `lmtp.watching.Traffic`.
 
-    An application does not know which HTTP requests share a connection: each of them counts as one.
+    An application does not know which HTTP requests share a connection: each of them counts as one. While nothing is
+    recorded and nobody watches, only open connections are kept track of.
     """
 
-    def __init__(self, emit: Callable[[int, Iterable[Event]], None], clock: Callable[[], float]) -> None:
-        """As `FrameTap`."""
-        super().__init__(emit, clock)
+    def __init__(self, record: Callable[[int, Iterable[Event]], None] | None, clock: Callable[[], float]) -> None:
+        """record: as `emit` of `FrameTap`, takes everything; None: nothing is recorded. clock: in seconds."""
+        super().__init__(self._hand_on, clock)
+        self._record = record
+        self._traffic = TrafficWatch()
         self._count = 0
         self._numbers: dict[int, int] = {}
         """Of LMTP connections, by the server's own number."""
+
+    @property
+    def active(self) -> bool:
+        """Whether anybody wants to see what goes by now."""
+        return self._record is not None or self._traffic.watched
+
+    def clock(self) -> float:
+        """Now, in seconds, as events tell it."""
+        return self._clock()
+
+    def watch(self, connection: int, notify: Callable[[], None]) -> TrafficWatcher | None:
+        """Show a client what goes over all other connections; see `lmtp.watching.Traffic`."""
+        return self._traffic.watch(self._numbers[connection], notify, self._clock())
+
+    def _hand_on(self, number: int, events: Iterable[Event]) -> None:
+        passing = list(events)
+        for event in passing:
+            if isinstance(event, Open):
+                self._traffic.note_open(event)
+            elif isinstance(event, Close | Drop):
+                self._traffic.note_end(number)
+        if self._record is not None:
+            self._record(number, passing)
+        self._traffic.emit(number, passing)
 
     def opened(self, connection: int, agent: str) -> None:
         """An LMTP connection begins."""
@@ -46,22 +75,29 @@ class ServerTap(FrameTap):
 
     def frame(self, connection: int, direction: Literal[">", "<"], frame: str | bytes) -> None:
         """A frame goes by."""
-        super().frame(self._numbers[connection], direction, frame)
+        if self.active:
+            self._frame(self._numbers[connection], direction, frame)
+
+    def _frame(self, number: int, direction: Literal[">", "<"], frame: str | bytes) -> None:
+        if self._record is not None:
+            super().frame(number, direction, frame)
+        else:  # who watches takes it apart
+            self._hand_on(number, [Frame(self._clock(), direction, number, frame)])
 
     def ended(self, connection: int, by: Literal["client", "server"], code: int | None) -> None:
         """An LMTP connection is over."""
         super().ended(self._numbers.pop(connection), by, code)
 
     def sessions(self) -> SessionTap:
-        """What a protocol of sessions is given to be recorded: Evergreen."""
-        return SessionTap(self._next, self._emit, self._clock)
+        """What a protocol of sessions is given to be shown: Evergreen."""
+        return SessionTap(self._next, self._hand_on, self._clock, lambda: self.active)
 
-    def upstream(self) -> UpstreamTap:
-        """What a gateway is given to have its calls of providers recorded."""
-        return UpstreamTap(self._next, self._emit, self._clock)
+    def upstream(self) -> UpstreamTap | None:
+        """What a gateway is given to have its calls of providers recorded; None: they are not. None watches them."""
+        return None if self._record is None else UpstreamTap(self._next, self._record, self._clock)
 
     def around(self, application: Application, leave_out: Collection[str] = ()) -> Application:
-        """The application with its HTTP requests recorded, except those to these paths: probes would fill a recording.
+        """The application with its HTTP requests shown, except those to these paths: probes would fill a recording.
 
         So are the WebSockets of the unified API; those of other protocols are shown to a tap by their servers.
         Each message goes on first, unchanged, and is recorded afterwards.
@@ -72,7 +108,7 @@ class ServerTap(FrameTap):
             if scope["type"] == "websocket" and is_chat_socket(path):
                 await self._record_socket(application, scope, receive, send)
                 return
-            if scope["type"] != "http" or path in leave_out:
+            if scope["type"] != "http" or path in leave_out or not self.active:
                 await application(scope, receive, send)
                 return
             number = self._next()
@@ -95,9 +131,9 @@ class ServerTap(FrameTap):
 
         def note(message: AsgiMessage, direction: Literal[">", "<"]) -> None:
             kind, code = message["type"], message.get("code")
-            if kind in {"websocket.receive", "websocket.send"}:
+            if kind in {"websocket.receive", "websocket.send"} and self.active:
                 text = message.get("text")
-                super(ServerTap, self).frame(number, direction, message["bytes"] if text is None else text)
+                self._frame(number, direction, message["bytes"] if text is None else text)
             elif kind in {"websocket.disconnect", "websocket.close"} and not closed:
                 by: Literal["client", "server"] = "client" if direction == ">" else "server"
                 closed.append(Close(self._clock(), number, by, code, message.get("reason") or ""))
@@ -125,11 +161,16 @@ class SessionTap:
     """Makes events of sessions' messages. Nothing here raises."""
 
     def __init__(
-        self, next_number: Callable[[], int], emit: Callable[[int, Iterable[Event]], None], clock: Callable[[], float]
+        self,
+        next_number: Callable[[], int],
+        emit: Callable[[int, Iterable[Event]], None],
+        clock: Callable[[], float],
+        active: Callable[[], bool],
     ) -> None:
         self._next = next_number
         self._emit = emit
         self._clock = clock
+        self._active = active
         self._numbers: dict[int, int] = {}
         """By the server's own number."""
 
@@ -138,6 +179,11 @@ class SessionTap:
         number = self._numbers[connection] = self._next()
         facts = {"peer": "client", "protocol": "evergreen", **({"agent": agent} if agent else {})}
         self._emit(number, [Open(self._clock(), number, facts)])
+
+    @property
+    def active(self) -> bool:
+        """Whether messages need be shown now."""
+        return self._active()
 
     def message(self, connection: int, direction: Literal[">", "<"], value: Mapping[str, object]) -> None:
         """A message goes by; value: as proto-JSON."""

@@ -52,6 +52,8 @@ _MEMORY = 0.9
 PLAIN_THEME = "ansi-dark"
 """The theme without colours of its own."""
 _CRASHED = 70
+_FIRST_STEPS = (("prompt", "types a prompt"), ("demo", "runs a demo"))
+"""Actions by which a first stream begins, and what they do."""
 
 
 class Pace:
@@ -198,7 +200,8 @@ class InspectorApp(ActionContext):
         word = self.status.word
         if self._is_loading and not self.status.trouble:
             word = f"loading {numbers.count(len(self.view.state.tokens))} tokens"
-        return replace(self.status, word=word, recording=text)
+        title = self.status.title if self.source is None else self.source.title
+        return replace(self.status, title=title, word=word, recording=text)
 
     @property
     def _is_loading(self) -> bool:
@@ -208,8 +211,9 @@ class InspectorApp(ActionContext):
         """How a first stream can be started; empty where it cannot be."""
         if self.source is None:
             return ""
-        key = self.keys.sign("prompt") if self.source.generate is not None else ""
-        return "; ".join(filter(None, (self.source.advice, f"{key} types a prompt" if key else "")))
+        able = self.source.generate is not None
+        keys = [(self.keys.sign(name), does) for name, does in _FIRST_STEPS if able]
+        return "; ".join(filter(None, (self.source.advice, *(f"{key} {does}" for key, does in keys if key))))
 
     # Frames.
 

@@ -90,6 +90,8 @@ ACTIONS: tuple[Action[ActionContext], ...] = (
            navigation.compare, panes="streams", footer=EVERY),
     Action("prompt", ("i",), "Prompt", "send a prompt",
            requests.prompt, panes="streams", footer="streams", unavailable=requests.no_server),
+    Action("demo", ("d",), "Demo", "send four prompts that race each other",
+           requests.demo, panes="streams", unavailable=requests.no_server),
     Action("score", ("S",), "Score", "have the stream's tokens scored after its own prompt, as they are or edited",
            requests.score, panes="streams", unavailable=requests.no_scoring),
     Action("cancel", ("D",), "Cancel", "end a stream of your own", requests.cancel, panes="streams"),

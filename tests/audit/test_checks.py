@@ -75,6 +75,19 @@ def test_counts_and_endings() -> None:
     assert "sent 2 times" in judge(evidence(greedy_0=twice))["finish_reason"].sentence
 
 
+def test_where_the_chosen_one_stands() -> None:
+    """Alternatives are in order but for the chosen one, which some servers put first and others last."""
+    alternatives = (("c", -3.0), ("a", -0.5), ("b", -1.0))
+    for row, verdict in (
+        (Token("c", -3.0, alternatives), "pass"),
+        (Token("c", -3.0, (*alternatives[1:], alternatives[0])), "pass"),
+        (Token("a", -0.5, alternatives), "breach"),
+    ):
+        found = evidence(greedy_0=answer(row))
+        found.width = 3
+        assert judge(found)["alternatives"].verdict == verdict
+
+
 def test_bytes_that_are_no_text() -> None:
     """In a text they are replaced, however many signs that takes; a letter more or less is another text."""
     row = (Token("a", -0.1), Token(b"\xe2\x82", -0.1), Token(b"\xff", -0.1))

@@ -30,6 +30,13 @@ def test_tokens_by_id() -> None:
     assert (answer.only.ids, answer.prompt_ids, answer.only.endings) == ((7,), (1, 2), 1)
 
 
+def test_what_cannot_come() -> None:
+    """-9999 stands for minus infinity: such an alternative is none."""
+    logprobs = {"tokens": ["a"], "token_logprobs": [-0.1], "top_logprobs": [{"a": -0.1, "b": -9999.0}]}
+    answer = read_answer(reply({"choices": [{"index": 0, "text": "a", "logprobs": logprobs}]}), ASKED)
+    assert answer.only.tokens[0].alternatives == (("a", -0.1),)
+
+
 def test_streams() -> None:
     """A stream's chunks are one answer; endings are counted, the last usage counts."""
     chunks = [

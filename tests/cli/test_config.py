@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -24,9 +25,28 @@ def test_origin_of_each_value(project: Path, monkeypatch: pytest.MonkeyPatch) ->
     (project / "lmtool.toml").write_text("[chat]\nverbose = 1\n")
     monkeypatch.setenv("LMTOOL_ENDPOINT", "ws://env/")
     lines = runner.invoke(build(), ["config", "show", "chat"]).output.splitlines()
-    assert "endpoint = 'ws://env/'  # environment LMTOOL_ENDPOINT" in lines
+    assert 'endpoint = "ws://env/"  # environment LMTOOL_ENDPOINT' in lines
     assert f"verbose = 1  # {project / 'lmtool.toml'}" in lines
-    assert "quiet = False  # default" in lines
+    assert "# quiet = false" in lines
+
+
+def test_it_is_toml(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is printed is TOML that says what is set, with types; defaults are comments, which could be set so."""
+    (project / "lmtool.toml").write_text('[chat]\nstop = ["a\\"b"]\n[trace.diff]\ntol_logprob = 0.5\n')
+    monkeypatch.setenv("LMTOOL_MAX_STREAMS", "7")
+    monkeypatch.setenv("LMTOOL_API_KEY", "sesame")
+    printed = runner.invoke(build(), ["config", "show"]).output
+    found = tomllib.loads(printed)
+    assert found["chat"] == {"stop": ['a"b']}
+    assert found["trace"]["diff"] == {"tol_logprob": 0.5}
+    assert found["serve"] == {"max_streams": 7}
+    assert "sesame" not in printed
+    defaults = [line.removeprefix("# ") for line in printed.splitlines() if line.startswith("# ") and " = " in line]
+    assert len(defaults) > 200
+    for line in defaults:
+        tomllib.loads(line)
+    (project / "lmtool.toml").write_text(printed)
+    assert runner.invoke(build(), ["config", "show"]).exit_code == 0
 
 
 def test_unknown_command_is_refused() -> None:

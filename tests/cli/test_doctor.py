@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from lmtool.cli import doctor
-from lmtool.cli.common_options import Common
+from lmtool.cli.common_options import ClientCommon
 from lmtool.serving import composition as wiring
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def test_a_whole_installation_is_well(lmtool: Run) -> None:
 
 async def test_json_has_the_same_findings(served: str, capsys: pytest.CaptureFixture[str]) -> None:
     """`--json` has the same findings, in one list."""
-    await doctor.doctor(Common(endpoint=served), json=True)
+    await doctor.doctor(ClientCommon(endpoint=served), json=True)
     findings = {f["name"]: f for f in json.loads(capsys.readouterr().out)}
     assert findings["python"]["verdict"] == "ok"
     assert "serves stories260K" in findings["endpoint"]["found"]
@@ -58,4 +58,4 @@ def test_settings_files_are_named(tmp_path: Path) -> None:
 
 
 def check(name: str) -> doctor.Finding:
-    return next(finding for finding in doctor.quick_checks(Common()) if finding.name == name)
+    return next(finding for finding in doctor.quick_checks(ClientCommon()) if finding.name == name)

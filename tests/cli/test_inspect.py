@@ -52,9 +52,10 @@ def test_mistakes(lmtool: Run) -> None:
     for words, status, part in (
         (("nonsense",), 7, "no file 'nonsense'"),
         ((NOWHERE, "--prompt", "x"), 3, "refused"),
-        ((NOWHERE,), 2, "--prompt"),
+        ((NOWHERE,), 3, "refused"),
         ((RECORDING, "--filter", "p<x"), 2, "gap>50ms"),
         ((RECORDING, RECORDING), 2, "trace diff"),
+        ((RECORDING, RECORDING, RECORDING), 2, "3 traces were given, and two are compared"),
         (("--proxy", ":0"), 2, "--to"),
         (("--snapshot", "a.svg"), 2, "needs a trace"),
         ((RECORDING, "--snapshot", "a.svg", "--size", "9"), 2, "120x36"),

@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from lmtool.cli.app import build, build_whole, option_names, root
-from lmtool.cli.common_options import DEFAULT_ENDPOINT, Common
+from lmtool.cli.common_options import DEFAULT_ENDPOINT, ClientCommon, Common
 from lmtool.cli.options import with_common
 from lmtool.errors import ConnectError, LmtoolError, RequestError, ResourceError, UsageError
 from lmtool.option import option
@@ -30,7 +30,7 @@ def application(function: object) -> typer.Typer:
     return app
 
 
-def probe(common: Common, word: Annotated[str, typer.Option(help="A word.")] = "none") -> None:
+def probe(common: ClientCommon, word: Annotated[str, typer.Option(help="A word.")] = "none") -> None:
     """Remember what arrived."""
     seen.append((common, word))
 
@@ -72,7 +72,7 @@ def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
 def test_shared_options_work_before_and_after_the_command(words: list[str]) -> None:
     """Global options work on both sides of the command's name."""
     assert runner.invoke(application(probe), words).exit_code == 0
-    assert seen == [(Common(endpoint="ws://a/", quiet=True), "none")]
+    assert seen == [(ClientCommon(endpoint="ws://a/", quiet=True), "none")]
 
 
 def test_command_knows_what_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,15 +91,15 @@ def test_after_beats_before() -> None:
 
 def test_default_endpoint() -> None:
     """Nothing said: the default address of `lmtool serve`."""
-    assert Common().url == DEFAULT_ENDPOINT
-    assert Common(endpoint="ws://127.0.0.1:9/").url == "ws://127.0.0.1:9/"
+    assert ClientCommon().url == DEFAULT_ENDPOINT
+    assert ClientCommon(endpoint="ws://127.0.0.1:9/").url == "ws://127.0.0.1:9/"
 
 
 def test_what_stands_behind_the_command_wins() -> None:
     """An option said twice counts where it was said last; one said only before the command still counts."""
-    outer = Common(endpoint="ws://outer/", color="never", verbose=1)
-    inner = Common(endpoint="ws://inner/", quiet=True)
-    assert inner.under(outer) == Common("ws://inner/", "never", quiet=True, verbose=1)
+    outer = ClientCommon(endpoint="ws://outer/", color="never", verbose=1)
+    inner = ClientCommon(endpoint="ws://inner/", quiet=True)
+    assert inner.under(outer) == ClientCommon("never", quiet=True, verbose=1, endpoint="ws://inner/")
     assert inner.under(None) is inner
 
 

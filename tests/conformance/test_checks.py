@@ -197,6 +197,21 @@ TABLE: list[tuple[str, dict[str, Any], Transcript, Transcript, str]] = [
     ("usage", {"of": 1, "present": False}, GOOD, said(token(usage={})), "expected none"),
     ("ignored", {"of": 1, "names": ["x"]}, said(msg(ignored=["x"]), LAST), said(LAST, msg(ignored=["x"])), "after its"),
     ("ignored", {"of": 1, "names": []}, GOOD, said(msg(ignored=["x"]), LAST), "told as [['x']]"),
+    (
+        "watched",
+        {"of": 1},
+        said(msg(watch={"time": 1.5, "events": [[1.0, "open", 2]], "lost": 0})),
+        said(msg(watch={"time": 1.5, "events": ["open"], "lost": 0})),
+        "expected a time, a list of events",
+    ),
+    (
+        "watched",
+        {"of": 1},
+        said(msg(error="no", error_code="access_denied")),
+        said(msg(error="no", error_code="server")),
+        "refused with the code",
+    ),
+    ("watched", {"of": 1}, said(msg(watch={"time": 1, "events": [], "lost": 2})), GOOD, "no answer"),
     ("some_refused", {"streams": 2}, said(token(), token(of=2, error="full")), GOOD, "0 of 2 streams"),
     ("sampled_apart", {"of": [1, 2]}, said(token(5), token(6, 2)), said(token(5), token(5, 2)), "the same tokens"),
 ]

@@ -10,10 +10,12 @@ from random import Random
 import pytest
 import torch
 
+from lmtool.engine import idle_memory
 from lmtool.engine.config import EngineConfig
 from lmtool.engine.engine_loader import load_engine
 from lmtool.streams import stream
 from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
+from tests.lmtp.harness import until
 
 CONTEXT = 256
 LONG = SamplingParams(max_tokens=10_000, ignore_eos=True)
@@ -365,6 +367,19 @@ class TestLife:
         before = time.process_time()
         await asyncio.sleep(0.5)
         assert time.process_time() - before < 0.1
+
+    async def test_memory_comes_back(self, checkpoint, run, monkeypatch):
+        """While nothing runs, the memory of keys and values is the system's; streams then are what they were."""
+        monkeypatch.setattr(idle_memory, "REST_SECONDS", 0.0)
+        monkeypatch.setattr(idle_memory, "LONG_REST_SECONDS", 0.0)
+        engine = load_engine(str(checkpoint("llama-packed")), EngineConfig(threads=1))
+        try:
+            before = await run(engine, GenerateRequest(1, tuple(range(3, 60)), SHORT))
+            ((keys, values),) = engine._runner.cache._pools.values()
+            await until(lambda: not keys[:, :, 1:5].any() and not values[:, :, 1:5].any())
+            assert await run(engine, GenerateRequest(1, tuple(range(3, 60)), SHORT)) == before
+        finally:
+            engine.close()
 
     async def test_info_counts(self, engine_of):
         """Running and waiting streams are counted; the rest says what the model is."""

@@ -3,9 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
-from lmtool.engine.engine_thread import Outbox
+import torch
+
+from lmtool.engine.engine_thread import EngineThread, Outbox, Rest
 from lmtool.types import TokenOutput
+
+
+def test_rests():
+    """Without work, what is for times of rest is done once, in order; work interrupts it, and then it begins anew."""
+    seen, entered, going_on = [], threading.Event(), threading.Event()
+
+    def second(interrupted):
+        entered.set()
+        assert going_on.wait(30)
+        going_on.clear()
+        seen.append(interrupted())
+
+    def step():
+        seen.append("step")
+        return False
+
+    rests = [Rest(0.0, lambda _: seen.append("first")), Rest(0.01, second)]
+    thread = EngineThread("test", torch.device("cpu"), None, step=step, finish=lambda *_: None, rests=rests)
+    thread.start()
+    for _ in range(2):
+        assert entered.wait(30)
+        entered.clear()
+        thread.post(lambda: seen.append("command"))
+        going_on.set()
+    assert entered.wait(30)
+    assert seen == 2 * ["first", True, "command", "step"] + ["first"]
+    going_on.set()
+    thread.close()
 
 
 async def test_one_call_a_sink():

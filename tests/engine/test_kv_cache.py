@@ -103,6 +103,20 @@ def test_clear(cache, layers):
         assert cache.read(module, torch.tensor([1]), 1, streams=1)[0].isnan().all()
 
 
+def test_given_back():
+    """Whole pages of blocks that nobody uses are the system's; blocks beside them keep their content."""
+    layers = [(nn.Module(), LayerShape(2, 64, 128)), (nn.Module(), LayerShape(1, 64, 64))]
+    cache = KVCache(layers, 6, torch.float32, torch.device("cpu"))
+    for module, _ in layers:
+        for part in cache.memory(module):
+            part.fill_(1.0)
+    cache.give_back(2, 3)
+    for module, _ in layers:
+        for part in cache.memory(module):
+            assert [int(part[:, block].min()) for block in range(7)] == [1, 1, 0, 0, 0, 1, 1]
+            assert [int(part[:, block].max()) for block in range(7)] == [1, 1, 0, 0, 0, 1, 1]
+
+
 def test_block_bytes():
     """Bytes of one block over all layers."""
     assert block_bytes([WIDE, NARROW, WIDE], torch.float32) == BLOCK_TOKENS * (2 * 12 + 8 + 2 * 12) * 4
@@ -122,6 +136,11 @@ def blocks(context=100, fewest=6, **settings):
 def test_full_contexts():
     """Room for every stream to be as long as it may, and for no more."""
     assert blocks(max_streams=5) == 5 * 7
+
+
+def test_on_a_cpu_32_contexts():
+    """More streams share the room; a GPU has room for all."""
+    assert blocks(max_streams=256) == 32 * 7
 
 
 def test_never_fewer_than_are_needed():

@@ -76,6 +76,19 @@ def test_lowest_first():
     assert allocator.allocate(2) == [2, 4]
 
 
+def test_memory_that_was_touched():
+    """Free blocks that were handed out are named once, in runs; those in use, and those never touched, are not."""
+    allocator = BlockAllocator(9)
+    blocks = allocator.allocate(7)
+    allocator.release([block for block in blocks if block != 3])
+    assert list(allocator.take_touched()) == [(1, 2), (4, 4)]
+    assert list(allocator.take_touched()) == []
+    assert allocator.allocate(1) == [1]
+    allocator.release([1, 3])
+    assert next(allocator.take_touched()) == (1, 1)
+    assert list(allocator.take_touched()) == [(3, 1)], "those that were not taken are still there"
+
+
 def test_refuses_when_full():
     """Asking for more than is free changes nothing."""
     allocator = BlockAllocator(2)

@@ -253,6 +253,18 @@ class TestKeptPrefixes:
         assert [(span.start, span.count) for span in plan.spans] == [(0, 17)]
         assert len(set(plan.fresh_blocks)) == 5
 
+    def test_forgotten(self):
+        """Of what nobody uses as much stays as asked for; the memory of all other free blocks is nobody's."""
+        cache = PrefixCache(CHUNK)
+        scheduler, _ = make(cache=cache)
+        scheduler.add(Sequence(1, list(range(17)), 17, 18))
+        scheduler.add(prompt_of(2, [50]))
+        step(scheduler)
+        assert list(scheduler.forget(2)) == [(3, 3)]
+        assert len(cache.match(list(range(17)), 16)) == 1
+        assert list(scheduler.forget(0)) == [(1, 2)]
+        assert list(scheduler.forget(0)) == []
+
     def test_what_was_preempted_is_found_again(self):
         """Recomputing after a preemption begins behind the chunks that stayed; it is not counted as a hit."""
         cache = PrefixCache(CHUNK)

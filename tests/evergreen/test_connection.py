@@ -8,6 +8,7 @@ import json
 import pytest
 
 from lmtool.evergreen.actions import ActionCall, ActionType, Port
+from lmtool.evergreen.config import SessionLimits
 from lmtool.evergreen.connection import Connection
 from lmtool.evergreen.in_process import in_process
 from lmtool.evergreen.messages import SessionMessage
@@ -129,3 +130,32 @@ async def test_a_bug_is_internal(where):
         await connection.run(receive, send)
     assert caught.value.status is connection.failure.status is Status.INTERNAL
     assert [type(each) for each in told] == [ZeroDivisionError]
+
+
+async def test_many_actions_that_nobody_reads():
+    """Together they write four times as much as one of them may, and pause."""
+
+    async def flood(call: ActionCall) -> None:
+        while True:
+            await call.outputs["out"].write(bytes(500))
+
+    asked = [SessionMessage((), tuple(action("FLOOD", {}, {"out": f"out{number}"}) for number in range(20)))]
+    never = asyncio.Event()
+
+    async def receive() -> SessionMessage | None:
+        return asked.pop() if asked else await never.wait()
+
+    async def send(_message: SessionMessage | None) -> None:
+        await never.wait()
+
+    limits = SessionLimits(unread_bytes=1000)
+    connection = Connection(registry(ActionType("FLOOD", (), (Port("out"),), flood)), limits)
+    running = asyncio.create_task(connection.run(receive, send))
+    waiting, still = -1, 0
+    while still < 50:
+        await asyncio.sleep(0)
+        before, waiting = waiting, connection.session.unsent_bytes
+        still = still + 1 if before == waiting > 0 else 0
+    assert 4000 < waiting <= 4500
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)

@@ -12,7 +12,9 @@ from lmtool.evergreen.actions import ActionCall, ActionType, Port
 from lmtool.evergreen.config import EvergreenConfig, SessionLimits
 from lmtool.evergreen.grpc_server import GrpcServer
 from lmtool.evergreen.server import EvergreenServer, Plugs
+from lmtool.telemetry.trace_context import TraceContext, current_trace
 from tests.evergreen.harness import action, grpc_serving, grpc_session, leaf, parent, registry
+from tests.telemetry.test_trace_context import GOOD
 
 
 async def test_a_session_of_stubs():
@@ -58,6 +60,18 @@ async def test_the_key(key, status):
     ):
         await caller.call.done_writing()
         assert (await caller.failure())[0] == status
+
+
+async def test_the_trace_of_a_call():
+    """The metadata `traceparent` stands for all actions of the session; a call without it is in no trace."""
+    traces = []
+    server = EvergreenServer(Plugs(registry(), log=lambda _entry: traces.append(current_trace.get())))
+    async with grpc_serving(server) as address:
+        for metadata in ((("traceparent", GOOD),), ()):
+            async with grpc_session(address, metadata=metadata) as caller:
+                await caller.send(leaf("in", "on"), actions=[action("UPPER", {"text": "in"}, {"text": "out"})])
+                assert await caller.value("out") == b"ON"
+    assert traces == [TraceContext(GOOD), None]
 
 
 @pytest.mark.parametrize(

@@ -200,7 +200,10 @@ async def test_an_input_that_does_not_come_is_noticed_in_time():
 
 
 async def test_a_stalled_call_keeps_nothing():
-    """A call whose client takes no byte loses its session and its action, though it is open until the client leaves."""
+    """A call whose client takes no byte loses its session and its action, though it is open until the client leaves.
+
+    Until then it counts as one of its client's sessions.
+    """
     cancelled = asyncio.Event()
 
     async def flood(call) -> None:
@@ -210,12 +213,17 @@ async def test_a_stalled_call_keeps_nothing():
         finally:
             cancelled.set()
 
-    limits = SessionLimits(stall_seconds=0.3, unread_bytes=100_000)
-    server = EvergreenServer(Plugs(registry(ActionType("FLOOD", (), (Port("out"),), flood)), EvergreenConfig(limits)))
-    async with grpc_serving(server) as address, grpc_session(address) as caller:
-        await caller.send(actions=[action("FLOOD", {}, {"out": "out"})])
-        await asyncio.wait_for(cancelled.wait(), PATIENCE)
-        await until(lambda: not server._sessions)
+    limits = SessionLimits(stall_limit=0.3, unread_bytes=100_000)
+    config = EvergreenConfig(limits, max_client_sessions=1)
+    server = EvergreenServer(Plugs(registry(ActionType("FLOOD", (), (Port("out"),), flood)), config))
+    async with grpc_serving(server) as address:
+        async with grpc_session(address) as caller:
+            await caller.send(actions=[action("FLOOD", {}, {"out": "out"})])
+            await asyncio.wait_for(cancelled.wait(), PATIENCE)
+            await until(lambda: not server._sessions)
+            assert await server.refusal("127.0.0.1") is not None
+        await until(lambda: not server._lingering)
+        assert await server.refusal("127.0.0.1") is None
 
 
 async def test_half_closed_in_the_middle():
@@ -239,7 +247,7 @@ async def test_a_reader_that_never_reads_is_cut_off():
         finally:
             cancelled.set()
 
-    limits = SessionLimits(stall_seconds=0.3, unread_bytes=100_000)
+    limits = SessionLimits(stall_limit=0.3, unread_bytes=100_000)
     server = EvergreenServer(Plugs(registry(ActionType("FLOOD", (), (Port("out"),), flood)), EvergreenConfig(limits)))
     async with listening(server) as port, dialled(port, max_queue=1) as websocket:
         await websocket.send(encode(SessionMessage(actions=(action("FLOOD", {}, {"out": "out"}),))))

@@ -21,7 +21,9 @@ from lmtool.interfaces import Catalogue, Face, ModelControl, ProgressSource, Tok
 from lmtool.lmtp.config import ServerConfig
 from lmtool.lmtp.plugs import Plugs, Tap
 from lmtool.lmtp.server import LmtpServer
+from lmtool.lmtp.watching import Traffic
 from lmtool.lmtp.websocket_protocol import uvicorn_options
+from lmtool.serving.unix_listener import UnixListener
 from lmtool.telemetry.request_log import RequestLog
 
 PATIENCE = 30.0
@@ -51,30 +53,35 @@ async def serving(
     tap: Tap | None = None,
     policy: AccessPolicy | None = None,
     control: ModelControl | None = None,
+    traffic: Traffic | None = None,
+    path: str | None = None,
+    everybody_watches: bool = False,
 ) -> AsyncIterator[Served]:
-    """Serve a model on a free port, in this event loop, behind the door that every server has."""
+    """Serve a model on a free port, or on the Unix socket `path`, in this event loop, behind every server's door."""
     logged: list[RequestLog] = []
     config = config or ServerConfig()
-    server = LmtpServer(Plugs(model, config, progress, catalogue, logged.append, tap, control))
-    async with listening(server, policy, config) as port:
+    server = LmtpServer(
+        Plugs(model, config, progress, catalogue, logged.append, tap, control, traffic, everybody_watches)
+    )
+    async with listening(server, policy, config, path) as port:
         yield Served(port, server, logged)
 
 
 @contextlib.asynccontextmanager
 async def listening(
-    face: Face, policy: AccessPolicy | None = None, config: ServerConfig | None = None
+    face: Face, policy: AccessPolicy | None = None, config: ServerConfig | None = None, path: str | None = None
 ) -> AsyncIterator[int]:
-    """Put a protocol on a free port behind the door, and drain it at the end; the port."""
+    """Put a protocol on a free port, or a Unix socket, behind the door, and drain it at the end; the port, or 0."""
     options = uvicorn_options(config)
     guarded = Door(Starlette(routes=list(face.routes())), policy or AccessPolicy(), refused)
     runner = uvicorn.Server(uvicorn.Config(guarded, lifespan="off", log_level="error", **options))  # type: ignore[arg-type]
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server(("127.0.0.1", 0)) if path is None else UnixListener(path)
     # Without uvicorn's main loop, which takes over signals and looks for the end only ten times a second.
     runner.config.load()
     runner.lifespan = runner.config.lifespan_class(runner.config)
     await runner.startup(sockets=[listener])
     try:
-        yield listener.getsockname()[1]
+        yield listener.getsockname()[1] if path is None else 0
     finally:
         await face.drain(0)
         await runner.shutdown(sockets=[listener])

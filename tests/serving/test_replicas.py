@@ -49,7 +49,7 @@ def test_a_worker_gets_what_the_server_was_told() -> None:
     line = words(found[0])
     assert line[: line.index("serve")] == ["env", sys.executable, "-m", "lmtool", "--quiet", "--settings", os.devnull]
     assert line[line.index("serve") :] == [
-        *("serve", "--stdio", "--replicas", "1"),
+        *("serve", "--stdio", "--replicas", "1", "--stall-limit", "0"),
         *("--served-model-name", "mine", "--served-model-name", "yours"),
         *("--dtype", "float32", "--kernels", KERNELS, "--threads", "1", "--trust-remote-code"),
         *("--backend", "random", "--backend-option", "seed=1", "--", "-odd name"),

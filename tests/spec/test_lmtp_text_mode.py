@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 ONCE = "Once upon a time"
 
 
@@ -83,6 +85,53 @@ async def test_seams():
         assert json.loads(written)["seam"] == seam
         assert answer_payloads.read_tokens(f"[{written.decode()}]") == (sent,)
     assert "seam" not in json.loads(answer_payloads.write_output(replace(plain, seam=None), extended=True))
+
+
+async def test_thoughts_on_the_wire():
+    """TXT-7: an entry of a thought has `reasoning`, and the usage its tokens; without the field nothing is new."""
+    from lmtool.lmtp import answer_payloads
+    from lmtool.types import NamedToken, TokenOutput, Usage
+
+    thought = TokenOutput("1", 5, -0.5, (), "", reasoning="Hm")
+    last = TokenOutput("1", 6, -0.5, (), ".", finish_reason="stop", usage=Usage(1, 2, 0, 1))
+    pool = TokenOutput("1", text="", named_tokens=(NamedToken(b"Hm", -0.5),), reasoning="Hm")
+    for sent in (thought, last, pool):
+        written = answer_payloads.write_output(sent, extended=True)
+        assert answer_payloads.read_tokens(f"[{written.decode()}]") == (sent,)
+    assert json.loads(answer_payloads.write_output(thought, extended=True))["reasoning"] == "Hm"
+    assert json.loads(answer_payloads.write_output(last, extended=True))["usage"]["reasoning_tokens"] == 1
+    plain = TokenOutput("1", 6, -0.5, (), ".", finish_reason="stop", usage=Usage(1, 2, 0))
+    entry = json.loads(answer_payloads.write_output(plain, extended=True))
+    assert "reasoning" not in entry
+    assert entry["usage"] == {"prompt_tokens": 1, "completion_tokens": 2, "cached_tokens": 0}
+
+
+@pytest.mark.parametrize("given", [True, False, {}, {"budget": 0}, {"budget": 5, "prefill": "No"}])
+async def test_reasoning_of_a_request(client, scripted, given):
+    """TXT-7: a switch, or an object with budget and prefill; false is nothing. So is a turn's thought taken."""
+    from lmtool.reasoning import Reasoning
+
+    said = {"role": "assistant", "content": "No", "reasoning": "Hm"}
+    await ask(client, messages=[said], max_tokens=1, reasoning=given)
+    request = scripted.requests[-1]
+    asked = {"budget": None, "prefill": "", **(given if isinstance(given, dict) else {})}
+    assert request.reasoning == (None if given is False else Reasoning(**asked))
+    assert request.prompt.messages[0].reasoning == "Hm"
+
+
+@pytest.mark.parametrize("given", [5, "yes", {"budget": -1}, {"budget": "many"}, {"budge": 5}])
+async def test_bad_reasoning(client, given):
+    """TXT-7, ERR-5: what is neither is refused by name."""
+    (entry,) = await ask(client, prompt="Hi", reasoning=given)
+    assert "reasoning" in entry["error"]
+
+
+async def test_a_model_that_does_not_think(real):
+    """TXT-7: it answers as it does without the field, and its description says nothing of thoughts."""
+    plain, asked = [await ask(real, prompt=ONCE, max_tokens=5, **more) for more in ({}, {"reasoning": {"budget": 1}})]
+    for entry in (*plain, *asked):
+        del entry["stream_id"]
+    assert asked == plain
 
 
 async def test_whole_characters(real):

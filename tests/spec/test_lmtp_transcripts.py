@@ -13,7 +13,7 @@ from tests.spec.rewrite import renewed, written
 from tests.spec.transcripts import ANY_TOKENS, TRANSCRIPT, Answers, expected, matches
 
 TRANSCRIPTS = TRANSCRIPT.findall(SPEC)
-COMMANDS = ("GENERATE", "SCORE", "MODEL_INFO", "MODELS", "BUFFER", "CANCEL")
+COMMANDS = ("GENERATE", "SCORE", "MODEL_INFO", "MODELS", "BUFFER", "CANCEL", "WATCH")
 
 
 async def test_transcripts(start_server: Any) -> None:

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from lmtool.trace.comparison import Comparison, compare, compare_replay
+from lmtool.trace.comparison import Comparison, compare, compare_replay, with_words
 from lmtool.trace.diff import Tolerance
-from lmtool.trace.events import Close, Done, Drop, Event, Frame, Piece, Request, Response
+from lmtool.trace.events import Close, Done, Drop, Event, Frame, Piece, Request, Response, Vocab
 from lmtool.trace.exchanges import exchanges
 from tests.trace.conftest import generate, token, tokens
 
@@ -41,6 +41,31 @@ def test_missing_and_unexpected_requests_are_told() -> None:
     ]
     assert failures([Frame(0, ">", 1, "x")], [])[0].endswith("there is none of its kind")
     assert compared(ONE, [])[0].verdict == "fail"
+
+
+def test_other_tokens_are_told_by_their_words() -> None:
+    """Ids with their texts, where the recording explains them, and both logprobs."""
+    other: list[Event] = [ONE[0], tokens(1, token(8) | {"finish_reason": "stop"})]
+    words: list[Event] = [Vocab(0, 0, {7: " fox", 8: b"\xf0"})]
+    found = compare_replay([*words, *ONE], other, "ids", Tolerance())[0].findings
+    (told,) = [one.message for one in found if "expected token" in one.message]
+    assert told == 'expected token 7 " fox", got 8 ⟨f0⟩; logprob -0.5000 and -0.5000'
+    (bare,) = failures(ONE, other)
+    assert "expected token 7, got 8; logprob" in bare
+    assert with_words(Tolerance(), words).words == {7: " fox", 8: b"\xf0"}
+
+
+def test_what_others_say_is_not_compared() -> None:
+    """WATCH: that it is answered counts, not how often, nor what others said meanwhile."""
+    ask = Frame(0, ">", 1, 'WATCH {"stream_id": "w", "lmtp": 1}')
+
+    def answers(count: int) -> list[Event]:
+        watch = '{"stream_id": "w", "watch": {"time": 1, "events": [], "lost": 0}}'
+        return [ask, *(Frame(i + 1, "<", 1, f"MSG [{watch}]") for i in range(count))]
+
+    assert failures(answers(1), answers(3)) == []
+    assert failures(answers(3), [ask, Frame(1, "<", 1, 'MSG [{"stream_id": "w", "error": "no"}]')]) != []
+    assert "expected one MSG" in failures(answers(1), [ask])[0]
 
 
 def http(body: str, status: int = 200, *, done: bool = True) -> list[Event]:

@@ -36,6 +36,20 @@ from tests.trace.strategies import events
     ("event", "line"),
     [
         (generate(0.5, temperature=1.2), "    0.500000  1/1     > GENERATE · m · 3 ids · temperature 1.2"),
+        (
+            Frame(0.5, ">", 1, 'GENERATE {"messages": [{"role": "user", "content": "Hi"}], "stream_id": 1}'),
+            '    0.500000  1/1     > GENERATE · user "Hi"',
+        ),
+        (
+            Frame(
+                0.5,
+                ">",
+                1,
+                'GENERATE {"messages": [{"role": "system", "content": "x"}, {"role": "user", "content":'
+                ' [{"type": "text", "text": "What is "}, {"type": "text", "text": "it?"}]}], "stream_id": 1}',
+            ),
+            '    0.500000  1/1     > GENERATE · 2 messages, user "What is it?"',
+        ),
         (tokens(0.5, token(11)), "    0.500000  1/1     <     11 · p .607"),
         (tokens(0.5, token(11, text="é\n")), '    0.500000  1/1     <     11 "é\\n" · p .607'),
         (tokens(0.5, {"stream_id": 1, "error": "no"}), '    0.500000  1/1     < error · "no"'),

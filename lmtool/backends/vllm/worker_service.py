@@ -97,7 +97,7 @@ async def _serve_client(engine: VllmModel, model: TokenModel, log: EngineLog) ->
     from lmtool.lmtp.stdio import open_stdio
 
     with contextlib.redirect_stdout(log.wire):
-        reader, writer = await open_stdio(ServerConfig().max_frame_bytes)
+        reader, writer = await open_stdio(ServerConfig().max_frame_bytes, stall_limit=0)
     server = LmtpServer(Plugs(model))
     serving = asyncio.create_task(server.run_stdio(reader, writer))
     while not serving.done():
@@ -152,7 +152,8 @@ def _tokenizer(settings: dict[str, Any], log: EngineLog) -> TextTokenizer | None
     from lmtool.text.tokenizer import load_tokenizer
 
     try:
-        return load_tokenizer(settings["model"], chat_template=settings.get("chat_template"))
+        template, parser = settings.get("chat_template"), settings.get("reasoning_parser")
+        return load_tokenizer(settings["model"], chat_template=template, reasoning_parser=parser)
     except LmtoolError as problem:
         log.report("warning", f"served with token ids only: {problem.message}")
         return None

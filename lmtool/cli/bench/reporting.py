@@ -1,4 +1,4 @@
-"""The end of a benchmark: its card, the comparison of `--compare`, `--save`, and one JSON line last."""
+"""The end of a benchmark: its card, the comparison of `--compare`, `--save`; on no terminal one JSON line last."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from lmtool.option import option
 from lmtool.terminal import Output
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from rich.console import RenderableType
 
-    from lmtool.bench.result import Metric
+    from lmtool.bench.result import Change, Metric
 
 _PANEL = "Outcome"
 DEFAULT_COLUMNS = 120
@@ -41,7 +41,7 @@ def parse_numbers(text: str, name: str) -> tuple[int, ...]:
 class Report:
     """What to do with a benchmark's outcome."""
 
-    json_only: bool = option(False, "Print the JSON line only.", _PANEL, flag="--json")
+    json_only: bool = option(False, "Print the JSON line only; a pipe gets it behind the card.", _PANEL, flag="--json")
     save: Path | None = option(None, "Save the outcome as JSON.", _PANEL, metavar="FILE")
     compare: Path | None = option(None, "Status 1 when worse than this outcome.", _PANEL, metavar="FILE")
     tolerance: float = option(0.1, "How much worse still passes.", _PANEL, metavar="SHARE", minimum=0)
@@ -62,7 +62,6 @@ class Report:
         """Print and save the outcome. Exits with status 1 when it is worse than before beyond the tolerance."""
         from lmtool.bench.result import Metric, changes
         from lmtool.bench.result import save as write
-        from lmtool.errors import UsageError
 
         if self.save is not None:
             write(self.save, result)
@@ -73,12 +72,22 @@ class Report:
             for change in compared:
                 sign = "worse" if change.worse else "as good"
                 out.line(f"{sign}: {change.name} {change.before:.4g} → {change.now:.4g}")
+        if out.terminal and not self.json_only:  # a card is for people, and --save and --json are for programs
+            _end(compared, before)
+            return
         rows = [{"name": one.name, "before": one.before, "now": one.now, "worse": one.worse} for one in compared]
         out.line(json.dumps({**result, "compared": rows} if before else result, ensure_ascii=False))
-        if before and not compared:
-            raise UsageError("the two runs have no figure in common", "compare with a run of the same settings")
-        if any(one.worse for one in compared):
-            raise typer.Exit(1)
+        _end(compared, before)
+
+
+def _end(compared: Sequence[Change], before: Mapping[str, Metric]) -> None:
+    """Exit with status 1 where something got worse. Raises `UsageError` where nothing could be compared."""
+    from lmtool.errors import UsageError
+
+    if before and not compared:
+        raise UsageError("the two runs have no figure in common", "compare with a run of the same settings")
+    if any(one.worse for one in compared):
+        raise typer.Exit(1)
 
 
 def _print_card(out: Output, card: Callable[[int], RenderableType]) -> None:

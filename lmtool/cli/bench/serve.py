@@ -12,7 +12,7 @@ import typer
 
 from lmtool.bench.workload import LOAD, ServeBench
 from lmtool.cli.bench.reporting import Report, parse_numbers
-from lmtool.cli.common_options import Common
+from lmtool.cli.common_options import ClientCommon
 from lmtool.option import option
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 async def serve(
-    common: Common,
+    common: ClientCommon,
     url: Annotated[
         str | None,
         typer.Argument(

@@ -12,7 +12,7 @@ import typer
 
 from lmtool.bench.soak.settings import LOAD, SoakBench
 from lmtool.cli.bench.reporting import Report
-from lmtool.cli.common_options import Common
+from lmtool.cli.common_options import ClientCommon
 from lmtool.option import option
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ LINE_SECONDS = 10.0
 
 
 async def soak(
-    common: Common,
+    common: ClientCommon,
     url: Annotated[
         str | None,
         typer.Argument(

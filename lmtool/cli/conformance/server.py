@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lmtool.cli.common_options import Common
+from lmtool.cli.common_options import ClientCommon
 from lmtool.cli.conformance.suite_options import SuiteOptions, choose, finish, parse_ids, show, show_list
 from lmtool.option import option
 
@@ -14,7 +14,7 @@ MODEL = "The server's model"
 
 
 async def server(
-    common: Common,
+    common: ClientCommon,
     url: Annotated[str | None, typer.Argument(metavar="URL", help="The server.", show_default="--endpoint")] = None,
     *,
     suite: SuiteOptions,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from lmtool.cli.common_options import Common
+from lmtool.cli.common_options import ClientCommon
 from lmtool.cli.evergreen.options import GRPC, address
 from lmtool.option import option
 
 
 def actions(
-    common: Common,
+    common: ClientCommon,
     *,
     grpc: str | None = GRPC,
     json: bool = option(False, "Print the schemas as one JSON array."),

@@ -6,14 +6,14 @@ from collections.abc import Coroutine
 from typing import Any
 
 from lmtool.cli.chat import MODEL
-from lmtool.cli.common_options import Common
+from lmtool.cli.common_options import ClientCommon
 from lmtool.cli.evergreen.options import GRPC, address
 from lmtool.option import option
 from lmtool.sampling_parameters import PARAMETER_HELP
 
 
 def chat(
-    common: Common,
+    common: ClientCommon,
     *,
     model: str | None = MODEL,
     grpc: str | None = GRPC,

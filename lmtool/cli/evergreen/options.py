@@ -8,12 +8,12 @@ from lmtool.errors import UsageError
 from lmtool.option import option
 
 if TYPE_CHECKING:
-    from lmtool.cli.common_options import Common
+    from lmtool.cli.common_options import ClientCommon
 
 GRPC = option(None, "Reach the server by gRPC there, in place of -e; grpcs://HOST:PORT with TLS.", metavar="HOST:PORT")
 
 
-def address(common: Common, grpc: str | None) -> str:
+def address(common: ClientCommon, grpc: str | None) -> str:
     """The URL for `lmtool.session`. Raises `UsageError` for two addresses."""
     if grpc is None:
         return common.address

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from lmtool.cli.chat import TIMEOUT
-from lmtool.cli.common_options import Common
+from lmtool.cli.common_options import ClientCommon
 from lmtool.cli.evergreen.options import GRPC, address
 
 
 def run(
-    common: Common,
+    common: ClientCommon,
     file: Annotated[str, typer.Argument(metavar="FILE", help="One message as proto-JSON on each line; '-' is stdin.")],
     *,
     grpc: str | None = GRPC,

@@ -24,13 +24,13 @@ def diff(
     as_json: bool = option(False, "One JSON object a request.", flag="--json"),
 ) -> None:
     """Compare two traces stream by stream; status 1 where a check does not hold."""
-    from lmtool.trace.comparison import compare, compare_sessions
+    from lmtool.trace.comparison import compare, compare_sessions, with_words
     from lmtool.trace.diff import Tolerance
     from lmtool.trace.exchanges import exchanges
 
     out = common.output()
     (_, ours), (_, theirs) = read_events(out, expected), read_events(out, actual)
-    tolerance = Tolerance(tol_logprob, tie_eps)
+    tolerance = with_words(Tolerance(tol_logprob, tie_eps), (*ours, *theirs))
     comparisons = compare(exchanges(ours), exchanges(theirs), level, tolerance, mode=match, ignore=ignore or ())
     comparisons += compare_sessions(ours, theirs, level)
     for one in comparisons:

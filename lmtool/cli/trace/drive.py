@@ -7,14 +7,14 @@ from typing import Literal
 
 import typer
 
-from lmtool.cli.common_options import Common
+from lmtool.cli.common_options import ClientCommon
 from lmtool.cli.trace.files import FORCE, TraceFile, read_events
 from lmtool.cli.trace.serve import parse_speed
 from lmtool.option import option
 
 
 async def drive(
-    common: Common,
+    common: ClientCommon,
     file: TraceFile,
     to: str | None = option(None, "The server.", shown_default="--endpoint", metavar="URL"),
     level: Literal["shape", "ids", "numbers", "time"] | None = option(

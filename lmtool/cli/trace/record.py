@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from lmtool.cli.common_options import Common
+from lmtool.cli.common_options import ClientCommon
 from lmtool.cli.trace.files import FORCE
 from lmtool.option import option
 from lmtool.serving.access_config import AccessConfig
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 async def record(
-    common: Common,
+    common: ClientCommon,
     access: AccessConfig,
     to: str | None = option(
         None, "The server: ws://HOST:PORT/, http://HOST/v1, ...", shown_default="--endpoint", metavar="URL"

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from lmtool.cli.common_options import Common
+from lmtool.cli.common_options import ServerCommon
 from lmtool.cli.trace.files import read_requests
 from lmtool.option import option
 from lmtool.serving.access_config import AccessConfig
@@ -15,7 +15,7 @@ from lmtool.serving.config import ListenConfig
 
 
 async def serve(
-    common: Common,
+    common: ServerCommon,
     access: AccessConfig,
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Traces whose requests can be answered.")],
     host: str = option("127.0.0.1", "Interface to listen on; 0.0.0.0 is every one."),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from lmtool.cli.common_options import Common
+from lmtool.cli.common_options import PANEL, Common
 from lmtool.option import option
 
 if TYPE_CHECKING:
@@ -19,8 +20,17 @@ if TYPE_CHECKING:
     from lmtool.trace.verification import Plan, RecordingOutcome, Server
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class VerifyCommon(Common):
+    """With the key for the servers that it sends recordings to."""
+
+    api_key: str | None = option(
+        None, "API key to show to the servers of --to; better LMTOOL_API_KEY.", PANEL, metavar="KEY"
+    )
+
+
 async def verify(
-    common: Common,
+    common: VerifyCommon,
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Traces, and folders that hold some.")],
     to: list[str] | None = option(None, "A server to send recordings to; repeatable.", metavar="URL"),
     serve: list[str] | None = option(None, "Serve this model here and send them to it; repeatable.", metavar="MODEL"),

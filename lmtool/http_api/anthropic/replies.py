@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import uuid
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from lmtool.types import Usage
 
 
+_TEXT, _THINKING = -1, -2
+"""Stand for the number of a call where a block is something else."""
 _STOP_REASONS = {"length": "max_tokens", "content_filter": "refusal"}
 
 
@@ -35,7 +38,7 @@ class Message:
     _blocks: int = 0
     """Content blocks that have begun."""
     _open: int | None = None
-    """What grows: the number of a call, -1 for text."""
+    """What grows: the number of a call, `_TEXT` or `_THINKING`."""
 
     def start(self, prompt_tokens: int) -> Event:
         """The first event. prompt_tokens: as far as they are known before the model has read them."""
@@ -51,12 +54,14 @@ class Message:
 
     def _added(self, added: Sequence[Delta]) -> Iterator[Event]:
         for delta in added:
-            kind = -1 if delta.call is None else delta.call
+            kind = _THINKING if delta.reasoning else _TEXT if delta.call is None else delta.call
             if self._open != kind:
                 yield from self._close()
                 self._open = kind
                 yield {"type": "content_block_start", "index": self._blocks, "content_block": self._begun(kind)}
-            if delta.call is None:
+            if delta.reasoning:
+                yield self._delta({"type": "thinking_delta", "thinking": delta.reasoning})
+            elif delta.call is None:
                 yield self._delta({"type": "text_delta", "text": delta.text})
             elif delta.arguments:
                 yield self._delta({"type": "input_json_delta", "partial_json": delta.arguments})
@@ -78,7 +83,9 @@ class Message:
     def whole(self, usage: Usage) -> dict[str, Any]:
         """The message in one piece."""
         content: list[dict[str, Any]] = []
-        if self.answer.text or not self.answer.calls:
+        if self.answer.reasoning:
+            content.append(self._begun(_THINKING) | {"thinking": self.answer.reasoning, "signature": self._signature})
+        if self.answer.text or not (self.answer.calls or (self.answer.reasoning and self.answer.ended == "length")):
             content.append({"type": "text", "text": self.answer.text})
         content += [
             {"type": "tool_use", "id": call.id, "name": call.name, "input": _object(call.arguments)}
@@ -122,15 +129,24 @@ class Message:
         return {"warnings": list(self.answer.warnings)} if self.answer.warnings else {}
 
     def _begun(self, kind: int) -> dict[str, Any]:
-        if kind < 0:
+        if kind == _TEXT:
             return {"type": "text", "text": ""}
+        if kind == _THINKING:
+            return {"type": "thinking", "thinking": "", "signature": ""}
         call = self.answer.calls[kind]
         return {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
+
+    @property
+    def _signature(self) -> str:
+        """Of the thought: clients take one without for broken; here nobody checks it when it comes back."""
+        return hashlib.sha256(self.answer.reasoning.encode()).hexdigest()
 
     def _delta(self, delta: dict[str, Any]) -> Event:
         return {"type": "content_block_delta", "index": self._blocks, "delta": delta}
 
     def _close(self) -> Iterator[Event]:
+        if self._open == _THINKING:
+            yield self._delta({"type": "signature_delta", "signature": self._signature})
         if self._open is not None:
             yield {"type": "content_block_stop", "index": self._blocks}
             self._blocks += 1

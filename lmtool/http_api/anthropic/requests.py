@@ -10,6 +10,7 @@ from msgspec import Meta
 from lmtool.http_api import requests
 from lmtool.http_api.decoding import Body, Part, check_size, decode, refuse, wrong
 from lmtool.http_api.openai.chat import text_of
+from lmtool.http_api.reasoning import Budget, Effort, Thinking, ThoughtOptions
 from lmtool.http_api.requests import MAX_MESSAGES, CacheSalt, Deadline, TokenIds
 from lmtool.http_api.tools.definitions import MAX_TOOLS, Tool, ToolName, tool_use
 from lmtool.http_api.unsupported import MESSAGES, Table
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from lmtool.types import Constraint, Prompt
 
 _THOUGHTS = frozenset({"thinking", "redacted_thinking"})
-"""Blocks of other models' answers that no template here reads."""
+"""Blocks of what an assistant thought; a redacted one cannot be read."""
 _RANGES = {name: parameter.anthropic.meta for name, parameter in NUMERIC_PARAMETERS.items()}
 _Stops = Annotated[
     list[Annotated[str, Meta(min_length=1)]], Meta(max_length=64, description="up to 64 texts, none empty")
@@ -69,9 +70,10 @@ class OutputFormat(Part):
 
 
 class OutputConfig(Part):
-    """What the answer must be like; models here know no `effort`."""
+    """What the answer must be like, and how much to think before it."""
 
     format: OutputFormat | None = None
+    effort: Effort | None = None
 
 
 class MessagesRequest(Body, kw_only=True):
@@ -89,7 +91,8 @@ class MessagesRequest(Body, kw_only=True):
     top_p: Annotated[float, _RANGES["top_p"]] | None = None
     stop_sequences: _Stops | None = None
     stream: bool | None = None
-    thinking: dict[str, Any] | None = None
+    thinking: Thinking | None = None
+    thinking_token_budget: Budget | None = None
     tools: Annotated[list[AnthropicTool], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: AnthropicToolChoice | None = None
     output_config: OutputConfig | None = None
@@ -100,6 +103,11 @@ class MessagesRequest(Body, kw_only=True):
     deadline: Deadline | None = None
     cache_salt: CacheSalt | None = None
 
+    def thoughts(self) -> ThoughtOptions:
+        """What it says of thoughts. Raises `ApiError`."""
+        effort = None if self.output_config is None else self.output_config.effort
+        return ThoughtOptions.of(self.thinking, self.thinking_token_budget, effort)
+
 
 _MODES: Mapping[str, Mode] = {"auto": "auto", "any": "required", "tool": "named", "none": "none"}
 
@@ -109,8 +117,6 @@ def read(body: Mapping[str, Any], *, counting: bool = False) -> requests.Call:
     request = decode(MessagesRequest, body)
     if request.max_tokens is None and not counting:
         refuse("max_tokens", "max_tokens is missing; expected the most tokens of the answer")
-    if request.thinking and request.thinking.get("type") not in (None, "disabled", "adaptive"):
-        raise wrong("thinking", request.thinking, "disabled: the models here do not think apart from their answer")
     for name in ("tools", "chat_template_kwargs"):
         check_size(name, body.get(name))
     sampling = SamplingParams(
@@ -136,6 +142,7 @@ def read(body: Mapping[str, Any], *, counting: bool = False) -> requests.Call:
         cache_salt=request.cache_salt or "",
         return_token_ids=request.return_token_ids or False,
         constraint=_constraint(request),
+        thoughts=request.thoughts(),
     )
     return requests.with_tools(call, use)
 
@@ -148,7 +155,7 @@ def _prompt(request: MessagesRequest) -> Prompt:
         refuse("messages", "messages is missing; expected a list of messages, or prompt_token_ids")
     system = () if request.system is None else (ChatMessage("system", text_of(request.system, ("text",), "system")),)
     turns = (*system, *_turns(request.messages))
-    kwargs = request.chat_template_kwargs or {}
+    kwargs = request.thoughts().variables(request.chat_template_kwargs or {})
     last = turns[-1]
     if last.role != "assistant" or last.tool_calls:
         return ChatPrompt(turns, chat_template_kwargs=kwargs)
@@ -183,7 +190,7 @@ def _turns(messages: Sequence[AnthropicMessage]) -> list[ChatMessage]:
 
 def _turns_of(place: str, role: str, blocks: Sequence[dict[str, Any]]) -> list[ChatMessage]:
     """The turns of one message: results of tools are turns of their own, before what the user says beside them."""
-    texts, calls, results = [], [], []
+    texts, calls, results, thoughts = [], [], [], []
     for block in blocks:
         kind = block.get("type")
         if kind == "tool_use" and role == "assistant":
@@ -192,7 +199,10 @@ def _turns_of(place: str, role: str, blocks: Sequence[dict[str, Any]]) -> list[C
             results.append(_result(place, block))
         elif kind not in _THOUGHTS:
             texts.append(text_of([block], ("text",), place))
-    message = [] if results and not texts else [ChatMessage(role, "".join(texts), tuple(calls))]
+        elif role == "assistant" and isinstance(block.get("thinking"), str):
+            thoughts.append(block["thinking"])
+    turn = ChatMessage(role, "".join(texts), tuple(calls), reasoning="".join(thoughts))
+    message = [] if results and not texts else [turn]
     return [*results, *message]
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ContentPart(Part):
-    """A part of a message's content: what is said, or that nothing is; thoughts of other models are left out."""
+    """A part of a message's content: what is said, that nothing is, or what was thought."""
 
     type: Annotated[
         Literal["text", "refusal", "thinking", "redacted_thinking", "reasoning"],
@@ -24,6 +24,17 @@ class ContentPart(Part):
     ]
     text: str | None = None
     refusal: str | None = None
+    thinking: Any = None
+
+    @property
+    def answer_text(self) -> str:
+        """What it adds to the message's text."""
+        return self.text or self.refusal or "" if self.type in {"text", "refusal"} else ""
+
+    @property
+    def reasoning_text(self) -> object:
+        """What it adds to the thought, a text if it is anything; a redacted one cannot be read."""
+        return {"thinking": self.thinking, "reasoning": self.text}.get(self.type)
 
 
 TEXT = "a text, or parts of type text; images and sounds cannot be read here"
@@ -65,6 +76,9 @@ class Message(Part):
     """What an assistant said in place of an answer."""
     prefix: bool | None = None
     """Whether the answer goes on behind this message, the last one: `continue_final_message` in other words."""
+    reasoning_content: Any = None
+    reasoning: Any = None
+    """What an assistant thought before it said that, a text in one of these; other forms are not read."""
     token_ids: TokenIds | None = None
     """The exact ids of the turn, such as those of an answer of ours: they stand in place of its text and calls."""
 
@@ -108,7 +122,7 @@ def _turn(message: Message, place: str) -> ChatMessage:
         if isinstance(part, ContentPart) and part.type == "text" and part.text is None:
             refuse(f"{place}.content[{at}].text", f"{place}.content[{at}].text is missing; expected a text")
     text = content_text(message.content) or message.refusal or ""
-    turn = ChatMessage(role, text, calls, message.tool_call_id, message.name)
+    turn = ChatMessage(role, text, calls, message.tool_call_id, message.name, reasoning=_thought(message))
     if message.token_ids is None:
         return turn
     return replace(turn, tool_calls=(), tokens=tuple(message.token_ids))
@@ -118,7 +132,17 @@ def content_text(content: str | Sequence[str | ContentPart] | None) -> str:
     """The text of a message's content: a text, parts with a text each, or nothing."""
     if content is None or isinstance(content, str):
         return content or ""
-    return "".join(part if isinstance(part, str) else part.text or part.refusal or "" for part in content)
+    return "".join(part if isinstance(part, str) else part.answer_text for part in content)
+
+
+def _thought(message: Message) -> str:
+    """What an assistant's turn thought, as far as it is a text."""
+    if message.role != "assistant":
+        return ""
+    texts = [message.reasoning_content, message.reasoning]
+    if isinstance(message.content, list):
+        texts += [part.reasoning_text for part in message.content if isinstance(part, ContentPart)]
+    return next((text for text in texts if isinstance(text, str) and text), "")
 
 
 def text_of(content: object, kinds: Sequence[str], param: str) -> str:

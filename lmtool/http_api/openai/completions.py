@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from lmtool.http_api.openai.replies import chat_logprobs, prompt_logprobs, text_length, text_logprobs, usage_object
+from lmtool.http_api.openai.replies import answer_logprobs, prompt_logprobs, text_length, text_logprobs, usage_object
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -95,7 +95,9 @@ class _Logprobs:
         if self._wanted is None or not outputs:
             return None
         if self._chat:
-            return chat_logprobs(outputs, self._tokenizer, self._wanted, as_ids=self._as_ids)
+            if not self._answer.shows_reasoning and all(output.reasoning is not None for output in outputs):
+                return None
+            return answer_logprobs(self._answer, outputs, self._tokenizer, as_ids=self._as_ids)
         if self._tokenizer is None:
             return None
         logprobs = text_logprobs(outputs, self._tokenizer, self._wanted, self._offset, as_ids=self._as_ids)

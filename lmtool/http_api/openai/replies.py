@@ -91,6 +91,8 @@ class Reply:
     def _content(self, answer: Answer, delta: Delta) -> dict[str, Any]:
         if self.route == "text":
             return {"text": delta.text}
+        if delta.reasoning:
+            return {"delta": {"reasoning_content": delta.reasoning}}
         if delta.call is None:
             return {"delta": {"content": delta.text}}
         function: dict[str, object] = {"arguments": delta.arguments}
@@ -119,7 +121,7 @@ class Reply:
         logprobs = None
         named = any(output.named_tokens for output in answer.outputs)
         if answer.logprobs is not None and self.route == "chat" and (named or tokenizer is not None):
-            logprobs = chat_logprobs(answer.outputs, tokenizer, answer.logprobs, as_ids=self.tokens_as_ids)
+            logprobs = answer_logprobs(answer, answer.outputs, tokenizer, as_ids=self.tokens_as_ids)
         elif answer.logprobs is not None and tokenizer is not None:
             logprobs = text_logprobs(answer.outputs, tokenizer, answer.logprobs, as_ids=self.tokens_as_ids)
         content: dict[str, Any] = {"text": answer.text}
@@ -141,6 +143,8 @@ class Reply:
 
 def _message(answer: Answer) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
+    if answer.reasoning:
+        message["reasoning_content"] = answer.reasoning
     if answer.calls:
         message["content"] = answer.text or None
         message["tool_calls"] = [
@@ -152,12 +156,28 @@ def _message(answer: Answer) -> dict[str, Any]:
 
 def usage_object(usage: Usage) -> dict[str, object]:
     """Token counts."""
-    return {
+    counts: dict[str, object] = {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
     }
+    if usage.reasoning_tokens:
+        counts["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning_tokens}
+    return counts
+
+
+def answer_logprobs(
+    answer: Answer, outputs: Sequence[TokenOutput], tokenizer: Tokenizer | None, *, as_ids: bool = False
+) -> dict[str, Any]:
+    """Logprobs of a chat's answer: those of the thought, where it is shown, stand apart, as DeepSeek's API has them."""
+    limit = answer.logprobs or 0
+    said = [output for output in outputs if output.reasoning is None]
+    logprobs = chat_logprobs(said, tokenizer, limit, as_ids=as_ids)
+    if len(said) == len(outputs) or not answer.shows_reasoning:
+        return logprobs
+    thought = [output for output in outputs if output.reasoning is not None]
+    return logprobs | {"reasoning_content": chat_logprobs(thought, tokenizer, limit, as_ids=as_ids)["content"]}
 
 
 def chat_logprobs(

@@ -23,6 +23,7 @@ from lmtool.http_api.decoding import (
     wrong,
 )
 from lmtool.http_api.openai.chat import Message, chat_prompt
+from lmtool.http_api.reasoning import Budget, Effort, Thinking, ThoughtOptions
 from lmtool.http_api.requests import (
     MAX_LOGPROBS,
     MAX_MESSAGES,
@@ -151,7 +152,10 @@ class ChatCompletionRequest(GenerationFields, kw_only=True):
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     documents: list[dict[str, Any]] | None = None
-    reasoning_effort: Annotated[str, Meta(max_length=64)] | None = None
+    reasoning_effort: Effort | None = None
+    thinking: Thinking | None = None
+    thinking_token_budget: Budget | None = None
+    include_reasoning: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
 
@@ -163,10 +167,15 @@ class ChatCompletionRequest(GenerationFields, kw_only=True):
             refuse("messages", "messages is missing; expected a list of messages, or prompt_token_ids")
         continued = self.continue_final_message or False
         chat = chat_prompt(self.messages, continued=continued, generation_prompt=self.add_generation_prompt)
-        known = {"documents": self.documents, "reasoning_effort": self.reasoning_effort}
-        variables = {name: value for name, value in known.items() if value is not None}
-        given = {**chat.chat_template_kwargs, **variables, **(self.chat_template_kwargs or {})}
-        return replace(chat, chat_template_kwargs=given)
+        documents = {} if self.documents is None else {"documents": self.documents}
+        given = {**chat.chat_template_kwargs, **documents, **(self.chat_template_kwargs or {})}
+        return replace(chat, chat_template_kwargs=self.thoughts().variables(given))
+
+    def thoughts(self) -> ThoughtOptions:
+        """What it says of thoughts. Raises `ApiError`."""
+        return ThoughtOptions.of(
+            self.thinking, self.thinking_token_budget, self.reasoning_effort, visible=self.include_reasoning
+        )
 
 
 def chat(body: Mapping[str, Any], max_logprobs: int = MAX_LOGPROBS) -> Call:
@@ -181,6 +190,7 @@ def chat(body: Mapping[str, Any], max_logprobs: int = MAX_LOGPROBS) -> Call:
     limit = request.max_completion_tokens or request.max_tokens or MAX_TOKENS
     alternatives = request.alternatives((request.top_logprobs or 0) if request.logprobs else None)
     call = request.call((request.prompt(),), request.sampling(limit, alternatives), alternatives)
+    call = replace(call, thoughts=request.thoughts())
     tools = [tool.tool() for tool in request.tools or ()]
     return with_tools(call, choose_tools(tools, request.tool_choice, parallel=request.parallel_tool_calls))
 

@@ -50,8 +50,16 @@ class FunctionCallOutputItem(_Item, tag="function_call_output", kw_only=True):
     call_id: str | None = None
 
 
-class ReasoningItem(Part, tag_field="type", tag="reasoning"):
-    """What another model thought, which no template here reads."""
+class ReasoningItem(_Item, tag="reasoning"):
+    """What an assistant thought before the item behind it; an encrypted thought cannot be read."""
+
+    content: Any = None
+    summary: Any = None
+
+    @property
+    def text(self) -> str:
+        """The thought, or else what it comes to, as far as that is texts."""
+        return _texts(self.content) or _texts(self.summary)
 
 
 Item = MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem
@@ -60,11 +68,17 @@ Item = MessageItem | FunctionCallItem | FunctionCallOutputItem | ReasoningItem
 def turns_of(items: Sequence[Item]) -> tuple[ChatMessage, ...]:
     """The turns that these items make; calls belong to the assistant's turn before them. Raises `ApiError`."""
     turns: list[ChatMessage] = []
+    thought = ""
     for at, item in enumerate(items):
-        if isinstance(item, MessageItem):
+        before, thought = thought, ""
+        if isinstance(item, ReasoningItem):
+            thought = item.text
+            if item.token_ids is not None:  # of an answer that is nothing else
+                turns.append(ChatMessage("assistant", "", tokens=_exact(item)))
+        elif isinstance(item, MessageItem):
             role = "system" if item.role == "developer" else item.role
             text = text_of(item.content, _TEXTS, f"input[{at}].content")
-            turns.append(ChatMessage(role, text, tokens=_exact(item)))
+            turns.append(ChatMessage(role, text, tokens=_exact(item), reasoning=before if role == "assistant" else ""))
         elif isinstance(item, FunctionCallItem):
             call = ToolCall(item.call_id, item.name, item.arguments or "{}")
             if item.token_ids is not None:
@@ -74,11 +88,17 @@ def turns_of(items: Sequence[Item]) -> tuple[ChatMessage, ...]:
             elif turns and turns[-1].role == "assistant":
                 turns[-1] = replace(turns[-1], tool_calls=(*turns[-1].tool_calls, call))
             else:
-                turns.append(ChatMessage("assistant", "", (call,)))
+                turns.append(ChatMessage("assistant", "", (call,), reasoning=before))
         elif isinstance(item, FunctionCallOutputItem):
             text = text_of(item.output, _TEXTS, f"input[{at}].output")
             turns.append(ChatMessage("tool", text, tool_call_id=item.call_id))
     return tuple(turns)
+
+
+def _texts(parts: object) -> str:
+    """The texts of parts that have one each."""
+    found = (part.get("text") for part in parts if isinstance(part, dict)) if isinstance(parts, list) else ()
+    return "\n".join(text for text in found if isinstance(text, str))
 
 
 def _exact(item: _Item) -> tuple[int, ...] | None:
@@ -95,6 +115,17 @@ def message(number: str, status: str, content: list[dict[str, Any]]) -> dict[str
     return {"id": number, "type": "message", "status": status, "role": "assistant", "content": content}
 
 
+def reasoning(number: str, status: str, text: str | None) -> dict[str, Any]:
+    """What the model thought; None: nothing yet."""
+    content = [] if text is None else [reasoning_part(text)]
+    return {"id": number, "type": "reasoning", "status": status, "summary": [], "content": content}
+
+
+def reasoning_part(text: str) -> dict[str, Any]:
+    """The text of a thought."""
+    return {"type": "reasoning_text", "text": text}
+
+
 def function_call(number: str, status: str, call: ToolCall) -> dict[str, Any]:
     """A call of a tool."""
     return {
@@ -108,5 +139,5 @@ def function_call(number: str, status: str, call: ToolCall) -> dict[str, Any]:
 
 
 def fresh(kind: str) -> str:
-    """A new id: `resp`, `msg` or `fc`, and a number."""
+    """A new id: `resp`, `msg`, `rs` or `fc`, and a number."""
     return f"{kind}_{uuid.uuid4().hex}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lmtool.http_api.openai.replies import chat_logprobs
-from lmtool.http_api.responses.items import fresh, function_call, message, part
+from lmtool.http_api.responses.items import fresh, function_call, message, part, reasoning, reasoning_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from lmtool.types import TokenOutput, Usage
 
 
+_THOUGHT = -1
+"""Stands for the number of a call where the item that grows is the thought."""
 _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """How an answer that is incomplete ended, and the reason in the API's words."""
 
@@ -45,7 +47,7 @@ class Response:
     _open: str | None = None
     """Id of the item that grows."""
     _call: int | None = None
-    """Number of the call that it is; None: it is the message."""
+    """Number of the call that it is, or `_THOUGHT`; None: it is the message."""
     _text: str = ""
     _logprobs: list[Any] = field(default_factory=list)
 
@@ -62,7 +64,9 @@ class Response:
     def _added(self, output: TokenOutput, added: Sequence[Delta]) -> Iterator[Event]:
         logprobs = self._spelt(output)
         for delta in added:
-            if delta.call is None:
+            if delta.reasoning:
+                yield from self._add_thought(delta.reasoning)
+            elif delta.call is None:
                 yield from self._add_text(delta.text, logprobs)
                 logprobs = []
             else:
@@ -72,13 +76,13 @@ class Response:
 
     def end(self, usage: Usage) -> Iterator[Event]:
         """The events at the end of an answer."""
-        if self._open is None and not self.output:
+        if self._open is None and all(item["type"] == "reasoning" for item in self.output) and not self._cut_short:
             yield from self._add_text("", [])
-        cut = self.answer.ended in _CUT
-        yield from self._close("incomplete" if cut else "completed")
-        if self.prompt_ids is not None:
-            self.output[0]["token_ids"] = self.answer.token_ids  # sent back as input, its turn has them
-        status = "incomplete" if cut else "completed"
+        status = "incomplete" if self.answer.ended in _CUT else "completed"
+        yield from self._close(status)
+        if self.prompt_ids is not None:  # sent back as input, its turn has them
+            said = [item for item in self.output if item["type"] != "reasoning"] or self.output
+            said[0]["token_ids"] = self.answer.token_ids
         yield self._event(f"response.{status}", response=self._whole(status, usage), **self.answer.seam_field)
 
     def failed(self, error: ApiError) -> Event:
@@ -86,7 +90,14 @@ class Response:
         whole = self._whole("failed") | {"error": {"code": error.code or "server_error", "message": error.message}}
         return self._event("response.failed", response=whole)
 
+    @property
+    def _cut_short(self) -> bool:
+        """Whether the answer was cut in its thought."""
+        return self.answer.ended in _CUT and bool(self.output)
+
     def _spelt(self, output: TokenOutput) -> list[Any]:
+        if output.reasoning is not None:  # the API has none of thoughts
+            return []
         if self.answer.logprobs is None or not (output.named_tokens or (self.tokenizer and output.token is not None)):
             return []
         logprobs: list[Any] = chat_logprobs([output], self.tokenizer, self.answer.logprobs, as_ids=self.tokens_as_ids)[
@@ -107,6 +118,17 @@ class Response:
             shown = {"content_index": 0, "delta": text, "logprobs": logprobs}
             yield self._event("response.output_text.delta", **self._place, **shown)
 
+    def _add_thought(self, text: str) -> Iterator[Event]:
+        if self._open is None or self._call != _THOUGHT:
+            yield from self._close()
+            self._open, self._call = fresh("rs"), _THOUGHT
+            item = reasoning(self._open, "in_progress", None)
+            yield self._event("response.output_item.added", output_index=len(self.output), item=item)
+            added = {"content_index": 0, "part": reasoning_part("")}
+            yield self._event("response.content_part.added", **self._place, **added)
+        self._text += text
+        yield self._event("response.reasoning_text.delta", **self._place, content_index=0, delta=text)
+
     def _add_call(self, delta: Delta) -> Iterator[Event]:
         if self._call != delta.call:
             yield from self._close()
@@ -126,7 +148,14 @@ class Response:
         """The events that complete the item that grows, if one does."""
         if self._open is None:
             return
-        if self._call is None:
+        if self._call == _THOUGHT:
+            item = reasoning(self._open, status, self._text)
+            shown = {"content_index": 0, "text": self._text}
+            yield self._event("response.reasoning_text.done", **self._place, **shown)
+            done = {"content_index": 0, "part": reasoning_part(self._text)}
+            yield self._event("response.content_part.done", **self._place, **done)
+            self._text = ""
+        elif self._call is None:
             done = part(self._text, self._logprobs)
             item = message(self._open, status, [done])
             shown = {"content_index": 0, "text": self._text, "logprobs": self._logprobs}
@@ -159,7 +188,6 @@ class Response:
             "incomplete_details": cut,
             "model": self.model,
             "output": list(self.output),
-            "reasoning": {"effort": None, "summary": None},
             "truncation": "disabled",
             "usage": None if usage is None else _usage(usage),
             **self.repeated,
@@ -177,6 +205,6 @@ def _usage(usage: Usage) -> dict[str, Any]:
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens},
         "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
     }

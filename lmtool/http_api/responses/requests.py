@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from msgspec import Meta
 
 from lmtool.http_api import requests
-from lmtool.http_api.decoding import MAX_TOKENS, Count, Fields, Positive, check_range, check_size, decode, refuse
+from lmtool.http_api.decoding import MAX_TOKENS, Count, Fields, Part, Positive, check_range, check_size, decode, refuse
 from lmtool.http_api.openai.requests import StreamOptions
+from lmtool.http_api.reasoning import Budget, Effort, ThoughtOptions
 from lmtool.http_api.responses.items import Item, turns_of
 from lmtool.http_api.tools.definitions import MAX_TOOLS, Function, choose_tools
 from lmtool.http_api.unsupported import RESPONSES, Table
@@ -88,6 +89,14 @@ class TextOptions(Fields):
     verbosity: str | None = None
 
 
+class ReasoningConfig(Part):
+    """How much to think."""
+
+    effort: Effort | None = None
+    summary: Any = None
+    """A thought is shown as it is, not summed up."""
+
+
 class ResponsesTool(Function, kw_only=True):
     """A tool as the Responses API has it."""
 
@@ -126,7 +135,15 @@ class ResponsesRequest(requests.SamplingFields, kw_only=True):
     text: TextOptions | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    reasoning: ReasoningConfig | None = None
+    thinking_token_budget: Budget | None = None
+    include_reasoning: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+
+    def thoughts(self) -> ThoughtOptions:
+        """What it says of thoughts. Raises `ApiError`."""
+        effort = None if self.reasoning is None else self.reasoning.effort
+        return ThoughtOptions.of(None, self.thinking_token_budget, effort, visible=self.include_reasoning)
 
 
 def read(body: Mapping[str, Any], max_logprobs: int = requests.MAX_LOGPROBS) -> ResponsesCall:
@@ -150,6 +167,7 @@ def read(body: Mapping[str, Any], max_logprobs: int = requests.MAX_LOGPROBS) -> 
         logprobs=logprobs,
         constraint=_constraint(request.text),
         parameters=requests.set_parameters(request),
+        thoughts=request.thoughts(),
         **request.options(),
     )
     return ResponsesCall(
@@ -171,7 +189,8 @@ def _prompt(request: ResponsesRequest) -> tuple[tuple[ChatMessage, ...], Prompt]
     assert not isinstance(request.input, str), "it was made an item"
     turns = turns_of(request.input)
     system = () if request.instructions is None else (ChatMessage("system", request.instructions),)
-    return turns, ChatPrompt((*system, *turns), chat_template_kwargs=request.chat_template_kwargs or {})
+    variables = request.thoughts().variables(request.chat_template_kwargs or {})
+    return turns, ChatPrompt((*system, *turns), chat_template_kwargs=variables)
 
 
 def _items(given: object) -> object:
@@ -193,6 +212,10 @@ def _repeated(
         "metadata": request.metadata or {},
         "parallel_tool_calls": request.parallel_tool_calls is not False,
         "previous_response_id": request.previous_response_id,
+        "reasoning": {
+            "effort": None if request.reasoning is None else request.reasoning.effort,
+            "summary": None,
+        },
         "store": request.store is not False,
         "temperature": sampling.temperature,
         "text": {"format": (body.get("text") or {}).get("format") or {"type": "text"}},

@@ -85,7 +85,7 @@ class ResponsesRoutes:
     def _keep(self, generation: Generation, ask: ResponsesCall, response: dict[str, Any]) -> None:
         answer = generation.answers[0]
         calls = tuple(call.whole for call in answer.calls)
-        turn = ChatMessage("assistant", answer.text, calls)
+        turn = ChatMessage("assistant", answer.text, calls, reasoning=answer.reasoning)
         if ask.call.return_token_ids:  # the next turn goes on behind the very same ids
             turn = ChatMessage("assistant", answer.text, tokens=tuple(answer.token_ids))
         self.store.put(StoredResponse(response, (*ask.turns, turn), ask.items))

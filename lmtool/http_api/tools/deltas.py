@@ -23,6 +23,8 @@ class Delta:
     """To the arguments of the call."""
     id: str | None = None
     """Of the call, where the model has one for it; on its first delta."""
+    reasoning: str = ""
+    """To the thought before the answer; then there is nothing else."""
 
 
 class Reader(Protocol):

@@ -8,6 +8,7 @@ from lmtool.errors import LmtoolError
 from lmtool.tui import request_builder
 from lmtool.tui.request_builder import LINE_FEED, editable_text
 from lmtool.tui.screens.dialogs import LONGEST, AskScreen
+from lmtool.tui.sources.demo import racing
 from lmtool.tui.sources.requests import parse_prompt, parse_score
 
 if TYPE_CHECKING:
@@ -115,6 +116,19 @@ def prompt(app: ActionContext) -> None:
             app.run_worker(send(parse_prompt(text)))
 
     app.push_screen(AskScreen("Prompt", hint, app.looks, check=_problem, history=app.prompts), submit)
+
+
+def demo(app: ActionContext) -> None:
+    """Send the prompts of the demo, all at once."""
+    requests = racing()
+
+    async def send() -> None:
+        for request in requests:
+            if await _send(app, request) is None:
+                return
+        app.say(f"{len(requests)} streams: {app.keys.sign('follow')} follows one, {app.keys.sign('compare')} compares")
+
+    app.run_worker(send())
 
 
 def _problem(text: str) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlsplit
 
 from lmtool.access.outgoing import split_url
 from lmtool.errors import ConnectError, FileError, LmtoolError, TimeLimitError, UsageError
@@ -115,13 +116,15 @@ class SourceFactory:
                 f"{shown} speaks OpenAI's API: watch what its clients say",
                 f"lmtool inspect --proxy 127.0.0.1:8081 --to {shown}",
             )
+        others: Literal["no", "if possible", "only"] = "if possible" if self.options.stay else "only"
         return ConnectSource(
-            self._endpoint(url),
+            beside(self._endpoint(url)),
             self.warn,
             find_tokenizer=self.find_tokenizer,
             model=self.options.model,
             prompts=self._requests(self.options.prompts),
             stay=self.options.stay,
+            others="no" if self.options.prompts and not self.options.stay else others,
         )
 
     async def _default(self) -> Source:
@@ -150,6 +153,17 @@ class SourceFactory:
         from lmtool.tui.sources.demo import SAMPLING, racing
 
         return racing(lines, replace(SAMPLING, max_tokens=self.options.max_tokens))
+
+
+def beside(endpoint: Endpoint) -> Endpoint:
+    """A server's own Unix socket, over which its user may watch it; the endpoint itself where there is none."""
+    from lmtool.lmtp.endpoint import SocketEndpoint
+    from lmtool.unix_sockets import PREFIX, socket_beside
+
+    if not isinstance(endpoint, SocketEndpoint) or not endpoint.loopback or not endpoint.url.startswith("ws://"):
+        return endpoint
+    path = socket_beside(urlsplit(endpoint.url).port or 80)
+    return endpoint if path is None else replace(endpoint, url=f"{PREFIX}{path}")
 
 
 def is_address(text: str) -> bool:

@@ -17,7 +17,7 @@ from lmtool.prompt_parameters import apart, split_prompt
 from lmtool.sampling_parameters import PROMPT_MAX_TOKENS
 from lmtool.trace.connection_tap import FrameTap
 from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest, ModelInfo, SamplingParams, ScoreRequest
-from lmtool.unix_sockets import unix_path
+from lmtool.unix_sockets import runtime_folder, unix_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,6 +33,8 @@ OPEN_LIMIT = 10.0
 """Seconds that a server has to take a connection."""
 INFO_LIMIT = 120.0
 """Seconds without an answer, and without a word of a load that proceeds."""
+_WATCHED, _LEAD = '"watch":', 64
+"""What stands at the beginning of a frame that tells of others; its events are shown in its place."""
 TOP_LOGPROBS = 5
 """Alternatives a token, where a typed line does not say; and beside each scored token."""
 
@@ -115,7 +117,8 @@ class RequestSource:
         if not isinstance(self._endpoint, SocketEndpoint):
             return self._endpoint.words[0]
         if path := unix_path(self._endpoint.url):
-            return Path(path).name
+            beside = Path(path).parent == runtime_folder()
+            return f":{Path(path).stem}" if beside else Path(path).name
         rest = self._endpoint.url.partition("://")[2].rstrip("/")
         return rest.removeprefix("127.0.0.1").removeprefix("localhost") if ":" in rest else rest
 
@@ -131,7 +134,8 @@ class RequestSource:
         number = 0
 
         def on_frame(direction: Literal[">", "<"], frame: str) -> None:
-            self._tap.frame(number, direction, frame)
+            if not (direction == "<" and frame.startswith("MSG ") and _WATCHED in frame[:_LEAD]):
+                self._tap.frame(number, direction, frame)
 
         link = ClientConnection(self._endpoint, open_timeout=OPEN_LIMIT, on_frame=on_frame)
         try:

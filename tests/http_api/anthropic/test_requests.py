@@ -19,7 +19,7 @@ def asked(**more: Any) -> Any:
 
 
 def test_the_conversation() -> None:
-    """The system first; calls and results are turns; thoughts of others are left out."""
+    """The system first; calls and results are turns; a thought stands with its turn."""
     call = asked(
         system=[{"type": "text", "text": "brief", "cache_control": {"type": "ephemeral"}}],
         messages=[
@@ -44,7 +44,7 @@ def test_the_conversation() -> None:
     assert call.prompts[0].messages == (
         ChatMessage("system", "brief"),
         ChatMessage("user", "Hi"),
-        ChatMessage("assistant", "See.", (ToolCall("1", "f", '{"a": 1}'),)),
+        ChatMessage("assistant", "See.", (ToolCall("1", "f", '{"a": 1}'),), reasoning="..."),
         ChatMessage("tool", "sunny", tool_call_id="1"),
         ChatMessage("user", "So?"),
     )
@@ -87,7 +87,9 @@ def test_parameters() -> None:
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "messages[0].content"),
         ({"temperature": 2}, "temperature"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 5}}, "thinking"),
+        ({"thinking": {"type": "odd"}}, "thinking.type"),
+        ({"thinking": {"type": "enabled", "budget_tokens": -1}}, "thinking.budget_tokens"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 5}, "thinking_token_budget": 6}, "thinking_token_budget"),
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),
         ({"tools": [TOOL], "tool_choice": {"type": "some"}}, "tool_choice.type"),
         ({"stops": ["x"]}, "stops"),
@@ -135,7 +137,7 @@ def test_what_changes_nothing_is_taken() -> None:
     )
     assert call.prompts[0].messages == (
         ChatMessage("user", "Hi"),
-        ChatMessage("assistant", ""),
+        ChatMessage("assistant", "", reasoning="so"),
         ChatMessage("user", "Hi"),
     )
 

