@@ -198,7 +198,6 @@ class GenerateRequest:
     """For whom a balancer asks: streams of one name take turns as one client; empty: those of one sink do."""
     reasoning: Reasoning | None = None
     """A thought comes as `TokenOutput.reasoning`, and the constraint begins behind it; None: it is text like any other.
-
     Of no effect where the model does not think in a way that is known, see `ModelInfo.reasoning`."""
     thought_marks: ThoughtMarks | None = None
     """The same in terms of ids, made of `reasoning` where the tokenizer is; `TextModel` sets it."""

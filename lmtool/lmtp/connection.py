@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from lmtool.lmtp.plugs import Plugs
     from lmtool.types import LoadProgress, StreamId, TokenOutput
 
+    _Right = Callable[[], LmtoolError | None]
     _Question = ModelInfoRequest | ModelsRequest | BufferRequest | WatchRequest
 
 _COMMANDS = {BufferRequest: "BUFFER", WatchRequest: "WATCH"}
@@ -50,14 +51,7 @@ class Connection:
     Pass each frame to `receive`, after `room` has returned; run `write` concurrently; `close` at the end.
     """
 
-    def __init__(
-        self,
-        number: int,
-        plugs: Plugs,
-        may_watch: Callable[[], LmtoolError | None] = lambda: None,
-        *,
-        trusted: bool = False,
-    ) -> None:
+    def __init__(self, number: int, plugs: Plugs, may_watch: _Right = lambda: None, *, trusted: bool = False) -> None:
         """may_watch: why the client may not watch others; None where it may, and something is to be seen.
 
         trusted: see `ServerSession`.
