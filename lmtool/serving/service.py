@@ -74,7 +74,7 @@ class Service:
         self._log = log
         self._log_http = log_http
         self._tap = tap or ServerTap(None, time.monotonic)
-        self._loop = asyncio.get_running_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._loader = Loader(config.engine, config.backend, models=config.models, on_lost=self._lose)
         self._models = None if config.pools_only else models_of(config, self._loader)
         self._telemetry = Telemetry(log=log, tracer=tracer)
@@ -135,7 +135,7 @@ class Service:
 
     def listen(self, sockets: list[socket.socket]) -> None:
         """Answer on sockets that are bound and listening, from now on; requests wait while the model loads."""
-        config = self._config
+        self._loop, config = asyncio.get_running_loop(), self._config
         self.faces = faces(self._served, config, self.health, self._ended, self._tap, self._telemetry)
         self._http_server = http_server(
             self._application(), config.access, config.server, config.http, refused_of(config), config.certificate
@@ -155,6 +155,7 @@ class Service:
 
     def talk(self) -> None:
         """Answer on this process's stdin and stdout, which nothing else may use from now on."""
+        self._loop = asyncio.get_running_loop()
         server = lmtp_server(self._served, self._config, self._ended, self._tap)
         self.faces = [server]
         self._tasks.append(asyncio.create_task(self._talk(server)))
@@ -164,6 +165,7 @@ class Service:
 
         on_progress: called in the event loop. Raises the error of the load where no model could be loaded.
         """
+        self._loop = asyncio.get_running_loop()
         if self._pools is not None:
             self._pools.prepare()
         initial = [] if self._models is None else self._config.models.initial
@@ -202,6 +204,7 @@ class Service:
 
     def _lose(self, failure: Exception) -> None:
         """Take note, from any thread, that a model is lost, and this server with it."""
+        assert self._loop is not None, "a model is loaded by a service that is in use"
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is served any more
             self._loop.call_soon_threadsafe(self._fail, failure)
 

@@ -36,6 +36,7 @@ async def client(
     from lmtool.conformance.client_suite import ClientRuns, run_case
     from lmtool.conformance.results import read_known
     from lmtool.errors import UsageError
+    from lmtool.terminal import PassingNote
 
     out, cases = common.output(), choose("client", suite)
     if suite.listing:
@@ -48,11 +49,21 @@ async def client(
         parse_ids(tokens, "--tokens", 3, "11,12,13"),
     )
     runs = ClientRuns(command, timeout_s, ids)
-    if await runs.learn(all_cases("client")[0]) is None:
+    progress = PassingNote(out)
+    progress.show("running it twice, to see whether it prints the same")
+    try:
+        learnt = await runs.learn(all_cases("client")[0])
+    finally:
+        progress.clear()
+    if learnt is None:
         out.warn("the client prints something else each time; that it reads answers well is judged by its status alone")
     out.note(f"{len(cases)} cases for {' '.join(command)}", "")
     outcomes = []
-    for case in cases:
-        outcome, run = await run_case(case, runs, known)
+    for number, case in enumerate(cases, 1):
+        progress.show(f"{number} of {len(cases)}: {case.id}")
+        try:
+            outcome, run = await run_case(case, runs, known)
+        finally:
+            progress.clear()
         outcomes.append(show(out, outcome, run.transcript, suite.report))
     finish(out, outcomes, suite)

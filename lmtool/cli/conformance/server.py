@@ -31,6 +31,7 @@ async def server(
     from lmtool.conformance.server_suite import ask_server, run_case
     from lmtool.errors import UsageError
     from lmtool.lmtp.endpoint import SocketEndpoint, parse
+    from lmtool.terminal import PassingNote
 
     out, cases = common.output(), choose("server", suite)
     if suite.listing:
@@ -43,10 +44,19 @@ async def server(
     if not isinstance(endpoint, SocketEndpoint):
         raise UsageError("the suite speaks WebSocket, not to a command", "serve on a port and give its URL")
     ids = None if prompt is None else parse_ids(prompt, "--prompt", 4, '"15496 11 314 716"')
-    under_test = await ask_server(endpoint, timeout_s, model=model, prompt=ids, eos=eos)
+    progress = PassingNote(out)
+    progress.show(f"asking {endpoint.url} what it serves")
+    try:
+        under_test = await ask_server(endpoint, timeout_s, model=model, prompt=ids, eos=eos)
+    finally:
+        progress.clear()
     out.note(f"{len(cases)} cases for {endpoint.url} · model {under_test.model}", "")
     outcomes = []
-    for case in cases:
-        outcome, transcript = await run_case(endpoint, under_test, case, known, timeout_s)
+    for number, case in enumerate(cases, 1):
+        progress.show(f"{number} of {len(cases)}: {case.id}")
+        try:
+            outcome, transcript = await run_case(endpoint, under_test, case, known, timeout_s)
+        finally:
+            progress.clear()
         outcomes.append(show(out, outcome, transcript, suite.report))
     finish(out, outcomes, suite)

@@ -12,6 +12,7 @@ import typer
 
 from lmtool.cli.common_options import PANEL, Common
 from lmtool.option import option
+from lmtool.terminal import PassingNote
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -63,12 +64,25 @@ async def verify(
     if update and os.environ.get("CI"):
         raise UsageError("--update is refused in CI: recordings are replaced by people, who look at what changed")
     known = KnownFailures.read(known_failing, known_flaky)
+    progress = PassingNote(out)
     async with contextlib.AsyncExitStack() as servers:
+        servers.callback(progress.clear)
+        progress.show(f"{len(cases)} checks: getting the servers ready")
         under_test = [await running_server(url, common.api_key) for url in to or ()]
         under_test += [await servers.enter_async_context(local_server(model)) for model in serve or ()]
         plan = verification.Plan(tuple(under_test), known, level, timeout_s, report or Path("report"), update)
         located = [(case, recordings[case.name]) for case in cases]
-        outcomes = await verification.run(plan, located, jobs, lambda one: _show(out, one))
+        left = len(located)
+        progress.show(f"{left} checks left")
+
+        def finished(one: RecordingOutcome) -> None:
+            nonlocal left
+            left -= 1
+            progress.clear()
+            _show(out, one)
+            progress.show(f"{left} checks left")
+
+        outcomes = await verification.run(plan, located, jobs, finished)
     _finish(out, outcomes, plan, written=report is not None)
 
 
