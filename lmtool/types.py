@@ -329,7 +329,7 @@ class ToolCallFormat:
     """How a model writes tool calls, as far as its tokenizer and chat template tell."""
 
     name: str = "none"
-    """By vLLM's names (`hermes`, `llama3_json`, `mistral`); `none`: in no way that is known here."""
+    """By vLLM's names (`hermes`, `llama3_json`, `qwen3_coder`); `none`: in no way that is known here."""
     special_tokens: Mapping[str, int] = field(default_factory=dict)
     """Marks around calls that are special tokens, which do not show as text, with their ids."""
     templated: bool = True

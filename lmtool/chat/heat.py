@@ -31,6 +31,8 @@ STYLES: Mapping[Depth, tuple[str, ...]] = {
     "none": ("",) * STEPS,
 }
 """SGR parameters of each step, from expected to most surprising; empty for none."""
+THOUGHT: Mapping[Depth, str] = {"256": "3;38;5;139", "16": "3;35", "attributes": "2;3", "none": ""}
+"""SGR parameters of what a model thinks before its answer."""
 
 
 def distribution(output: TokenOutput, k: int | None = None) -> Distribution[int | None]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from lmtool.errors import UsageError
 from lmtool.prompt_parameters import TypedPrompt, apart, split_prompt
+from lmtool.reasoning import Reasoning
 from lmtool.sampling_parameters import PROMPT_MAX_TOKENS
 from lmtool.types import (
     ChatMessage,
@@ -168,6 +169,7 @@ class RequestOptions:
             constraint=self.constraint,
             logits_processors=self.logits_processors,
             deadline=deadline,
+            reasoning=Reasoning() if info.reasoning is not None or info.text_only else None,
         )
 
     def _prompt(self, text: str, info: ModelInfo, history: Sequence[ChatMessage]) -> Prompt:

@@ -93,21 +93,33 @@ class TokenColorer:
 
 @dataclass(slots=True)
 class TextView:
-    """The text of one stream, token by token, nothing else but a line feed at the end."""
+    """The text of one stream, token by token, and a line feed at the end; on a terminal also the thought before it."""
 
     styled: StyledOutput
     colorer: TokenColorer
     echo: str = ""
     """Shown in front of the text."""
     _written: str = ""
+    _thinking: bool = False
 
     def show(self, arrivals: Sequence[Arrival]) -> None:
         """Write the text."""
         pieces: list[Piece] = [(self.echo, "2")] if self.echo else []
-        pieces += [(output.text, self.colorer.style(output)) for _, _, output in arrivals if output.text]
+        for _, _, output in arrivals:
+            pieces += self._pieces(output)
         self.echo = ""
         self._written = (self._written + "".join(text for text, _ in pieces))[-1:]
         self.styled.write(pieces)
+
+    def _pieces(self, output: TokenOutput) -> list[Piece]:
+        pieces: list[Piece] = []
+        if output.reasoning and self.styled.out.terminal:
+            self._thinking = True
+            pieces.append((output.reasoning, heat.THOUGHT[self.styled.depth]))
+        if output.text and self._thinking:
+            self._thinking = False
+            pieces.append(("\n\n", ""))
+        return [*pieces, (output.text, self.colorer.style(output))] if output.text else pieces
 
     def close(self) -> None:
         """End the last line, for a terminal's cursor and for readers of lines."""

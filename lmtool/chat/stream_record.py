@@ -136,6 +136,8 @@ def token_event(record: StreamRecord, time: float, output: TokenOutput) -> dict[
         event |= {"token": output.token, "logprob": _finite(output.logprob)}
     if output.text is not None:
         event["text"] = output.text
+    if output.reasoning is not None:
+        event["reasoning"] = output.reasoning
     event["finish_reason"] = output.finish_reason
     if output.top_logprobs is not None:
         event["top_logprobs"] = {str(token): _finite(logprob) for token, logprob in output.top_logprobs}

@@ -135,7 +135,10 @@ def _events(generation: Generation, output: TokenOutput) -> list[AnswerEvent]:
     tokens = _tokens(generation, output)
     events: list[AnswerEvent] = []
     for delta in deltas:
-        if delta.call is None:
+        if delta.reasoning:
+            events.append(TextDelta(0, delta.reasoning, tokens, "reasoning"))
+            tokens = ()
+        elif delta.call is None:
             events.append(TextDelta(0, delta.text, tokens))
             tokens = ()
         else:

@@ -18,7 +18,7 @@ from lmtool.gateway.unified_replies import attempts_header
 from lmtool.interfaces import client_of
 from lmtool.providers.answer_events import ChoiceFinished, TextDelta, ToolCallDelta
 from lmtool.streams import failure
-from lmtool.types import FinishReason, NamedToken, TokenOutput, ToolCallPart, Usage
+from lmtool.types import FinishReason, GenerateRequest, NamedToken, TokenOutput, ToolCallPart, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lmtool.interfaces import Sink
     from lmtool.providers.answer_events import AnswerEvent, ChunkToken, Piece
     from lmtool.seam import Seam
-    from lmtool.types import GenerateRequest, ScoreRequest, StreamId
+    from lmtool.types import ScoreRequest, StreamId
 
 current_answers: ContextVar[list[PoolAnswer] | None] = ContextVar("current_answers", default=None)
 """Where the answers of the HTTP request that is being served are noted, for its headers."""
@@ -83,7 +83,8 @@ class PoolStream:
         noted = current_answers.get()
         if noted is not None:
             noted.append(answer)
-        outputs = Outputs(self._stream_id, answer)
+        shows_reasoning = isinstance(request, GenerateRequest) and request.reasoning is not None
+        outputs = Outputs(self._stream_id, answer, shows_reasoning=shows_reasoning)
         async with aclosing(answer.events()) as events:
             async for some in events:
                 await self._running.wait()
@@ -95,8 +96,10 @@ class PoolStream:
 class Outputs:
     """The outputs of one answer's first choice."""
 
-    def __init__(self, stream_id: StreamId, answer: PoolAnswer) -> None:
+    def __init__(self, stream_id: StreamId, answer: PoolAnswer, *, shows_reasoning: bool = False) -> None:
+        """shows_reasoning: whether the request asks for what members think, see `GenerateRequest.reasoning`."""
         self._stream_id = stream_id
+        self._shows_reasoning = shows_reasoning
         self._answer = answer
         self._seams = 0
         """How many of the answer's were told."""
@@ -105,10 +108,13 @@ class Outputs:
         self._finished = ChoiceFinished(0, "stop")
 
     def of(self, events: Sequence[AnswerEvent]) -> list[TokenOutput]:
-        """What these events come to; reasoning is not part of the text."""
+        """What these events come to; reasoning is not part of the text, and left out where nobody asks for it."""
         outputs = []
         for event in events:
-            if isinstance(event, TextDelta) and event.kind != "reasoning":
+            if isinstance(event, TextDelta) and event.kind == "reasoning":
+                if self._shows_reasoning:
+                    outputs.append(TokenOutput(self._stream_id, text="", reasoning=event.text))
+            elif isinstance(event, TextDelta):
                 tokens = tuple(map(_named, event.tokens))
                 outputs.append(TokenOutput(self._stream_id, text=event.text, named_tokens=tokens))
             elif isinstance(event, ToolCallDelta):

@@ -7,10 +7,14 @@ from concurrent.futures import Future
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from lmtool.backends.vllm.shared_directory import KEY, read_settings
 from lmtool.backends.vllm.step_channel import error_parts
+from lmtool.backends.vllm.translation import MARKS
 from lmtool.constraint import constraint_from
 from lmtool.errors import ConstraintError, LmtoolError
+from lmtool.reasoning import ThoughtMarks
 
 if TYPE_CHECKING:
     from lmtool.guide.compiler import MatcherCompiler
@@ -38,7 +42,11 @@ def compile_constraint(directory: str, constraint: str) -> Future[Guide]:
         failure: Future[Guide] = Future()
         failure.set_exception(ConstraintError("structured output needs a tokenizer, which this model lacks"))
         return failure
-    return compiler.compile(constraint_from(json.loads(constraint)))
+    members = json.loads(constraint)
+    marks = members.pop(MARKS, None)
+    return compiler.compile(
+        constraint_from(members) if members else None, None if marks is None else msgspec.convert(marks, ThoughtMarks)
+    )
 
 
 class GuideExtension:

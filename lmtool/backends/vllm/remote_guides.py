@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from lmtool.backends.vllm.step_channel import StepReceiver
-    from lmtool.types import Constraint, GenerateRequest
+    from lmtool.types import GenerateRequest
 
 _FIRST_POLL, _LAST_POLL = 0.002, 0.1
 """Seconds between polls for a compiled constraint, doubling; each takes a moment of the engine's time."""
@@ -36,15 +36,16 @@ class RemoteGuides:
         installed.
         """
         Processors(request.logits_processors)  # here an error is one of this request, not of the engine
-        warnings = () if request.constraint is None else await self._compile(request.constraint)
+        text = constraint_json(request)
+        warnings = () if text is None else await self._compile(text)
         self.steps.subscribe(request_id)
         try:
             yield warnings
         finally:
             self.steps.unsubscribe(request_id)
 
-    async def _compile(self, constraint: Constraint) -> tuple[str, ...]:
-        text, wait = constraint_json(constraint), _FIRST_POLL
+    async def _compile(self, text: str) -> tuple[str, ...]:
+        wait = _FIRST_POLL
         while True:
             outcomes = await self._engine.collective_rpc("lmtool_compile", args=(text,))
             if all(outcome is not None for outcome in outcomes):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from lmtool.backends.vllm.shared_directory import KEY
@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from lmtool.backends.vllm.step_channel import StepReport, TopLogprobs
-    from lmtool.types import Constraint, GenerateRequest, SamplingParams, ScoreRequest
+    from lmtool.types import GenerateRequest, SamplingParams, ScoreRequest
 
+MARKS = "thought_marks"
+"""Member of a constraint on its way to the engine: the marks of the thought before it."""
 MAX_BIASED = 128
 """Ids of a `logit_bias` for which exact biased logprobs can be computed; vLLM looks up no more of them a token."""
 BIAS_LIMIT = 100.0
@@ -62,7 +64,7 @@ def sampling_arguments(request: GenerateRequest, eos: Iterable[int]) -> dict[str
 
 def needs_processor(request: GenerateRequest) -> bool:
     """Whether our logits processor in vLLM has something to do for a request."""
-    return request.constraint is not None or bool(request.logits_processors)
+    return constraint_json(request) is not None or bool(request.logits_processors)
 
 
 def processor_arguments(request: GenerateRequest, request_id: str) -> dict[str, Any]:
@@ -70,7 +72,7 @@ def processor_arguments(request: GenerateRequest, request_id: str) -> dict[str, 
     params, constrained = request.sampling, request.constraint is not None
     arguments = {
         "request_id": request_id,
-        "constraint": constraint_json(request.constraint) if request.constraint is not None else None,
+        "constraint": constraint_json(request),
         "processors": written(request.logits_processors),
         "min_tokens": params.min_tokens if constrained else 0,
         "stop_ids": params.stop_token_ids if constrained else (),
@@ -80,9 +82,12 @@ def processor_arguments(request: GenerateRequest, request_id: str) -> dict[str, 
     return {"extra_args": {KEY: json.dumps(arguments)}}
 
 
-def constraint_json(constraint: Constraint) -> str:
-    """A constraint as the engine's process reads it."""
-    return json.dumps(constraint_object(constraint))
+def constraint_json(request: GenerateRequest) -> str | None:
+    """A request's constraint, and the marks of the thought before it, as the engine's process reads them."""
+    if request.constraint is None and request.thought_marks is None:
+        return None
+    members = {} if request.constraint is None else constraint_object(request.constraint)
+    return json.dumps(members if request.thought_marks is None else {**members, MARKS: asdict(request.thought_marks)})
 
 
 def _stop_ids(request: GenerateRequest, eos: Iterable[int]) -> set[int]:

@@ -1,0 +1,48 @@
+"""Thoughts in `lmtool chat`: in a colour of their own on a terminal, in JSON by name, never in piped text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lmtool.chat import heat
+from lmtool.chat.prompt import RequestOptions
+from lmtool.chat.render import StyledOutput, TextView, TokenColorer
+from lmtool.chat.stream_record import StreamRecord, token_event
+from lmtool.reasoning import Reasoning, ReasoningFormat
+from lmtool.types import ModelInfo, SamplingParams, TokenOutput
+from tests.chat.test_render import PIPE
+
+INFO = ModelInfo("m", "m", "x")
+OUTPUTS = [
+    TokenOutput(1, 5, -0.1, (), "", reasoning="Hm"),
+    TokenOutput(1, 6, -0.1, (), "", reasoning=""),
+    TokenOutput(1, 7, -0.1, (), "Yes", finish_reason="stop"),
+]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_text_of_a_stream(terminal: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is piped is the answer alone."""
+    styled = StyledOutput(replace(PIPE.out, terminal=terminal), "16")
+    view, record = TextView(styled, TokenColorer("16")), StreamRecord(1, 0.0)
+    for output in OUTPUTS:
+        record.add(0.0, output)
+        view.show([(record, 0.0, output)])
+    view.close()
+    thought = f"\x1b[{heat.THOUGHT['16']}mHm\x1b[0m\n\n" if terminal else ""
+    assert capsys.readouterr().out == f"{thought}Yes\n"
+    assert record.text == "Yes"
+    assert token_event(record, 0.0, OUTPUTS[0])["reasoning"] == "Hm"
+    assert "reasoning" not in token_event(record, 0.0, OUTPUTS[2])
+
+
+@pytest.mark.parametrize(
+    ("info", "reasoning"),
+    [(INFO, None), (replace(INFO, reasoning=ReasoningFormat("think")), Reasoning()),
+     (replace(INFO, text_only=True), Reasoning())],
+)  # fmt: skip
+def test_who_is_asked(info: ModelInfo, reasoning: Reasoning | None) -> None:
+    """A server that says nothing of thoughts meets no new field."""
+    assert RequestOptions().request(1, "Hi", info, SamplingParams()).reasoning == reasoning
