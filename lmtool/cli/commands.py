@@ -274,13 +274,19 @@ TREE: tuple[Command | Group, ...] = (
     Command("tui", "inspect", "The same as `lmtool inspect`.", function="inspect", hidden=True),
     Group(
         "bench",
-        "Measure engines, servers, gateways and the inspector.",
+        "Measure engines, kernels, servers, gateways and the inspector.",
         (
             Command(
                 "engine",
                 "bench.engine",
                 "Measure our engine beside others on the same weights.",
                 examples=("lmtool bench engine",),
+            ),
+            Command(
+                "kernels",
+                "bench.kernels",
+                "Measure matrix products on this CPU, without a model.",
+                examples=("lmtool bench kernels --formats bfloat16,int4",),
             ),
             Command(
                 "serve",

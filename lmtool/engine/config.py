@@ -37,9 +37,14 @@ class EngineConfig:
     """Compiled for this processor at the first load, used by the whole process. `required`: nothing is loaded without
     them; `none`: torch's operators only."""
     quantize: str | None = option(
-        None, "Quantize weights: int8 (CPU only; outputs differ slightly).", PANEL, metavar="TYPE", choices=("int8",)
+        None,
+        "Quantize weights: int8, int4 (CPU only; outputs differ slightly, those of int4 more).",
+        PANEL,
+        metavar="TYPE",
+        choices=("int8", "int4"),
     )
-    """`int8` stores weights as bytes, one scale an output, and rounds activations row by row."""
+    """`int8` stores weights as bytes, one scale an output, and rounds activations row by row. `int4` stores them in
+    half a byte, one scale for 32 inputs of an output, the head as int8, and rounds activations in groups of 32."""
     threads: int | None = option(
         None,
         "CPU threads; 1 for a very small model, else torch's choice.",

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from lmtool.engine.batch_invariant import PACKED_MIN_ROWS, PLAIN_MIN_ROWS, packing_works, product_name
-from lmtool.engine.cpu.library import find_compiler, find_kernels, kernels
+from lmtool.engine.cpu.library import Kernels, find_compiler, find_kernels, kernels
+from lmtool.engine.cpu.products import INT4_DTYPE
 from lmtool.engine.decoder_config import GPT2, LLAMA_FAMILY
 from lmtool.errors import ResourceError
 
@@ -48,8 +49,9 @@ def this_machine(device: torch.device) -> Machine:
     """The hardware behind `device`; compiles the C kernels if that was not done before."""
     if device.type != "cpu":
         return Machine(device.type, computes_bfloat16(), kernels=False)
-    compiled = kernels() is not None
-    return Machine("cpu", computes_bfloat16() and (compiled or packing_works(torch.bfloat16)), compiled)
+    library = kernels()
+    bfloat16 = computes_bfloat16() and (library is not None or packing_works(torch.bfloat16))
+    return Machine("cpu", bfloat16 or (library is not None and library.paired), library is not None)
 
 
 def choose_dtype(setting: str, stored: torch.dtype | None, checkpoint_bytes: int, machine: Machine) -> torch.dtype:
@@ -78,6 +80,8 @@ def kernel_dtype(
     """
     if config is None or config.head_dim % 2 or not machine.kernels:
         return None
+    if quantize == "int4":  # its head is int8
+        return INT4_DTYPE if config.hidden % 4 == 0 else None
     if quantize == "int8":  # the inputs of products are multiplied four bytes at a time
         sizes = (config.hidden, config.heads * config.head_dim, config.intermediate)
         return torch.int8 if all(size % 4 == 0 for size in sizes) else None
@@ -85,7 +89,7 @@ def kernel_dtype(
 
 
 def computes_bfloat16() -> bool:
-    """Whether this processor multiplies bfloat16 matrices in hardware (AVX512-BF16 or AMX)."""
+    """Whether this processor multiplies bfloat16 matrices in hardware, as far as torch knows (AVX512-BF16 or AMX)."""
     tests = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
     return any(test() for test in tests if test is not None)
 
@@ -126,7 +130,9 @@ def describe_auto_dtype() -> str:
 
 
 def _bfloat16() -> str:
-    return "bfloat16 in hardware" if computes_bfloat16() else "no bfloat16 in hardware"
+    library = find_kernels()
+    there = computes_bfloat16() or (isinstance(library, Kernels) and library.paired)
+    return "bfloat16 in hardware" if there else "no bfloat16 in hardware"
 
 
 def _gpu(index: int) -> str:

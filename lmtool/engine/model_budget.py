@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lmtool.engine.model_slot import ModelSlot
     from lmtool.types import ModelInfo
 
-_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
+_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "int4": 18 / 32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,4 +70,4 @@ def _bytes(slots: Iterable[ModelSlot]) -> int:
 def weight_bytes(info: ModelInfo) -> int | None:
     """Bytes of a loaded model's weights; None where the number or the type of its parameters is not known."""
     size = _ITEM_BYTES.get(info.dtype or "")
-    return None if size is None or info.parameters is None else size * info.parameters
+    return None if size is None or info.parameters is None else int(size * info.parameters)

@@ -75,7 +75,7 @@ def load_transformers(
         baseline = _load_baseline(name, config, device, report)  # its weights were taken apart
     if config.quantize:
         raise ResourceError(
-            f"{name} cannot be served with --quantize int8 here",
+            f"{name} cannot be served with --quantize {config.quantize} here",
             "it needs a CPU, a C compiler, and a GPT-2, Llama, Mistral, Qwen2 or Qwen3 model; or leave --quantize out",
         )
     if decoder := _llama_config(baseline):
@@ -272,7 +272,7 @@ def _if_equal(
     baseline: _Baseline, runner: ModelRunner, otherwise: str, quantized: str | None = None
 ) -> RunnableModel | None:
     try:
-        check_runner(runner, baseline.name, baseline.reference, QUANTIZED if quantized else None)
+        check_runner(runner, baseline.name, baseline.reference, QUANTIZED[quantized] if quantized else None)
     except ModelLoadError as problem:
         _logger.warning("%s %s: %s", baseline.name, otherwise, problem.message)
         return None

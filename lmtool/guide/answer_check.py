@@ -10,7 +10,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from lmtool.errors import ConstraintTooComplexError, InvalidAnswerError, LmtoolError, ServerError
 from lmtool.guide.json_validation import TooManyStepsError, UncheckedError, examine
-from lmtool.guide.structural_tag import tag_grammar
+from lmtool.guide.structural_tag import UnmarkedTextError, tag_grammar
 from lmtool.interfaces import Verdict
 from lmtool.subprocesses.process import LONG, CrashError, Pool, TimeOverError
 
@@ -114,7 +114,10 @@ def _violations(constraint: Constraint, text: str, steps: int) -> Iterator[str]:
     if constraint.kind == "json_schema":
         yield from examine(constraint.text, text, steps)
         return
-    values = _json_values(json.loads(constraint.text), text)
+    try:
+        values = _json_values(json.loads(constraint.text), text)
+    except UnmarkedTextError:
+        return  # the text alone does not say where its JSON is
     if values is None:
         yield "the text has another form than the structural tag"
         return

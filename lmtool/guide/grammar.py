@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -13,13 +13,17 @@ from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
 from lmtool.errors import ConstraintError
 from lmtool.guide.faults import regex_fault, schema_fault
+from lmtool.guide.regex_errors import regex_problem
 from lmtool.guide.schema.document import UnsupportedError
+from lmtool.guide.schema.mistakes import mistake_in, without_unsupported_patterns
 from lmtool.guide.schema.open_names import LISTED, OpenNames, open_names
-from lmtool.guide.schema.rewriting import rewrite
+from lmtool.guide.schema.property_order import in_order
+from lmtool.guide.schema.rewriting import Rewritten, rewrite
 from lmtool.guide.structural_tag import lark_string, open_names_in, tag_grammar
 from lmtool.subprocesses.process import LONG
 
 if TYPE_CHECKING:
+    from lmtool.guide.schema.document import Schema
     from lmtool.types import Constraint
 
 _LENIENT_HINT = 'leave it out, or send "strict": false to have it ignored with a warning'
@@ -43,6 +47,8 @@ class Grammar:
     """Of the JSON in it, whether names could come twice."""
     markers: tuple[bytes, ...] = (b"",)
     """Behind which texts this JSON begins, see `JsonCursor`."""
+    wider: bool = False
+    """Whether it holds less of the constraint than the library could, were it not for what it refused."""
 
 
 Grammars: TypeAlias = Iterator[Grammar]
@@ -85,25 +91,55 @@ def _json_schema(constraint: Constraint) -> Grammars:
     if text == "false":
         raise ConstraintError("no text matches the schema false", "send true, or a schema that allows something")
     schema = json.loads(text)
-    names = open_names(schema)
+    names, ordered = open_names(schema), in_order(schema)
+    if ordered is not schema:
+        text = json.dumps(ordered, ensure_ascii=False)
     if not names.too_few:
         yield Grammar(_json_lark(text, constraint), (), names)
-    try:
-        rewritten = rewrite(schema)
-    except UnsupportedError as problem:
-        if constraint.strict:
-            raise ConstraintError(f"the JSON Schema cannot be held: {problem}", _LENIENT_HINT) from None
-        rewritten = None
-    if rewritten is not None and rewritten.schema is False:
-        hints = rewritten.impossible or ("look for parts that exclude each other",)
-        raise ConstraintError("no text matches the JSON Schema", *hints[:1])
-    if rewritten is not None:
-        plain = {} if rewritten.schema is True else rewritten.schema
+    if (rewritten := _rewritten(schema, constraint)) is not None:
+        plain = {} if rewritten.schema is True else in_order(rewritten.schema)
         lark = _json_lark(json.dumps(plain, ensure_ascii=False), constraint)
         yield Grammar(lark, rewritten.narrowed, open_names(plain))
     if not constraint.strict:
         yield Grammar(_json_lark(text, constraint, coerce_one_of=True), (), names)
         yield Grammar(_json_lark(text, constraint, coerce_one_of=True, lenient=True), (), names)
+        yield from _wider(schema, constraint)
+
+
+def _wider(schema: Schema, constraint: Constraint) -> Grammars:
+    """Without patterns that cannot be held; at last, JSON of the schema's type. Nothing for a malformed schema."""
+    mistake = mistake_in(schema)
+    if mistake is not None and not mistake.unsupported:
+        return
+    wider, warnings = without_unsupported_patterns(schema)
+    if warnings and isinstance(wider, dict):
+        text = json.dumps(wider, ensure_ascii=False)
+        lark = _json_lark(text, constraint, coerce_one_of=True, lenient=True)
+        yield Grammar(lark, tuple(warnings), open_names(wider), wider=True)
+    kind: dict[str, object] = {} if isinstance(schema, bool) or "type" not in schema else {"type": schema["type"]}
+    warning = "the JSON Schema cannot be held, and only the type of its root is"
+    yield Grammar(_json_lark(json.dumps(kind), constraint), (warning,), open_names(kind), wider=True)
+
+
+def _rewritten(schema: Schema, constraint: Constraint) -> Rewritten | None:
+    """The schema without the keywords that the library lacks; None where it is lenient and that cannot be.
+
+    Raises `ConstraintError` where it is strict, or nothing matches it.
+    """
+    try:
+        rewritten = rewrite(schema)
+    except UnsupportedError as problem:
+        if constraint.strict:
+            raise ConstraintError(f"the JSON Schema cannot be held: {problem}", _LENIENT_HINT) from None
+        return None
+    if rewritten.schema is not False:
+        return rewritten
+    if not rewritten.narrowed:
+        hints = rewritten.impossible or ("look for parts that exclude each other",)
+        raise ConstraintError("no text matches the JSON Schema", *hints[:1])
+    if constraint.strict:
+        raise ConstraintError(f"the JSON Schema cannot be held: {rewritten.narrowed[0]}", _LENIENT_HINT)
+    return None
 
 
 def _without_options(text: str) -> str:
@@ -151,8 +187,26 @@ def _grammar(constraint: Constraint) -> Grammars:
 
 
 def _structural_tag(constraint: Constraint) -> Grammars:
-    lark, parts = tag_grammar(json.loads(constraint.text))
+    """The tag as it is, and with its schemas rewritten."""
+    tag = json.loads(constraint.text)
+    lark, parts = tag_grammar(tag)
     yield Grammar(LLMatcher.grammar_from_lark(lark), (), *open_names_in(parts))
+    narrowed: list[str] = []
+
+    def rewritten(schema: Schema) -> Schema:
+        try:
+            written = rewrite(schema)
+        except UnsupportedError as problem:
+            raise ConstraintError(
+                f"a JSON Schema of the structural tag cannot be held: {problem}", _LENIENT_HINT
+            ) from None
+        if written.schema is False:
+            raise ConstraintError("no text matches a JSON Schema of the structural tag", *written.impossible[:1])
+        narrowed.extend(written.narrowed)
+        return written.schema
+
+    lark, parts = tag_grammar(tag, rewritten=rewritten)
+    yield Grammar(LLMatcher.grammar_from_lark(lark), tuple(narrowed), *open_names_in(parts))
 
 
 _WRITERS: Mapping[str, Callable[[Constraint], Grammars]] = {
@@ -162,18 +216,6 @@ _WRITERS: Mapping[str, Callable[[Constraint], Grammars]] = {
     "grammar": _grammar,
     "structural_tag": _structural_tag,
 }
-
-
-_REGEX_ADVICE = (
-    ("look-around", "look-ahead and look-behind are not supported", "say what may stand there instead"),
-    (
-        "lookarounds",
-        r"^, $ and \b are supported at the ends only",
-        r"drop ^, $ or \b: the whole text must match anyway",
-    ),
-    ("unrecognized flag", "named back-references are not supported", "repeat the group itself"),
-    ("backreferences", "back-references are not supported", "repeat the group itself"),
-)
 
 
 _NOUNS = {
@@ -190,19 +232,53 @@ def noun(constraint: Constraint) -> str:
     return _NOUNS[constraint.kind]
 
 
-def refusal(constraint: Constraint, message: str) -> ConstraintError:
-    """Return the error for a constraint that the library refused with this message."""
+_UNSATISFIABLE = "Unsatisfiable schema: "
+_FALSE = "schema is false"
+
+
+def is_impossible(message: str) -> bool:
+    """Whether the library says that nothing matches a grammar."""
+    return _UNSATISFIABLE in message
+
+
+def _fault(constraint: Constraint, message: str) -> ConstraintError | None:
+    """The error for a constraint that is badly written, or has a pattern that is not supported, with its place."""
+    if constraint.kind == "regex":
+        problem = regex_problem(message, constraint.text)
+        if problem is not None and problem.unsupported:
+            sentence = f"the regular expression cannot be held: {problem.at(constraint.text)}"
+            return ConstraintError(sentence, problem.advice)
+        fault = regex_fault(constraint.text, message)
+        return None if fault is None else ConstraintError(fault)
+    if constraint.kind != "json_schema":
+        return None
+    schema = json.loads(constraint.text)
+    if (fault := schema_fault(schema, message)) is not None:
+        return ConstraintError(f"the JSON Schema has a fault: {fault}")
+    if not is_quick(constraint) or (mistake := mistake_in(schema)) is None:
+        return None
+    advice = [mistake.advice] if mistake.advice else []
+    return ConstraintError(f"the JSON Schema cannot be held: {mistake.pointer}: {mistake.why}", *advice)
+
+
+def refusal(constraint: Constraint, message: str, narrowed: Sequence[str] = ()) -> ConstraintError:
+    """Return the error for a constraint that the library refused with this message.
+
+    narrowed: in which ways the refused grammar allows less than the constraint, so that more could match.
+    """
     what = noun(constraint)
     # Without the place and the line of one of our own grammars, which is the whole schema.
     message = message.partition(f"\n   1 | {_JSON_START}")[0].removeprefix(_JSON_PLACE)
-    for sign, why, advice in _REGEX_ADVICE:
-        if sign in message:
-            return ConstraintError(f"the {what} cannot be held: {why}", advice)
-    if constraint.kind == "regex" and (fault := regex_fault(constraint.text, message)) is not None:
-        return ConstraintError(fault)
-    if constraint.kind == "json_schema" and (fault := schema_fault(json.loads(constraint.text), message)) is not None:
-        return ConstraintError(f"the JSON Schema has a fault: {fault}")
+    if (problem := _fault(constraint, message)) is not None:
+        return problem
     hints = [_LENIENT_HINT] if constraint.kind == "json_schema" and constraint.strict else []
+    if _UNSATISFIABLE in message:
+        reason = _short(message.partition(_UNSATISFIABLE)[2]).partition("; while processing")[0]
+        if narrowed:
+            return ConstraintError(f"the {what} cannot be held: {narrowed[0]}", *hints)
+        if reason.startswith(_FALSE):
+            return ConstraintError(f"no text matches the {what}", "look for parts that exclude each other")
+        return ConstraintError(f"the {what} cannot be held: parts of it exclude each other: {reason}", *hints)
     return ConstraintError(f"the {what} cannot be held: {_short(message)}", *hints)
 
 

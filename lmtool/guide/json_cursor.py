@@ -8,7 +8,8 @@ OUTSIDE, VALUE, MEMBER, NAME, STRING, ESCAPED = range(6)
 """States: in free text; between the signs of a value; before a name; in a name; in another string, or its escape."""
 
 _QUOTE, _BACKSLASH, _COMMA = b'"\\,'
-_OPENING = {ord("{"): MEMBER, ord("["): VALUE}
+_OBJECT = ord("{")
+_OPENING = frozenset(b"{[")
 _CLOSING = frozenset(b"}]")
 _BARE = frozenset(b' \t\n\r-+.0123456789aeflnrstuE"{[')
 """What a value that is not inside another one may have between its strings."""
@@ -26,7 +27,7 @@ class Frame(NamedTuple):
     """One open object or array."""
 
     names: frozenset[bytes] | None
-    """Spellings of the names written so far; None for an array."""
+    """Spellings of the names written so far, or of an array's strings; None for an array whose strings may repeat."""
     outer: Frame | None
     identity: object
     """Stays the same while names are added."""
@@ -39,10 +40,14 @@ class JsonCursor:
     escaped at will, a name could come twice, or pass for another than the one that a schema speaks of.
     """
 
-    __slots__ = ("_longest", "_tail", "escape", "frame", "markers", "name", "state")
+    __slots__ = ("_longest", "_tail", "_unique_items", "escape", "frame", "markers", "name", "state")
 
-    def __init__(self, markers: tuple[bytes, ...] = (b"",)) -> None:
-        """markers: behind which of these texts a JSON value begins; an empty one stands for the beginning."""
+    def __init__(self, markers: tuple[bytes, ...] = (b"",), *, unique_items: bool = False) -> None:
+        """markers: behind which of these texts a JSON value begins; an empty one stands for the beginning.
+
+        unique_items: whether the strings of an array are taken for names.
+        """
+        self._unique_items = unique_items
         self.markers = tuple(filter(None, markers))
         self.state = VALUE if b"" in markers else OUTSIDE
         self.frame: Frame | None = None
@@ -57,6 +62,7 @@ class JsonCursor:
         """Return another cursor at the same place."""
         copy = object.__new__(JsonCursor)
         copy.markers, copy._longest, copy._tail = self.markers, self._longest, self._tail
+        copy._unique_items = self._unique_items
         copy.state, copy.frame, copy.name, copy.escape = self.state, self.frame, self.name, self.escape
         return copy
 
@@ -86,8 +92,9 @@ class JsonCursor:
         if byte == _QUOTE:
             self.state = NAME if self.state == MEMBER else STRING
         elif byte in _OPENING:
-            self.frame = Frame(frozenset() if byte == ord("{") else None, self.frame, object())
-            self.state = _OPENING[byte]
+            named = self._unique_items or byte == _OBJECT
+            self.frame = Frame(frozenset() if named else None, self.frame, object())
+            self.state = MEMBER if named else VALUE
         elif self.frame is None:  # a part of a number or a word, or what stands behind it
             if byte not in _BARE:
                 self.state = OUTSIDE
@@ -118,8 +125,8 @@ class JsonCursor:
         return escape in _CONTROLS
 
     def _close_name(self) -> bool:
-        assert self.frame is not None, "names stand in objects"
-        assert self.frame.names is not None, "an array has no names"
+        assert self.frame is not None, "names stand in objects and arrays"
+        assert self.frame.names is not None, "strings of such an array are no names"
         if self.name in self.frame.names:
             return False
         self.frame = self.frame._replace(names=self.frame.names | {self.name})

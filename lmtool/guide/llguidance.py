@@ -12,7 +12,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from lmtool.errors import ConstraintError, ConstraintTooComplexError, LmtoolError, ResourceError, ServerError
 from lmtool.guide.config import GuideConfig
-from lmtool.guide.grammar import first_grammar, is_quick, noun, other_grammars, refusal
+from lmtool.guide.grammar import first_grammar, is_impossible, is_quick, noun, other_grammars, refusal
 from lmtool.guide.unique_names import NameTokens
 from lmtool.subprocesses.process import CrashError, Pool, TimeOverError
 
@@ -102,8 +102,10 @@ class MatcherGuide:
             return
         self._names.forbid_repeats(row, self.matcher)
         if not row.any():
-            problem = "the object has every name already that the constraint allows it, and needs another"
-            self.fail(ConstraintError(problem, "ask for fewer properties, or allow more names"))
+            problem = (
+                "the object has every name already, or the array every string, that it may have, and needs another"
+            )
+            self.fail(ConstraintError(problem, "ask for fewer properties or items, or allow more of them"))
 
     def forced(self) -> list[int]:
         """Return the tokens that must follow now, without following them; none where the search takes too long."""
@@ -211,11 +213,24 @@ class ConstraintBackend:
     def compile(self, constraint: Constraint) -> CompiledConstraint:
         """Compile a constraint and fill its first mask. Raises `ConstraintError`, at the latest within the limits."""
         problem: LmtoolError | None = None
+        impossible = False
         for grammar in self._grammars(constraint):
+            if grammar.wider and impossible:
+                break
             matcher = LLMatcher(self.tokenizer, grammar.text, log_level=0, limits=_LIMITS)
-            if not matcher.is_error():
+            if matcher.is_error():
+                impossible = impossible or (is_impossible(matcher.get_error()) and not grammar.warnings)
+                problem = refusal(constraint, matcher.get_error(), grammar.warnings)
+                continue
+            try:
                 return self._try(constraint, grammar, matcher)
-            problem = refusal(constraint, matcher.get_error())
+            except ConstraintTooComplexError:
+                raise
+            except ConstraintError:
+                if not grammar.warnings:
+                    raise
+                # What the grammar leaves out of the constraint might match.
+                problem = ConstraintError(f"the {noun(constraint)} cannot be held: {grammar.warnings[0]}")
         assert problem is not None, "a constraint can be written in one way at least"
         raise problem
 
@@ -226,7 +241,7 @@ class ConstraintBackend:
     def _grammars(self, constraint: Constraint) -> Iterator[Grammar]:
         """The ways to write a constraint, lazily; long ones are written in another process."""
         yield first_grammar(constraint) if is_quick(constraint) else self._write(first_grammar, constraint)
-        if constraint.kind == "json_schema":
+        if constraint.kind in {"json_schema", "structural_tag"}:
             others, problem = self._write(other_grammars, constraint)
             yield from others
             if problem is not None:

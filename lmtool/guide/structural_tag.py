@@ -19,6 +19,10 @@ _ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029]")
 """Characters that Lark's strings cannot have as they are, beside those that JSON's cannot."""
 
 
+class UnmarkedTextError(Exception):
+    """Only special tokens, which a text does not show, tell where some free text ends: its JSON cannot be found."""
+
+
 @dataclass(frozen=True, slots=True)
 class JsonPart:
     """One place in a tag where JSON stands."""
@@ -34,14 +38,18 @@ def lark_string(text: str) -> str:
     return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(text, ensure_ascii=False))
 
 
-def tag_grammar(tag: Mapping[str, object], *, captures: bool = False) -> tuple[str, list[JsonPart]]:
+def tag_grammar(
+    tag: Mapping[str, object], *, captures: bool = False, rewritten: Callable[[Schema], Schema] | None = None
+) -> tuple[str, list[JsonPart]]:
     """Return the Lark grammar of a structural tag in either form, and the JSON in it, in the order of the grammar.
 
     captures: whether each JSON part is captured under its index; special tokens, no part of a text, are left out then.
-    Free text (`any_text`, `triggered_tags`) may stand at the end only, `any_text` also as all that a tag holds: what
-    follows it would otherwise not be found. Raises `ConstraintError`, which names the part that is wrong.
+    rewritten: what stands for a strict schema in the grammar; None: itself. Free text (`any_text`, `triggered_tags`)
+    may stand at the end only, `any_text` also as all that a tag holds and before a special token: what follows it would
+    otherwise not be found. Raises `ConstraintError`, which names the part that is wrong, and `UnmarkedTextError` for a
+    tag whose JSON cannot be captured.
     """
-    writer = _Writer(captures=captures)
+    writer = _Writer(captures=captures, rewritten=rewritten)
     return writer.grammar(as_format(tag)), writer.parts
 
 
@@ -79,15 +87,20 @@ def open_names_in(parts: Sequence[JsonPart]) -> tuple[OpenNames, tuple[bytes, ..
             "the structural tag has a JSON Schema with names that it does not list, and no constant text before it",
             "put a const_string before it, or list the names and set additionalProperties to false",
         )
-    joined = OpenNames(any(own.any for own in names), any(own.may_run_out for own in names))
+    joined = OpenNames(
+        any(own.any for own in names),
+        any(own.may_run_out for own in names),
+        unique_items=any(own.unique_items for own in names),
+    )
     return joined, tuple({marker.encode(): None for part in parts for marker in part.markers})
 
 
 class _Writer:
     """Writes a rule for each part of a format."""
 
-    def __init__(self, *, captures: bool) -> None:
+    def __init__(self, *, captures: bool, rewritten: Callable[[Schema], Schema] | None = None) -> None:
         self.parts: list[JsonPart] = []
+        self._rewritten = rewritten or (lambda schema: schema)
         self._captures = captures
         self._rules: list[str] = []
         self._before: tuple[str, ...] = ("",)
@@ -98,6 +111,7 @@ class _Writer:
             "token": self._token,
             "regex": self._regex,
             "any_text": self._any_text,
+            "optional": self._optional,
             "sequence": self._sequence,
             "or": self._or,
             "tag": self._tag,
@@ -113,7 +127,7 @@ class _Writer:
         """The body of a rule for a part. last: whether nothing comes after it."""
         if not isinstance(node, dict) or node.get("type") not in self._kinds:
             raise ConstraintError(f"{where} needs a type: one of {', '.join(self._kinds)}")
-        if node.get("excludes"):
+        if node.get("excludes") and node["type"] != "regex":
             raise ConstraintError(f"{where}.excludes is not supported", "leave it out")
         return self._kinds[str(node["type"])](node, where, last)
 
@@ -143,8 +157,9 @@ class _Writer:
             raise ConstraintError(f"{where}.json_schema is {schema!r:.60}; expected a JSON Schema: an object or true")
         lenient = node.get("strict") is False
         options = {"whitespace_flexible": False, "coerce_one_of": lenient, "lenient": lenient}
-        body = "%json " + json.dumps({**schema, "x-guidance": options})
-        self.parts.append(JsonPart(self._before, schema, not lenient))
+        held = schema if lenient else self._rewritten(schema)
+        body = "%json " + json.dumps({**(held if isinstance(held, dict) else {}), "x-guidance": options})
+        self.parts.append(JsonPart(self._before, schema if self._captures else held, not lenient))
         self._before = ()
         return self._rule(body, f'[capture="{len(self.parts) - 1}"]') if self._captures else body
 
@@ -157,19 +172,42 @@ class _Writer:
         return '""' if self._captures else f"<[{number}]>"
 
     def _regex(self, node: dict[str, object], where: str, _: bool) -> str:
+        """A text that matches `pattern` and all of `also`, and has none of `excludes` in it, and behind it its `end`.
+
+        Text and end are one terminal: the longest that matches is taken, and a text of its own might swallow its end.
+        """
         self._before = ()
-        return self._rule("/" + re.sub(r"(?<!\\)((?:\\\\)*)/", r"\1\\/", _text(node, "pattern", where)) + "/")
+        patterns = [_text(node, "pattern", where), *_texts(node, "also", where)]
+        end = re.escape(_text(node, "end", where, empty=True)) if "end" in node else ""
+        behind = "(?s:.+)" if end else "(?s:.*)"
+        excluded = [f"(?s:.*)(?:{re.escape(text)}){behind}" for text in _texts(node, "excludes", where)]
+        if len(patterns) == 1 and not excluded and not end:
+            return self._rule(_slashed(patterns[0]))
+        held = [_slashed(f"(?:{pattern}){end}") for pattern in patterns]
+        terminal = f"TEXT_{len(self._rules)}"
+        self._rules.append(f"{terminal}: {' & '.join([*held, *(f'~{_slashed(pattern)}' for pattern in excluded)])}")
+        return terminal
 
     def _any_text(self, _: dict[str, object], where: str, last: bool) -> str:
         _check_last(where, last=last)
         return "TAG_TEXT"
 
+    def _optional(self, node: dict[str, object], where: str, last: bool) -> str:
+        """Its content, or nothing."""
+        before = self._before
+        written = self._node(node.get("content"), f"{where}.content", last=last)
+        self._before = _either([before, self._before])
+        return f"({written})?"
+
     def _sequence(self, node: dict[str, object], where: str, last: bool) -> str:
         parts = _several(node, "elements", where)
-        written = [
-            self._node(part, f"{where}.elements[{at}]", last=last and at == len(parts) - 1)
-            for at, part in enumerate(parts)
-        ]
+        written = []
+        for at, part in enumerate(parts):
+            marked = _is_marked(parts[at + 1 : at + 3])
+            if marked and self._captures and _is_free(part) and not _is_free_tail(parts[at + 1 :]):
+                raise UnmarkedTextError(where)
+            last_here = (last and at == len(parts) - 1) or marked
+            written.append(self._node(part, f"{where}.elements[{at}]", last=last_here))
         return self._rule(" ".join(written))
 
     def _or(self, node: dict[str, object], where: str, last: bool) -> str:
@@ -224,6 +262,45 @@ class _Writer:
 def _either(ends: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     """The texts of all alternatives; none where one alternative has none."""
     return tuple(dict.fromkeys(text for texts in ends for text in texts)) if all(ends) else ()
+
+
+def _is_marked(behind: Sequence[object]) -> bool:
+    """Whether what comes next begins with a special token. behind: the next parts, up to two."""
+    node = behind[0] if behind else None
+    if not isinstance(node, dict):
+        return False
+    match node:
+        case {"type": "token"}:
+            return True
+        case {"type": "sequence", "elements": [*parts]}:
+            return _is_marked(parts[:1])
+        case {"type": "or", "elements": [*parts]} | {"type": "tags_with_separator", "tags": [*parts]}:
+            return bool(parts) and all(_is_marked([part]) for part in parts) and bool(node.get("at_least_one", True))
+        case {"type": "optional", "content": content}:
+            return len(behind) == 1 and _is_marked([content])
+    return False
+
+
+def _is_free(node: object) -> bool:
+    return isinstance(node, dict) and node.get("type") == "any_text"
+
+
+def _is_free_tail(parts: Sequence[object]) -> bool:
+    """Whether free text before these parts may be all there is."""
+    return len(parts) == 1 and isinstance(parts[0], dict) and parts[0].get("type") == "optional"
+
+
+def _slashed(pattern: str) -> str:
+    """A pattern as Lark has it: between slashes, on one line."""
+    pattern = pattern.replace("\\\n", "\\n").replace("\n", "\\n")
+    return "/" + re.sub(r"(?<!\\)((?:\\\\)*)/", r"\1\\/", pattern) + "/"
+
+
+def _texts(node: dict[str, object], name: str, where: str) -> list[str]:
+    value = node.get(name) or []
+    if not isinstance(value, list) or not all(isinstance(text, str) and text for text in value):
+        raise ConstraintError(f"{where}.{name} is {value!r:.60}; expected a list of texts")
+    return value
 
 
 def _check_last(where: str, *, last: bool) -> None:

@@ -1,4 +1,7 @@
-"""Unique names in JSON objects, which no grammar can express: tokens that would repeat a name are forbidden."""
+"""Unique names in JSON objects, which no grammar can express: tokens that would repeat a name are forbidden.
+
+Where a schema asks for it, the strings of arrays are kept unique in the same way.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +87,8 @@ class NameTokens:
         """What keeps a stream's names unique; None where they are so by the grammar. markers: see `JsonCursor`."""
         if not names.any:
             return None
-        return UniqueNames(self, JsonCursor(markers), may_run_out=names.may_run_out)
+        cursor = JsonCursor(markers, unique_items=names.unique_items)
+        return UniqueNames(self, cursor, may_run_out=names.may_run_out)
 
     def bytes_of(self, token: int) -> bytes:
         """The bytes that a token adds to a text; none for a special one."""

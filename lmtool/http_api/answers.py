@@ -91,7 +91,7 @@ class Answer:
         if output.token is not None:
             self.token_ids.append(output.token)
         if output.finish_reason is not None:
-            deltas += self.reader.finish()
+            deltas += self.reader.finish(cut=output.finish_reason != "stop")
             self.ended, self.usage, self.warnings = output.finish_reason, output.usage, output.warnings
             self.stopped_by = output.stopped_by
         if self.max_calls is not None:

@@ -12,9 +12,9 @@ from lmtool.http_api import errors
 from lmtool.http_api.answers import Answer
 from lmtool.http_api.errors import ApiError
 from lmtool.http_api.prompt_tokens import prompt_tokens, token_filters
-from lmtool.http_api.tools.deltas import Plain, Reader
-from lmtool.http_api.tools.parsers import CallListReader, NamedToolReader
-from lmtool.http_api.tools.tools_or_schema import tools_or_schema
+from lmtool.http_api.tools.deltas import NamedToolReader, Plain, Reader
+from lmtool.http_api.tools.parsers import CallListReader
+from lmtool.http_api.tools.tools_or_schema import forced_calls, strict_calls, tools_or_schema
 from lmtool.streams import Inbox, stream, within
 from lmtool.types import ChatPrompt, GenerateRequest, ScoreRequest, TokenOutput, Usage
 
@@ -89,11 +89,21 @@ class Generation:
         tools, form = self.call.tools, self.call.constraint
         if self.served.info.text_only:  # it takes tools as they are
             return None if tools is not None and tools.forced else form
-        if tools is None or tools.forced:
+        if tools is None:
             return form
+        if tools.forced:
+            own = (
+                forced_calls(tools, self.served.tool_call_parser, self._special_marks) if self._form_is_known else None
+            )
+            return form if own is None else own
         if form is None:
             return self._strict_calls(tools)
         return tools_or_schema(form, tools, self.served.tool_call_parser, self._special_marks)
+
+    @property
+    def _form_is_known(self) -> bool:
+        """Whether the server knows how the model writes calls, and which marks around them are special tokens."""
+        return self.served.info.tool_calls is not None
 
     @property
     def _special_marks(self) -> Mapping[str, int]:
@@ -103,15 +113,10 @@ class Generation:
         return {mark: ids[mark] for mark in self.served.tool_call_parser.marks if mark in ids}
 
     def _strict_calls(self, tools: ToolUse) -> Constraint | None:
-        """Calls that nothing forces are held to strict tools' schemas, where the model's form allows it.
-
-        Not where the mark is a special token.
-        """
-        form, known = self.served.tool_call_parser, self.served.info.tool_calls is not None
-        if not known or form.name != "hermes":
+        """Calls that nothing forces are held to strict tools' schemas, where a mark tells them from text."""
+        if not self._form_is_known:
             return None
-        opening, closing = form.marks
-        return None if opening in self._special_marks else tools.structural_tag(opening, closing)
+        return strict_calls(tools, self.served.tool_call_parser, self._special_marks)
 
     @property
     def prompt_tokens(self) -> int:
@@ -125,7 +130,7 @@ class Generation:
         answer.shows_reasoning = self.call.thoughts is None or self.call.thoughts.visible
         if self.call.tools is not None and not self.call.tools.parallel:
             answer.max_calls = 1
-        if self.call.tools is not None and not self.call.tools.forced and not self.served.info.text_only:
+        if self.call.tools is not None and not self._is_list and not self.served.info.text_only:
             answer.marks = {number: mark for mark, number in self._special_marks.items()}
         return answer
 
@@ -133,9 +138,16 @@ class Generation:
         tools = self.call.tools
         if tools is None or self.served.info.text_only:
             return Plain()
-        if tools.mode == "named":
-            return NamedToolReader(tools.tools[0].name)
-        return CallListReader() if tools.mode == "required" else form.reader()
+        if not self._is_list:
+            return form.reader(tools.tools)
+        return NamedToolReader(tools.tools[0].name) if tools.mode == "named" else CallListReader()
+
+    @property
+    def _is_list(self) -> bool:
+        """Whether a call that must be is written as JSON, whatever the model's own form."""
+        tools, form = self.call.tools, self.served.tool_call_parser
+        own = form.holds_forced and form.grammar is not None and self._form_is_known
+        return tools is not None and tools.forced and not own
 
     async def steps(self) -> AsyncGenerator[list[TokenOutput], None]:
         """The outputs of all answers, those that arrive together as one list; `add` each.

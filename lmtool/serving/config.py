@@ -66,7 +66,8 @@ class ModelsConfig:
     chat_template: str | None = option(None, "Jinja template in place of the main model's own.", MODELS, metavar="FILE")
     tool_call_parser: str | None = option(
         None,
-        "How the model writes tool calls: hermes, llama3_json, mistral, none.",
+        "How the model writes tool calls, by vLLM's names: hermes, llama3_json, mistral, qwen3_coder, glm45, "
+        "deepseek_v3, deepseek_v31, kimi_k2, granite, pythonic, openai, none.",
         MODELS,
         metavar="NAME",
         shown_default="as its template",

@@ -171,11 +171,30 @@ def _turn(message: ChatMessage) -> dict[str, object]:
     return turn
 
 
+class _Arguments(dict[str, object]):
+    """The arguments of a call as an object, for most templates, and as its text for those that print or join it."""
+
+    def __init__(self, values: dict[str, object], text: str) -> None:
+        super().__init__(values)
+        self._text = text
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __add__(self, behind: object) -> str:
+        return f"{self._text}{behind}"
+
+    def __radd__(self, before: object) -> str:
+        return f"{before}{self._text}"
+
+
 def _arguments(call: ToolCall) -> object:
+    text = call.arguments or "{}"
     try:
-        return json.loads(call.arguments or "{}")
+        value = json.loads(text)
     except (ValueError, RecursionError):
-        return call.arguments  # what a model once wrote, which need not be JSON
+        return text  # what a model once wrote, which need not be JSON
+    return _Arguments(value, text) if isinstance(value, dict) else value
 
 
 class _Environment(ImmutableSandboxedEnvironment):

@@ -33,7 +33,17 @@ _FIRST_CHARACTERS = 8
 """Characters a token of the context, the first part of a text that is looked at: seldom a text has more."""
 _ANCHORS = ("\n", "=", "\x02")
 """Texts that rarely merge with what follows them."""
-TOOL_CALL_MARKS = ("<tool_call>", "</tool_call>", "<|python_tag|>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]")
+_DEEPSEEK_MARKS = tuple(
+    f"<\uff5ctool▁{name}\uff5c>" for name in ("calls▁begin", "calls▁end", "call▁begin", "call▁end", "sep")
+)
+TOOL_CALL_MARKS = (
+    *("<tool_call>", "</tool_call>", "<|python_tag|>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
+    *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    *_DEEPSEEK_MARKS,
+    *("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+    *("<|tool_call_begin|>", "<|tool_call_end|>", "<|tool_call_argument_begin|>"),
+    *("<|tool_call|>", "<function_call>", "<|python_start|>", "<|python_end|>"),
+)
 """Marks around tool calls that are special tokens in some vocabularies."""
 
 
@@ -337,17 +347,30 @@ def _named_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
+_FORMS_BY_SIGNS = (
+    ("openai", ("<|channel|>", "<|message|>", "functions")),
+    ("kimi_k2", ("<|tool_calls_section_begin|>",)),
+    ("deepseek_v3", (_DEEPSEEK_MARKS[0], "```json")),
+    ("deepseek_v31", (_DEEPSEEK_MARKS[0],)),
+    ("glm45", ("<tool_call>", "<arg_key>")),
+    ("qwen3_coder", ("<tool_call>", "<function=", "<parameter=")),
+    ("none", ("<tool_call>", "<function=")),
+    ("hermes", ("<tool_call>",)),
+    ("granite", ("<|tool_call|>",)),
+    ("granite-20b-fc", ("<function_call>",)),
+    ("mistral", ("[TOOL_CALLS]",)),
+    ("pythonic", ("func_name1(",)),
+    ("llama3_json", ("<|python_tag|>",)),
+    ("llama3_json", ('"parameters"', "ipython")),
+)
+"""What a chat template has in it that teaches a form; the first line that fits counts."""
+
+
 def _tool_call_format(template: str) -> str:
     """The name of the format that a chat template teaches; `none` without tools, or for a format unknown here."""
     if "tools" not in template:
         return "none"
-    if "<tool_call>" in template:
-        return "none" if "<function=" in template else "hermes"
-    if "[TOOL_CALLS]" in template:
-        return "mistral"
-    if "<|python_tag|>" in template or ('"parameters"' in template and "ipython" in template):
-        return "llama3_json"
-    return "none"
+    return next((name for name, signs in _FORMS_BY_SIGNS if all(sign in template for sign in signs)), "none")
 
 
 def _default_template(setting: object) -> str | None:

@@ -144,7 +144,7 @@ class TestMaker:
 class TestCeiling:
     """The machine's own limits."""
 
-    @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "int4"])
     def test_products(self, dtype: str) -> None:
         """Some arithmetic a second, in every number format."""
         assert ceiling_peer.Peer({"threads": 1}).product(dtype, 0.01)["flop_per_s"] > 1e8

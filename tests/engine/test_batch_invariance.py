@@ -31,7 +31,8 @@ def subject(kind, ids):
 
 
 BFLOAT16 = {"dtype": "bfloat16"}
-WAYS = {"compiled": {}, "lean": {"compiled": False}, "int8": {"quantize": "int8"}, "bfloat16": BFLOAT16}
+WAYS = {"compiled": {}, "lean": {"compiled": False}, "int8": {"quantize": "int8"}, "int4": {"quantize": "int4"}}
+WAYS["bfloat16"] = BFLOAT16
 """How an engine computes: settings of `engine_of`. Processors without bfloat16 widen it in the kernels."""
 if packing_works(torch.bfloat16):  # else torch's own products of it, of which nothing is known
     WAYS["oneDNN bfloat16"] = BFLOAT16 | {"compiled": False}
@@ -61,6 +62,9 @@ IN_BFLOAT16 += [("qwen2", "scored"), ("qwen3", "greedy"), ("gpt2", "seeded"), ("
         ("gemma2", "seeded", "compiled"),
         ("mistral", "greedy", "compiled"),
         ("mistral", "seeded", "int8"),
+        ("llama-packed", "greedy", "int4"),
+        ("llama-tied", "scored", "int4"),
+        ("gpt2", "seeded", "int4"),
         ("qwen2", "seeded", "compiled"),
         ("qwen2", "seeded", "lean"),
         ("qwen3", "scored", "compiled"),

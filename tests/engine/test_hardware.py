@@ -85,6 +85,14 @@ def test_int8(dtype, machine, shape):
     assert kernel_dtype(dtype, "int8", replace(shape, intermediate=50), machine) is None
 
 
+@pytest.mark.parametrize("machine", [*CPU.values(), CUDA])
+def test_int4(machine, shape):
+    """The same of int4; only its head, which is int8, has inputs that come in fours."""
+    int4 = torch.int4 if machine.kernels else None
+    assert kernel_dtype(BF16, "int4", replace(shape, intermediate=50), machine) == int4
+    assert kernel_dtype(BF16, "int4", replace(shape, hidden=50), machine) is None
+
+
 def test_this_machine():
     """What is true here; a GPU and `--kernels none` have no use for kernels in C."""
     there = kernels() is not None

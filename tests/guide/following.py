@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from typing import cast
 
 import numpy as np
@@ -29,6 +30,55 @@ def accepts(backend: ConstraintBackend, compiled: CompiledConstraint, text: str)
     for token in backend.tokenizer.tokenize_str(text):
         guide.advance(token)
     return guide.may_end()
+
+
+def accepts_reordered(
+    backend: ConstraintBackend, compiled: CompiledConstraint, value: object, tries: int = 500
+) -> bool:
+    """Whether JSON is a whole match with its properties in some order. tries: of one property before another."""
+    return any(guide.may_end() for guide in _Orders(backend, tries).write(value, compiled.guide()))
+
+
+class _Orders:
+    """Searches for an order of properties that a guide allows."""
+
+    def __init__(self, backend: ConstraintBackend, tries: int) -> None:
+        self._backend = backend
+        self._left = tries
+
+    def write(self, value: object, guide: MatcherGuide) -> Iterator[MatcherGuide]:
+        """The guides behind a value, one for each order that is allowed."""
+        if isinstance(value, dict):
+            yield from self._members(list(value.items()), guide, "{")
+        elif isinstance(value, list):
+            yield from self._items(value, guide, "[")
+        elif (after := self._text(compact(value), guide)) is not None:
+            yield after
+
+    def _members(self, left: list[tuple[str, object]], guide: MatcherGuide, before: str) -> Iterator[MatcherGuide]:
+        if not left and (after := self._text("{}" if before == "{" else "}", guide)) is not None:
+            yield after
+        for at, (name, value) in enumerate(left):
+            self._left -= 1
+            if self._left < 0:
+                return
+            if (behind := self._text(f"{before}{compact(name)}:", guide)) is not None:
+                for after in self.write(value, behind):
+                    yield from self._members([*left[:at], *left[at + 1 :]], after, ",")
+
+    def _items(self, left: list[object], guide: MatcherGuide, before: str) -> Iterator[MatcherGuide]:
+        if not left:
+            after = self._text("[]" if before == "[" else "]", guide)
+            yield from [] if after is None else [after]
+        elif (behind := self._text(before, guide)) is not None:
+            for after in self.write(left[0], behind):
+                yield from self._items(left[1:], after, ",")
+
+    def _text(self, text: str, guide: MatcherGuide) -> MatcherGuide | None:
+        ahead = guide.fork()
+        for token in self._backend.tokenizer.tokenize_str(text):
+            ahead.advance(token)
+        return None if ahead.error() is not None or ahead.check() is not None else ahead
 
 
 def compact(value: object) -> str:

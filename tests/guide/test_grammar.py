@@ -221,6 +221,53 @@ def test_lenient_is_exact_where_it_can_be(backend):
     assert not accepts(backend, found, '"x"')
 
 
+@pytest.mark.parametrize(
+    ("schema", "value", "bad"),
+    [
+        ({"properties": {"a": {"type": "integer"}}, "minProperties": 2}, {"a": 1, "b": 2}, {"a": 1}),
+        ({"type": "number", "not": {"type": "integer"}}, 2.5, 2),
+        ({"propertyNames": {"maxLength": 3}, "const": {"f": 1}}, {"f": 1}, {"four": 1}),
+        ({"oneOf": [{"type": "integer"}, {"minimum": 2}], "const": 2.5}, 2.5, 3),
+    ],
+)
+def test_what_is_not_impossible(backend, schema, value, bad):
+    """That no text matches is said only where it is proven."""
+    found = compiled_schema(backend, schema)
+    assert not isinstance(found, LmtoolError)
+    assert accepts(backend, found, compact(value))
+    assert not accepts(backend, found, compact(bad))
+
+
+def test_what_may_be_possible_is_not_called_impossible(backend):
+    """Where ways were left out, and none is left, that is said; lenient mode goes on without the keyword."""
+    schema = {"type": "number", "maximum": -100, "not": {"type": "integer"}}
+    problem = compiled_schema(backend, schema)
+    assert isinstance(problem, ConstraintError)
+    assert "no text matches" not in problem.message
+    assert "a number that must not be an integer lies between" in problem.message
+    found = compiled_schema(backend, schema, strict=False)
+    assert not isinstance(found, LmtoolError)
+    assert accepts(backend, found, "-100.5")
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad", "warning"),
+    [
+        ({"type": "string", "pattern": "(?=x)"}, "y", 5, "#/pattern is ignored"),
+        ({"properties": {"a": {"type": "string", "pattern": "a$b"}}}, {"a": "y"}, {"a": 5}, "#/properties/a/pattern"),
+    ],
+)
+def test_lenient_falls_through_to_a_wider_form(backend, schema, good, bad, warning):
+    """What no grammar can hold is left out with a warning; what is malformed, or matches nothing, is not."""
+    found = compiled_schema(backend, schema, strict=False)
+    assert not isinstance(found, LmtoolError)
+    assert any(warning in sentence for sentence in found.warnings)
+    assert accepts(backend, found, compact(good))
+    assert not accepts(backend, found, compact(bad))
+    for wrong in ({"type": "strin"}, {"pattern": "(["}, {"type": "string", "minLength": 3, "maxLength": 1}):
+        assert isinstance(compiled_schema(backend, wrong, strict=False), ConstraintError)
+
+
 def test_objects_that_need_more_names_than_there_are(backend):
     """A part that no object matches, since names come once, is left out; where nothing is left, that is said."""
     two = {"minProperties": 2, "patternProperties": {"^a$": {"const": 1}}, "additionalProperties": False}

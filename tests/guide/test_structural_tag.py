@@ -15,6 +15,9 @@ TAG = {"type": "tag", "begin": "<n>", "content": NUMBER, "end": "</n>"}
 FREE = {"type": "tag", "begin": "<t>", "content": {"type": "any_text"}, "end": "</t>"}
 
 
+MARKED = {"type": "sequence", "elements": [{"type": "token", "token": 1}, NUMBER]}
+
+
 def triggered(**more):
     return {"type": "triggered_tags", "triggers": ["<n"], "tags": [TAG], **more}
 
@@ -40,6 +43,18 @@ def separated(**more):
         (triggered(at_least_one=True, stop_after_first=True), ["a<n>1</n>"], ["a<n>1</n>b", "free"]),
         (separated(), ["", "<n>1</n>", "<n>1</n>,<t>x</t>,<n>2</n>"], ["<n>1</n>,", "<n>1</n><n>2</n>"]),
         (separated(at_least_one=True, stop_after_first=True), ["<t>x</t>"], ["", "<n>1</n>,<n>2</n>"]),
+        ({"type": "sequence", "elements": [{"type": "optional", "content": WORD}, NUMBER]}, ["so 5", "5"], ["so "]),
+        ({"type": "regex", "pattern": ".{2,4}", "also": ["a.*"], "excludes": ["b"]}, ["ac", "acdc"], ["ab", "cd", "a"]),
+        (
+            {"type": "regex", "pattern": "(?s:.){1,3}", "end": "\n;", "excludes": [";"]},
+            ["a\n;", "a\n\n;"],
+            ["a;\n;", "a"],
+        ),
+        (
+            {"type": "sequence", "elements": [{"type": "any_text"}, {"type": "optional", "content": MARKED}]},
+            ["any text", ""],
+            [],
+        ),
     ],
 )
 def test_what_matches(backend, node, good, bad):
@@ -59,6 +74,11 @@ def test_what_matches(backend, node, good, bad):
         ({"type": "sequence", "elements": [{"type": "any_text"}, WORD]}, r"elements\[0\] is free text"),
         ({"type": "sequence", "elements": [triggered(), WORD]}, r"elements\[0\] is free text"),
         ({"type": "any_text", "excludes": ["x"]}, "excludes is not supported"),
+        ({"type": "regex", "pattern": "a", "also": [5]}, "also is .5.; expected a list of texts"),
+        (
+            {"type": "sequence", "elements": [{"type": "any_text"}, {"type": "optional", "content": MARKED}, WORD]},
+            r"elements\[0\] is free text",
+        ),
         ({"type": "json_schema", "json_schema": 5}, "json_schema is 5"),
         ({**TAG, "end": None}, "format.end"),
         ({**triggered(), "triggers": ["<x"]}, "begins with one of triggers"),

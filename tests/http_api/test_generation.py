@@ -72,7 +72,7 @@ async def test_a_template_without_tools() -> None:
 
 
 async def test_strict_tools_are_held_where_text_is_free() -> None:
-    """Also beside stop strings; unless the mark is a special token, which no text can be held to."""
+    """Also beside stop strings, and where the mark is a special token, which stands for itself."""
 
     def spelled() -> SayingModel:
         return SayingModel(CALL, letters=Letters(special={}))
@@ -82,7 +82,9 @@ async def test_strict_tools_are_held_where_text_is_free() -> None:
     held = await generation(spelled(), body)
     assert held.constraint is not None
     assert held.constraint.kind == "structural_tag"
-    assert (await generation(SayingModel(CALL), body)).constraint is None
+    marked = await generation(SayingModel(CALL), body)
+    assert marked.constraint is not None
+    assert '{"type":"token","token":500}' in marked.constraint.text
     assert (await generation(spelled(), {**body, "stop": "x"})).constraint == held.constraint
     assert (await generation(spelled(), {"messages": HELLO, "tools": TOOLS})).constraint is None
 

@@ -128,6 +128,25 @@ def test_tools_equal_transformers() -> None:
     assert ChatTemplate(CALLING, TOKENS).render(ChatPrompt(tuple(turns), (tool,), {"thinking": True})) == theirs
 
 
+@pytest.mark.parametrize(
+    "shown",
+    [
+        "{{ 'f' + a + '.' }}",
+        "{{ ['f', a, '.'] | join }}",
+        "f{{ a }}.",
+        "{{ ('f' ~ a) + '.' }}",
+        "f{% if a is string %}text{% else %}{{ a | tojson }}{% endif %}.",
+        'f{ {%- for name, value in a.items() %}"{{ name }}": {{ value }}{% endfor %} }.',
+    ],
+)
+def test_arguments_that_a_template_joins(shown: str) -> None:
+    """Earlier calls are shown by templates that take arguments for a text (DeepSeek), and by those for an object."""
+    template = "{% for m in messages %}{% for c in m.tool_calls %}{% set a = c.function.arguments %}" + shown
+    turns = [ChatMessage("assistant", "", (ToolCall("1", "f", '{"n": 1}'),))]
+    rendered = ChatTemplate(template + "{% endfor %}{% endfor %}", TOKENS).render(ChatPrompt(tuple(turns)))
+    assert rendered.replace(" ", "") == 'f{"n":1}.'
+
+
 def test_arguments_that_are_no_json() -> None:
     """What a model once wrote goes back as it is."""
     turns = [ChatMessage("assistant", "", (ToolCall("1", "f", "{"),))]

@@ -39,7 +39,7 @@ class Peer:
         """`flop_per_s` of the fastest product known here for a dtype; 2 per multiply and add."""
         import torch
 
-        if dtype == "int8":
+        if dtype in {"int8", "int4"}:  # bytes are multiplied in both
             left, right = (torch.ones(n, SIZE, dtype=torch.int8) for n in (ROWS, SIZE))
             ways: list[Callable[[], Any]] = [lambda: torch._int_mm(left, right.t())]  # noqa: SLF001  # no public way
         else:

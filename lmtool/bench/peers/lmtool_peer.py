@@ -70,14 +70,14 @@ class Peer:
 
 
 def _config(settings: dict[str, Any]) -> EngineConfig:
-    """The engine's configuration; `int8` is a way to quantize, the other dtypes are dtypes."""
+    """The engine's configuration; `int8` and `int4` are ways to quantize, the other dtypes are dtypes."""
     from lmtool.engine.config import EngineConfig
     from lmtool.errors import UsageError
 
     arguments = {"threads": settings["threads"], "max_streams": settings["streams"], "dtype": settings["dtype"]}
     arguments["speculation"] = False  # random models repeat themselves far more than text does: not a fair contest
-    if settings["dtype"] == "int8":
+    if settings["dtype"] in {"int8", "int4"}:
         if "quantize" not in {field.name for field in fields(EngineConfig)}:
-            raise UsageError("this engine has no int8", "leave lmtool:int8 out")
-        arguments |= {"dtype": "auto", "quantize": "int8"}
+            raise UsageError("this engine quantizes no weights", f"leave lmtool:{settings['dtype']} out")
+        arguments |= {"dtype": "auto", "quantize": settings["dtype"]}
     return EngineConfig(**arguments)

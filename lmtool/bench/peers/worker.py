@@ -24,6 +24,7 @@ MODULES = {
     "ctranslate2": ("ctranslate2_peer", "Peer"),
     "vllm": ("vllm_peer", "Peer"),
     "ceiling": ("ceiling_peer", "Peer"),
+    "kernels": ("kernels_peer", "Peer"),
     "maker": ("maker_peer", "Peer"),
 }
 """Name of a peer to its module in this package, and its class."""

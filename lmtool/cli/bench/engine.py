@@ -34,7 +34,7 @@ async def engine(
         shown_default="whatever is installed",
         metavar="NAME",
     ),
-    dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = option(
+    dtype: Literal["auto", "float32", "bfloat16", "float16", "int8", "int4"] = option(
         "auto", "Number format of all weights, unless --peer names another; auto: that of serve.", PANEL
     ),
     batch: str = option("1,8,32", "Streams at once.", PANEL, metavar="N,N"),

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from lmtool.engine.cpu.library import CGroup, CLayer, CModel, CStep, address
-from lmtool.engine.cpu.products import PackedProduct, interleaved, multiply, pack
+from lmtool.engine.cpu.products import INT4_DTYPE, PackedProduct, interleaved, multiply, pack
 from lmtool.engine.decoder_weights import take_weights
 from lmtool.engine.model_runner import ModelRunner
 
@@ -62,7 +62,8 @@ class CompiledForward:
         """Take the weights out of `weights`, layer by layer.
 
         frequencies: [D / 2] float32, radians a position; None where positions have embeddings. context: positions of
-        the longest stream. dtype: float32, bfloat16, or int8, see `hardware.kernel_dtype`.
+        the longest stream. dtype: float32, bfloat16, int8, or int4, see `hardware.kernel_dtype`; the head of
+        int4 is int8, because its rounding is the logits' own.
         """
         tracked = _TrackedWeights(weights)
         decoder = take_weights(config, tracked)
@@ -71,8 +72,9 @@ class CompiledForward:
         self._config = config
         self._positions = None if decoder.position_embedding is None else decoder.position_embedding.float().clone()
         tied = decoder.head is None
-        self._head = pack(kernels, decoder.embedding if decoder.head is None else decoder.head, None, dtype)
-        self._embedding = None if tied and dtype != torch.int8 else decoder.embedding.clone()
+        head = torch.int8 if dtype == INT4_DTYPE else dtype
+        self._head = pack(kernels, decoder.embedding if decoder.head is None else decoder.head, None, head)
+        self._embedding = None if tied and head != torch.int8 else decoder.embedding.clone()
         self._norm = [None if part is None else part.float().clone() for part in decoder.norm]
         self.layers = [
             _compiled(kernels, layer, window, dtype) for layer, window in zip(layers, config.windows, strict=True)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import importlib.util
+import itertools
 import os
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
 from ctypes import POINTER, Structure, c_char_p, c_float, c_int64, c_void_p
 from pathlib import Path
@@ -19,8 +22,8 @@ from lmtool.errors import ResourceError
 if TYPE_CHECKING:
     from torch import Tensor
 
-SOURCES = tuple(Path(__file__).with_name(name) for name in ("kernels.c", "sampling.c"))
-_HEADER = Path(__file__).with_name("vectors.h")
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("kernels.c", "products.c", "sampling.c"))
+_HEADERS = tuple(Path(__file__).with_name(name) for name in ("vectors.h", "products.h"))
 
 COMPILE_SECONDS = 120
 """Timeout of the compiler; it takes some three."""
@@ -31,7 +34,18 @@ ADVICE = ("install gcc or clang, or name a C compiler with CC",)
 _NATIVE = ("-march=native", "-mcpu=native")
 """Flags for all instructions of this processor: gcc and clang on x86, clang on ARM."""
 
-FLOAT32, BFLOAT16, INT8 = range(3)
+
+def _threading() -> list[list[str]]:
+    """Flags for several threads, to be tried in turn; the last ones give a library of one thread."""
+    spec = importlib.util.find_spec("torch") if sys.platform == "darwin" else None
+    folders = [f"{folder}/lib" for folder in (spec.submodule_search_locations or ())] if spec else []
+    apple = [  # Apple's clang has OpenMP behind this flag, and torch brings the library; two of them do not get along
+        ["-Xclang", "-fopenmp", f"-L{folder}", "-lomp", f"-Wl,-rpath,{folder}"] for folder in folders
+    ]
+    return [["-fopenmp"], *apple, []]
+
+
+FLOAT32, BFLOAT16, INT8, INT4 = range(4)
 """Formats of stored weights."""
 
 STORE, ADD, GATED, GELU = range(4)
@@ -39,7 +53,7 @@ STORE, ADD, GATED, GELU = range(4)
 
 
 class CProduct(Structure):
-    """`Product` of kernels.c."""
+    """`Product` of products.h."""
 
     _fields_ = [
         ("weights", c_void_p),
@@ -126,7 +140,8 @@ class Kernels:
         are widened and inputs are float32."""
         self.instructions: str = _function(library, "instructions", returns=c_char_p)().decode()
         """The processor's that are used, such as `AVX512-BF16`."""
-        self.name = f"C kernels ({self.instructions})"
+        threads = "" if _function(library, "threaded", returns=c_int64)() else ", one thread"
+        self.name = f"C kernels ({self.instructions}{threads})"
         """For `ModelInfo.kernels`."""
         step, layer, model = POINTER(CStep), POINTER(CLayer), POINTER(CModel)
         self.use_threads = _function(library, "use_threads", c_int64)
@@ -137,6 +152,8 @@ class Kernels:
         self.norm = _function(library, "norm", *norm)
         product = (POINTER(CProduct), c_void_p, c_int64, c_int64, c_void_p, c_int64, c_void_p, c_void_p)
         self.product = _function(library, "product", *product)
+        self.pack_int4 = _function(library, "pack_int4", c_void_p, c_int64, c_int64, c_void_p)
+        self.spin = _function(library, "spin", c_int64, c_int64, returns=c_int64)
         self.apply_masks = _function(library, "apply_masks", c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64)
         self.sample = _function(library, "sample", c_void_p, c_int64, c_void_p, c_int64)
         self.max_vocabulary: int = _function(library, "max_vocabulary", returns=c_int64)()
@@ -231,7 +248,7 @@ def cache_folder() -> Path:
 
 def _key(compiler: str) -> str:
     """A hash of what the library depends on: source, compiler and processor."""
-    parts = [source.read_bytes() for source in (*SOURCES, _HEADER)]
+    parts = [source.read_bytes() for source in (*SOURCES, *_HEADERS)]
     status = Path(compiler).stat()  # a newer one of that name may know more of the processor
     parts += [os.fsencode(os.path.realpath(compiler)), b"%d %d" % (status.st_size, status.st_mtime_ns)]
     parts += [platform.machine().encode()]
@@ -247,10 +264,10 @@ def _compile(compiler: str, library: Path) -> None:
     """Write the library, whole or not at all. Raises `subprocess.SubprocessError` or OSError."""
     with tempfile.TemporaryDirectory(dir=library.parent) as work:
         output = Path(work) / library.name
-        for native in _NATIVE:
-            command = [compiler, "-O2", "-std=gnu11", native, "-fopenmp", "-shared", "-fPIC", *map(str, SOURCES)]
+        for threading, native in itertools.product(_threading(), _NATIVE):
+            command = [compiler, "-O2", "-std=gnu11", native, "-shared", "-fPIC", *map(str, SOURCES)]
             process = subprocess.run(  # noqa: S603  # the arguments are ours, the compiler the user's
-                [*command, "-o", str(output), "-lm"],
+                [*command, "-o", str(output), *threading, "-lm"],
                 capture_output=True,
                 text=True,
                 timeout=COMPILE_SECONDS,

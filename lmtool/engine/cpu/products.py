@@ -12,12 +12,25 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from lmtool.engine.cpu.library import BFLOAT16, FLOAT32, INT8, STORE, CProduct, address
+from lmtool.engine.cpu.library import BFLOAT16, FLOAT32, INT4, INT8, STORE, CProduct, address
 
 if TYPE_CHECKING:
     from lmtool.engine.cpu.library import Kernels
 
-_KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.int8: INT8}
+_KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.int8: INT8, torch.uint8: INT4}
+"""Dtype of packed weights to their format; torch has no operators for 4 bits, so they lie in bytes."""
+
+INT4_DTYPE: torch.dtype = vars(torch)["int4"]
+"""Names the format; no tensor of ours has it. Torch's own types do not know it."""
+
+INT4_GROUP = 32
+"""Inputs whose int4 weights share a scale."""
+
+_INT4_GROUP_BYTES = 2 + INT4_GROUP // 2
+"""Of an output: a scale in float16, and the weights."""
+
+_FEWEST_WORDS = 10
+"""Room for a row of inputs, of 4 bytes: a group of int4 takes so many."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,8 +38,9 @@ class PackedProduct:
     """A linear layer's weights in tiles, and its bias."""
 
     weights: Tensor
-    """[tiles, in, width] float32 or bfloat16, [tiles, in / 2, width, 2] bfloat16 where the kernels multiply pairs, or
-    [tiles, in / 4, width, 4] int8; outputs behind the last one are 0, and so is what fills up an odd last pair."""
+    """[tiles, in, width] float32 or bfloat16, [tiles, in / 2, width, 2] bfloat16 where the kernels multiply pairs,
+    [tiles, in / 4, width, 4] int8, or [tiles, groups, 18 * width] uint8, see products.c; outputs behind the last one
+    are 0, and so is what fills up an odd last pair or a last group."""
     scales: Tensor | None
     """[tiles * width] float32, what one quantum of an output's int8 weights is worth."""
     sums: Tensor | None
@@ -50,15 +64,16 @@ class PackedProduct:
         )
 
     def rows(self, outputs: Tensor) -> Tensor:
-        """Weights of these outputs [n] int64, as they were before packing: [n, in] float32. Not for int8."""
+        """Weights of these outputs [n] int64, as they were before packing: [n, in] float32. Of float32 and bfloat16."""
         width = self.weights.shape[2]
         return self.weights[outputs // width, :, outputs % width].flatten(1)[:, : self.inputs].float()
 
 
 def pack(kernels: Kernels, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> PackedProduct:
-    """weight: [out, in]; not kept. bias: [out]. dtype: what to store: float32, bfloat16, or int8.
+    """weight: [out, in]; not kept. bias: [out]. dtype: what to store: float32, bfloat16, int8, or int4.
 
-    int8: each output's weights are multiples of a 127th of the largest; `in` must be a multiple of 4.
+    int8: each output's weights are multiples of a 127th of the largest; `in` must be a multiple of 4. int4: each
+    group's weights are -8 to 7 times a scale in float16, of several the one whose squared error is the least.
     """
     out, size = weight.shape
     width = kernels.tile_width
@@ -69,13 +84,16 @@ def pack(kernels: Kernels, weight: Tensor, bias: Tensor | None, dtype: torch.dty
         scales[:out] = weight.float().abs().amax(dim=1).clamp(min=1e-30) / 127
         sums = torch.zeros(tiles * width, dtype=torch.int32)
         packed = torch.empty(tiles, size // 4, width, 4, dtype=dtype)
+    elif dtype == INT4_DTYPE:
+        kernels.use_threads(torch.get_num_threads())
+        packed = torch.empty(tiles, -(-size // INT4_GROUP), width * _INT4_GROUP_BYTES, dtype=torch.uint8)
     elif dtype == torch.bfloat16 and kernels.paired:
         packed = torch.empty(tiles, -(-size // 2), width, 2, dtype=dtype)
     else:
         packed = torch.empty(tiles, size, width, dtype=dtype)
     kernels.prefer_large_pages(packed.data_ptr(), packed.nbytes)  # before anything is written there
     for tile in range(0, tiles, _TILES):  # a few at a time, so that hardly anything is in memory twice
-        _fill(packed[tile : tile + _TILES], weight, tile * width, scales, sums)
+        _fill(kernels, packed[tile : tile + _TILES], weight, tile * width, scales, sums)
     whole = (
         None
         if bias is None
@@ -88,13 +106,19 @@ _TILES = 8
 """Tiles that are packed at once."""
 
 
-def _fill(packed: Tensor, weight: Tensor, first: int, scales: Tensor | None, sums: Tensor | None) -> None:
+def _fill(
+    kernels: Kernels, packed: Tensor, weight: Tensor, first: int, scales: Tensor | None, sums: Tensor | None
+) -> None:
     """Pack the outputs from `first` on, as many as there is room for."""
-    width = packed.shape[2]
+    width = kernels.tile_width
     count = len(packed) * width
     part = weight[first : first + count].float()
     if len(part) < count:
         part = torch.cat((part, part.new_zeros(count - len(part), weight.shape[1])))
+    if packed.dtype == torch.uint8:
+        part = part.contiguous()  # a transformers' Conv1D has it the other way round
+        kernels.pack_int4(address(part), len(packed), part.shape[1], address(packed))
+        return
     if packed.dim() == 4 and part.shape[1] % packed.shape[3]:
         part = pad(part, (0, 1))
     if scales is None or sums is None:
@@ -122,7 +146,7 @@ def multiply(kernels: Kernels, product: PackedProduct, inputs: Tensor) -> Tensor
     """inputs: [T, in] float32, contiguous. Returns [T, out] float32."""
     tokens = len(inputs)
     out = torch.empty(tokens, product.outputs, dtype=torch.float32)
-    room = torch.empty(tokens, product.inputs, dtype=torch.float32)
+    room = torch.empty(tokens, max(product.inputs, _FEWEST_WORDS), dtype=torch.float32)
     steps = torch.empty(tokens, dtype=torch.float32)
     kernels.product(
         product.structure,

@@ -1,4 +1,6 @@
-/* Vectors of as many numbers as this processor computes at once, and what both sources share. */
+/* Vectors of as many numbers as this processor computes at once, and what all sources share. */
+
+#pragma once
 
 #include <math.h>
 #include <stdint.h>
@@ -16,9 +18,11 @@
 #define LANES 4
 #endif
 
+#define LINE 64 /* bytes of a cache line */
 #define PARALLEL_FROM 32768 /* multiplications for which a second thread pays */
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
+#define MAGIC 12582912.0f /* adding it to a small number rounds that to a whole one */
 
 typedef float vec __attribute__((vector_size(LANES * 4)));
 typedef int32_t ivec __attribute__((vector_size(LANES * 4)));
@@ -52,6 +56,21 @@ INLINE vec choose(ivec mask, vec yes, vec no) { return (vec)(((ivec)yes & mask) 
 INLINE vec highest(vec a, vec b) { return choose(a > b, a, b); }
 INLINE vec lowest(vec a, vec b) { return choose(a < b, a, b); }
 
+/* Numbers in float16 as float32: exact. */
+INLINE vec from_float16(const uint16_t *at) {
+#if defined(__AVX512F__)
+    return (vec)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)at));
+#elif defined(__F16C__) && LANES == 8
+    return (vec)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)at));
+#elif defined(__aarch64__)
+    return (vec)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(at)));
+#else
+    const ivec word = __builtin_convertvector(*(const half *)at, ivec);
+    const vec size = (vec)((word & 0x7fff) << 13) * 0x1p112f; /* its exponent was counted from 15, not from 127 */
+    return (vec)((ivec)size | (word & 0x8000) << 16);
+#endif
+}
+
 INLINE float sum(vec value) {
     float total = 0;
     for (int i = 0; i < LANES; i++) total += value[i];
@@ -60,9 +79,8 @@ INLINE float sum(vec value) {
 
 /* e to the power of x, within 2 units of the last place (Cephes' polynomial). */
 INLINE vec exponential(vec x) {
-    const float magic = 12582912.0f; /* adding it rounds to a whole number */
     x = highest(lowest(x, fill(88.0f)), fill(-87.0f));
-    vec n = (x * 1.44269504f + magic) - magic;
+    vec n = (x * 1.44269504f + MAGIC) - MAGIC;
     vec r = x - n * 0.693359375f;
     r = r + n * 2.12194440e-4f;
     vec p = fill(1.9875691500e-4f);

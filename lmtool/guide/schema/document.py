@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 Schema: TypeAlias = "bool | dict[str, object]"
 
 ALL_TYPES = frozenset({"null", "boolean", "object", "array", "number", "string"})
 """JSON's types; `integer` is a part of `number`."""
+UNIQUE = "x-unique-items"
+"""Stands in a node in the place of `uniqueItems` where the stream itself keeps strings unique, see `UniqueNames`."""
 MAX_NODES = 20_000
 """Most subschemas that rewriting one document may look at or make."""
+
+
+_OLD_DRAFT = re.compile(r"json-schema\.org/draft-0[3467]/")
+
+
+MAX_DEPTH = 100
+"""Deepest nesting of subschemas in what one document is rewritten to."""
 
 
 class UnsupportedError(Exception):
@@ -33,7 +43,27 @@ class Document:
         """One sentence for each way in which fewer texts are allowed than the schema allows; in order."""
         self.impossibilities: list[str] = []
         """Why parts of it match nothing."""
+        self.unique_items = False
+        """Whether there is a node with `UNIQUE`."""
         self._nodes = 0
+        self._depth = 0
+
+    @property
+    def ref_stands_alone(self) -> bool:
+        """Whether keywords beside `$ref` say nothing: in the drafts up to 7 (JSON Schema draft-07, Core, 8.3)."""
+        dialect = self.root.get("$schema") if isinstance(self.root, dict) else None
+        return isinstance(dialect, str) and _OLD_DRAFT.search(dialect) is not None
+
+    @contextmanager
+    def deeper(self) -> Iterator[None]:
+        """Around the work on a subschema. Raises `UnsupportedError` where one leads to another without end."""
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise UnsupportedError("the schema", f"needs more than {MAX_DEPTH} levels written without its keywords")
+        try:
+            yield
+        finally:
+            self._depth -= 1
 
     def count(self, nodes: int = 1) -> None:
         """Count work. Raises `UnsupportedError` when there is too much of it."""

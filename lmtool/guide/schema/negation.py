@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations, pairwise, product
+from itertools import combinations, islice, pairwise, product
 from typing import TYPE_CHECKING, TypeAlias
 
 from lmtool.guide.schema.document import (
@@ -21,13 +21,27 @@ from lmtool.guide.schema.document import (
     type_name,
     types_of,
 )
-from lmtool.guide.schema.strings import literals, no_prefix_of, none_of
+from lmtool.guide.schema.strings import literals, no_prefix_of, none_of, unlike
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _MAX_WAYS = 64
+_SOME_WAYS = f"where something must not match, only {_MAX_WAYS} reasons count"
 _MAX_DEPTH = 12
+_MAX_MEMBER_DEPTH = 3
+"""Of keywords about any item or property, of which each level has many ways."""
+_OF_ANY_MEMBER = frozenset({"items", "prefixItems", "patternProperties", "propertyNames"})
+
+_MAX_FRACTION = 8
+_PLACES = 4
+_FRACTIONS: Schema = {
+    "anyOf": [
+        {"type": "number", "exclusiveMinimum": whole, "exclusiveMaximum": whole + 1}
+        for whole in range(-_MAX_FRACTION, _MAX_FRACTION)
+    ]
+}
+"""Numbers that are no integers: each lies between two of these."""
 
 Ways: TypeAlias = list[Schema]
 
@@ -52,7 +66,8 @@ def negation(schema: Schema, context: Schema, document: Document, depth: int = 0
         except UnsupportedError as problem:
             problems.append(problem)
     if len(ways) > _MAX_WAYS:
-        raise UnsupportedError("not", f"has more than {_MAX_WAYS} ways to be held")
+        document.narrow(_SOME_WAYS)
+        del ways[_MAX_WAYS:]
     if problems and not ways:
         raise problems[0]
     for left_out in problems:
@@ -66,7 +81,7 @@ def _negated(keyword: str, schema: dict[str, object], context: Schema, document:
     if keyword in _BOUNDS:
         return _bound(keyword, schema[keyword])
     reader = _NEGATIONS.get(keyword)
-    if reader is None:
+    if reader is None or (keyword in _OF_ANY_MEMBER and depth > _MAX_MEMBER_DEPTH):
         raise UnsupportedError(keyword, "cannot be negated")
     return reader(schema, context, document, depth)
 
@@ -99,12 +114,14 @@ def _type(schema: dict[str, object], context: Schema, document: Document, _: int
     others = {kind for kind in ALL_TYPES - types if may_be(context, kind)}
     if "integer" in types and "number" in others:
         others.discard("number")
-        if "number" in (types_of(context) or {"number"}):
-            document.narrow("where a value must not be an integer, other numbers are not used either")
-    return [{"type": sorted(others)}] if others else []
+    ways: Ways = [{"type": sorted(others)}] if others else []
+    if "integer" in types and "number" not in types and "number" in (types_of(context) or {"number"}):
+        document.narrow(f"a number that must not be an integer lies between -{_MAX_FRACTION} and {_MAX_FRACTION}")
+        ways.append(_FRACTIONS)
+    return ways
 
 
-def _values(schema: dict[str, object], context: Schema, _: Document, __: int) -> Ways:
+def _values(schema: dict[str, object], context: Schema, document: Document, _: int) -> Ways:
     values = listed_values(schema)
     if values is None:
         raise UnsupportedError("enum", "is no array")
@@ -117,6 +134,8 @@ def _values(schema: dict[str, object], context: Schema, _: Document, __: int) ->
     for kind, own in by_type.items():
         if may_be(context, kind):
             ways += _OTHER_VALUES[kind](own)
+            if kind in {"array", "object"} and any(own):
+                document.narrow(f"where an {kind} must not be a certain one, only {kind}s of another size are used")
     return ways
 
 
@@ -127,10 +146,19 @@ def _other_numbers(values: list[object]) -> Ways:
     return [*ways, {"type": "number", "exclusiveMinimum": numbers[-1]}]
 
 
+def _other_arrays(values: list[object]) -> Ways:
+    return _other_sizes("array", "Items", values)
+
+
 def _other_objects(values: list[object]) -> Ways:
-    if any(value for value in values):
-        raise UnsupportedError("const", "of an array or object cannot be negated")
-    return [{"type": "array", "minItems": 1} if values == [[]] else {"type": "object", "minProperties": 1}]
+    return _other_sizes("object", "Properties", values)
+
+
+def _other_sizes(kind: str, what: str, values: list[object]) -> Ways:
+    """Arrays or objects of another size than all of these."""
+    sizes = [len(value) for value in values if isinstance(value, list | dict)]
+    ways: Ways = [{"type": kind, f"min{what}": max(sizes) + 1}]
+    return ways if min(sizes) == 0 else [*ways, {"type": kind, f"max{what}": min(sizes) - 1}]
 
 
 _OTHER_VALUES: Mapping[str, Callable[[list[object]], Ways]] = {
@@ -138,17 +166,99 @@ _OTHER_VALUES: Mapping[str, Callable[[list[object]], Ways]] = {
     "boolean": lambda values: [{"const": value} for value in (True, False) if value not in values],
     "string": lambda values: [{"type": "string", "pattern": none_of(map(str, values))}],
     "number": _other_numbers,
-    "array": _other_objects,
+    "array": _other_arrays,
     "object": _other_objects,
 }
 
 
-def _pattern(schema: dict[str, object], *_: object) -> Ways:
-    found = literals(str(schema["pattern"]))
-    if found is None:
-        raise UnsupportedError("pattern", f"{schema['pattern']!r} cannot be negated")
-    texts, whole = found
-    return [{"type": "string", "pattern": none_of(texts) if whole else no_prefix_of(texts)}]
+def _pattern(schema: dict[str, object], _: Schema, document: Document, __: int) -> Ways:
+    pattern = str(schema["pattern"])
+    if (found := literals(pattern)) is not None:
+        texts, whole = found
+        return [{"type": "string", "pattern": none_of(texts) if whole else no_prefix_of(texts)}]
+    others, exact = unlike(pattern)
+    if not others:
+        raise UnsupportedError("pattern", f"{pattern!r} cannot be negated")
+    if not exact:
+        document.narrow(
+            f"where a text must not match {pattern!r}, only texts of another length or first letter are used"
+        )
+    return [{"type": "string", **other} for other in others]
+
+
+def _items(schema: dict[str, object], context: Schema, document: Document, depth: int) -> Ways:
+    if isinstance(schema["items"], list):
+        raise UnsupportedError("items", "at fixed places cannot be negated")
+    [items] = schemas([schema["items"]], "items")
+    prefix = schema.get("prefixItems", [])
+    known = len(prefix) if isinstance(prefix, list) else 0
+    other = any_of(negation(items, _items_of(context), document, depth + 1))
+    if other is False:
+        return []
+    document.narrow(f"an item that must not match is one of the first {_PLACES}")
+    return [_with_item(at, other) for at in range(known, known + _PLACES)]
+
+
+def _prefix_items(schema: dict[str, object], _: Schema, document: Document, depth: int) -> Ways:
+    ways: Ways = []
+    for at, item in enumerate(schemas(schema["prefixItems"], "prefixItems")):
+        other = any_of(negation(item, {}, document, depth + 1))
+        ways += [] if other is False else [_with_item(at, other)]
+    return ways
+
+
+def _with_item(at: int, item: Schema) -> Schema:
+    return {"type": "array", "prefixItems": [*[True] * at, item], "minItems": at + 1}
+
+
+def _items_of(context: Schema) -> Schema:
+    items = True if isinstance(context, bool) or "prefixItems" in context else context.get("items", True)
+    return items if isinstance(items, bool | dict) else True
+
+
+def _pattern_properties(schema: dict[str, object], _: Schema, document: Document, depth: int) -> Ways:
+    ways: Ways = []
+    for pattern, value in named_schemas(schema["patternProperties"], "patternProperties").items():
+        other = any_of(negation(value, {}, document, depth + 1))
+        if other is not False:
+            ways.append(_only_names(pattern, other))
+    if ways:
+        document.narrow("an object that must not match has only properties of which that is so")
+    return ways
+
+
+def _property_names(schema: dict[str, object], _: Schema, document: Document, depth: int) -> Ways:
+    [names_schema] = schemas([schema["propertyNames"]], "propertyNames")
+    ways: Ways = []
+    for way in negation(names_schema, {"type": "string"}, document, depth + 1):
+        if way is True:
+            return [{"type": "object", "minProperties": 1}]
+        if isinstance(way, dict) and may_be(way, "string"):
+            least, most = way.get("minLength", 0), way.get("maxLength", "")
+            ways.append(_only_names(str(way.get("pattern", f"^[\\s\\S]{{{least},{most}}}$")), {}))
+    if ways:
+        document.narrow("an object whose names must not all match has none that do")
+    return ways
+
+
+def _only_names(pattern: str, value: Schema) -> Schema:
+    """An object of at least one property, all of whose names match."""
+    closed = {"patternProperties": {pattern: value}, "additionalProperties": False}
+    return {"type": "object", **closed, "minProperties": 1}
+
+
+def _multiple_of(schema: dict[str, object], context: Schema, document: Document, _: int) -> Ways:
+    unit = schema["multipleOf"]
+    if isinstance(unit, bool) or not isinstance(unit, int | float) or unit != int(unit) or unit < 1:
+        raise UnsupportedError("multipleOf", f"of {unit!r} cannot be negated")
+    document.narrow(f"a number that is no multiple of {unit!r} lies between two of the first {_MAX_FRACTION} multiples")
+    low, step = -_MAX_FRACTION * int(unit), int(unit)
+    multiples = range(low, -low, step)
+    if "number" not in (types_of(context) or {"number"}):
+        if step == 1:
+            return []
+        return [{"type": "integer", "minimum": one + 1, "maximum": one + step - 1} for one in multiples]
+    return [{"type": "number", "exclusiveMinimum": one, "exclusiveMaximum": one + step} for one in multiples]
 
 
 def _required(schema: dict[str, object], *_: object) -> Ways:
@@ -192,12 +302,12 @@ def _all_of(schema: dict[str, object], context: Schema, document: Document, dept
 
 def _any_of(schema: dict[str, object], context: Schema, document: Document, depth: int) -> Ways:
     parts = schemas(schema["anyOf"], "anyOf")
-    return conjunction([negation(part, context, document, depth + 1) for part in parts])
+    return conjunction([negation(part, context, document, depth + 1) for part in parts], document)
 
 
 def _one_of(schema: dict[str, object], context: Schema, document: Document, depth: int) -> Ways:
     parts = schemas(schema["oneOf"], "oneOf")
-    none = conjunction([negation(part, context, document, depth + 1) for part in parts])
+    none = conjunction([negation(part, context, document, depth + 1) for part in parts], document)
     return [*none, *(all_of(pair) for pair in combinations(parts, 2))]
 
 
@@ -215,7 +325,8 @@ def _if(schema: dict[str, object], context: Schema, document: Document, depth: i
     if "else" in schema:
         [other] = schemas([schema["else"]], "else")
         otherwise = negation(other, context, document, depth + 1)
-        ways += conjunction([negation(condition, context, document, depth + 1), otherwise]) if otherwise else []
+        against = negation(condition, context, document, depth + 1)
+        ways += conjunction([against, otherwise], document) if otherwise else []
     return ways
 
 
@@ -223,15 +334,14 @@ def _ref(schema: dict[str, object], context: Schema, document: Document, depth: 
     return negation(document.resolve(schema["$ref"]), context, document, depth + 1)
 
 
-def conjunction(ways: list[Ways]) -> Ways:
-    """Return the ways to match one of each list. Raises `UnsupportedError` for more than can be written."""
-    count = 1
-    for each in ways:
-        count *= len(each)
-    if count > _MAX_WAYS:
-        raise UnsupportedError("not", f"has more than {_MAX_WAYS} ways to be held")
-    joined = [all_of(chosen) for chosen in product(*ways)]
-    return [way for way in joined if way is not False]
+def conjunction(ways: list[Ways], document: Document) -> Ways:
+    """Return the ways to match one of each list; of very many, some."""
+    joined = (all_of(chosen) for chosen in product(*ways))
+    found: Ways = list(islice((way for way in joined if way is not False), _MAX_WAYS + 1))
+    if len(found) > _MAX_WAYS:
+        document.narrow(_SOME_WAYS)
+    document.count(len(found))
+    return found[:_MAX_WAYS]
 
 
 _NEGATIONS: Mapping[str, Callable[[dict[str, object], Schema, Document, int], Ways]] = {
@@ -239,6 +349,11 @@ _NEGATIONS: Mapping[str, Callable[[dict[str, object], Schema, Document, int], Wa
     "const": _values,
     "enum": _values,
     "pattern": _pattern,
+    "multipleOf": _multiple_of,
+    "items": _items,
+    "prefixItems": _prefix_items,
+    "patternProperties": _pattern_properties,
+    "propertyNames": _property_names,
     "required": _required,
     "properties": _properties,
     "additionalProperties": _additional,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lmtool.guide.name_patterns import has_too_few_names, is_endless
-from lmtool.guide.schema.document import Document, Schema, UnsupportedError, subschemas, types_of
+from lmtool.guide.schema.document import UNIQUE, Document, Schema, UnsupportedError, significant, subschemas, types_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +29,8 @@ class OpenNames:
     """Whether there are patterns that say which, and after some beginning of a name leave few."""
     too_few: bool = False
     """Whether an object needs more of them than its patterns match."""
+    unique_items: bool = False
+    """Whether the strings of an array must be unique, as names are."""
 
 
 LISTED = OpenNames()
@@ -42,7 +44,8 @@ def open_names(schema: Schema) -> OpenNames:
         walk.visit(schema)
     except UnsupportedError:
         return OpenNames(any=True, may_run_out=True, too_few=walk.too_few)
-    return OpenNames(walk.open, walk.may_run_out, walk.too_few)
+    unique = walk.unique_items
+    return OpenNames(walk.open or unique, walk.may_run_out, walk.too_few, unique)
 
 
 class _Walk:
@@ -54,6 +57,7 @@ class _Walk:
         self.open = False
         self.may_run_out = False
         self.too_few = False
+        self.unique_items = False
 
     def visit(self, schema: Schema) -> None:
         waiting = [schema]
@@ -68,7 +72,15 @@ class _Walk:
                 if isinstance(patterns, dict):
                     self.may_run_out = self.may_run_out or not all(map(is_endless, patterns))
                 self.too_few = self.too_few or has_too_few_names(part)
+                if UNIQUE in part:
+                    self.unique_items = True
+                    self.may_run_out = self.may_run_out or self._is_limited(part)
                 waiting += subschemas(part, *_MEMBERS)
+
+    def _is_limited(self, array: dict[str, object]) -> bool:
+        """Whether the strings of an array may be only some."""
+        items = [self._document.target(schema) for schema in subschemas(array, "items")]
+        return any(significant(schema) - {"type", "minLength"} for schema in items if isinstance(schema, dict))
 
     def _shut(self, node: Schema, kind: str, depth: int = 0) -> bool:
         """Whether no value of a kind matches a node that could have members it says nothing of."""

@@ -9,7 +9,9 @@ from lmtool.guide.schema.arrays import write_contains, write_unique_items
 from lmtool.guide.schema.combinators import write_dependencies, write_if, write_not, write_one_of
 from lmtool.guide.schema.document import ASSERTIONS, Document, Schema
 from lmtool.guide.schema.objects import write_property_counts, write_property_names
+from lmtool.guide.schema.repeated_strings import check_repeats
 from lmtool.guide.schema.strings import SUPPORTED_FORMATS, write_format
+from lmtool.guide.schema.unevaluated import write_unevaluated
 from lmtool.guide.schema.values import allowed_values
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ _TOGETHER = (
 """Keywords whose meaning depends on one another."""
 
 _WRITERS: tuple[tuple[frozenset[str], Callable[[dict[str, object], Document], list[Schema]]], ...] = (
+    (frozenset({"unevaluatedProperties", "unevaluatedItems"}), write_unevaluated),
     (frozenset({"dependencies", "dependentRequired", "dependentSchemas"}), write_dependencies),
     (frozenset({"if"}), write_if),
     (frozenset({"not"}), write_not),
@@ -36,6 +39,11 @@ _WRITERS: tuple[tuple[frozenset[str], Callable[[dict[str, object], Document], li
     (frozenset({"contains"}), write_contains),
 )
 """Keywords, and the function that takes them out of a node and returns the schemas that must hold instead."""
+
+
+_NEEDED = {"then": {"if"}, "else": {"if"}, "minContains": {"contains"}, "maxContains": {"contains"}}
+"""Keywords that say nothing without another one."""
+_COUNTS = frozenset(f"{end}{of}" for end in ("min", "max") for of in ("Length", "Items", "Properties", "Contains"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +64,7 @@ def rewrite(schema: Schema) -> Rewritten:
     """
     document = Document(schema)
     written = _rewrite(schema, document)
+    check_repeats(written, document)
     return Rewritten(written, tuple(document.narrowed), tuple(document.impossibilities))
 
 
@@ -63,7 +72,14 @@ def _rewrite(schema: Schema, document: Document) -> Schema:
     document.count()
     if isinstance(schema, bool):
         return schema
-    node = {name: value for name, value in schema.items() if name not in {"then", "else"} or "if" in schema}
+    with document.deeper():
+        return _rewrite_node(schema, document)
+
+
+def _rewrite_node(schema: dict[str, object], document: Document) -> Schema:
+    if "$ref" in schema and document.ref_stands_alone:
+        schema = {name: value for name, value in schema.items() if name == "$ref" or name not in ASSERTIONS}
+    node = {name: _count(name, value) for name, value in schema.items() if schema.keys() & _NEEDED.get(name, {name})}
     if (values := allowed_values(node, document)) is not None:
         return _listed(node, values, document)
     required = _format(node, document)
@@ -73,6 +89,11 @@ def _rewrite(schema: Schema, document: Document) -> Schema:
     written = _inside(node, document)
     parts = [_rewrite(part, document) for part in required if part not in (True, {})]
     return _joined(written, parts)
+
+
+def _count(keyword: str, value: object) -> object:
+    """The value of a keyword; a count may be written with a point and a zero."""
+    return int(value) if keyword in _COUNTS and isinstance(value, float) and value.is_integer() else value
 
 
 def _listed(node: dict[str, object], values: list[object], document: Document) -> Schema:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from re import _parser  # type: ignore[attr-defined]  # no other reads patterns without running them
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def write_format(name: object) -> tuple[str | None, str | None]:
     return PATTERNS[str(name)], f"of the format {name!r}, simple texts only are used" if name in _ASCII_ONLY else None
 
 
+_ENDLESS = 1 << 16
 _ANY = r"[\s\S]"
 _LITERALS = re.compile(r"(\^?)(\(\?:|\()?((?:[\w ,:;@#%&=<>\"'/~!-]|\\[.$^*+?(){}\[\]|\\/-]|\|)*)(\)?)(\$?)")
 
@@ -89,6 +91,47 @@ def literals(pattern: str) -> tuple[list[str], bool] | None:
         return None
     texts = [re.sub(r"\\(.)", r"\1", text) for text in re.split(r"(?<!\\)\|", body)]
     return texts, bool(end)
+
+
+_ONE_CLASS = re.compile(r"\^(\[\^?(?:\\.|[^\]\\])+\]|\.|\\[dDwWsS])(\+|\*|\?|\{(\d+)(?:(,)(\d*))?\}|)\$")
+"""A whole text of characters of one class: the class, and how many."""
+_DOTS = re.compile(r"\^(\.+)\$")
+
+
+def unlike(pattern: str) -> tuple[list[dict[str, object]], bool]:
+    """Schemas of texts in which a pattern is not found, and whether these are all such texts."""
+    if dots := _DOTS.fullmatch(pattern):
+        pattern = f"^.{{{len(dots[1])}}}$"
+    if (found := _ONE_CLASS.fullmatch(pattern)) is not None:
+        return _unlike_class(*found.groups()), True
+    try:
+        parsed = _parser.parse(pattern)
+        least, most = parsed.getwidth()
+    except (re.error, RecursionError, OverflowError):
+        return [], False
+    others: list[dict[str, object]] = [{"maxLength": int(least) - 1}] if least else []
+    whole = pattern.startswith("^") and pattern.endswith("$") and not pattern.endswith("\\$")
+    if whole and most < _ENDLESS and "|" not in re.sub(r"\([^()]*\)", "", pattern):
+        others.append({"minLength": int(most) + 1})
+    return others, False
+
+
+def _unlike_class(
+    inside: str, count: str, least: str | None, comma: str | None, most: str | None
+) -> list[dict[str, object]]:
+    """Texts that are not so many characters of a class."""
+    low, high = {"+": (1, None), "*": (0, None), "?": (0, 1), "": (1, 1)}.get(count, (int(least or 0), None))
+    if least is not None:
+        high = low if comma is None else int(most) if most else None
+    outside = {".": "\\n", "\\d": "\\D", "\\D": "\\d", "\\w": "\\W", "\\W": "\\w", "\\s": "\\S", "\\S": "\\s"}.get(
+        inside
+    )
+    if outside is None:
+        outside = f"[{inside[2:]}" if inside.startswith("[^") else f"[^{inside[1:]}"
+    others: list[dict[str, object]] = [{"pattern": outside}]
+    others += [{"maxLength": low - 1}] if low else []
+    others += [{"minLength": high + 1}] if high is not None else []
+    return others
 
 
 def _tree(texts: Iterable[str]) -> _Node:

@@ -6,6 +6,7 @@ import json
 
 _ARGUMENTS = frozenset({"arguments", "parameters", "args", "input"})
 """What models call them."""
+_BEFORE_NAME = _ARGUMENTS | {"name", "type", "id"}
 
 
 class Value:
@@ -55,7 +56,9 @@ class Value:
 class CallReader:
     """One call. `push` its text; look at `name`, `done` and `failed` afterwards."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, marked: bool = True) -> None:
+        """marked: whether a mark before it told that it is a call; otherwise its first names must be those of one."""
+        self._marked = marked
         self.name: str | None = None
         """Known once its string was read."""
         self.done = False
@@ -125,6 +128,7 @@ class CallReader:
         text, self._text, self._value = self._text, "", Value()
         if self._expected == "key":
             self._key, self._expected = str(_read(text)), ":"
+            self.failed = not self._marked and self.name is None and self._key not in _BEFORE_NAME
             return ""
         self._expected = ","
         if self._key == "name":

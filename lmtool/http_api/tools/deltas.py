@@ -33,8 +33,12 @@ class Reader(Protocol):
     def push(self, text: str) -> Sequence[Delta]:
         """Take more of the answer; return what is certain by now."""
 
-    def finish(self) -> Sequence[Delta]:
-        """Return what was held back. Nothing may be pushed afterwards."""
+    def finish(self, *, cut: bool = False) -> Sequence[Delta]:
+        """Return what was held back. Nothing may be pushed afterwards.
+
+        cut: whether the answer was cut off in the middle, such as at its token limit: the beginning of a call is then
+        no text.
+        """
 
 
 class Plain:
@@ -44,6 +48,24 @@ class Plain:
         """The text as it is."""
         return [Delta(text)] if text else []
 
-    def finish(self) -> Sequence[Delta]:
+    def finish(self, *, cut: bool = False) -> Sequence[Delta]:  # noqa: ARG002  # of `Reader`
+        """Nothing is held back."""
+        return []
+
+
+class NamedToolReader:
+    """The whole answer is the arguments of one tool: what a constraint to its schema makes."""
+
+    def __init__(self, name: str) -> None:
+        self._name: str | None = name
+
+    def push(self, text: str) -> Sequence[Delta]:
+        """More arguments; the first ones come with the name."""
+        if not text:
+            return []
+        name, self._name = self._name, None
+        return [Delta(call=0, name=name, arguments=text)]
+
+    def finish(self, *, cut: bool = False) -> Sequence[Delta]:  # noqa: ARG002  # of `Reader`
         """Nothing is held back."""
         return []

@@ -91,6 +91,13 @@ def _has(value: Any, keywords: frozenset[str]) -> bool:  # noqa: ANN401  # any J
     return isinstance(value, list) and any(_has(part, keywords) for part in value)
 
 
+def alone(schema: Any, root: Mapping[str, Any]) -> Any:  # noqa: ANN401  # any JSON
+    """A part of a schema as a document of its own, whose references go on to mean parts of `root`."""
+    if not isinstance(schema, dict) or not _has(schema, frozenset({"$ref"})):
+        return schema
+    return {**moved(schema, "#/$defs/root"), "$defs": {"root": moved(dict(root), "#/$defs/root")}}
+
+
 def moved(schema: Any, to: str) -> Any:  # noqa: ANN401  # any JSON
     """A schema whose root stands at the JSON pointer `to` of another document. One with an `$id` needs no change."""
     if isinstance(schema, list):

@@ -80,7 +80,7 @@ def test_bfloat16(architecture, pieces, scored):
 @given(
     cuts=st.sets(st.integers(1, LENGTH - 1)),
     architecture=st.sampled_from(["llama", "mistral", "gpt2"]),
-    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.int8]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.int8, torch.int4]),
 )
 @example(cuts=set(range(1, LENGTH)), architecture="gpt2", dtype=torch.float32)  # a key head with one query
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -100,17 +100,26 @@ def test_int8(architecture, scored):
     assert float(similarity.min()) > 0.97
 
 
-def test_a_quantized_engine_says_so(kernels, engine_of):
+@pytest.mark.parametrize(("architecture", "least"), [("llama-packed", 0.9), ("gpt2", 0.9), ("gpt2-packed", 0.97)])
+def test_int4(architecture, least, scored):
+    """Quantized logits lie along the exact ones, less closely than int8's; trained models: see test_accuracy.py."""
+    ours, theirs = scored(architecture, [30, 15], torch.int4)
+    assert float(torch.cosine_similarity(ours, theirs).mean()) > least
+
+
+@pytest.mark.parametrize("quantize", ["int8", "int4"])
+def test_a_quantized_engine_says_so(kernels, engine_of, quantize):
     """The information about the model names the number format of its weights."""
-    engine = engine_of("gpt2", quantize="int8")
+    engine = engine_of("gpt2", quantize=quantize)
     assert type(engine._runner.forward) is CompiledForward
-    assert engine.info_now.dtype == "int8"
+    assert engine.info_now.dtype == quantize
 
 
-def test_what_cannot_be_quantized(checkpoint):
+@pytest.mark.parametrize("quantize", ["int8", "int4"])
+def test_what_cannot_be_quantized(checkpoint, quantize):
     """Says what it takes."""
-    with pytest.raises(ResourceError, match="--quantize int8"):
-        load_engine(str(checkpoint("gemma")), EngineConfig(threads=1, quantize="int8"))
+    with pytest.raises(ResourceError, match=f"--quantize {quantize} here"):
+        load_engine(str(checkpoint("gemma")), EngineConfig(threads=1, quantize=quantize))
 
 
 def test_what_is_let_go_keeps_its_content(kernels, tmp_path):

@@ -124,6 +124,24 @@ def test_a_compiler_that_fails(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [broken]
 
 
+@pytest.mark.skipif(find_compiler() is None, reason="no C compiler here")
+@pytest.mark.parametrize("refused", ["-march=native", "-fopenmp"])
+def test_a_compiler_that_lacks_something(tmp_path, monkeypatch, refused):
+    """The other spelling is tried; without OpenMP the kernels run on one thread and say so."""
+    compiler = tmp_path / "cc"
+    lines = (
+        "#!/bin/sh",
+        f'case " $* " in *" {refused} "*) echo unsupported option >&2; exit 1;; esac',
+        f'exec {find_compiler()} "$@"',
+    )
+    compiler.write_text("\n".join(lines), encoding="ascii")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
+    own = Kernels(compile_kernels(tmp_path))
+    assert own.name.endswith(", one thread)") == (refused == "-fopenmp")
+    assert own.tile_width
+
+
 def test_a_folder_of_everybody(tmp_path, monkeypatch):
     """A library from a folder where others can write is not trusted."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

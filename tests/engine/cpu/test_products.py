@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from torch.nn.functional import linear, silu
 
 from lmtool.engine.cpu.library import GATED, address
@@ -12,7 +14,9 @@ from lmtool.engine.cpu.products import interleaved, multiply, pack
 SHAPES = [(1, 4), (31, 48), (64, 128), (300, 1024), (97, 260)]
 ODD = [(40, 1), (33, 77)]
 """Inputs that do not come in pairs; int8 has none."""
-DTYPES = [torch.float32, torch.bfloat16, torch.int8]
+DTYPES = [torch.float32, torch.bfloat16, torch.int8, torch.int4]
+LOSS = {torch.float32: 1e-5, torch.bfloat16: 1e-5, torch.int8: 0.02, torch.int4: 0.02}
+"""Share of the largest result by which one may be off."""
 
 
 @pytest.fixture
@@ -41,12 +45,87 @@ CASES = [(shape, dtype) for dtype in DTYPES for shape in SHAPES + (ODD if dtype 
 
 @pytest.mark.parametrize(("shape", "dtype"), CASES)
 def test_numbers(kernels, layer, shape, dtype):
-    """Those of torch's `linear` with weights as they are stored and inputs rounded alike; int8 within 2 %."""
+    """Those of torch's `linear` with weights as they are stored and inputs rounded alike; int8 and int4 within 2 %."""
     weight, bias, inputs = layer(*shape)
     rounded = inputs.bfloat16().float() if dtype == torch.bfloat16 and kernels.paired else inputs
-    expected = linear(rounded, weight.to(dtype).float() if dtype != torch.int8 else weight, bias)
-    error = (multiply(kernels, pack(kernels, weight, bias, dtype), inputs) - expected).abs().max()
-    assert error <= (0.02 if dtype == torch.int8 else 1e-5) * max(1.0, float(expected.abs().max()))
+    packed = pack(kernels, weight, bias, dtype)
+    stored = weight if dtype == torch.int8 else unpacked(kernels, packed) if dtype == torch.int4 else weight.to(dtype)
+    expected = linear(rounded, stored.float(), bias)
+    error = (multiply(kernels, packed, inputs) - expected).abs().max()
+    assert error <= LOSS[dtype] * max(1.0, float(expected.abs().max()))
+
+
+def unpacked(kernels, packed):
+    """int4 weights [out, in] as they are stored: tiles of groups, in each the scales, then the halves of bytes."""
+    width = kernels.tile_width
+    stored = packed.weights.view(-1, packed.weights.shape[1], 18 * width)
+    scales = stored[..., : 2 * width].contiguous().view(torch.float16).float()
+    octets = stored[..., 2 * width :].unflatten(-1, (4, width, 4))
+    whole = torch.stack((octets & 15, octets >> 4), dim=2).float() - 8  # [tiles, groups, half, quarter, width, 4]
+    weights = whole.permute(0, 4, 1, 2, 3, 5).flatten(3) * scales.permute(0, 2, 1)[..., None]
+    return weights.flatten(2).flatten(0, 1)[: packed.outputs, : packed.inputs]
+
+
+@given(
+    out=st.integers(1, 150),
+    size=st.integers(1, 330),
+    rows=st.integers(1, 70),
+    start=st.integers(0, 69),
+    dtype=st.sampled_from(DTYPES),
+    biased=st.booleans(),
+)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_shape(kernels, layer, out, size, rows, start, dtype, biased):
+    """Of whatever shape, a row has the same bits alone, among any others, and wherever it stands."""
+    weight, bias, inputs = layer(out, size * 4 if dtype == torch.int8 else size)
+    packed = pack(kernels, weight, bias if biased else None, dtype)
+    crowd = multiply(kernels, packed, inputs[:rows])
+    assert crowd.isfinite().all()
+    row = start % rows
+    assert torch.equal(multiply(kernels, packed, inputs[row : row + 1])[0], crowd[row])
+    assert torch.equal(multiply(kernels, packed, inputs.roll(7, 0))[(row + 7) % 70], crowd[row])
+
+
+def test_int4_is_exact_where_it_can_be(kernels):
+    """Weights that are -8 to 7 times a float16, and inputs that are whole numbers up to 127, lose nothing.
+
+    A row of zeros gives the bias, and so do weights that are 0.
+    """
+    generator = torch.Generator().manual_seed(0)
+    scales = torch.rand(40, 3, 1, generator=generator).half().float()
+    weight = torch.randint(-8, 8, (40, 3, 32), generator=generator).float()
+    weight[:, :, 0] = -8
+    weight[5] = 0
+    weight = (weight * scales).view(40, 96)
+    inputs = torch.randint(-127, 128, (4, 96), generator=generator).float()
+    inputs[:, ::32] = 127
+    inputs[2] = 0
+    out = multiply(kernels, pack(kernels, weight, torch.ones(40), torch.int4), inputs)
+    torch.testing.assert_close(out, inputs @ weight.t() + 1, rtol=1e-5, atol=1e-3)
+    assert torch.equal(out[2], torch.ones(40))
+    assert torch.equal(out[:, 5], torch.ones(4))
+
+
+def test_int4_is_closer_than_the_nearest_quantum(kernels, layer):
+    """The error of a group's weights is at most that of the scale that its largest weight alone would choose."""
+    weight, *_ = layer(97, 320)
+    groups = weight.view(97, 10, 32)
+    largest = groups.gather(-1, groups.abs().argmax(-1, keepdim=True)) / -8
+    plain = (groups / largest).round().clamp(-8, 7) * largest
+    ours = unpacked(kernels, pack(kernels, weight, None, torch.int4)).view(97, 10, 32)
+    error, theirs = ((one - groups).square().sum(-1) for one in (ours, plain))
+    assert (error <= theirs * 1.001 + 1e-9).all()
+    assert error.sum() < 0.93 * theirs.sum()
+
+
+@pytest.mark.parametrize("factor", [1e-30, 1e-4, 3e4, 1e30])
+def test_int4_of_any_size(kernels, layer, factor):
+    """Weights smaller than a float16 can be are 0, larger ones are the largest that it can be: never no numbers."""
+    weight, *_ = layer(33, 64)
+    stored = unpacked(kernels, pack(kernels, weight * factor, None, torch.int4))
+    assert stored.isfinite().all()
+    if factor in {1e-4, 3e4}:
+        assert torch.cosine_similarity(stored.flatten(), weight.flatten(), dim=0) > (0.98 if factor > 1 else 0.9)
 
 
 @pytest.mark.parametrize(("shape", "dtype"), CASES)
@@ -109,11 +188,12 @@ def test_rows_as_they_were(kernels, layer, dtype, size):
     assert torch.equal(pack(kernels, weight, None, dtype).rows(ids), weight[ids].to(dtype).float())
 
 
-def test_numbers_that_are_none(kernels, layer):
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int4])
+def test_numbers_that_are_none(kernels, layer, dtype):
     """What is not a number, or infinite, in a row stays so, and stays in its row."""
     weight, bias, inputs = layer(31, 49)
     inputs[1, 48], inputs[2, 3] = float("nan"), float("inf")
-    out = multiply(kernels, pack(kernels, weight, bias, torch.bfloat16), inputs)
+    out = multiply(kernels, pack(kernels, weight, bias, dtype), inputs)
     assert out[1].isnan().all()
     assert not out[2].isfinite().any()
     assert out[3:].isfinite().all()

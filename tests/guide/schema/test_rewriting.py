@@ -162,9 +162,9 @@ def test_rewritten_exactly(backend: ConstraintBackend, schema: Any, allowed: lis
 @pytest.mark.parametrize(
     ("schema", "keyword"),
     [
-        ({"type": "array", "items": {"type": "string"}, "uniqueItems": True}, "uniqueItems"),
-        ({"not": {"type": "string", "pattern": "a.*b"}, "type": "string"}, "pattern"),
-        ({"not": {"multipleOf": 3}, "type": "integer"}, "multipleOf"),
+        ({"type": "array", "items": {"type": "integer"}, "uniqueItems": True}, "uniqueItems"),
+        ({"not": {"type": "string", "pattern": "a*"}, "type": "string"}, "pattern"),
+        ({"not": {"multipleOf": 0.3}, "type": "integer"}, "multipleOf"),
         ({"$ref": "https://example.org/other.json", "not": {"$ref": "#/nowhere"}}, "$ref"),
         ({"propertyNames": {"format": "date"}}, "propertyNames"),
     ],

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmtool.http_api.tools.deltas import Reader
-from lmtool.http_api.tools.parsers import TOOL_CALL_PARSERS, CallListReader, NamedToolReader
+from lmtool.http_api.tools.deltas import NamedToolReader, Reader
+from lmtool.http_api.tools.parsers import TOOL_CALL_PARSERS, CallListReader
 from lmtool.text.tokenizer import TOOL_CALL_MARKS
 
 Told = tuple[str, list[tuple[str, str]]]

@@ -1,0 +1,56 @@
+"""DeepSeek V3 and V3.1: text, and behind a mark only calls, each between marks of its own.
+
+V3 writes a kind and the name, and JSON in a block of Markdown; V3.1 the name and JSON.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lmtool.http_api.tools.call_grammar import CallGrammar, const, sequence
+
+if TYPE_CHECKING:
+    from lmtool.http_api.tools.call_grammar import CallContext, Part
+    from lmtool.http_api.tools.definitions import Tool
+    from lmtool.http_api.tools.feed import Feed, Reading
+
+_MARK = "<\uff5ctool▁{}\uff5c>"
+CALLS, CALLS_END = _MARK.format("calls▁begin"), _MARK.format("calls▁end")
+CALL, CALL_END = _MARK.format("call▁begin"), _MARK.format("call▁end")
+SEPARATOR = _MARK.format("sep")
+_BLOCK, _BLOCK_END = "\n```json\n", "\n```"
+
+
+def _v3_call(tool: Tool, context: CallContext) -> Part:
+    return sequence(
+        const("function"), context.mark(SEPARATOR), const(f"{tool.name}{_BLOCK}"), context.json(tool), const(_BLOCK_END)
+    )
+
+
+def _v31_call(tool: Tool, context: CallContext) -> Part:
+    return sequence(const(tool.name), context.mark(SEPARATOR), context.json(tool))
+
+
+V3_GRAMMAR = CallGrammar(_v3_call, CALL, CALL_END, separator="\n", opening=CALLS, closing=CALLS_END)
+V31_GRAMMAR = CallGrammar(_v31_call, CALL, CALL_END, opening=CALLS, closing=CALLS_END)
+
+
+def read(feed: Feed) -> Reading:
+    """Read one answer of either."""
+    yield from feed.text_before(CALLS)
+    while True:
+        if not (yield from feed.option(CALL)):
+            feed.give_back()
+            yield from feed.rest()
+        name, _ = yield from feed.word(SEPARATOR)
+        if name == "function" and (yield from feed.ahead("{")) == "":
+            name, _ = yield from feed.word("\n")
+            yield from feed.option("```json", "```")
+        feed.begin_call(name)
+        yield from feed.json_arguments()
+        feed.end_call()
+        yield from feed.option("```")
+        yield from feed.option(CALL_END)
+        if (yield from feed.option(CALLS_END)):
+            yield from feed.text_before(CALLS)
+        feed.begin_head()
