@@ -175,23 +175,21 @@ class _Stream:
         """Whether anything was handed on."""
         self._seed: int | None = None
         """What the server has told; None where it cannot go on with the stream."""
-        self._repetitions = 0
-        """In a row, without an output between."""
+        self._repetitions = 0  # in a row, without an output between
         self._before = 0
         """Tokens that were handed on before the present attempt."""
+        self._thoughts = self._thoughts_before = 0  # tokens of a thought, in all and before the present attempt
         self._repeated_outputs = 0
         """Outputs of the present attempt that were handed on before: of a SCORE, which is repeated whole."""
         self._attempt: StreamId = None
         self._handle: StreamHandle | None = None
         """Of the present attempt; None between two."""
-        self._last_handle: StreamHandle | None = None
-        """Of the attempt before."""
+        self._last_handle: StreamHandle | None = None  # of the attempt before
         self._pause_timer: asyncio.TimerHandle | None = None
         """Begins the next attempt."""
         self._silence_timer: asyncio.TimerHandle | None = None
         self._park_timer: asyncio.TimerHandle | None = None
-        self._last_output = 0.0
-        """When it came, in the loop's time."""
+        self._last_output = 0.0  # when it came, in the loop's time
         self._paused = self._parked = self._cancelled = self._ended = False
 
     # The submitter's handle.
@@ -247,7 +245,7 @@ class _Stream:
         """Submit the stream from where it stands."""
         self._pause_timer = None
         self._attempt = self._channel.enter(self)
-        self._before = len(self._ids)
+        self._before, self._thoughts_before = len(self._ids), self._thoughts
         self._repeated_outputs = 0 if isinstance(self._request, GenerateRequest) else len(self._ids)
         self._handle = self._submit(self._request_now(), self._channel)
         if self._paused:
@@ -283,6 +281,7 @@ class _Stream:
         self._begun = True
         if output.token is not None:
             self._ids.append(output.token)
+            self._thoughts += output.reasoning is not None
         if output.last:
             self._close()
         else:
@@ -304,7 +303,8 @@ class _Stream:
         usage = output.usage
         if usage is None or not self._before or not isinstance(self._request, GenerateRequest):
             return usage
-        return replace(usage, completion_tokens=usage.completion_tokens + self._before)
+        tokens, thoughts = usage.completion_tokens + self._before, usage.reasoning_tokens + self._thoughts_before
+        return replace(usage, completion_tokens=tokens, reasoning_tokens=thoughts)
 
     def _fail(self, error: LmtoolError, output: TokenOutput) -> TokenOutput | None:
         """Repeat the stream, or end it with the error."""

@@ -194,9 +194,10 @@ class GenerateRequest:
     """Most tokens that this prompt may have, where that is fewer than the model takes; None: as the model."""
     cache_salt: str = ""
     """What is computed of the prompt is reused only by requests of the same salt; empty: by all others without one."""
+    client: str = ""
+    """For whom a balancer asks: streams of one name take turns as one client; empty: those of one sink do."""
     reasoning: Reasoning | None = None
     """A thought comes as `TokenOutput.reasoning`, and the constraint begins behind it; None: it is text like any other.
-
     Of no effect where the model does not think in a way that is known, see `ModelInfo.reasoning`."""
     thought_marks: ThoughtMarks | None = None
     """The same in terms of ids, made of `reasoning` where the tokenizer is; `TextModel` sets it."""
@@ -219,7 +220,8 @@ class ScoreRequest:
     max_prompt_tokens: int | None = None
     """Most tokens of prompt and scored text together."""
     cache_salt: str = ""
-    """This and `deadline` as of a `GenerateRequest`."""
+    client: str = ""
+    """This, `cache_salt` and `deadline` as of a `GenerateRequest`."""
 
 
 @dataclass(frozen=True, slots=True)

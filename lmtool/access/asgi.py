@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from lmtool.access.caller import current_caller
 from lmtool.access.credentials import KEY_PROTOCOL, without_credentials
-from lmtool.access.forwarding import ConflictingAddressesError, client_address
+from lmtool.access.forwarding import ConflictingAddressesError, client_address, is_forwarded
 from lmtool.access.policy import Refusal, answer_headers, find_refusal, is_open, is_preflight, preflight_headers
 from lmtool.errors import RateLimitError
 
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     Send: TypeAlias = Callable[[Any], Awaitable[None]]
     Application: TypeAlias = Callable[[Any, Receive, Send], Awaitable[None]]
     Write: TypeAlias = Callable[[str, Refusal], tuple[int, bytes]]
+
+
+_TRUSTED = "lmtool.trusted"
+"""The scope's member for `is_trusted`."""
 
 
 class _Passing(NamedTuple):
@@ -82,6 +86,7 @@ class Door:
             return Refusal("invalid_headers", "Forwarded and X-Forwarded-For name different clients", "send neither")
         if peer is not None and address != peer[0]:
             scope["client"] = (address, 0)
+        scope[_TRUSTED] = not is_forwarded(headers) and (None if peer is None else peer[0]) in self._policy.proxies
         callers = self._policy.callers if counted else None
         caller = None if callers is None else callers.showing(headers, address)
         if caller is None:
@@ -127,6 +132,11 @@ def _adding(more: list[tuple[bytes, bytes]], send: Send) -> Send:
         await send(event)
 
     return adding
+
+
+def is_trusted(scope: Scope) -> bool:
+    """Whether a trusted peer speaks for itself, such as a balancer, and has not passed on what another one says."""
+    return bool(scope.get(_TRUSTED, False))
 
 
 def _encoded(headers: list[tuple[str, str]]) -> list[tuple[bytes, bytes]]:

@@ -137,6 +137,7 @@ def as_json(report: AuditReport, proofs: Mapping[str, Path]) -> str:
             "wire": wire.facts.name,
             "audited": bool(wire.findings),
             "reason": wire.reason or None,
+            "no_logprobs": wire.facts.no_logprobs or None,
             "alternatives": wire.facts.width,
             "tokens_named_by": "id" if wire.facts.names_ids else "text",
             "requests": wire.exchanges,

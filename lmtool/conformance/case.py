@@ -44,7 +44,7 @@ _FILES: Mapping[Role, tuple[str, ...]] = {
 """In the order in which cases are run. Those of unknown models come last: LMQL's server loads again after them."""
 _MEMBERS = {"id", "rules", "title", "needs", "script", "expect", "exit", "info"}
 NEEDS = ("lmtp", "eos", "context", "running", "cancel", "stop", "sampling", "seed", "logprobs_mode", "text", "chat",
-          "prefill_only", "generated", "deadline", "cache_salt", "logprob_token_ids", "reasoning",
+          "prefill_only", "generated", "deadline", "cache_salt", "client", "logprob_token_ids", "reasoning",
           "score_alternatives", "usage", "error_code",
           "error_details", "ignored", "progress", "system", "list", "limits", "models", "buffers", "fingerprint",
           "key_limits", "watch",

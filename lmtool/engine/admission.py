@@ -23,7 +23,7 @@ from lmtool.types import GenerateRequest, ModelInfo, SamplingParams, ScoreReques
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Collection
+    from collections.abc import Collection, Hashable
     from concurrent.futures import Future
 
     import torch
@@ -71,7 +71,7 @@ class StreamFactory:
             recompute_to=len(prompt) + len(generated) - 1 if generated else 0,
             priority=request.priority,
             cache_salt=request.cache_salt,
-            client=client_of(sink),
+            client=_client(request, sink),
             awaiting_constraint=request.constraint is not None or request.thought_marks is not None,
         )
         _validate_stops(generated, sequence.stop_ids)
@@ -117,7 +117,7 @@ class StreamFactory:
             prefill_only=True,
             priority=request.priority,
             cache_salt=request.cache_salt,
-            client=client_of(sink),
+            client=_client(request, sink),
         )
         return Stream(request.stream_id, sink, loop, sequence, SamplingParams(), None, seed=0)
 
@@ -130,7 +130,7 @@ class StreamFactory:
             max_length=len(prompt) + len(scored),
             scoring=True,
             cache_salt=request.cache_salt,
-            client=client_of(sink),
+            client=_client(request, sink),
         )
         top = request.top_logprobs
         top = None if top is None else clamp_logprobs(top, self._info, self._config.max_logprobs)
@@ -257,3 +257,8 @@ def _validate_range(name: str, value: float) -> None:
     allowed = NUMERIC_PARAMETERS[name].engine
     if value not in allowed:
         raise RequestError(wrong_value(name, value, allowed))
+
+
+def _client(request: GenerateRequest | ScoreRequest, sink: Sink) -> Hashable:
+    """Who takes turns with others for a stream: whom a balancer names, else whose sink it is."""
+    return ("client", request.client) if request.client else client_of(sink)

@@ -18,6 +18,7 @@ from lmtool.evergreen.generate_options import read_options
 from lmtool.evergreen.node_io import TEXT
 from lmtool.evergreen.prompts import ASSISTANT, TOKENS, PromptBuilder, read_prompt
 from lmtool.evergreen.status import invalid
+from lmtool.reasoning import Reasoning
 from lmtool.streams import within
 from lmtool.types import GenerateRequest
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from lmtool.types import Prompt, TokenOutput
 
 JSON = "application/json"
+_TEXTS = ("reasoning", "response")
+"""Outputs that are texts."""
 LOGPROBS = "application/vnd.lmtool.logprobs+json"
 """Mime type of a JSON array of `{"token": id, "logprob": nats, "top_logprobs": {id: nats}}`, one for each token."""
 
@@ -43,6 +46,7 @@ def generate_action(models: ServedModels) -> ActionType:
     """The action."""
     outputs = (
         Port("response", "The answer as it is written.", ("text",), mimetypes=(TEXT,)),
+        Port("reasoning", "What it thinks before its answer; part of that without this.", mimetypes=(TEXT,)),
         Port("usage", "Counts of tokens, and why the answer ended.", mimetypes=(JSON,)),
         Port("tokens", "The answer's exact token ids; they may stand in a later prompt.", mimetypes=(TOKENS,)),
         Port("logprobs", "The logprob of each of these tokens, and its alternatives.", mimetypes=(LOGPROBS,)),
@@ -55,7 +59,7 @@ async def _generate(models: ServedModels, call: ActionCall) -> None:
     arrived, options = time.perf_counter(), read_options(map(unpack_config, call.configs))
     async with within(options.deadline):
         target = await models.target(call)
-    if "response" in call.outputs and target.info.tokenizer is None:
+    if not call.outputs.keys().isdisjoint(_TEXTS) and target.info.tokenizer is None:
         raise invalid(f"{target.info.model} has no tokenizer here, so it has no text", "ask for tokens")
     builder = PromptBuilder(options.chat_template_kwargs)
     ahead = EarlyStart(target.model, target.name, builder, target.sink)
@@ -96,11 +100,12 @@ def _request(target: Target, prompt: Prompt, options: GenerateOptions, answer: _
         prompt,
         sampling,
         target.name,
-        text="response" in answer.outputs,
+        text=not answer.outputs.keys().isdisjoint(_TEXTS),
         constraint=options.constraint,
         priority=options.priority,
         logits_processors=options.logits_processors,
         deadline=options.deadline,
+        reasoning=Reasoning() if "reasoning" in answer.outputs else None,
     )
 
 
@@ -109,7 +114,8 @@ class _Answer:
 
     def __init__(self, target: Target, outputs: Mapping[str, OutputNode]) -> None:
         self.outputs = outputs
-        self._wrote_text = False
+        self._written: set[str] = set()
+        """Nodes of text that have any."""
         self._eos = frozenset(target.info.eos_token_ids)
         self._model = target.info.model
         self._last: TokenOutput | None = None
@@ -122,11 +128,8 @@ class _Answer:
     async def add(self, outputs: list[TokenOutput]) -> None:
         """Write what waits together as one fragment of each node."""
         self._last = outputs[-1]
-        if "response" in self.outputs:
-            text = "".join([output.text or "" for output in outputs])
-            if text:
-                self._wrote_text = True
-                await self.outputs["response"].write(text, TEXT, ASSISTANT)
+        await self._add_text("reasoning", "".join([output.reasoning or "" for output in outputs]))
+        await self._add_text("response", "".join([output.text or "" for output in outputs]))
         if self._lists:
             tokens = [output for output in outputs if output.token is not None and not self._ends(output)]
             if "tokens" in self._lists:
@@ -134,14 +137,20 @@ class _Answer:
             if "logprobs" in self._lists:
                 await self._lists["logprobs"].add(map(logprob_entry, tokens))
 
+    async def _add_text(self, name: str, text: str) -> None:
+        if text and name in self.outputs:
+            self._written.add(name)
+            await self.outputs[name].write(text, TEXT, ASSISTANT)
+
     def _ends(self, output: TokenOutput) -> bool:
         """Whether a token is the end of the answer and no part of it."""
         return output.finish_reason == "stop" and output.token in self._eos
 
     async def finish(self) -> None:
         """Write what is known at the end, and close everything."""
-        if "response" in self.outputs and not self._wrote_text:
-            await self.outputs["response"].put("", TEXT, ASSISTANT)
+        for name in _TEXTS:
+            if name in self.outputs and name not in self._written:
+                await self.outputs[name].put("", TEXT, ASSISTANT)
         for one in self._lists.values():
             await one.finish()
         if "usage" in self.outputs:
@@ -151,6 +160,8 @@ class _Answer:
         last = self._last
         assert last is not None, "a stream has a last output"
         counts = {} if last.usage is None else asdict(last.usage)
+        if not counts.get("reasoning_tokens"):
+            counts.pop("reasoning_tokens", None)
         more = {"stopped_by": last.stopped_by, "warnings": last.warnings}
         given = {name: value for name, value in more.items() if value}
         return {"model": self._model, **counts, "finish_reason": last.finish_reason, **given}

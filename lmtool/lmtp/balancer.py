@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lmtool.errors import ConnectError, ResourceError, UnknownModelError, UsageError
+from lmtool.interfaces import client_of
+from lmtool.lmtp.client_names import ClientNames
 from lmtool.lmtp.endpoint import SocketEndpoint, parse
 from lmtool.lmtp.load_reports import LoadReports
 from lmtool.lmtp.stream_router import WAIT_SECONDS, StreamRouter
@@ -89,6 +91,7 @@ class Balancer:
         ]
         self._router = StreamRouter(self._workers, expected, wait_seconds)
         self._resuming = Resuming(self._router, _RESUME)
+        self._clients = ClientNames()
         self._started = False
 
     @property
@@ -136,6 +139,7 @@ class Balancer:
 
         Its seed is not told where another worker would go on with it in another way (SPEC.md, GEN-18).
         """
+        request = replace(request, client=request.client or self._clients.name(client_of(sink)))
         if isinstance(request, GenerateRequest) and request.resumable and not self._all_compute_the_same(request.model):
             request = replace(request, resumable=False)
         return self._resuming.submit(request, sink)

@@ -134,10 +134,13 @@ class ClientSession:
 
         `lmtp` and `progress` are sent only where the request uses an extension anyway, or the server is known to speak
         them. LMQL's server fails a request with a field that it does not know, or drops it unseen: there, what it does
-        not know is refused by name; `resumable`, which only offers something, is left out.
+        not know is refused by name; `resumable`, which only offers something, is left out. So is `client`, unless the
+        server has announced it (EXT-6): it believes this client.
         """
         if isinstance(request, GenerateRequest) and (self.plain or (not self.extended and self.only_offers(request))):
             request = replace(request, resumable=False)
+        if request.client and "client" not in (self.extensions or ()):
+            request = replace(request, client="")
         needed = request_payloads.extensions(request)
         if self.plain:
             _check_plain(request, needed)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from lmtool.lmtp.plugs import Plugs
     from lmtool.types import LoadProgress, StreamId, TokenOutput
 
+    _Right = Callable[[], LmtoolError | None]
     _Question = ModelInfoRequest | ModelsRequest | BufferRequest | WatchRequest
 
 _COMMANDS = {BufferRequest: "BUFFER", WatchRequest: "WATCH"}
@@ -50,14 +51,17 @@ class Connection:
     Pass each frame to `receive`, after `room` has returned; run `write` concurrently; `close` at the end.
     """
 
-    def __init__(self, number: int, plugs: Plugs, may_watch: Callable[[], LmtoolError | None] = lambda: None) -> None:
-        """may_watch: why the client may not watch others; None where it may, and something is to be seen."""
+    def __init__(self, number: int, plugs: Plugs, may_watch: _Right = lambda: None, *, trusted: bool = False) -> None:
+        """may_watch: why the client may not watch others; None where it may, and something is to be seen.
+
+        trusted: see `ServerSession`.
+        """
         self.number = number
         self.close_code: int | None = None
         """The WebSocket close code that the client sent; None before that, and over a pipe."""
         self._model, self._config = plugs.model, plugs.config
         self._catalogue, self._control, self._log, self._tap = plugs.catalogue, plugs.control, plugs.log, plugs.tap
-        self._session = ServerSession(plugs.config)
+        self._session = ServerSession(plugs.config, trusted=trusted)
         self._buffered = BufferedModel(plugs.model, plugs.config)
         self._handles: dict[StreamId, StreamHandle] = {}
         self._deadlines = Deadlines()

@@ -40,6 +40,7 @@ EXTENSIONS = (
     "score_alternatives",
     "constraint",
     "priority",
+    "client",
     "logits_processors",
     "usage",
     "error_code",

@@ -24,13 +24,13 @@ _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 
 
 def to_wire(
-    info: ModelInfo, limits: Mapping[str, int | None] | None = None, *, extended: bool = False
+    info: ModelInfo, limits: Mapping[str, int | None] | None = None, *, extended: bool = False, trusted: bool = False
 ) -> dict[str, object]:
     """The `model_info` object: the LMTP document's `model` and `constructor` first, then what else is known.
 
     Library versions stand at the top level, as with LMQL's server; what is not known is left out. limits: of the
     server, by their names on the wire (INF-7). extended: for a client that knows the extensions, with `fingerprint`
-    (INF-8) and `key_limits` (INF-9).
+    (INF-8) and `key_limits` (INF-9). trusted: for one that is believed for whom it asks (GEN-21).
     """
     members: dict[str, object] = {"model": info.model, "model_type": info.backend, "constructor": info.constructor}
     members.update(info.versions)
@@ -55,7 +55,7 @@ def to_wire(
         members |= {} if info.reasoning is None else {"reasoning": info.reasoning}
     members["limits"] = {name: limit for name, limit in all_limits.items() if limit is not None}
     members["lmtp"] = PROTOCOL_VERSION
-    members["extensions"] = EXTENSIONS
+    members["extensions"] = EXTENSIONS if trusted else tuple(name for name in EXTENSIONS if name != "client")
     return members
 
 

@@ -162,6 +162,10 @@ CACHE_SALT: Field[str] = Field(
     Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_SALT_CHARACTERS)],
     f"a text of 1 to {MAX_SALT_CHARACTERS} characters",
 )
+CLIENT: Field[str] = Field(
+    Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_SALT_CHARACTERS)],
+    f"a text of 1 to {MAX_SALT_CHARACTERS} characters",
+)
 LOGPROB_TOKEN_IDS: Field[tuple[int, ...]] = Field(_LogprobIds, f"an array of at most {MAX_LOGPROB_IDS} token ids")
 LMTP: Field[int] = Field(Annotated[int, msgspec.Meta(ge=1)], "an integer, 1 or more")
 
@@ -178,6 +182,7 @@ _REQUEST = frozenset({"stream_id", "model", "lmtp"})
 _PROMPT = frozenset({"prompt", "messages", "tools", "chat_template_kwargs", "prefill", "text", "progress"}) | {
     "deadline",
     "cache_salt",
+    "client",
 }
 _GENERATE = frozenset(
     {

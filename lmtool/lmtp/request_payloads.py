@@ -93,6 +93,7 @@ def _read_generate(stream: str, members: Mapping[str, bytes]) -> Generate:
         logprob_token_ids=request_fields.LOGPROB_TOKEN_IDS.read_optional("logprob_token_ids", members) or (),
         deadline=request_fields.DEADLINE_SECONDS.read_optional("deadline", members),
         cache_salt=request_fields.CACHE_SALT.read_optional("cache_salt", members) or "",
+        client=request_fields.CLIENT.read_optional("client", members) or "",
         reasoning=_reasoning(members),
     )
     if request.prefill_only and request.into is not None:
@@ -114,6 +115,7 @@ def _read_score(stream: str, members: Mapping[str, bytes]) -> Score:
         text=_switch(members, "text", default=is_text(prompt) or isinstance(scored, str)),
         deadline=request_fields.DEADLINE_SECONDS.read_optional("deadline", members),
         cache_salt=request_fields.CACHE_SALT.read_optional("cache_salt", members) or "",
+        client=request_fields.CLIENT.read_optional("client", members) or "",
     )
     return Score(request, **_extras("SCORE", members))
 
@@ -255,7 +257,9 @@ def _common_payload(message: ClientMessage) -> dict[str, object]:
 def extensions(request: GenerateRequest | ScoreRequest) -> list[str]:
     """Parts of a request that LMQL 0.7.3's server does not know, in words for people."""
     payload = _generate_payload(request) if isinstance(request, GenerateRequest) else _score_payload(request)
-    names = [name for name in payload if name not in _LMQL_FIELDS]
+    names = [
+        name for name in payload if name not in _LMQL_FIELDS and name != "client"
+    ]  # which is left out unless known
     if isinstance(request, GenerateRequest) and request.constraint is not None:
         names[names.index("constraint")] = f"constraint ({request.constraint.kind})"
     names += [f"{name} as text" for name in ("prompt", "scored") if isinstance(payload.get(name), str)]
@@ -321,7 +325,8 @@ def _score_payload(request: ScoreRequest) -> dict[str, object]:
 
 def _deadline_and_salt(request: GenerateRequest | ScoreRequest) -> dict[str, object]:
     payload = {} if request.deadline is None else {"deadline": _json_value("deadline", request.deadline)}
-    return payload | ({"cache_salt": request.cache_salt} if request.cache_salt else {})
+    names = {name: value for name in ("cache_salt", "client") if (value := getattr(request, name))}
+    return payload | names
 
 
 def _models_payload(message: ModelsRequest) -> dict[str, object]:

@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from lmtool.access.asgi import is_trusted
 from lmtool.access.caller import current_caller
 from lmtool.access.watching import watch_refusal
 from lmtool.errors import AccessDeniedError, ConnectError, RequestError
@@ -107,9 +108,14 @@ class LmtpServer:
         )
 
     def _register(
-        self, number: int, agent: str = "", may_watch: Callable[[], LmtoolError | None] = lambda: _ON_A_PIPE
+        self,
+        number: int,
+        agent: str = "",
+        may_watch: Callable[[], LmtoolError | None] = lambda: _ON_A_PIPE,
+        *,
+        trusted: bool,
     ) -> Connection:
-        connection = Connection(number, self._plugs, may_watch)
+        connection = Connection(number, self._plugs, may_watch, trusted=trusted)
         self._connections.add(connection)
         self._empty.clear()
         if self._plugs.tap is not None:
@@ -140,7 +146,8 @@ class LmtpServer:
             return
         self._count += 1
         agent, drained = websocket.headers.get("user-agent", ""), False
-        connection = self._register(self._count, agent, self._watch_right(websocket))
+        trusted = is_trusted(websocket.scope)
+        connection = self._register(self._count, agent, self._watch_right(websocket), trusted=trusted)
         try:
             await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in websocket.scope["subprotocols"] else None)
             drained = await self._converse(websocket, connection)
@@ -178,7 +185,7 @@ class LmtpServer:
 
     async def run_stdio(self, reader: LineReader, writer: LineWriter) -> None:
         """Serve one client: a frame a line. Returns when its requests have ended and all is answered."""
-        connection = self._register(0)
+        connection = self._register(0, trusted=True)  # of the process that has started this one
 
         async def send(frame: str) -> None:
             writer.write(frame.encode() + b"\n")

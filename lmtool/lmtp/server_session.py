@@ -71,7 +71,9 @@ class ServerSession:
     returns.
     """
 
-    def __init__(self, config: ServerConfig | None = None) -> None:
+    def __init__(self, config: ServerConfig | None = None, *, trusted: bool = False) -> None:
+        """trusted: whether the client is believed for whom it asks (GEN-21)."""
+        self._trusted = trusted
         config = config or ServerConfig()
         self._max_streams = config.max_streams
         self._limits = {
@@ -106,7 +108,7 @@ class ServerSession:
         if isinstance(message, RefusedFrameError):
             self._answer_refused(message)
         if isinstance(message, Generate | Score):
-            return self._open(message)
+            return self._open(message if self._trusted else _without_client(message))
         if isinstance(message, ModelInfoRequest | ModelsRequest | BufferRequest | WatchRequest):
             self._report_ignored(message.stream_id, message.ignored)
         return message
@@ -170,7 +172,9 @@ class ServerSession:
     def answer(self, request: ModelInfoRequest, info: ModelInfo, prompt_bytes: int | None = None) -> None:
         """Answer a MODEL_INFO. prompt_bytes: most bytes of a text as prompt, where that is known."""
         limits = {**self._limits, "prompt_bytes": prompt_bytes}
-        answer = ModelInfoAnswer(request.stream_id, model_info.to_wire(info, limits, extended=self.extended))
+        answer = ModelInfoAnswer(
+            request.stream_id, model_info.to_wire(info, limits, extended=self.extended, trusted=self._trusted)
+        )
         self._outbox.put("MSG", answer_payloads.write_message(answer))
 
     def answer_list(self, request: ModelInfoRequest | ModelsRequest, models: Sequence[ModelEntry]) -> None:
@@ -250,3 +254,13 @@ class Outbox:
         if command == _WATCHED:
             command = "MSG"
         return f"{command} [{b','.join(entries).decode()}]"
+
+
+def _without_client(message: Generate | Score) -> Generate | Score:
+    """A request of somebody who is not believed for whom it is: as if the server did not know the field."""
+    if not message.request.client:
+        return message
+    ignored = (*message.ignored, "client")
+    if isinstance(message, Generate):
+        return replace(message, request=replace(message.request, client=""), ignored=ignored)
+    return replace(message, request=replace(message.request, client=""), ignored=ignored)

@@ -112,6 +112,6 @@ def _check_closed(listen: ListenConfig, proxies: TrustedProxies) -> None:
     if listen.public:
         problem = f"other machines can connect to {listen.host}, and no key is asked for"
         raise UsageError(problem, *ways, "this machine only:  --host 127.0.0.1")
-    if proxies:
+    if proxies.networks or (proxies.unix and listen.unix is None):  # a socket is for its owner's own processes
         problem = "--trusted-proxy is for requests of other machines, and no key is asked for"
         raise UsageError(problem, *ways, "this machine only:  leave it out")

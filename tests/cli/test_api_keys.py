@@ -25,7 +25,6 @@ FAULTY = f'{KEYS}\n[[keys]]\nname = "alice"\nkey = "{CANARY}-other"\n'
         (("serve", "--api-keys", "FILE", "--api-key", CANARY), "--api-keys and a key"),
         (("serve", "--api-keys", "FILE", "--no-auth"), "--api-keys and --no-auth"),
         (("serve", "--api-keys", "FILE", "--stdio"), "--stdio and --api-keys"),
-        (("serve", "--api-keys", "FILE", "--inspect"), "--inspect and --api-keys"),
         (("balance", "--api-keys", "FILE", "--api-key", CANARY, ":1"), "--api-keys and a key"),
         (("gateway", "--api-keys", "FILE", "--api-key", CANARY), "--api-keys and a key"),
         (("serve", "--trusted-proxy", "127.0.0.1"), "--trusted-proxy is for requests of other machines"),

@@ -127,3 +127,10 @@ def test_limits_that_the_server_sets() -> None:
     with pytest.raises(ApiError, match="tools has 13 bytes; expected at most 10") as raised:
         check_size("tools", ["x" * 9], 10)
     assert raised.value.param == "tools"
+
+
+def test_half_a_surrogate_pair_in_a_name() -> None:
+    """JSON may spell it, and no name of a field can have it: the request is refused, and is no fault of the server."""
+    with pytest.raises(ApiError, match=r"a name in the request has U\+D800, half a surrogate pair") as refused:
+        read_object(lambda body: decode(Inner, body), b'{"name": "a", "\\ud800": 1}')
+    assert refused.value.status == 400

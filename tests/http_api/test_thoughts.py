@@ -8,10 +8,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from lmtool.constraint import json_schema
+from lmtool.reasoning import Reasoning
+from lmtool.streams import stream
+from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest, SamplingParams
 from tests.http_api.thinking import (
     TEMPLATE,
     Found,
@@ -282,6 +287,33 @@ def test_a_model_that_does_not_think() -> None:
         body = body_of("chat/completions", "", reasoning_effort="low", include_reasoning=False)
         assert chat_answer(server.post("chat/completions", body)).text == "<think>Hm.</think>Yes."
         assert server.requests[-1].thought_marks is None
+
+
+@pytest.mark.parametrize("fast", [True, False])
+async def test_a_stream_goes_on_wherever_it_was_cut(servers: dict[bool, Scripted], fast: bool) -> None:
+    """Behind ids that count as generated: the same ids, numbers, thought and answer, bit for bit."""
+    server = servers[fast]
+    server.says(f"{THOUGHT}\n</think>\n\nNo! No form.")
+    prompt = ChatPrompt((ChatMessage("user", "Hello"),), chat_template_kwargs={"enable_thinking": True})
+    for budget in (7, None):
+        request = GenerateRequest(
+            "s",
+            prompt,
+            SamplingParams(max_tokens=200, temperature=0.4, seed=3),
+            text=True,
+            constraint=json_schema(SCHEMA),
+            reasoning=Reasoning(budget),
+        )
+        whole = [output async for output in stream(server.model, request)]
+        assert whole[-1].finish_reason == "stop", whole[-1]
+        ids = [output.token for output in whole if output.token is not None]
+        for cut in range(1, len(ids)):
+            rest = [output async for output in stream(server.model, replace(request, generated=tuple(ids[:cut])))]
+            assert [output.token for output in rest] == ids[cut:]
+            assert [output.logprob for output in rest] == [output.logprob for output in whole[cut:]]
+            for part in ("reasoning", "text"):
+                texts = ["".join(getattr(one, part) or "" for one in outputs) for outputs in (whole, whole[:cut], rest)]
+                assert texts[0] == texts[1] + texts[2]
 
 
 def test_completions_have_no_thoughts(servers: dict[bool, Scripted]) -> None:

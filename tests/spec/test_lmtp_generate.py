@@ -6,7 +6,10 @@ import json
 import pytest
 
 from lmtool.engine.config import EngineConfig
+from lmtool.lmtp.messages import ModelInfoRequest
+from lmtool.lmtp.server_session import ServerSession
 from lmtool.serving.composition import Loader
+from lmtool.types import ModelInfo
 from tests.lmtp.harness import serving, until, wire
 from tests.spec.conftest import STORIES
 
@@ -147,6 +150,43 @@ async def test_cache_salt_of_a_score(real):
         )
         entries = await real.stream(number)
         assert (entries[-1]["usage"]["cached_tokens"] >= 64) is reused
+
+
+async def test_client_of_a_stranger(real):
+    """GEN-21, EXT-5, EXT-6: a server that does not believe a client does not announce the field, and says so of it."""
+    for request in ('GENERATE {"prompt": [5], "max_tokens": 1', 'SCORE {"prompt": [5], "scored": [4]'):
+        await real.send(f'{request}, "stream_id": 1, "client": "somebody", "lmtp": 1}}')
+        assert await real.entries("MSG", 1) == [{"stream_id": 1, "ignored": ["client"]}]
+        assert "error" not in (await real.stream(1))[-1]
+    await real.send('MODEL_INFO {"stream_id": 2, "lmtp": 1}')
+    (entry,) = await real.entries("MSG", 1)
+    assert "cache_salt" in entry["model_info"]["extensions"]
+    assert "client" not in entry["model_info"]["extensions"]
+
+
+@pytest.mark.parametrize("command", ["GENERATE", "SCORE"])
+def test_client_of_a_balancer(command):
+    """GEN-21: a trusted client is believed, over a pipe or a socket; nobody else is."""
+    frame = f'{command} {{"prompt": [1], "scored": [2], "stream_id": 1, "client": "somebody", "lmtp": 1}}'
+    for trusted, client in ((True, "somebody"), (False, "")):
+        session = ServerSession(trusted=trusted)
+        assert session.receive(frame).request.client == client
+        info = ModelInfoRequest("2", extended=True)
+        session.answer(info, ModelInfo("m", "c", "t"))
+        frames = []
+        while (text := session.next_frame()) is not None:
+            frames.append(text)
+        assert ('"client"' in frames[-1]) is trusted
+
+
+@pytest.mark.parametrize("given", ['""', "7", f'"{257 * "x"}"'])
+async def test_bad_client(client, scripted, given):
+    """GEN-21, ERR-5: what is no text of 1 to 256 characters is refused by name, whoever sends it."""
+    await client.send(f'GENERATE {{"prompt": [1], "stream_id": 1, "client": {given}}}')
+    (entry,) = await client.stream(1)
+    assert "client" in entry["error"]
+    assert "expected a text of 1 to 256 characters" in entry["error"]
+    assert scripted.requests == []
 
 
 @pytest.mark.parametrize("given", ['""', "7", f'"{257 * "x"}"'])

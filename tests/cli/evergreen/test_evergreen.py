@@ -115,7 +115,7 @@ def test_a_session_that_is_aborted(lmtool: Run, addresses: dict[str, Sequence[st
 def test_actions(lmtool: Run, addresses: dict[str, Sequence[str]], wire: str) -> None:
     """Names with inputs and outputs; as JSON, the schemas."""
     lines = lmtool("evergreen", "actions", *addresses[wire]).stdout.splitlines()
-    assert lines[0] == "GENERATE(prompt|text) -> response|text, usage, tokens, logprobs, status"
+    assert lines[0] == "GENERATE(prompt|text) -> response|text, reasoning, usage, tokens, logprobs, status"
     named = [each["name"] for each in json.loads(lmtool("evergreen", "actions", "--json", *addresses[wire]).stdout)]
     assert named == ["GENERATE", "SCORE", "TOKENIZE", "LIST_ACTIONS", "CANCEL", "DROP", "SET_TTL"]
 
