@@ -167,6 +167,8 @@ def _decode_json(text: str, limits: SessionLimits) -> SessionMessage:
         raise invalid("a message is JSON that is nested too deeply") from None
     except json.JSONDecodeError as error:
         raise invalid(f"a message is no JSON: {error.msg} at character {error.pos}") from None
+    except KeyError as error:  # protobuf's own, of an Any of a known type
+        raise invalid(f"a message has an Any without its member {error}") from None
     except (json_format.ParseError, ValueError, TypeError, AttributeError) as error:
         raise invalid(f"a message is no evergreen.v2.SessionMessage as JSON: {quoted(str(error))}") from None
     return _from_protobuf(SessionMessage, message)

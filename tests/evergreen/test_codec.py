@@ -146,6 +146,7 @@ def test_json_leaves_out_defaults():
         '{"nodeFragments": [{"chunkFragment": {"data": "", "ref": ""}}]}',
         '{"actions": [{"configs": [{"@type": "x/unknown.Type"}]}]}',
         '{"actions": [{"configs": [{"value": {}}]}]}',
+        '{"actions": [{"configs": [{"@type": "type.googleapis.com/google.protobuf.Struct"}]}]}',
         '{"actions": [{"configs": [{"@type": "type.googleapis.com/google.protobuf.Any", "value": {"@type": "a"}}]}]}',
         '{"actions": ' + "[" * 100_000 + "]" * 100_000 + "}",
         '{"nodeFragments": [{"seq": ' + "9" * 5000 + "}]}",

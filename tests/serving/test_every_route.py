@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,11 @@ from lmtool.access.asgi import Door
 from lmtool.access.policy import AccessPolicy
 from lmtool.http_api.errors import refused
 from lmtool.lmtp.config import ServerConfig
-from lmtool.serving import service as services
 from lmtool.serving.composition import Loader
 from lmtool.serving.config import HttpConfig, ListenConfig, ModelsConfig, ServiceConfig
 from lmtool.serving.listening import bind
 from lmtool.serving.service import Service, http_server
+from lmtool.trace.server_tap import ServerTap
 from tests.access.knocking import KEY, LET_IN, PAGE_LET_IN, POLICY, REFUSED, http_answer, socket_status
 
 STORIES = str(Path(__file__).parents[1] / "data/stories260K")
@@ -62,13 +62,14 @@ async def serving(config: ServiceConfig) -> AsyncIterator[tuple[int, Service, St
     """A service on a port, without its model: nothing here may ask for one."""
     made: list[Starlette] = []
 
-    def kept(application: Any, *rest: Any) -> Any:
+    def kept(tap: ServerTap, application: Any, leave_out: Collection[str]) -> Any:
         made.append(application)
-        return http_server(application, *rest)
+        return around(tap, application, leave_out)
 
+    around = ServerTap.around
     service, sockets = Service(config), bind(ListenConfig(port=0))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(services, "http_server", kept)  # where the application goes by
+        patch.setattr(ServerTap, "around", kept)  # where the application goes by
         service.listen(sockets)
     try:
         yield sockets[0].getsockname()[1], service, made[0]
