@@ -107,7 +107,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         """Let the application say that the client knows the extensions; tell it which user has connected."""
         super().handle_connect(event)
         if hasattr(self, "scope"):
-            offer(self.scope, partial(self._keepalive.start, self._pings))
+            offer(self.scope, self._expect_pongs)
             tell_user(self.scope, self.transport)
 
     def handle_text(self, event: Frame) -> None:
@@ -135,6 +135,12 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if self._given_up:
             raise ClientDisconnected
         await super().send(event)
+
+    def _expect_pongs(self) -> None:
+        if (
+            not self.disconnected
+        ):  # it may be lost before the application hears of it; its pings would keep it in memory
+            self._keepalive.start(self._pings)
 
     def _send_ping(self) -> None:
         self._drained = False

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -13,9 +14,10 @@ from websockets.asyncio.server import serve
 from lmtool.lmtp.client import LmtpClient
 from lmtool.lmtp.config import ServerConfig
 from lmtool.lmtp.keepalive import PATIENT, Keepalive, PingLimits
+from lmtool.lmtp.websocket_protocol import WebSocketProtocol
 from lmtool.streams import stream
 from lmtool.types import GenerateRequest, SamplingParams
-from tests.lmtp.harness import PATIENCE, serving, silent_client
+from tests.lmtp.harness import PATIENCE, masked, serving, silent_client
 from tests.scripted_model import ScriptedModel
 
 QUICK = 0.05
@@ -110,6 +112,23 @@ async def test_client_that_takes_nothing():
             await asyncio.sleep(0.01)
         assert len(model.cancelled) == 30
         writer.transport.abort()
+
+
+async def test_client_that_is_lost_before_it_is_known(monkeypatch):
+    """One whose connection ends while its first frame is read is not kept in memory for its pings."""
+    monkeypatch.setattr("lmtool.lmtp.connection.is_long", lambda _frame: True)  # another process reads it
+    async with serving(ScriptedModel()) as served, asyncio.timeout(PATIENCE):
+        for _ in range(5):
+            reader, writer = await silent_client(served)
+            no_text = b"\x81\x81" + bytes(4) + b"\xff"
+            writer.write(masked(f"GENERATE {json.dumps({**GENERATE, 'lmtp': 1})}") + no_text)
+            await reader.read()
+            writer.close()
+            await writer.wait_closed()
+        async with LmtpClient(served.url) as client:
+            await client.info()  # behind the others
+            pinged = [one for one in gc.get_objects() if type(one) is WebSocketProtocol and one._keepalive._timer]
+            assert [one.disconnected for one in pinged] == [False]
 
 
 @contextlib.asynccontextmanager
