@@ -98,8 +98,9 @@ def _json_schema(constraint: Constraint) -> Grammars:
         yield Grammar(_json_lark(text, constraint), (), names)
     if (rewritten := _rewritten(schema, constraint)) is not None:
         plain = {} if rewritten.schema is True else in_order(rewritten.schema)
-        lark = _json_lark(json.dumps(plain, ensure_ascii=False), constraint)
-        yield Grammar(lark, rewritten.narrowed, open_names(plain))
+        lark, left = _json_lark(json.dumps(plain, ensure_ascii=False), constraint), open_names(plain)
+        if constraint.strict or not (left.unique_items and left.may_run_out):  # an answer without a string left ends
+            yield Grammar(lark, rewritten.narrowed, left)
     if not constraint.strict:
         yield Grammar(_json_lark(text, constraint, coerce_one_of=True), (), names)
         yield Grammar(_json_lark(text, constraint, coerce_one_of=True, lenient=True), (), names)

@@ -87,7 +87,7 @@ def test_colours_only_on_demand(chat: Run) -> None:
         (["Hi", "--heat", "rainbow"], 2, "--heat rainbow: expected one of"),
         (["Hi", "--top-p", "7"], 2, "--top-p is 7.0; expected a number above 0"),
         (["Hi", "--heat=warm"], 2, "warm"),
-        (["Hi", "--no-such-option"], 2, "No such option"),
+        (["Hi", "--no-such-option"], 2, "no such option"),
         ([], 2, "the prompt is empty"),
         (["Hi", "--system", "Be brief."], 2, "stories260K has no chat template"),
         (["Hi", "--template"], 4, "chat template"),

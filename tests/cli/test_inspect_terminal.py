@@ -39,7 +39,7 @@ def test_a_trace_is_shown_and_left() -> None:
 def test_control_c_leaves(embedded: str) -> None:
     """A prompt runs on a real server; Ctrl-C ends the inspector with 0, the terminal restored."""
     with terminal("inspect", embedded, "--prompt", "Who are you?", "-n", "4") as screen:
-        screen.until("1/2")
+        screen.until("1/3")  # behind MODEL_INFO and WATCH
         screen.press("\x03")
         assert screen.end() == 0
         assert LEFT in screen.drawn

@@ -17,6 +17,10 @@ NO_CASE = {
     "LOAD-1": "a peer cannot be made to load a model from outside",
     "TXT-5": "not every peer has a pool; tests/spec reads and writes its entries, a recording shows them",
     "TXT-6": "not every peer has a pool; tests/gateway breaks answers off on every wire, a recording shows one",
+    "WAT-2": "who may watch is the peer's choice (WAT-4); tests/spec/test_lmtp_watch.py watches one",
+    "WAT-3": "as WAT-2, and a reader that is too slow takes long to make",
+    "WAT-5": "as WAT-2, and a peer's keys are not known",
+    "WAT-6": "as WAT-2",
     "GEN-14": "who begins first shows only on a server that is full",
 }
 """Rules that no case can hold a peer to from outside, and why."""

@@ -135,10 +135,10 @@ async def test_requests_are_logged():
 
 
 def test_uvicorn_options():
-    """Uvicorn is told the protocol core with our own pings, the frame limit, no deflate, and no pings of its own."""
-    options = uvicorn_options(ServerConfig(max_frame_bytes=123, ping_interval=5))
+    """Uvicorn is told the protocol core with our own pings and limits, no deflate, and no pings of its own."""
+    options = uvicorn_options(ServerConfig(max_frame_bytes=123, ping_interval=5, stall_limit=7))
     protocol = options.pop("ws")
-    assert (protocol.func, protocol.keywords) == (WebSocketProtocol, {"pings": PingLimits(5, 3)})
+    assert (protocol.func, protocol.keywords) == (WebSocketProtocol, {"pings": PingLimits(5, 3), "stall_limit": 7})
     assert options == {
         "ws_max_size": 123,
         "ws_per_message_deflate": False,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SHORT = (
     "--minutes",
-    "0.03",
+    "0.1",
     "--connections",
     "8",
     "--good",
