@@ -84,7 +84,10 @@ def test_rows_keep_documents_apart(small: Settings, run: Run) -> None:
 def test_processes_make_the_same_documents(small: Settings, run: Run) -> None:
     """Documents come in the same order from other processes, and a run goes on with the part after its last one."""
     file = small.work / "tokenizer.json"
-    alone, together = (list(islice(Source(file, 3, processes=n), 1_200)) for n in (0, 1))
+    sources = [Source(file, 3, processes=n) for n in (0, 1)]
+    alone, together = (list(islice(source, 1_200)) for source in sources)
+    for source in sources:
+        source.close()
     assert alone == together
     later = Source(file, 3, first=1)
     assert list(islice(later, 200)) == alone[1_000:]

@@ -247,7 +247,10 @@ def session_message(node: str, prompt: str, model: str, tokens: int) -> dict[str
     import base64
 
     leaf = {"metadata": {"mimetype": "text/plain"}, "data": base64.b64encode(prompt.encode()).decode()}
-    options = {"@type": "type.googleapis.com/google.protobuf.Struct", "value": {"max_tokens": tokens}}
+    options = {
+        "@type": "type.googleapis.com/google.protobuf.Struct",
+        "value": {"max_tokens": tokens, "ignore_eos": True},
+    }
     action: dict[str, Any] = {
         "name": "GENERATE",
         "inputs": [{"name": "prompt", "id": node}],

@@ -1,7 +1,7 @@
 """Training data: the corpus as token ids, packed into rows, the same for a seed however many processes make it."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -81,7 +81,11 @@ class Source:
         """Return the documents that were not yet taken."""
         return self._documents
 
-    def _stream(self) -> Iterator[Encoded]:
+    def close(self) -> None:
+        """End the other processes, here: a collector of garbage may run in a thread that cannot wait for them."""
+        self._documents.close()
+
+    def _stream(self) -> Generator[Encoded, None, None]:
         parts = self._ahead() if self._processes else (part(self._file, self._seed, n) for n in count(self.number))
         for one in parts:
             self.number += 1
