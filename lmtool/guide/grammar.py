@@ -12,7 +12,6 @@ from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
 from lmtool.errors import ConstraintError
-from lmtool.guide.faults import regex_fault, schema_fault
 from lmtool.guide.regex_errors import regex_problem
 from lmtool.guide.schema.document import UnsupportedError
 from lmtool.guide.schema.mistakes import mistake_in, without_unsupported_patterns
@@ -246,20 +245,17 @@ def _fault(constraint: Constraint, message: str) -> ConstraintError | None:
     """The error for a constraint that is badly written, or has a pattern that is not supported, with its place."""
     if constraint.kind == "regex":
         problem = regex_problem(message, constraint.text)
-        if problem is not None and problem.unsupported:
-            sentence = f"the regular expression cannot be held: {problem.at(constraint.text)}"
-            return ConstraintError(sentence, problem.advice)
-        fault = regex_fault(constraint.text, message)
-        return None if fault is None else ConstraintError(fault)
-    if constraint.kind != "json_schema":
+        if problem is None:
+            return None
+        what = "cannot be held" if problem.unsupported else "is malformed"
+        return ConstraintError(f"the regular expression {what}: {problem.at(constraint.text)}", problem.advice)
+    if constraint.kind != "json_schema" or not is_quick(constraint):
         return None
-    schema = json.loads(constraint.text)
-    if (fault := schema_fault(schema, message)) is not None:
-        return ConstraintError(f"the JSON Schema has a fault: {fault}")
-    if not is_quick(constraint) or (mistake := mistake_in(schema)) is None:
+    if (mistake := mistake_in(json.loads(constraint.text))) is None:
         return None
+    what = "cannot be held" if mistake.unsupported else "is malformed"
     advice = [mistake.advice] if mistake.advice else []
-    return ConstraintError(f"the JSON Schema cannot be held: {mistake.pointer}: {mistake.why}", *advice)
+    return ConstraintError(f"the JSON Schema {what} at {mistake.pointer}: {mistake.why}", *advice)
 
 
 def refusal(constraint: Constraint, message: str, narrowed: Sequence[str] = ()) -> ConstraintError:

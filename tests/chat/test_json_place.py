@@ -51,7 +51,7 @@ def test_every_member_is_found() -> None:
 
 def test_pointers() -> None:
     """The pointer of a sentence is what stands behind #, without its punctuation."""
-    assert pointer_in('the type "x" at #/a~1b/type is none; did you mean y?') == "/a~1b/type"
+    assert pointer_in('malformed at #/a~1b/type: "x" stands there') == "/a~1b/type"
     assert pointer_in("at #/a: wrong") == "/a"
     assert pointer_in("nothing") is None
 

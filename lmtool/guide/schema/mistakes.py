@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -94,7 +96,9 @@ def _mistakes(schema: object, pointer: str) -> Iterator[Mistake]:
     for keyword, value in schema.items():
         place = f"{pointer}/{_escaped(str(keyword))}"
         if (check := _CHECKS.get(keyword)) is not None and (why := check(value)) is not None:
-            yield Mistake(place, f"{_shown(value)} stands there; expected {why}")
+            yield Mistake(
+                place, f"{_shown(value)} stands there; expected {why}", _near(value) if keyword == "type" else ""
+            )
         elif keyword in {"pattern", "patternProperties"}:
             yield from _patterns(value, place)
         yield from _within(keyword, value, place)
@@ -130,7 +134,7 @@ def _escaped(name: str) -> str:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
 
 
@@ -142,6 +146,13 @@ def _type(value: object) -> str | None:
     kinds = value if isinstance(value, list) else [value]
     known = bool(kinds) and all(isinstance(kind, str) and kind in _TYPES for kind in kinds)
     return None if known else f"one of {', '.join(_TYPES)}, or a list of them"
+
+
+def _near(value: object) -> str:
+    """What somebody may have meant by types of which one is unknown."""
+    kinds = [kind for kind in (value if isinstance(value, list) else [value]) if isinstance(kind, str)]
+    near = [name for kind in kinds if kind not in _TYPES for name in difflib.get_close_matches(kind, _TYPES, n=1)]
+    return f"did you mean {near[0]}?" if near else ""
 
 
 def _a(kind: type | tuple[type, ...], what: str) -> Callable[[object], str | None]:

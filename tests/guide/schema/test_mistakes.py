@@ -12,7 +12,7 @@ from lmtool.guide.schema.mistakes import mistake_in, without_unsupported_pattern
 @pytest.mark.parametrize(
     ("schema", "pointer", "why"),
     [
-        ({"type": "strin"}, "#/type", "'strin' stands there; expected one of array"),
+        ({"type": "strin"}, "#/type", '"strin" stands there; expected one of array'),
         ({"properties": {"a/b~c": {"minimum": "3"}}}, "#/properties/a~1b~0c/minimum", "expected a number"),
         ({"items": [{}, {"minLength": -1}]}, "#/items/1/minLength", "expected a whole number from 0"),
         ({"anyOf": {}}, "#/anyOf", "expected a list of schemas"),
@@ -22,7 +22,7 @@ from lmtool.guide.schema.mistakes import mistake_in, without_unsupported_pattern
         ({"patternProperties": {"([": {}}}, "#/patternProperties/([", "unclosed character class, at character 2"),
         ({"pattern": "^a$b"}, "#/pattern", "supported at the ends only, at character 3"),
         ({"allOf": [{"pattern": "(?=x)"}]}, "#/allOf/0/pattern", "look-ahead and look-behind are not supported"),
-        ({"properties": {"a": {"$ref": "#/nope"}}}, "#/properties/a/$ref", "'#/nope' is not within the schema"),
+        ({"properties": {"a": {"$ref": "#/nope"}}}, "#/properties/a/$ref", '"#/nope" is not within the schema'),
         ({"$ref": "http://x/y"}, "#/$ref", "nothing is fetched"),
     ],
 )
