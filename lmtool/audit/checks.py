@@ -36,9 +36,9 @@ _KIND = "temperatures truncations penalties"
 CHECKS: tuple[Check, ...] = (
     Check("numbers", token_checks.check_numbers, _ALL_TOKENS),
     Check("sums", token_checks.check_sums, _ALL_TOKENS),
-    Check("whole", token_checks.check_whole, _ALL_TOKENS),
+    Check("full_vocabulary", token_checks.check_full_vocabulary, _ALL_TOKENS),
     Check("alternatives", token_checks.check_alternatives, _ALL_TOKENS),
-    Check("chosen", token_checks.check_chosen, _ALL_TOKENS),
+    Check("chosen_token", token_checks.check_chosen_token, _ALL_TOKENS),
     Check("text", token_checks.check_text),
     Check("temperature", parameter_checks.check_temperature, "temperatures"),
     Check("top_p", parameter_checks.check_top_p, "temperatures truncations"),
@@ -46,24 +46,24 @@ CHECKS: tuple[Check, ...] = (
     Check("min_p", parameter_checks.check_min_p, "temperatures truncations"),
     Check("penalties", parameter_checks.check_penalties, "penalties"),
     Check("constraint", parameter_checks.check_constraint, "temperatures constraint"),
-    Check("modes", parameter_checks.check_modes, "temperatures modes"),
+    Check("logprobs_mode", parameter_checks.check_logprobs_mode, "temperatures modes"),
     Check("greedy", same_checks.check_greedy, "crowd endings"),
-    Check("again", same_checks.check_again),
-    Check("fewer", same_checks.check_fewer),
+    Check("repeat", same_checks.check_repeat),
+    Check("fewer_alternatives", same_checks.check_fewer_alternatives),
     Check("stream", same_checks.check_stream),
-    Check("crowd", same_checks.check_crowd, "crowd"),
-    Check("scored", same_checks.check_scored, f"scored {_KIND}"),
+    Check("concurrency", same_checks.check_concurrency, "crowd"),
+    Check("prompt_logprobs", same_checks.check_prompt_logprobs, f"scored {_KIND}"),
     Check("speculation", same_checks.check_speculation, f"scored {_KIND}"),
     Check("echo", same_checks.check_echo, "prompts"),
     Check("n", same_checks.check_choices, "copies"),
     Check("seed", same_checks.check_seed, "copies"),
     Check("usage", count_checks.check_usage, "endings copies prompts"),
     Check("finish_reason", count_checks.check_finish_reason, "endings copies"),
-    Check("frequencies", draw_checks.check_frequencies, "draws"),
-    Check("sharpness", draw_checks.check_sharpness, f"draws {_KIND}"),
+    Check("calibration", draw_checks.check_calibration, "draws"),
+    Check("calibration_sharpened", draw_checks.check_calibration_sharpened, f"draws {_KIND}"),
 )
 """Those of parameters first: they tell what logprobs are of, which later ones need to know."""
-KIND = "kind"
+KIND = "raw_or_processed"
 """The line that sums up what logprobs are of."""
 KIND_RULE = "Logprobs are all raw, or all processed, and what is claimed of them."
 NAMES = (*(check.name for check in CHECKS), KIND)
@@ -86,7 +86,7 @@ def judge(
     for check in CHECKS:
         if check.name in names or check.name in parameter_checks.KIND_SOURCES:
             findings[check.name] = check.function(evidence, tolerance)
-        if check.name == "modes":
+        if check.name == "logprobs_mode":
             findings[KIND] = parameter_checks.judge_kind(evidence, findings, claim or _promised(evidence))
             kind = findings[KIND].measured.get("kind")
             evidence.kind = kind if kind in ("raw", "processed") else None

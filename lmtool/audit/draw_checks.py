@@ -17,14 +17,14 @@ LEAST = 50
 """Positions below which draws tell nothing."""
 
 
-def check_frequencies(evidence: Evidence, tolerance: float) -> Finding:  # noqa: ARG001  # the signature of checks
+def check_calibration(evidence: Evidence, tolerance: float) -> Finding:  # noqa: ARG001  # the signature of checks
     """Tokens that are sampled at temperature 1 come as often as their probabilities say."""
     tokens = [token for answer in evidence.all("draws") for choice in answer.choices for token in choice.tokens]
     draws = settle(tokens, partial(claimed_event, width=evidence.width))
     return _judge(evidence, "draws", draws)
 
 
-def check_sharpness(evidence: Evidence, tolerance: float) -> Finding:  # noqa: ARG001  # as above
+def check_calibration_sharpened(evidence: Evidence, tolerance: float) -> Finding:  # noqa: ARG001  # as above
     """At another temperature tokens come as often as the logprobs say for it."""
     tokens = [token for answer in evidence.all("colddraws") for choice in answer.choices for token in choice.tokens]
     if evidence.kind == "processed":

@@ -209,7 +209,7 @@ def check_constraint(evidence: Evidence, tolerance: float) -> Finding:
     return passes(f"held; {_said(judged)}", max(reading.off for reading, *_ in known), kind=judged)
 
 
-def check_modes(evidence: Evidence, tolerance: float) -> Finding:
+def check_logprobs_mode(evidence: Evidence, tolerance: float) -> Finding:
     """LMTP: `logprobs_mode` `processed` has the distribution that is sampled from."""
     pairs = [(one, other) for name in ("cold", "top_k") if (other := evidence.first_of(f"mode/{name}")) is not None
              and (one := evidence.first_of("plain/0")) is not None]  # fmt: skip

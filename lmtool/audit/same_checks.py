@@ -39,12 +39,12 @@ def _pairs(evidence: Evidence, first: str, second: str, tolerance: float, *, fra
     return passes(f"within {worst:.1e} nats at {positions} tokens{more}", worst)
 
 
-def check_again(evidence: Evidence, tolerance: float) -> Finding:
+def check_repeat(evidence: Evidence, tolerance: float) -> Finding:
     """A greedy answer is the same when it is asked for again."""
     return _pairs(evidence, "greedy", "again", tolerance, frame=True, what="asked again")
 
 
-def check_fewer(evidence: Evidence, tolerance: float) -> Finding:
+def check_fewer_alternatives(evidence: Evidence, tolerance: float) -> Finding:
     """Logprobs do not depend on the number of alternatives that are asked for."""
     return _pairs(evidence, "greedy", "fewer", tolerance, frame=True, what="with fewer alternatives")
 
@@ -54,12 +54,12 @@ def check_stream(evidence: Evidence, tolerance: float) -> Finding:
     return _pairs(evidence, "greedy", "stream", tolerance, frame=True, what="streamed and whole")
 
 
-def check_crowd(evidence: Evidence, tolerance: float) -> Finding:
+def check_concurrency(evidence: Evidence, tolerance: float) -> Finding:
     """Neighbours do not change an answer."""
     return _pairs(evidence, "greedy", "crowd", tolerance, frame=False, what="alone and in a crowd")
 
 
-def check_scored(evidence: Evidence, tolerance: float) -> Finding:
+def check_prompt_logprobs(evidence: Evidence, tolerance: float) -> Finding:
     """Tokens that were generated have the same logprobs when they are scored as a prompt."""
     found = [(one, other) for name in ("greedy", "sampled") for _, one, other in evidence.pairs(name, "scored")]
     if not found:

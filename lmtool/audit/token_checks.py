@@ -74,7 +74,7 @@ def check_sums(evidence: Evidence, tolerance: float) -> Finding:  # noqa: ARG001
     return passes(f"at most {greatest:.4f} at {len(tokens):,} tokens", max(0.0, greatest - 1))
 
 
-def check_whole(evidence: Evidence, tolerance: float) -> Finding:  # noqa: ARG001  # as above
+def check_full_vocabulary(evidence: Evidence, tolerance: float) -> Finding:  # noqa: ARG001  # as above
     """Where alternatives are the whole vocabulary, their probabilities sum to 1."""
     size = evidence.vocab_size
     whole = [
@@ -120,7 +120,7 @@ def _asked(answer: Answer, width: int) -> int:
     return width if answer.question.alternatives is None else answer.question.alternatives
 
 
-def check_chosen(evidence: Evidence, tolerance: float) -> Finding:  # noqa: ARG001  # as above
+def check_chosen_token(evidence: Evidence, tolerance: float) -> Finding:  # noqa: ARG001  # as above
     """The chosen token is among its alternatives, with the same logprob, unless all of them are likelier."""
     tokens, worst, outside = _with_alternatives(evidence), 0.0, 0
     if not tokens:

@@ -179,17 +179,19 @@ def _miscount_prompt(answer: Json, request: Json) -> Json:
 
 
 FAULTS: dict[str, Fault] = {
-    "processed where raw is claimed": Fault(("kind",), requests=sampled(logprobs_mode="processed"), claim="raw"),
-    "logprobs shifted by one": Fault(("chosen",), rewrite=_each_choice(_shift)),
-    "base-2 logarithms": Fault(("frequencies",), change=_numbers(lambda one: one / math.log(2))),
+    "processed where raw is claimed": Fault(
+        ("raw_or_processed",), requests=sampled(logprobs_mode="processed"), claim="raw"
+    ),
+    "logprobs shifted by one": Fault(("chosen_token",), rewrite=_each_choice(_shift)),
+    "base-2 logarithms": Fault(("calibration",), change=_numbers(lambda one: one / math.log(2))),
     "sums over 1": Fault(("sums",), change=_numbers(lambda one: min(0.0, one + 0.4))),
     "logprobs above 0": Fault(("numbers",), change=_numbers(lambda one: -one)),
     "an alternative twice": Fault(("alternatives",), rewrite=_each_choice(_duplicate), route="chat"),
-    "the chosen one left out": Fault(("chosen",), rewrite=_each_choice(_not_chosen), route="chat"),
+    "the chosen one left out": Fault(("chosen_token",), rewrite=_each_choice(_not_chosen), route="chat"),
     "echo shifted": Fault(("echo",), rewrite=_each_choice(_shift_echo)),
     "a stream with other numbers": Fault(("stream",), rewrite=_each_choice(_other_stream)),
     "a crowd changes numbers": Fault(
-        ("crowd",), change=_when(lambda stream: stream.crowded, _numbers(lambda one: one - 0.15))
+        ("concurrency",), change=_when(lambda stream: stream.crowded, _numbers(lambda one: one - 0.15))
     ),
     "usage counts two more": Fault(("usage",), rewrite=_miscount),
     "usage counts another prompt when streamed": Fault(("usage",), rewrite=_miscount_prompt),
@@ -199,14 +201,14 @@ FAULTS: dict[str, Fault] = {
     "the seed is ignored": Fault(("seed",), requests=sampled(seed=None)),
     "greedy is not greedy": Fault(("greedy",), requests=_hot_greedy),
     "prompts are scored otherwise": Fault(
-        ("scored",), change=_when(lambda stream: not _is_generated(stream), _numbers(lambda one: one - 0.5))
+        ("prompt_logprobs",), change=_when(lambda stream: not _is_generated(stream), _numbers(lambda one: one - 0.5))
     ),
-    "temperature is ignored": Fault(("sharpness",), requests=_no_temperature),
+    "temperature is ignored": Fault(("calibration_sharpened",), requests=_no_temperature),
     "top_p is ignored": Fault(("top_p",), requests=sampled(top_p=1.0)),
     "penalties are ignored": Fault(("penalties",), requests=sampled(presence_penalty=0.0, frequency_penalty=0.0)),
-    "a truncation that is not claimed": Fault(("frequencies",), requests=_hidden_top_k),
+    "a truncation that is not claimed": Fault(("calibration",), requests=_hidden_top_k),
     "logprobs follow temperature by half": Fault(("temperature", "sums"), change=_when(_is_generated, _half_tempered)),
-    "fewer alternatives, other numbers": Fault(("fewer",), change=_when(_is_generated, _narrow_is_other)),
+    "fewer alternatives, other numbers": Fault(("fewer_alternatives",), change=_when(_is_generated, _narrow_is_other)),
     "a letter of the text is lost": Fault(("text",), rewrite=_each_choice(_lost_text)),
 }
 """By what is wrong."""

@@ -29,7 +29,7 @@ def answer(*tokens: Token, number: int = 1, reason: str = "length", text: str = 
 def test_every_check_says_what_holds_and_what_it_needs() -> None:
     """Each has a sentence, and parts of the interview that exist; without evidence none finds a breach."""
     assert all(check.rule.endswith(".") and set(check.needs.split()) <= set(PARTS) for check in CHECKS)
-    assert parts_of(("again",)) == {"alone"}
+    assert parts_of(("repeat",)) == {"alone"}
     assert parts_of((KIND,)) > {"temperatures", "penalties"}
     assert not [one for one in judge(Evidence("chat", 3)).values() if one.verdict == "breach"]
     assert tuple(judge(Evidence("chat", 3))) == tuple(sorted(NAMES, key=list(judge(Evidence("chat", 3))).index))
@@ -47,9 +47,9 @@ def test_two_equals_may_change_places() -> None:
 def test_how_far_off() -> None:
     """A finding has the greatest deviation, within the tolerance and beyond it, and the exchanges that show it."""
     near = replace(ROW[1], logprob=-0.54)
-    found = judge(evidence(greedy_0=answer(*ROW), again_0=answer(ROW[0], near, number=7)), 0.1)["again"]
+    found = judge(evidence(greedy_0=answer(*ROW), again_0=answer(ROW[0], near, number=7)), 0.1)["repeat"]
     assert (found.verdict, round(found.off or 0, 3)) == ("pass", 0.04)
-    found = judge(evidence(greedy_0=answer(*ROW), again_0=answer(ROW[0], near, number=7)), 0.01)["again"]
+    found = judge(evidence(greedy_0=answer(*ROW), again_0=answer(ROW[0], near, number=7)), 0.01)["repeat"]
     assert (found.verdict, found.exchanges) == ("breach", (1, 7))
     assert found.sentence == "asked again: logprobs differ by 0.0400 nats at token 1"
 

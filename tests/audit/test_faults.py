@@ -23,10 +23,10 @@ async def test_fault_is_found(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "check"),
     [
-        ("processed where raw is claimed", "kind"),
-        ("base-2 logarithms", "frequencies"),
-        ("a crowd changes numbers", "crowd"),
-        ("prompts are scored otherwise", "scored"),
+        ("processed where raw is claimed", "raw_or_processed"),
+        ("base-2 logarithms", "calibration"),
+        ("a crowd changes numbers", "concurrency"),
+        ("prompts are scored otherwise", "prompt_logprobs"),
     ],
 )
 async def test_fault_is_found_over_lmtp(name: str, check: str) -> None:

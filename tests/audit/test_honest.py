@@ -17,9 +17,9 @@ async def test_raw(seed: int, route: Route) -> None:
     """Nothing is found on either route, and all that the server has is asked."""
     findings = await audited(application(ToyModel(seed)), route)
     assert breaches(findings) == {}
-    assert findings["kind"].sentence.startswith("raw")
+    assert findings["raw_or_processed"].sentence.startswith("raw")
     skipped = {name for name, one in findings.items() if one.verdict == "not offered"}
-    assert skipped == {"whole", "constraint", "modes", *(("echo",) if route == "chat" else ())}
+    assert skipped == {"full_vocabulary", "constraint", "logprobs_mode", *(("echo",) if route == "chat" else ())}
 
 
 async def test_processed() -> None:
@@ -27,14 +27,26 @@ async def test_processed() -> None:
     app = application(ToyModel(3, rewrite=sampled(logprobs_mode="processed")))
     findings = await audited(app)
     assert breaches(findings) == {}
-    assert findings["kind"].sentence.startswith("processed")
-    assert breaches(await audited(app, claim="raw", only=("kind",))) == {"kind": "they are processed; claimed is raw"}
+    assert findings["raw_or_processed"].sentence.startswith("processed")
+    assert breaches(await audited(app, claim="raw", only=("raw_or_processed",))) == {
+        "raw_or_processed": "they are processed; claimed is raw"
+    }
 
 
 async def test_flat_and_peaked() -> None:
     """Nearly uniform distributions, and nearly certain ones: what they do not show is said, and nothing is found."""
     for spread in (0.003, 6.0):
-        only = ("temperature", "top_p", "top_k", "penalties", "kind", "sharpness", "frequencies", "n", "seed")
+        only = (
+            "temperature",
+            "top_p",
+            "top_k",
+            "penalties",
+            "raw_or_processed",
+            "calibration_sharpened",
+            "calibration",
+            "n",
+            "seed",
+        )
         assert breaches(await audited(application(ToyModel(4, spread=spread)), only=only)) == {}
 
 
@@ -46,5 +58,10 @@ async def test_lmtp() -> None:
         assert isinstance(endpoint, SocketEndpoint)
         findings = await over_lmtp(endpoint)
     assert breaches(findings) == {}
-    assert findings["modes"].verdict == findings["kind"].verdict == findings["scored"].verdict == "pass"
+    assert (
+        findings["logprobs_mode"].verdict
+        == findings["raw_or_processed"].verdict
+        == findings["prompt_logprobs"].verdict
+        == "pass"
+    )
     assert findings["stream"].sentence == "every answer of LMTP is a stream"

@@ -29,7 +29,10 @@ def test_our_http_routes(lmtool: Run, embedded: str, tmp_path: Path) -> None:
     url = embedded.replace("ws://", "http://")
     found = verdicts(lmtool("audit", url, "--claim", "raw", "--json", "--junit", "j.xml", "--draws", "16"))
     skipped = {wire: {name for name, one in checks.items() if one != "pass"} for wire, checks in found.items()}
-    assert skipped == {"completions": {"whole", "modes"}, "chat": {"whole", "modes", "echo"}}
+    assert skipped == {
+        "completions": {"full_vocabulary", "logprobs_mode"},
+        "chat": {"full_vocabulary", "logprobs_mode", "echo"},
+    }
     assert ET.parse(tmp_path / "j.xml").getroot().get("failures") == "0"
     assert not (tmp_path / "report").exists()
 
@@ -48,7 +51,7 @@ def test_a_model_without_weights(lmtool: Run, start_server: StartServer) -> None
     with start_server("--backend", "random", "--backend-option", "vocab_size=64") as server:
         server.expect("ready in")
         found = verdicts(lmtool("audit", server.url, "--json", "--draws", "8"))["lmtp"]
-        assert found["whole"] == found["scored"] == found["crowd"] == "pass"
+        assert found["full_vocabulary"] == found["prompt_logprobs"] == found["concurrency"] == "pass"
         done = lmtool("audit", server.url.replace("ws://", "http://"))
     assert done.returncode == 4
     assert "not in the vocabulary" in " ".join(done.stdout.split())

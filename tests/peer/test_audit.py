@@ -83,8 +83,8 @@ def test_lmql(lmtool: Run, lmqls_server: int, tiny_gpt2: Path, tmp_path: Path) -
     """Its logprobs are divided by the temperature and not normalized, and its draws keep to the best 50."""
     words = ("audit", f"ws://127.0.0.1:{lmqls_server}", "-m", str(tiny_gpt2), *SLOWLY)
     wire = report(lmtool(*words, timeout=PATIENCE))["lmtp"]
-    assert verdicts(wire, "breach") == {"sums", "frequencies", "sharpness", "kind"}
-    assert verdicts(wire, "pass") >= {"greedy", "again", "crowd", "scored", "chosen"}
+    assert verdicts(wire, "breach") == {"sums", "calibration", "calibration_sharpened", "raw_or_processed"}
+    assert verdicts(wire, "pass") >= {"greedy", "repeat", "concurrency", "prompt_logprobs", "chosen_token"}
     assert len(list((tmp_path / "report").iterdir())) == 4
 
 
@@ -94,7 +94,7 @@ def test_vllm(lmtool: Run) -> None:
     with listening("VLLM", "vllm.entrypoints.openai.api_server", *words, "--enforce-eager") as url:
         wires = report(lmtool("audit", url, "--claim", "raw", *SLOWLY, timeout=PATIENCE))
     assert {name: verdicts(wire, "breach") for name, wire in wires.items()} == {"completions": set(), "chat": set()}
-    assert verdicts(wires["completions"], "not offered") == {"whole", "modes"}
+    assert verdicts(wires["completions"], "not offered") == {"full_vocabulary", "logprobs_mode"}
 
 
 def test_llamacpp(lmtool: Run, tmp_path: Path) -> None:
@@ -105,9 +105,15 @@ def test_llamacpp(lmtool: Run, tmp_path: Path) -> None:
     words = ("--model", str(file), "--n_ctx", "512", "--logits_all", "true")
     with listening("LLAMACPP", "llama_cpp.server", *words, ready="/v1/models") as url:
         wires = report(lmtool("audit", url, "--claim", "raw", *SLOWLY, timeout=PATIENCE))
-    assert verdicts(wires["completions"], "breach") == {"scored", "speculation", "echo"}
+    assert verdicts(wires["completions"], "breach") == {"prompt_logprobs", "speculation", "echo"}
     assert verdicts(wires["chat"], "breach") == {"alternatives"}
-    assert verdicts(wires["chat"], "pass") >= {"greedy", "crowd", "frequencies", "sharpness", "kind"}
+    assert verdicts(wires["chat"], "pass") >= {
+        "greedy",
+        "concurrency",
+        "calibration",
+        "calibration_sharpened",
+        "raw_or_processed",
+    }
 
 
 def test_transformers(lmtool: Run) -> None:
@@ -120,4 +126,4 @@ def test_transformers(lmtool: Run) -> None:
     assert {wire["no_logprobs"] for wire in wires.values()} == {"they are asked for, and none come"}
     assert verdicts(wires["chat"], "breach") == {"finish_reason"}
     for wire in wires.values():
-        assert verdicts(wire, "pass") >= {"again", "stream", "usage"}
+        assert verdicts(wire, "pass") >= {"repeat", "stream", "usage"}
