@@ -238,8 +238,8 @@ class _Stream:
         return place_of(self._handle)
 
     def began_at(self) -> float | None:
-        """When the turn of the present attempt came, see `interfaces.Timed`."""
-        return began_at(self._handle)
+        """When the turn of the present attempt came, or of the last one; see `interfaces.Timed`."""
+        return began_at(self._handle or self._last_handle)  # outputs of one step are handed on behind its last one
 
     def begin(self) -> None:
         """Submit the stream from where it stands."""

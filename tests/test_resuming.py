@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from lmtool.errors import ConnectError, LmtoolError, OverloadedError, RequestError, deadline_error
-from lmtool.interfaces import Sink, StreamHandle
+from lmtool.interfaces import Sink, StreamHandle, began_at
 from lmtool.resuming import ResumeOptions, Resuming
 from lmtool.streams import failure
 from lmtool.types import GenerateRequest, ModelInfo, SamplingParams, ScoreRequest, TokenOutput, Usage
@@ -343,6 +343,16 @@ async def test_streams_of_one_sink_come_together(begin) -> None:
     model.submit(replace(REQUEST, stream_id="a"), reader)
     inner.attempts[2].say(LENGTH)
     assert reader.outputs[-1].stream_id == "a"
+
+
+async def test_a_stream_that_comes_whole_tells_when_it_began() -> None:
+    """Its reader asks behind the last token, which came in the same call as the first."""
+    model = LossyModel()
+    began: list[float | None] = []
+    handle = Resuming(model, AT_ONCE).submit(REQUEST, lambda outputs: began.append(began_at(handle)))
+    model.attempts[0].began_at = lambda: 42.0  # type: ignore[attr-defined]
+    model.attempts[0].say(LENGTH)
+    assert began == [42.0]
 
 
 async def test_turned_off_and_prefills(begin) -> None:
