@@ -149,6 +149,7 @@ async def _beside_load(
         for task in (running, showing):
             task.cancel()
         await asyncio.gather(running, showing, return_exceptions=True)
+    watch.sample()  # on a busy machine the last one may be seconds old
     report.seconds = time.monotonic() - began
     report.early_memory = watch.memory_at(0.1, report.seconds)
     report.late_memory = watch.memory_at(1.0, report.seconds)
