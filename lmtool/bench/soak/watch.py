@@ -103,7 +103,7 @@ class Watch:
         return ServerState(self.memory(), sum(files), sum(threads), len(processes), counts)
 
     async def settled(self, before: ServerState, seconds: float = SETTLE_SECONDS) -> ServerState:
-        """What it holds once the load is gone: as soon as that is no more than before, or after so many seconds."""
+        """What it holds once the load is gone: as soon as that is no more than before, or after `seconds`."""
         until = time.monotonic() + seconds
         while True:
             now = await self.state()
