@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -58,9 +59,10 @@ class ScriptedForward:
 class Scripted:
     """A server whose model says what it is told to."""
 
-    def __init__(self, template: str = TEMPLATE, **config: Any) -> None:
+    def __init__(self, template: str = TEMPLATE, folder: Path = MODEL_DIR, **config: Any) -> None:
+        """folder: of the tokenizer."""
         engine = load_random(str(MODEL_DIR), EngineConfig(threads=1, **config), {}, lambda _progress: None)
-        self.tokenizer = load_tokenizer(str(MODEL_DIR), chat_template=template)
+        self.tokenizer = load_tokenizer(str(folder), chat_template=template)
         info = engine.info_now
         assert info.vocab_size is not None
         self.forward = ScriptedForward(RandomForward(info.vocab_size, 1, 0))
