@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from lmtool.chat.conversation import LoadConversation, SaveConversation, UseModel
 from lmtool.chat.conversation_store import kept_conversations, read_turns
+from lmtool.chat.render import shorten
 from lmtool.chat.saving import read_messages, write_conversation
 from lmtool.errors import FileError, UsageError
 from lmtool.serving.events import model_line
@@ -26,10 +27,17 @@ _ANSWER_LINES = 6
 class ConversationActions:
     """Carries out what needs the server, or the disk, and says what became of it."""
 
-    def __init__(self, conversation: Conversation, keeping: Keeping, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        conversation: Conversation,
+        keeping: Keeping,
+        say: Callable[[str], None],
+        columns: Callable[[], int | None],
+    ) -> None:
         self._conversation = conversation
         self._keeping = keeping
         self._say = say
+        self._columns = columns
 
     async def do(self, action: Action, peer: Peer) -> Peer:
         """Carry an action out; returns the model that is used then. Raises the errors of what it does."""
@@ -85,7 +93,7 @@ class ConversationActions:
 
     async def _load(self, action: LoadConversation) -> None:
         if action.path is None and action.number is None:
-            self._say(kept_list())
+            self._say(kept_list(self._columns()))
             return
         path = _kept(action.number) if action.number is not None else action.path
         assert path is not None
@@ -94,12 +102,13 @@ class ConversationActions:
         self.take(tree)
 
 
-def kept_list() -> str:
-    """The conversations that are kept, numbered from the newest, one a line."""
+def kept_list(columns: int | None) -> str:
+    """The conversations that are kept, numbered from the newest, one a line. columns: of the terminal; None: any."""
     kept = kept_conversations(MOST_LISTED)
     if not kept:
         return "no conversation is kept yet"
-    return "\n".join(f"{i:>3}  {one.modified:%d %b %H:%M}  {one.model}  {one.title}" for i, one in enumerate(kept, 1))
+    lines = (f"{i:>3}  {one.modified:%d %b %H:%M}  {one.model}  {one.title}" for i, one in enumerate(kept, 1))
+    return "\n".join([line if columns is None else shorten(line, columns - 1) for line in lines])
 
 
 def _kept(number: int) -> Path:

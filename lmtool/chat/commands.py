@@ -35,19 +35,23 @@ class Command:
     aliases: tuple[str, ...] = ()
 
 
+def _help(_conversation: Conversation, _rest: str) -> str:
+    return HELP
+
+
 COMMANDS = (
-    Command("/help", "", "this list", Conversation.help, aliases=("/?",)),
+    Command("/help", "", "this list", _help, aliases=("/?",)),
     Command("/model", "NAME", "use another model; alone: list them", Conversation.model, idle=True),
     Command("/system", "TEXT", "set the system prompt; alone: remove it", Conversation.system),
     Command("/set", "NAME=VALUE", "set a parameter; alone: list what is set", Conversation.set),
-    Command("/retry", "NAME=VALUE", "answer the last prompt again", Conversation.retry, idle=True),
+    Command("/retry", "", "answer again; NAME=VALUE may stand behind", Conversation.retry, idle=True),
     Command("/edit", "", "change the last prompt in $EDITOR, send it", Conversation.edit, idle=True),
     Command("/continue", "", "go on with the last answer", Conversation.go_on, idle=True),
     Command("/branch", "N", "go on behind turn N; alone: show the turns", Conversation.branch, idle=True),
     Command("/reset", "", "begin anew, without the turns so far", Conversation.reset),
     Command("/save", "FILE", "write a .md, .json or .lmtp.jsonl file", Conversation.save, idle=True),
     Command("/load", "N or FILE", "go on with a conversation; alone: list", Conversation.load, idle=True),
-    Command("/heat", "MODE", f"colour by {', '.join(MODES)}; off", Conversation.heat),
+    Command("/heat", "MODE", f"{', '.join(MODES)} as colours", Conversation.heat),
     Command("/stats", "", "timings after each answer, on or off", Conversation.stats),
     Command("/quit", "", "leave, as quit, exit and Ctrl-D do", Conversation.quit, aliases=("/exit", "/q")),
 )
@@ -87,7 +91,7 @@ def run_command(conversation: Conversation, line: str, running: Sequence[int] = 
         hint = f"did you mean {near[0]}?  /help lists all" if near else "/help lists them"
         raise UsageError(f"no command is called {word}", f"{hint}; //... sends a text that begins with /")
     if running and command.idle:
-        raise UsageError(f"{word} waits for no answer, and {_numbers(running)} running", "Ctrl-C cancels what runs")
+        raise UsageError(f"{word} has to wait: {_numbers(running)} running", "Ctrl-C cancels what runs")
     return command.run(conversation, rest.strip())
 
 
@@ -96,7 +100,7 @@ def completions(line: str, models: Iterable[str] = ()) -> Iterator[str]:
     first, *more = line.split(" ")
     last = more[-1] if more else first
     if not more and first.startswith("/"):
-        return (name for name in _BY_NAME if name.startswith(first))
+        return (f"{name} " if c.argument else name for name, c in _BY_NAME.items() if name.startswith(first))
     if last.startswith("@") and not last.startswith("@@"):
         return (f"@{path}" for path in path_suggestions(last[1:]))
     if first in _BY_NAME and len(more) == 1:

@@ -10,13 +10,13 @@ from lmtool.chat.heat import ALTERNATIVES, MODES, HeatMode
 from lmtool.chat.turns import Turn, TurnTree
 from lmtool.errors import UsageError
 from lmtool.prompt_parameters import TYPED_PARAMETERS, near_miss, parse_option, split_prompt
-from lmtool.types import ChatMessage, ModelInfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lmtool.chat.options import OutputOptions
     from lmtool.chat.prompt import RequestOptions
+    from lmtool.types import ChatMessage, ModelInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +99,6 @@ class Conversation:
                 f"{info.model} has no chat template, so no place for the system prompt", "/system removes it"
             )
         self.requests, self.info = replace(self.requests, model=name), info
-
-    def help(self, _rest: str) -> str:
-        """The list of commands."""
-        from lmtool.chat.commands import HELP
-
-        return HELP
 
     def set(self, rest: str) -> str:
         """Set a parameter of all prompts; list them."""
@@ -218,12 +212,10 @@ class Conversation:
         return turn
 
     def _outline(self) -> str:
-        head = self.tree.head
-        lines = [
-            f"{'*' if number == head else '·' if on_path else ' '} {indent}{number}  {_short(turn.prompt)}"
-            for turn, indent, on_path in self.tree.outline()
-            for number in (turn.number,)
-        ]
+        lines = []
+        for turn, indent, on_path in self.tree.outline():
+            mark = "*" if turn.number == self.tree.head else "·" if on_path else " "
+            lines.append(f"{mark} {indent}{turn.number}  {_short(turn.prompt, 28)} → {_short(turn.answer, 24)}")
         return "\n".join([*lines, "/branch N goes on behind turn N, 0: from the beginning"] if lines else [])
 
 

@@ -67,7 +67,8 @@ class ConversationRecorder:
         """Begin the trace before a prompt is sent, where that was not done; a conversation gone on with is in it."""
         if self._recording is not None or self._failed:
             return
-        title = " ".join(without_keys(first_prompt).split())[:_TITLE]
+        first = next(iter(tree.turns.values()), None)
+        title = " ".join(without_keys(first_prompt if first is None else first.text).split())[:_TITLE]
         try:
             self._open(title, model)
         except FileError as error:
@@ -114,9 +115,9 @@ class ConversationRecorder:
             raise FileError(f"cannot write {path}: {error.strerror}", "choose another name") from None
 
     def _open(self, title: str, model: str) -> None:
+        folder, now = make_private(conversations_folder()), datetime.now(UTC)
         prune()
-        now = datetime.now(UTC)
-        path = make_private(conversations_folder()) / f"{now:%Y%m%d-%H%M%S-%f}{SUFFIX}"
+        path = folder / f"{now:%Y%m%d-%H%M%S-%f}{SUFFIX}"
         header = Header(
             created=f"{now:%Y-%m-%dT%H:%M:%SZ}",
             by=f"lmtool {__version__}",

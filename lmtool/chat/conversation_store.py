@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from lmtool.chat.prompt_history import FILE_NAME as PROMPTS
-from lmtool.chat.turns import TurnTree, turn_from
+from lmtool.chat.turns import TurnTree
 from lmtool.data_folder import data_folder
 from lmtool.errors import FileError
 from lmtool.trace.codec import read_header
@@ -73,12 +73,8 @@ def read_turns(path: Path) -> TurnTree:
     for event in TraceReader(path):
         if not isinstance(event, TurnEvent):
             continue
-        number = event.facts.get("number")
         try:
-            if "prompt" in event.facts:
-                tree.restore(turn_from(event.facts))
-            elif type(number) is not int or not tree.go_to(number):
-                raise ValueError(f"it goes on behind turn {number!r:.40}, which is missing")
+            tree.replay(event.facts)
         except ValueError as error:
             raise FileError(f"{path} holds a conversation that cannot be read: {error}") from None
     if not tree.turns:
@@ -98,11 +94,16 @@ def prune() -> None:
 
 def _newest_first() -> list[Path]:
     found: list[tuple[float, Path]] = []
-    with contextlib.suppress(FileNotFoundError), os.scandir(conversations_folder()) as entries:
-        for entry in entries:
-            if entry.name.endswith(SUFFIX) and entry.is_file(follow_symlinks=False):
-                with contextlib.suppress(OSError):  # removed meanwhile
-                    found.append((entry.stat().st_mtime, conversations_folder() / entry.name))
+    try:
+        with os.scandir(conversations_folder()) as entries:
+            for entry in entries:
+                if entry.name.endswith(SUFFIX) and entry.is_file(follow_symlinks=False):
+                    with contextlib.suppress(OSError):  # removed meanwhile
+                        found.append((entry.stat().st_mtime, conversations_folder() / entry.name))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise FileError(f"cannot read {conversations_folder()}: {error.strerror}", "check whose folder it is") from None
     return [path for _, path in sorted(found, reverse=True)]
 
 

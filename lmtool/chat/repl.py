@@ -116,7 +116,7 @@ class Repl:
         self._console = console
         self._keeping = keeping
         self._completer = completer
-        self._actions = ConversationActions(conversation, keeping, self._say)
+        self._actions = ConversationActions(conversation, keeping, self._say, lambda: console.columns)
         self._streams = RunningStreams()
         self._interleaver = Interleaver()
         self._running: dict[int, _Running] = {}

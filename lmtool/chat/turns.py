@@ -83,6 +83,14 @@ class TurnTree:
         self._drop_oldest()
         return added
 
+    def replay(self, facts: Mapping[str, Any]) -> None:
+        """Take the object of a `turn` event. Raises `ValueError`."""
+        number = facts.get("number")
+        if "prompt" in facts:
+            self.restore(turn_from(facts))
+        elif type(number) is not int or not self.go_to(number):
+            raise ValueError(f"it goes on behind turn {number!r:.40}, which is missing")
+
     def restore(self, turn: Turn) -> None:
         """Add a turn where it says, such as one read from a trace. Raises `ValueError` for a number that is there."""
         if turn.number in self.turns:
