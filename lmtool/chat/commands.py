@@ -43,7 +43,7 @@ COMMANDS = (
     Command("/help", "", "this list", _help, aliases=("/?",)),
     Command("/model", "NAME", "use another model; alone: list them", Conversation.model, idle=True),
     Command("/system", "TEXT", "set the system prompt; alone: remove it", Conversation.system),
-    Command("/set", "NAME=VALUE", "set a parameter; alone: list what is set", Conversation.set),
+    Command("/set", "NAME VALUE", "set a parameter; alone: list what is set", Conversation.set),
     Command("/retry", "", "answer again; NAME=VALUE may stand behind", Conversation.retry, idle=True),
     Command("/edit", "", "change the last prompt in $EDITOR, send it", Conversation.edit, idle=True),
     Command("/continue", "", "go on with the last answer", Conversation.go_on, idle=True),
@@ -51,7 +51,7 @@ COMMANDS = (
     Command("/reset", "", "begin anew, without the turns so far", Conversation.reset),
     Command("/save", "FILE", "write a .md, .json or .lmtp.jsonl file", Conversation.save, idle=True),
     Command("/load", "N or FILE", "go on with a conversation; alone: list", Conversation.load, idle=True),
-    Command("/heat", "MODE", f"{', '.join(MODES)} as colours", Conversation.heat),
+    Command("/heat", "MODE", f"colours: {', '.join(MODES)}", Conversation.heat),
     Command("/stats", "", "timings after each answer, on or off", Conversation.stats),
     Command("/quit", "", "leave, as quit, exit and Ctrl-D do", Conversation.quit, aliases=("/exit", "/q")),
 )

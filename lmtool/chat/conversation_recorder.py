@@ -90,7 +90,7 @@ class ConversationRecorder:
         self._record({"number": number})
 
     async def restart(self) -> None:
-        """End the trace: what comes is another conversation, with a trace of its own."""
+        """End the trace: the next prompt begins another one."""
         await self.close()
         self._recording = self._tap = self.path = None
         self._characters, self._with_frames, self._failed = 0, True, False

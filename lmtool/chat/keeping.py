@@ -69,7 +69,7 @@ class Keeping:
             self.recorder.moved(number)
 
     async def restart(self) -> None:
-        """What comes is another conversation."""
+        """The next prompt begins another trace."""
         if self.recorder is not None:
             await self.recorder.restart()
 

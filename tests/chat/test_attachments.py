@@ -27,7 +27,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("no file", "no file", []),
         ("What is @notes.txt?", "What is @notes.txt?\n\nnotes.txt:\n```\nalpha\n```", ["with notes.txt: 6 bytes"]),
-        ("(@notes.txt) @notes.txt", "(@notes.txt) @notes.txt\n\nnotes.txt:\n```\nalpha\n```", ["with notes.txt: 6 bytes"]),
+        ("(@notes.txt) @notes.txt", "(@notes.txt) @notes.txt\n\nnotes.txt:\n```\nalpha\n```", ["with notes.txt: 6 bytes"]),  # noqa: E501
         ('@"a b.txt"', '@"a b.txt"\n\na b.txt:\n```\nspaced\n```', ["with a b.txt: 6 bytes"]),
         ("@fenced.md", "@fenced.md\n\nfenced.md:\n````\n```\ncode\n```\n````", ["with fenced.md: 12 bytes"]),
         ("@@notes.txt", "@notes.txt", []),
