@@ -135,14 +135,14 @@ class Repl:
         try:
             while not self._conversation.finished:
                 await asyncio.wait({typed, arrived}, return_when=asyncio.FIRST_COMPLETED)
+                if arrived.done():  # before what was typed: a command may be about an answer that has just ended
+                    self._on_frame(arrived.result())
+                    arrived = asyncio.ensure_future(self._streams.frame())
                 if typed.done():
                     await self._on_event(typed.result())
                     while self._early and not self._conversation.finished:
                         await self._on_event(self._early.pop(0))
                     typed = asyncio.ensure_future(self._console.events.get())
-                if arrived.done():
-                    self._on_frame(arrived.result())
-                    arrived = asyncio.ensure_future(self._streams.frame())
         finally:
             for task in (naming, typed, arrived):
                 task.cancel()
@@ -194,7 +194,7 @@ class Repl:
         self._break_line()
         self._console.echo(f"{self._last_index + 1}> {line}")
         try:
-            reply = run_command(self._conversation, line, [record.index for record in self._streams.running])
+            reply = run_command(self._conversation, line, list(self._running))
             if reply is None:
                 self._send(line.replace("//", "/", 1) if line.lstrip().startswith("//") else line)
             elif isinstance(reply, str):
@@ -275,7 +275,7 @@ class Repl:
         text, notes = attach_files(typed.text)
         if typed.hint:
             notes.append(f"{typed.hint}  (it was sent as text)")
-        running = [record.index for record in self._streams.running]
+        running = list(self._running)
         if running and self._conversation.requests.templated(self._peer.info):
             answers = f"answer {running[0]} runs" if len(running) == 1 else f"{len(running)} answers run"
             notes.append(f"sent while {answers}, which this prompt will not see")

@@ -291,8 +291,8 @@ def test_turns(embedded: str, tmp_path: Path) -> None:
         screen.expect(r"goes on behind turn 2, the last of 1:\n2> Tell me a story about a fox")
         screen.expect(re.escape(f"{first}{rest}") + r"\n5>")
         screen.type("\x12a cat\r")  # the search puts the line up, which was an editor's and not typed
-        screen.type("\x15What is 3+4?\r")
-        screen.expect(r"= 7\n6>")
+        screen.type("\x15What is 3+4? max_tokens=3\r")
+        screen.expect(r"cut at 3 tokens.*\n6>")
         screen.type("/branch\r")
         screen.expect(r"·\s+2  Tell(?s:.*)\*\s+5  What is 3\+4\?")
         screen.type("\x04")
