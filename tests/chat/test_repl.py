@@ -338,7 +338,7 @@ def test_earlier_prompts(served: str, tmp_path: Path) -> None:
         screen.expect(r"1>$")
         screen.type("\x12dog")
         screen.expect(r"reverse-i-search.*dog")
-        screen.type("\r!\r")  # takes the line that was found, and changes it
+        screen.type("\r\x05!\r")  # takes the line that was found, and changes it
         screen.expect(r"1> The dog!\n.*\n\(cut at 2 tokens")
         screen.type("\x04")
         assert screen.end() == 0
