@@ -91,7 +91,7 @@ def _media(part: Mapping[str, Any]) -> Media:
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """How much a model is to think before its answer. An API is told what it has a word for, see `thinking`."""
+    """How much a model is to think before its answer. An API gets what it has a word for, see `thinking`."""
 
     enabled: bool | None = None
     """Whether it is to think; None: as it does by itself."""

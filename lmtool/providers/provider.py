@@ -58,7 +58,7 @@ class Provider:
     trims_prefill: bool = False
     """Whether that must not end with blanks."""
     write_thinking: ThinkingWriter | None = None
-    """How it is told how much to think; None: it has no word for that."""
+    """Writes `ChatRequest.thinking`; None: the API has no word for that."""
     write_compatible_thinking: ThinkingWriter | None = None
     """The same for compatible servers at other base URLs."""
     key_required: bool = True

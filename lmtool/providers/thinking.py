@@ -1,4 +1,4 @@
-"""How each API is told how much a model is to think before its answer."""
+"""What a request of each API has for how much a model is to think before its answer."""
 
 from __future__ import annotations
 
