@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
 
     from lmtool.tui.action import Keymap
-    from lmtool.tui.actions.context import ActionContext
     from lmtool.tui.documents.action_list import Entry
     from lmtool.tui.styles import Glyphs, Styles
 
@@ -43,7 +42,7 @@ class FinderScreen(ModalScreen["Entry | None"]):
     ]
 
     def __init__(
-        self, entries: Sequence[Entry], keys: Keymap[ActionContext], pane: str, styles: Styles, glyphs: Glyphs
+        self, entries: Sequence[Entry], keys: Keymap[Any], pane: str, styles: Styles, glyphs: Glyphs
     ) -> None:
         """entries: all there are. pane: what the pane is called that had the keys."""
         super().__init__(classes="ascii" if styles.ascii else None)
