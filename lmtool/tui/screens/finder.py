@@ -41,9 +41,7 @@ class FinderScreen(ModalScreen["Entry | None"]):
         Binding("pageup", "page(-1)", "page up"),
     ]
 
-    def __init__(
-        self, entries: Sequence[Entry], keys: Keymap[Any], pane: str, styles: Styles, glyphs: Glyphs
-    ) -> None:
+    def __init__(self, entries: Sequence[Entry], keys: Keymap[Any], pane: str, styles: Styles, glyphs: Glyphs) -> None:
         """entries: all there are. pane: what the pane is called that had the keys."""
         super().__init__(classes="ascii" if styles.ascii else None)
         self._entries = entries
