@@ -16,7 +16,7 @@ _SMALLEST_PART = 3
 def score(query: str, texts: Sequence[str]) -> float:
     """How well all words of a query fit, 0 where one fits nowhere.
 
-    texts: the most important first; each counts half as much as the one before. Only the first one, a name, is also
+    texts: the most important first; the weight halves from each to the next. Only the first one, a name, is also
     searched for the letters of a word in order with others between, such as `lklst` in `least likely`.
     """
     words = query.lower().split()
