@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from functools import partial
 from queue import Empty, LifoQueue
@@ -36,6 +37,8 @@ _PIPE_BYTES = 1 << 20
 """Where the system lets us choose (Linux, within a user's limits); else the two take turns every 64 KiB."""
 _GRACE_SECONDS = 2.0
 """How much later than its parent would kill it a process ends itself, should the parent be gone."""
+IDLE_SECONDS = 60.0
+"""How long a process is kept that nobody needs: it takes 40 MB or more, and starting one half a second."""
 _PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from lmtool.subprocesses.process import main; main()"
 
 
@@ -54,6 +57,14 @@ class Process:
         self._child: subprocess.Popen[bytes] | None = None
         self._closed = False
         self._lock = threading.Lock()
+        self.last_call = 0.0
+        """When its last call returned, by `time.monotonic`; its pool keeps it."""
+
+    @property
+    def running(self) -> bool:
+        """Whether there is a process; it may not have noticed yet that it ended."""
+        child = self._child
+        return child is not None and child.poll() is None
 
     def start(self) -> None:
         """Start it unless it runs, without waiting for it. Raises `ServerError` after `close`."""
@@ -143,13 +154,19 @@ class Process:
 
 
 class Pool:
-    """At most `size` processes, each started when all others are busy. Safe from any thread."""
+    """At most `size` processes, each started when all others are busy, ended when unused. Safe from any thread."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, idle_seconds: float = IDLE_SECONDS) -> None:
+        """idle_seconds: how long a process that nobody needs is kept."""
+        self._idle_seconds = idle_seconds
         self._processes = [Process() for _ in range(size)]
         self._free: LifoQueue[Process] = LifoQueue()
         for process in reversed(self._processes):
             self._free.put(process)
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+        """Runs while a process is kept that nobody needs."""
+        self._closed = False
 
     def call(self, seconds: float, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """See `Process.call`; waiting for a free process does not count."""
@@ -157,22 +174,48 @@ class Pool:
         try:
             return process.call(seconds, function, *args, **kwargs)
         finally:
+            process.last_call = time.monotonic()
             self._free.put(process)
+            self._look_later()
 
-    def end_idle(self) -> None:
-        """End the idle ones, with all the memory that they took; they start again when they are needed."""
+    def end_idle(self, seconds: float = 0.0) -> bool:
+        """End those that were not needed for that long, with all the memory that they took; whether one is kept.
+
+        They start again when they are needed.
+        """
         free: list[Process] = []
         with contextlib.suppress(Empty):
             while True:
                 free.append(self._free.get_nowait())
+        kept, now = False, time.monotonic()
         for process in reversed(free):
-            process.end()
+            if now - process.last_call >= seconds:
+                process.end()
+            kept = kept or process.running
             self._free.put(process)
+        return kept
 
     def close(self) -> None:
         """Kill them; calls in progress raise `CrashError`, later ones `ServerError`."""
+        with self._lock:
+            self._closed = True
+            if self._timer is not None:
+                self._timer.cancel()
         for process in self._processes:
             process.close()
+
+    def _look_later(self) -> None:
+        with self._lock:
+            if self._timer is None and not self._closed:
+                self._timer = threading.Timer(self._idle_seconds, self._look)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def _look(self) -> None:
+        with self._lock:
+            self._timer = None
+        if self.end_idle(self._idle_seconds):
+            self._look_later()
 
 
 def _widen(child: subprocess.Popen[bytes]) -> None:

@@ -23,8 +23,8 @@ CLIENTS: dict[str, tuple[str, ...]] = {
     "bench serve": ("bench", "serve", "URL", *SHORT, "--save", "kept.json"),
     "bench serve over HTTP": ("bench", "serve", "HTTP/v1", *SHORT, "--vocab-size", "500"),
     "conformance server": ("conformance", "server", "URL", "--only", "TRA-12", "--json", "report.json"),
-    "audit": ("audit", "URL", "--only", "again", "--trace", "said.lmtp.jsonl"),
-    "audit over HTTP": ("audit", "HTTP/v1", "--only", "again", "--trace", "said.lmtp.jsonl", "--json"),
+    "audit": ("audit", "URL", "--only", "repeat", "--trace", "said.lmtp.jsonl"),
+    "audit over HTTP": ("audit", "HTTP/v1", "--only", "repeat", "--trace", "said.lmtp.jsonl", "--json"),
     "trace drive": ("trace", "drive", RECORDING, "--to", "URL", "--save", "came.lmtp.jsonl"),
     "trace verify": ("trace", "verify", RECORDING, "--to", "URL"),
     "inspect": (

@@ -9,23 +9,17 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lmtool.constraint import json_schema
-from lmtool.reasoning import Reasoning
+from lmtool.reasoning import EFFORTS, Reasoning
 from lmtool.streams import stream
+from lmtool.tiny.path import MODEL_DIR
 from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest, SamplingParams
-from tests.http_api.thinking import (
-    TEMPLATE,
-    Found,
-    Scripted,
-    chat_answer,
-    messages_answer,
-    responses_answer,
-    scripted,
-)
+from tests.http_api.thinking import READERS, TEMPLATE, Found, Scripted, chat_answer, scripted
 
 HELLO = [{"role": "user", "content": "Hello"}]
 THOUGHT = "So, so, so < </ {}\n<tool_call>so, so, so"
@@ -36,11 +30,6 @@ SCHEMA = {
     "additionalProperties": False,
 }
 PATTERN = {"type": "string", "pattern": "^[a-c]{2}-[0-9]$"}
-READERS: dict[str, Callable[[Any], Found]] = {
-    "chat/completions": chat_answer,
-    "responses": responses_answer,
-    "messages": messages_answer,
-}
 ROUTES = pytest.mark.parametrize("path", READERS)
 
 
@@ -234,6 +223,45 @@ class TestChat:
             found = chat_answer(server.post("chat/completions", body | more))
             assert found == Found("so.", "Yes.", None, "stop")
 
+    def test_a_long_prefill_behind_an_opened_thought(self, servers: dict[bool, Scripted]) -> None:
+        """The thought that the template opens goes on, however long what it begins with is."""
+        server = servers[True]
+        begun = [*HELLO, {"role": "assistant", "content": "Let me see what that may be, word by word. " * 9}]
+        body = body_of("chat/completions", "") | {"messages": begun, "continue_final_message": True}
+        server.says("so.\n</think>\n\nYes.")
+        for more in ({}, {"return_token_ids": True}):
+            asked = body | more | {"chat_template_kwargs": {"enable_thinking": True}}
+            assert chat_answer(server.post("chat/completions", asked)) == Found("so.", "Yes.", None, "stop")
+
+
+def special_marks(folder: Path) -> Path:
+    """The embedded model's tokenizer, whose marks around calls are special tokens that never show as text."""
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        settings = json.loads((MODEL_DIR / name).read_text())
+        for token in settings.get("added_tokens", ()):
+            token["special"] = True
+        (folder / name).write_text(json.dumps(settings))
+    return folder
+
+
+@pytest.mark.parametrize("between", ["", "\n\n"])
+def test_a_call_right_behind_the_thought(tmp_path: Path, between: str) -> None:
+    """Its mark begins the answer, also where that is a special token and no text has told that the thought is over."""
+    function = {"name": "f", "parameters": SCHEMA}
+    tools: dict[str, object] = {
+        "chat/completions": {"type": "function", "function": function},
+        "responses": {"type": "function", **function},
+        "messages": {"name": "f", "input_schema": SCHEMA},
+    }
+    with scripted(folder=special_marks(tmp_path)) as server:
+        server.says(
+            f'<think>\nHm.\n</think>{between}<tool_call>\n{{"name": "f", "arguments": {{"a":1}}}}\n</tool_call>'
+        )
+        for path, tool in tools.items():
+            for stream in (False, True):
+                found = READERS[path](server.post(path, body_of(path, "", stream=stream, tools=[tool])))
+                assert found == Found("Hm.", "", '{"a":1}', "tool_calls")
+
 
 def test_thoughts_that_are_sent_back(servers: dict[bool, Scripted]) -> None:
     """They stand in the prompt where the template shows them, from each API's form."""
@@ -272,6 +300,32 @@ def test_thoughts_that_are_sent_back(servers: dict[bool, Scripted]) -> None:
     assert first["usage"]["output_tokens_details"]["reasoning_tokens"] > 0
     server.post("responses", {"input": "And?", "previous_response_id": first["id"]})
     assert "<think>\nHm.\n</think>\n\nYes." in server.tokenizer.decode(server.requests[-1].prompt)  # type: ignore[arg-type]
+
+
+def test_an_effort_that_is_none(servers: dict[bool, Scripted]) -> None:
+    """It is refused by the name that its API has for it, with the word that is near; all of these words are known."""
+    server = servers[True]
+    server.says("Yes.")
+    asked: dict[str, Callable[[str], dict[str, Any]]] = {
+        "chat/completions": lambda word: {"reasoning_effort": word},
+        "responses": lambda word: {"reasoning": {"effort": word}},
+        "messages": lambda word: {"output_config": {"effort": word}},
+    }
+    names = {
+        "chat/completions": "reasoning_effort",
+        "responses": "reasoning.effort",
+        "messages": "output_config.effort",
+    }
+    for path, effort in asked.items():
+        message = server.refused(path, body_of(path, "") | effort("hihg"))["message"]
+        assert f"{names[path]} is 'hihg'" in message
+        assert "did you mean high?" in message
+    for word in EFFORTS:
+        assert server.post("chat/completions", body_of("chat/completions", "", reasoning_effort=word))
+    with scripted(TEMPLATE + "{{ reasoning_effort }}") as heeding:
+        heeding.says("Yes.")
+        heeding.post("chat/completions", body_of("chat/completions", "", reasoning_effort="a bit"))
+        assert heeding.tokenizer.decode(heeding.requests[-1].prompt).endswith("a bit")  # type: ignore[arg-type]
 
 
 def test_a_model_that_does_not_think() -> None:

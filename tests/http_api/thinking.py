@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -58,9 +59,10 @@ class ScriptedForward:
 class Scripted:
     """A server whose model says what it is told to."""
 
-    def __init__(self, template: str = TEMPLATE, **config: Any) -> None:
+    def __init__(self, template: str = TEMPLATE, folder: Path = MODEL_DIR, **config: Any) -> None:
+        """folder: of the tokenizer."""
         engine = load_random(str(MODEL_DIR), EngineConfig(threads=1, **config), {}, lambda _progress: None)
-        self.tokenizer = load_tokenizer(str(MODEL_DIR), chat_template=template)
+        self.tokenizer = load_tokenizer(str(folder), chat_template=template)
         info = engine.info_now
         assert info.vocab_size is not None
         self.forward = ScriptedForward(RandomForward(info.vocab_size, 1, 0))
@@ -189,3 +191,11 @@ def messages_answer(found: Any) -> Found:
     [ending] = [event["delta"] for event in found if event["type"] == "message_delta"]
     answer.reason = reasons[ending["stop_reason"]]
     return answer
+
+
+READERS: dict[str, Callable[[Any], Found]] = {
+    "chat/completions": chat_answer,
+    "responses": responses_answer,
+    "messages": messages_answer,
+}
+"""By route."""

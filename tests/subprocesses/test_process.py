@@ -158,6 +158,15 @@ class TestProcess:
         assert process.call(20, os.getpriority, os.PRIO_PROCESS, 0) == max(10, os.getpriority(os.PRIO_PROCESS, 0))
 
 
+def is_running(process: int) -> bool:
+    """Whether there is such a process."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 class TestPool:
     """A few processes, any of which can be called."""
 
@@ -200,6 +209,22 @@ class TestPool:
             again = set(threads.map(lambda _: pool.call(20, calls.stay, 0.2), range(2)))
         assert kept in again
         assert ended not in again
+
+    def test_unused(self) -> None:
+        """A process that nobody needs for a while ends, one that is needed stays, and so does one that is called."""
+        pool, calls_in_a_row = Pool(2, idle_seconds=1.0), 8
+        with ThreadPoolExecutor(2) as threads:
+            both = set(threads.map(lambda _: pool.call(20, calls.stay, 0.2), range(2)))
+            needed = {threads.submit(pool.call, 20, calls.stay, 0.3).result() for _ in range(calls_in_a_row)}
+        assert len(both) == 2
+        assert len(needed) == 1
+        assert {pid for pid in both if is_running(pid)} == needed
+        until = time.monotonic() + 20
+        while any(map(is_running, needed)) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert not any(map(is_running, needed))
+        assert pool.call(20, calls.pid) not in both
+        pool.close()
 
     def test_closed(self, pool: Pool) -> None:
         """Nobody is asked any more."""

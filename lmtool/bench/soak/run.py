@@ -30,10 +30,12 @@ if TYPE_CHECKING:
 QUIET_RUNS = 3
 """Of all good streams before the load: the first is their reference."""
 WARM_SHARE = 0.05
-"""Of the duration: a load before the first look at what the server holds, which starts what it keeps for ever."""
+"""Of the duration: a load before the first look at what the server holds, which starts what it keeps."""
 WARM_SECONDS = (1.0, 5.0)
 """Of one such load, at least and at most."""
 MOST_WARM_UPS = 5
+WARM_SETTLE_SECONDS = 10.0
+"""How long a server is waited for behind each: what it keeps for a minute may stay."""
 SAMPLE_SECONDS = 1.0
 _LARGEST_LINE = 16 << 20
 
@@ -118,7 +120,7 @@ async def _quiet_runs(report: SoakReport, good: GoodStreams) -> None:
 async def _warm_up(report: SoakReport, watch: Watch, stop: asyncio.Event) -> ServerState:
     """Short loads whose breaches count and whose times do not, until what the server holds behind them is the same.
 
-    They start what it keeps for ever, such as helper processes; one that leaks holds more after each.
+    They start what it keeps, such as helper processes; one that leaks holds more after each.
     """
     low, high = WARM_SECONDS
     state = await watch.state()
@@ -127,7 +129,7 @@ async def _warm_up(report: SoakReport, watch: Watch, stop: asyncio.Event) -> Ser
         async with _loading(report, report.bench.seed + 1 + number, tally) as loading:
             await _until(max(low, min(high, WARM_SHARE * report.bench.seconds)), stop, loading, sent=tally)
         report.breaches += tally.breaches
-        before, state = state, await watch.settled(state)
+        before, state = state, await watch.settled(state, WARM_SETTLE_SECONDS)
         if stop.is_set() or not leaks(before, state):
             break
     return state
@@ -149,6 +151,7 @@ async def _beside_load(
         for task in (running, showing):
             task.cancel()
         await asyncio.gather(running, showing, return_exceptions=True)
+    watch.sample()  # of the end, however late the one before came
     report.seconds = time.monotonic() - began
     report.early_memory = watch.memory_at(0.1, report.seconds)
     report.late_memory = watch.memory_at(1.0, report.seconds)

@@ -27,8 +27,8 @@ EARLY = 0.1
 """Where in the run memory is first looked at, as a share of it."""
 WINDOW = 0.02
 """Share of the run around that, and at its end, whose median is taken."""
-SETTLE_SECONDS = 10.0
-"""How long a server may take to give back what the load has used."""
+SETTLE_SECONDS = 75.0
+"""How long a server may take to give back what the load has used; ours ends unused helper processes after 60."""
 SPARE: Mapping[str, int] = {"descriptors": 4, "threads": 8, "processes": 0}
 """By how many more a server may have after a load: pools of threads grow as they are needed, and keep their threads."""
 _GAUGE = re.compile(r"lmtool_((?:\w+_)?(?:connections|streams|sessions|running|waiting))(\{[^}]*\})? ([0-9.e+]+)")
@@ -40,7 +40,7 @@ class ServerState:
     """What a server holds at a moment; None where it is not known."""
 
     memory: int | None = None
-    """Resident bytes of the process and its children."""
+    """Bytes, see `Watch.memory`."""
     descriptors: int | None = None
     threads: int | None = None
     processes: int | None = None
@@ -71,11 +71,12 @@ class Watch:
         return memory
 
     def memory(self) -> int | None:
-        """Resident bytes of the process and its children."""
+        """Resident bytes of the process, and those of its descendants without files, which they share with it."""
         if self.process is None:
             return None
-        sizes = [process_memory(each) for each in family(self.process)]
-        return None if sizes[0] is None else sum(size or 0 for size in sizes)
+        own = process_memory(self.process)
+        others = [process_memory(each, files=False) for each in family(self.process)[1:]]
+        return None if own is None else own + sum(size or 0 for size in others)
 
     def cpu_seconds(self) -> float | None:
         """CPU time so far."""
@@ -102,9 +103,9 @@ class Watch:
         threads = [_count(PROC / str(each) / "task") for each in processes]
         return ServerState(self.memory(), sum(files), sum(threads), len(processes), counts)
 
-    async def settled(self, before: ServerState) -> ServerState:
-        """What it holds once the load is gone: as soon as that is no more than before, or after `SETTLE_SECONDS`."""
-        until = time.monotonic() + SETTLE_SECONDS
+    async def settled(self, before: ServerState, seconds: float = SETTLE_SECONDS) -> ServerState:
+        """What it holds once the load is gone: as soon as that is no more than before, or after `seconds`."""
+        until = time.monotonic() + seconds
         while True:
             now = await self.state()
             if not leaks(before, now) or time.monotonic() > until:
