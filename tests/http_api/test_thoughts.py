@@ -19,15 +19,7 @@ from lmtool.reasoning import EFFORTS, Reasoning
 from lmtool.streams import stream
 from lmtool.tiny.path import MODEL_DIR
 from lmtool.types import ChatMessage, ChatPrompt, GenerateRequest, SamplingParams
-from tests.http_api.thinking import (
-    TEMPLATE,
-    Found,
-    Scripted,
-    chat_answer,
-    messages_answer,
-    responses_answer,
-    scripted,
-)
+from tests.http_api.thinking import READERS, TEMPLATE, Found, Scripted, chat_answer, scripted
 
 HELLO = [{"role": "user", "content": "Hello"}]
 THOUGHT = "So, so, so < </ {}\n<tool_call>so, so, so"
@@ -38,11 +30,6 @@ SCHEMA = {
     "additionalProperties": False,
 }
 PATTERN = {"type": "string", "pattern": "^[a-c]{2}-[0-9]$"}
-READERS: dict[str, Callable[[Any], Found]] = {
-    "chat/completions": chat_answer,
-    "responses": responses_answer,
-    "messages": messages_answer,
-}
 ROUTES = pytest.mark.parametrize("path", READERS)
 
 

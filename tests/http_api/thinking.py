@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -191,3 +191,11 @@ def messages_answer(found: Any) -> Found:
     [ending] = [event["delta"] for event in found if event["type"] == "message_delta"]
     answer.reason = reasons[ending["stop_reason"]]
     return answer
+
+
+READERS: dict[str, Callable[[Any], Found]] = {
+    "chat/completions": chat_answer,
+    "responses": responses_answer,
+    "messages": messages_answer,
+}
+"""By route."""
