@@ -53,12 +53,15 @@ async def crowd(
     clients = await _open_all(address, count)
     reading = [asyncio.create_task(client.read()) for client in clients]
     random = Random(bench.seed)  # noqa: S311  # no secret
+    # One for both streams of a connection: of one that has had a turn at a priority and one that has not, the latter
+    # is next, whoever came first.
+    priorities = [random.randrange(2) for _ in clients]
     order: list[tuple[int, StreamTimes]] = []
     began = time.perf_counter()
     try:
         note(f"{STREAMS_EACH * count} streams, each once the server has read the one before")
         for number in range(STREAMS_EACH * count):
-            client, priority = clients[number % count], random.randrange(2)
+            client, priority = clients[number % count], priorities[number % count]
             await _send(client, number, priority, bench, target)
             order.append((priority, client.streams[number]))
         await _all_ended([stream for _, stream in order], bench.timeout)
