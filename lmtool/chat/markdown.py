@@ -21,11 +21,10 @@ if TYPE_CHECKING:
 CODE: Mapping[Depth, str] = {"256": "38;5;73", "16": "36", "attributes": "", "none": ""}
 """SGR parameters of code; where there are none its backticks are shown."""
 _BLOCK = re.compile(
-    r"(?P<indent> *)(?:(?P<heading>\#{1,6}) +(?=\S)|(?P<fence>`{3,}|~{3,})|(?P<bullet>[-*+]) +(?=\S)|(?P<quote>>) ?)",
-    re.VERBOSE,
+    r"(?P<indent> *)(?:(?P<heading>#{1,6}) +(?=\S)|(?P<fence>`{3,}|~{3,})|(?P<bullet>[-*+]) +(?=\S)|(?P<quote>>) ?)"
 )
 _RULE = re.compile(r" {0,3}(?:(?:- *){3,}|(?:\* *){3,}|(?:_ *){3,})")
-_UNDECIDED = re.compile(r" *(?:\#{1,6} *|[-*+] *|`+|~+|[-*_ ]+)?")
+_UNDECIDED = re.compile(r" *(?:#{1,6} *|[-*+] *|`+|~+|>|[-*_ ]+)?")
 """Beginnings of lines that may still become a block's mark."""
 _INLINE = re.compile(r"\\[!-/:-@\[-`{-~]|`+|\*+|_+|[^\\`*_]+|\\")
 _RULE_WIDTH = 24

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmtool.chat.heat import Depth
@@ -78,7 +78,11 @@ def test_without_colours() -> None:
     assert drawn("use `x` **now**", depth="attributes") == [("use `x` ", ""), ("now", "1")]
 
 
-@given(st.text(alphabet="ab *_`#->~\\\n1.", max_size=60), st.integers(1, 7))
+@settings(max_examples=400)
+@given(
+    st.lists(st.sampled_from([*"ab *_`#->~\\\n1.", "```\n", "**", "\n- ", "\n> "]), max_size=30).map("".join),
+    st.integers(1, 7),
+)
 def test_cuts_change_nothing(text: str, step: int) -> None:
     """The same pieces come of a text however it is cut, and no letter is lost."""
     assert drawn(text, step=step) == drawn(text)
