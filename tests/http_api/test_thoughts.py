@@ -265,6 +265,53 @@ def test_thoughts_that_are_sent_back(servers: dict[bool, Scripted]) -> None:
     assert "<think>\nHm.\n</think>\n\nYes." in server.tokenizer.decode(server.requests[-1].prompt)  # type: ignore[arg-type]
 
 
+def test_exact_ids_behind_an_opened_thought(servers: dict[bool, Scripted]) -> None:
+    """The next prompt begins with the last one and its answer: the mark that the template wrote stands there again."""
+    server = servers[True]
+    server.says("Hm.\n</think>\n\nYes.")
+    again = {"role": "user", "content": "And?"}
+    common = {"chat_template_kwargs": {"enable_thinking": True}, "return_token_ids": True}
+
+    def prompt_of(path: str, **more: Any) -> tuple[list[int], Any]:
+        answer = server.post(path, body_of(path, "", **common) | more)
+        return list(server.requests[-1].prompt), answer  # type: ignore[arg-type]
+
+    followed: dict[str, Callable[[Any], tuple[list[int], list[dict[str, Any]]]]] = {
+        "chat/completions": lambda found: (
+            found["choices"][0]["token_ids"],
+            [
+                {
+                    "messages": [
+                        *HELLO,
+                        found["choices"][0]["message"] | {"token_ids": found["choices"][0]["token_ids"]},
+                        again,
+                    ]
+                }
+            ],
+        ),
+        "messages": lambda found: (
+            found["token_ids"],
+            [{"messages": [*HELLO, {name: found[name] for name in ("role", "content", "token_ids")}, again]}],
+        ),
+        "responses": lambda found: (
+            found["output"][1]["token_ids"],
+            [{"input": [*HELLO, *found["output"], again]}, {"input": "And?", "previous_response_id": found["id"]}],
+        ),
+    }
+    for path, follow in followed.items():
+        prompt, found = prompt_of(path)
+        ids, bodies = follow(found)
+        for body in bodies:
+            known = prompt + ids
+            assert prompt_of(path, **body)[0][: len(known)] == known
+        plain = {"role": "assistant", "token_ids": server.tokenizer.encode_continuation("Yes, <think>.")}
+        if path == "chat/completions":
+            for turn in (plain, {"role": "assistant", "content": "Hm.</think>Yes."}):  # ids that close none, and a text
+                server.post(path, body_of(path, "", **common) | {"messages": [*HELLO, turn, again]})
+                sent = server.tokenizer.decode(server.requests[-1].prompt)  # type: ignore[arg-type]
+                assert "assistant\n<think>" not in sent.removesuffix("<think>\n")
+
+
 def test_an_effort_that_is_none(servers: dict[bool, Scripted]) -> None:
     """It is refused by the name that its API has for it, with the word that is near; all of these words are known."""
     server = servers[True]
