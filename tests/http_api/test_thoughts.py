@@ -350,6 +350,8 @@ def test_a_model_that_does_not_think() -> None:
             assert READERS[path](found).text == "<think>Hm.</think>Yes."
         body = body_of("chat/completions", "", reasoning_effort="low", include_reasoning=False)
         assert chat_answer(server.post("chat/completions", body)).text == "<think>Hm.</think>Yes."
+        body = {"prompt": "Hi", "max_tokens": 60, "temperature": 0, "thinking_token_budget": 5}
+        assert server.post("completions", body)["choices"][0]["text"] == "<think>Hm.</think>Yes."
         assert server.requests[-1].thought_marks is None
 
 
@@ -384,5 +386,11 @@ def test_completions_have_no_thoughts(servers: dict[bool, Scripted]) -> None:
     """A text is gone on with as it is."""
     server = servers[True]
     server.says("<think>Hm.</think>Yes.")
-    [choice] = server.post("completions", {"prompt": "Hi", "max_tokens": 60, "temperature": 0})["choices"]
-    assert choice["text"] == "<think>Hm.</think>Yes."
+    body = {"prompt": "Hi", "max_tokens": 60, "temperature": 0}
+    for more in ({}, {"thinking_token_budget": -1}, {"include_reasoning": True}):
+        [choice] = server.post("completions", body | more)["choices"]
+        assert choice["text"] == "<think>Hm.</think>Yes."
+    for name, value in (("thinking_token_budget", 5), ("thinking_token_budget", 0), ("include_reasoning", False)):
+        error = server.refused("completions", body | {name: value})
+        assert error["param"] == name
+        assert "send messages to /v1/chat/completions" in error["message"]
