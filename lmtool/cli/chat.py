@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 SAMPLING = "Sampling"
 OUTPUT = "Output"
 STRUCTURED = "Structured output"
+CONVERSATION = "Conversation"
 TABLE_ALTERNATIVES = 5
 
 HEAT = option(None, f"Colour tokens by {', '.join(MODES)}; --heat alone: {MODES[0]}.", OUTPUT, metavar="[MODE]")
@@ -87,6 +88,8 @@ def chat(
         60.0, "Go on likewise with a stream that is silent for this time.", metavar="SECONDS", minimum=0.1
     ),
     record: str | None = option(None, "Record the frames as a trace.", metavar="FILE"),
+    resume_last: bool = option(False, "Go on with the last conversation.", CONVERSATION, flag="--continue", short="-c"),
+    no_history: bool = option(False, "Keep neither prompts nor a trace of the conversation.", CONVERSATION),
     literal: bool = option(False, "Treat name=value words of the prompt as text."),
     compat_space: bool = option(False, "End the prompt in one space, as LMQL's own client does."),
 ) -> Coroutine[Any, Any, None]:
@@ -124,12 +127,15 @@ def chat(
     resume = ResumeOptions(retries, token_timeout)
     text = read_prompt(prompt or [], parsing, sys.stdin)
     if text is not None:
+        if resume_last:
+            raise UsageError("--continue is for conversations, and there is a prompt", "type it there:  lmtool chat -c")
         from lmtool.chat.answer import answer
 
         once = OneShotOptions(n_streams, tokenizer, timeout, dry_run, record, resume)
         talk = partial(answer, prompt=text, requests=requests, display=display, options=once)
         return _talk(common, talk, model, only_describes=dry_run)
     _check_conversation(display, n_streams=n_streams, dry_run=dry_run)
+    from lmtool.chat.keeping import ConversationOptions
     from lmtool.chat.repl import converse
 
     talk = partial(
@@ -137,6 +143,7 @@ def chat(
         requests=requests,
         display=display,
         parsing=parsing,
+        options=ConversationOptions(resume_last, not no_history),
         tokenizer=tokenizer,
         record=record,
         resume=resume,

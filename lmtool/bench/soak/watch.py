@@ -40,7 +40,7 @@ class ServerState:
     """What a server holds at a moment; None where it is not known."""
 
     memory: int | None = None
-    """Resident bytes of the process and its children."""
+    """Bytes, see `Watch.memory`."""
     descriptors: int | None = None
     threads: int | None = None
     processes: int | None = None
@@ -71,11 +71,12 @@ class Watch:
         return memory
 
     def memory(self) -> int | None:
-        """Resident bytes of the process and its children."""
+        """Resident bytes of the process, and those of its descendants without files, which they share with it."""
         if self.process is None:
             return None
-        sizes = [process_memory(each) for each in family(self.process)]
-        return None if sizes[0] is None else sum(size or 0 for size in sizes)
+        own = process_memory(self.process)
+        others = [process_memory(each, files=False) for each in family(self.process)[1:]]
+        return None if own is None else own + sum(size or 0 for size in others)
 
     def cpu_seconds(self) -> float | None:
         """CPU time so far."""
