@@ -19,7 +19,7 @@ from lmtool.bench.soak.good_streams import GoodStreams
 from lmtool.bench.soak.lmtp_client import StreamTimes
 from lmtool.bench.soak.report import as_outcome, finding_card, soak_card
 from lmtool.bench.soak.run import SoakReport, _breaches
-from lmtool.bench.soak.scenarios import overtaken
+from lmtool.bench.soak.scenarios import overtaken, waited
 from lmtool.bench.soak.settings import SoakBench
 from lmtool.bench.soak.tally import MOST_BREACHES, Tally
 from lmtool.bench.soak.watch import ServerState, Watch, family, leaks
@@ -110,6 +110,14 @@ def test_who_is_overtaken() -> None:
     assert overtaken([(0, stream(5.0)), (0, stream(None)), (1, stream(1.0)), (0, stream(3.0)), (0, stream(3.5))]) == [
         2.0
     ]
+
+
+def test_who_could_have_been_overtaken() -> None:
+    """A stream behind which a younger one of its priority was sent before it began; else order says nothing."""
+    quick = [(0, StreamTimes(sent, [sent + 0.5])) for sent in (1.0, 2.0, 3.0)]
+    assert waited(quick) == 0
+    slow = [(priority, StreamTimes(sent, [9.0])) for priority, sent in ((0, 1.0), (1, 2.0), (0, 3.0), (1, 9.5))]
+    assert waited([*slow, (0, StreamTimes(4.0))]) == 2
 
 
 @pytest.mark.parametrize(
